@@ -1,0 +1,1 @@
+"""When specs act without any code: what gives requests their specs from outside."""

@@ -1,0 +1,56 @@
+"""``forced_sequence``: say exactly this."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from .base import LogitsProcessorSpec, TokenId, TokenIds
+from .text import Tokenizer, eos_token_id_of, token_ids_of
+
+
+class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
+    """Output token ``i`` is ``token_ids[i]``; then EOS for ever, or the model goes on freely.
+
+    The position is that of the output tokens themselves, so chunked prefill, preemption and
+    resumption change nothing. A first token that a prefill worker chose and handed over does
+    not count, unless it happens to be the first of ``token_ids``.
+
+    The same as Dynamo's ``ForcedTokenSequenceSpec`` (``dynamo/common/backend/engine.py``), which
+    always ends in EOS.
+
+    Args:
+        token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
+        eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    token_ids: TokenIds
+    eos_token_id: TokenId | None = None
+
+    @classmethod
+    def from_text(
+        cls,
+        text: str,
+        tokenizer: Tokenizer,
+        *,
+        eos_token_id: int | Literal["tokenizer"] | None = "tokenizer",
+    ) -> "ForcedTokenSequenceSpec":
+        """Force ``text``, tokenized without special tokens.
+
+        Args:
+            text: what to say.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            eos_token_id: token to force after the text; the tokenizer's own by default,
+                ``None`` to let the model go on.
+
+        Raises:
+            SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
+        """
+        eos = eos_token_id_of(tokenizer) if eos_token_id == "tokenizer" else eos_token_id
+        return cls(token_ids=token_ids_of(text, tokenizer), eos_token_id=eos)
+
+    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "$.token_ids", self.token_ids
+        if self.eos_token_id is not None:
+            yield "$.eos_token_id", (self.eos_token_id,)

@@ -1,0 +1,204 @@
+"""The wire format: one versioned JSON text with a request's specs, the same for all engines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+
+from .base import LogitsProcessorSpec, kind_of, spec_error
+from .errors import SpecError
+from .forced_sequence import ForcedTokenSequenceSpec
+from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
+from .stage import Stage
+
+VERSION = 1
+"""The newest version of the wire format that this release reads, and the one that it writes."""
+
+WireSpec = ForcedTokenSequenceSpec
+"""Every kind that can travel."""
+
+WIRE_KINDS = (ForcedTokenSequenceSpec,)
+
+
+class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a request carries.
+
+    Args:
+        version: of the format; see ``VERSION``.
+        specs: 1 to ``MAX_SPECS`` specs, which all act on the request.
+        generation_only: act only on workers whose stage generates. ``False`` is for engines that
+            hand the prefill worker's token over to decode, and is an explicit choice.
+
+    Raises:
+        SpecError: if two of the specs cannot both be obeyed.
+    """
+
+    version: Literal[1]
+    specs: Annotated[tuple[WireSpec, ...], msgspec.Meta(min_length=1, max_length=MAX_SPECS)]
+    generation_only: bool = True
+
+    def __post_init__(self) -> None:
+        forced = [i for i, spec in enumerate(self.specs) if spec.kind == "forced_sequence"]
+        if len(forced) > 1:
+            raise SpecError(
+                f"Conflicts with `$.specs[{forced[0]}]`: both force the first output token",
+                f"$.specs[{forced[1]}]",
+            )
+
+    def acts_on(self, stage: Stage) -> bool:
+        """Whether a worker in ``stage`` has anything to do for the request."""
+        return stage.generates or not self.generation_only
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Check every token id against the size of an engine's vocabulary.
+
+        Raises:
+            SpecError: for the first token id that is ``vocab_size`` or more.
+        """
+        for i, spec in enumerate(self.specs):
+            try:
+                spec.check_vocabulary(vocab_size)
+            except SpecError as error:
+                raise error.under(f"$.specs[{i}]") from None
+
+
+def encode(
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], *, generation_only: bool = True
+) -> str:
+    """Encode specs as the JSON text that goes under the key ``logitport`` of a request.
+
+    Args:
+        specs: one spec, or 1 to ``MAX_SPECS`` of them.
+        generation_only: see ``Payload``.
+
+    Raises:
+        SpecError: if a spec cannot travel, two of them conflict, or a limit is exceeded.
+    """
+    if isinstance(specs, LogitsProcessorSpec):
+        specs = (specs,)
+    if not 1 <= len(specs) <= MAX_SPECS:
+        raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "$.specs")
+    checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
+    text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise SpecError(_too_large(len(text)))
+    return text.decode()
+
+
+def _checked_wire_spec(index: int, spec: object) -> WireSpec:
+    if isinstance(spec, WIRE_KINDS):
+        return spec
+    if isinstance(spec, LogitsProcessorSpec):
+        what = f"{type(spec).__name__} cannot be serialized"
+        if fields := msgspec.structs.asdict(spec):
+            what += ": it holds " + ", ".join(f"{k}={v!r}" for k, v in fields.items())
+    else:
+        what = f"Expected a LogitsProcessorSpec, got {spec!r}"
+    raise SpecError(f"{what}; {_known_kinds()}", f"$.specs[{index}]")
+
+
+def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Payload:
+    """Decode a payload, checking all that can be checked without an engine.
+
+    Args:
+        payload: JSON text, or what a JSON parser made of it: an object as ``encode`` writes it,
+            or Dynamo's list of entries
+            (``[{"kind": "forced_sequence", "token_ids": [..], "eos_token_id": n}]``).
+
+    Raises:
+        SpecError: with the path of what is wrong. Unknown kinds, unknown fields and newer
+            versions are errors.
+    """
+    content: Any = _parsed(payload) if isinstance(payload, str | bytes) else payload
+    is_entry_list = isinstance(content, list | tuple)
+    if not is_entry_list and not isinstance(content, Mapping):
+        raise SpecError(
+            f"Expected a payload made by encode(), got an object of type {type(content).__name__}"
+        )
+    if not is_entry_list:
+        _check_version(cast("Mapping[str, Any]", content))
+    try:
+        return msgspec.convert(
+            {"version": VERSION, "specs": content} if is_entry_list else content, Payload
+        )
+    except msgspec.ValidationError as error:
+        failure = spec_error(error)
+        if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
+            failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
+        if is_entry_list:
+            failure = SpecError(failure.message, failure.path.replace("$.specs", "$", 1))
+        raise failure from None
+    except RecursionError:
+        raise SpecError("The payload is nested too deeply") from None
+
+
+def _parsed(payload: str | bytes) -> Any:
+    try:
+        text = payload.encode() if isinstance(payload, str) else payload
+        if len(text) > MAX_PAYLOAD_BYTES:
+            raise SpecError(_too_large(len(text)))
+        return msgspec.json.decode(text)
+    except UnicodeEncodeError:
+        raise SpecError("The payload is not valid Unicode") from None
+    except msgspec.DecodeError as error:
+        raise SpecError(f"The payload is not valid JSON: {error}") from None
+    except RecursionError:
+        raise SpecError("The payload is nested too deeply") from None
+
+
+def _check_version(content: Mapping[str, Any]) -> None:
+    if "version" not in content:
+        raise SpecError("Object missing required field `version`")
+    version = content["version"]
+    if type(version) is not int or version < 1:
+        raise SpecError(f"Expected a version from 1 to {VERSION}, got {version!r}", "$.version")
+    if version > VERSION:
+        raise SpecError(
+            f"Version {version} is newer than {VERSION}, the newest that this release reads",
+            "$.version",
+        )
+
+
+def dynamo_entries(
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+) -> list[dict[str, Any]]:
+    """The specs as Dynamo's list of entries.
+
+    The format of ``serialize_logits_processor_entries`` (``dynamo/common/backend/engine.py``,
+    Dynamo 1.6.1), which knows forced sequences that end in EOS.
+
+    Raises:
+        SpecError: for a spec that Dynamo's format cannot express.
+    """
+    if isinstance(specs, LogitsProcessorSpec):
+        specs = (specs,)
+    entries: list[dict[str, Any]] = []
+    for i, spec in enumerate(specs):
+        if not isinstance(spec, ForcedTokenSequenceSpec):
+            raise SpecError(f"Dynamo's entries have no kind for {type(spec).__name__}", f"$[{i}]")
+        if spec.eos_token_id is None:
+            raise SpecError("Dynamo's entries always end in EOS", f"$[{i}].eos_token_id")
+        entries.append(
+            {
+                "kind": spec.kind,
+                "token_ids": list(spec.token_ids),
+                "eos_token_id": spec.eos_token_id,
+            }
+        )
+    return entries
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of the wire format."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **msgspec.json.schema(Payload),
+    }
+
+
+def _known_kinds() -> str:
+    return "the kinds that can travel are " + ", ".join(map(kind_of, WIRE_KINDS))
+
+
+def _too_large(size: int) -> str:
+    return f"The payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}"

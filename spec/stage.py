@@ -1,0 +1,24 @@
+"""The roles that a worker of a deployment can have."""
+
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """What a worker does for a request.
+
+    The values are those of Dynamo's ``DisaggregationMode`` (``dynamo/common/constants.py``).
+    """
+
+    AGGREGATED = "agg"
+    """Prefill and decode on one worker."""
+    PREFILL = "prefill"
+    """Computes the prompt's KV cache; its token, if it samples one, is not the reply's."""
+    DECODE = "decode"
+    """Generates the reply from a KV cache that a prefill worker computed."""
+    ENCODE = "encode"
+    """Encodes images, audio and the like; samples nothing."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether a worker in this stage emits the tokens that the client sees."""
+        return self in (Stage.AGGREGATED, Stage.DECODE)
