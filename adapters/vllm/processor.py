@@ -53,16 +53,17 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         """Refuse a request whose specs cannot be realized; vLLM answers it with HTTP 400.
 
         Raises:
-            SpecError: with what is wrong, and where.
+            ValueError: with what is wrong, and where.
         """
-        payload = payload_of(sampling_params)
-        if payload is None:
-            return
-        config = admitting_engine_config()
-        if config is not None:
-            if config.use_v2_model_runner:
-                raise SpecError(NO_V2)
-            payload.check_vocabulary(config.model_config.get_vocab_size())
+        try:
+            payload = payload_of(sampling_params)
+            config = None if payload is None else admitting_engine_config()
+            if payload is not None and config is not None:
+                if config.use_v2_model_runner:
+                    raise SpecError(NO_V2)
+                payload.check_vocabulary(config.model_config.get_vocab_size())
+        except SpecError as error:
+            raise ValueError(f"{KEY}: {error}") from None
 
     def __init__(
         self, vllm_config: "VllmConfig", device: torch.device, is_pin_memory: bool = False
