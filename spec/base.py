@@ -8,13 +8,30 @@ from typing import Annotated, Any
 import msgspec
 
 from .errors import SpecError
-from .limits import MAX_TOKEN_ID, MAX_TOKEN_IDS
+from .limits import MAX_BIAS, MAX_COUNT, MAX_SEQUENCES, MAX_TOKEN_ID, MAX_TOKEN_IDS
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 """An index into the vocabulary."""
 
 TokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 """A non-empty sequence of token ids."""
+
+MaybeTokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=MAX_TOKEN_IDS)]
+"""A sequence of token ids that may be empty."""
+
+TokenSequences = Annotated[
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)
+]
+"""Non-empty sequences, at least one; ``check_total`` bounds all of them together."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+"""A number of tokens."""
+
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+"""A number of tokens, at least one."""
+
+Bias = Annotated[float, msgspec.Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
+"""What is added to a logit; NaN is out of bounds like any value beyond them."""
 
 
 class LogitsProcessorSpec(
@@ -24,18 +41,25 @@ class LogitsProcessorSpec(
 
     A spec holds token ids, never text, and knows no engine. Its fields carry their constraints
     (``msgspec.Meta``), which hold whether it is decoded or constructed; any sequence of integers
-    will do where a tuple of token ids is declared.
+    will do where a tuple of token ids is declared. Specs are equal, and hash alike, if their
+    kinds and contents are.
 
     Raises:
         SpecError: from the constructor, with the path of the offending value.
     """
 
     def __post_init__(self) -> None:
+        # After decoding, this checks a second time: 60 microseconds for 10,000 token ids, against
+        # 200 for decoding them. There is no telling from here who is making the spec.
         for name, field_type in _field_types(type(self)):
             try:
                 checked = msgspec.convert(getattr(self, name), field_type)
             except msgspec.ValidationError as error:
                 raise spec_error(error).under(f"$.{name}") from None
+            except UnicodeEncodeError:
+                raise SpecError("Expected valid Unicode", f"$.{name}") from None
+            except RecursionError:
+                raise SpecError("Nested too deeply", f"$.{name}") from None
             msgspec.structs.force_setattr(self, name, checked)
 
     @property
@@ -46,8 +70,8 @@ class LogitsProcessorSpec(
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         """Yield ``(path, token ids)`` for each field that indexes the vocabulary.
 
-        The path is relative to the spec (``$.token_ids``); that of a single token id is the
-        field's own, with a sequence of one.
+        The path is relative to the spec and leads to each of the token ids, with ``*`` for the
+        index of one: ``$.token_ids[*]``, ``$.sequences[3][*]``, ``$.eos_token_id``.
         """
         raise NotImplementedError
 
@@ -61,19 +85,29 @@ class LogitsProcessorSpec(
             SpecError: for the first token id that is ``vocab_size`` or more.
         """
         for path, token_ids in self.token_fields():
-            if max(token_ids) < vocab_size:
+            if not token_ids or max(token_ids) < vocab_size:
                 continue
             index = next(i for i, token_id in enumerate(token_ids) if token_id >= vocab_size)
-            is_sequence = isinstance(getattr(self, path.removeprefix("$.")), tuple)
             raise SpecError(
                 f"Token id {token_ids[index]} is beyond the vocabulary of {vocab_size} tokens",
-                f"{path}[{index}]" if is_sequence else path,
+                path.replace("*", str(index)),
             )
 
 
 def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:
     """The tag of a spec class, ``forced_sequence`` for example."""
     return str(spec_type.__struct_config__.tag)
+
+
+def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
+    """Check that all sequences together stay within the limit on token ids.
+
+    Raises:
+        SpecError: at ``path``.
+    """
+    total = sum(map(len, sequences))
+    if total > MAX_TOKEN_IDS:
+        raise SpecError(f"Expected at most {MAX_TOKEN_IDS} token ids in all, got {total}", path)
 
 
 @lru_cache
@@ -85,8 +119,10 @@ def spec_error(error: msgspec.ValidationError) -> SpecError:
     """Msgspec's error as a ``SpecError``: the path that it puts into the text becomes ``path``."""
     cause = error.__cause__ if isinstance(error.__cause__, SpecError) else None
     match = re.fullmatch(
-        r"(.*?)(?: - at `(\$.*)`)?", str(error).removeprefix(str(cause)), re.DOTALL
+        r"(.*?)(?: - at (`key` in )?`(\$.*)`)?", str(error).removeprefix(str(cause)), re.DOTALL
     )
-    message, path = (match[1], match[2] or "$") if match else (str(error), "$")
+    message, path = (match[1], match[3] or "$") if match else (str(error), "$")
+    if match and match[2]:
+        message += " as a key"
     # A __post_init__ that fails while decoding speaks of its own object: msgspec knows where it is.
     return cause.under(path) if cause else SpecError(message, path)

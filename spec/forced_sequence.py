@@ -1,10 +1,9 @@
 """``forced_sequence``: say exactly this."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from .base import LogitsProcessorSpec, TokenId, TokenIds
-from .text import Tokenizer, eos_token_id_of, token_ids_of
+from .text import Eos, Tokenizer, resolved_eos, token_ids_of
 
 
 class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
@@ -30,11 +29,7 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
 
     @classmethod
     def from_text(
-        cls,
-        text: str,
-        tokenizer: Tokenizer,
-        *,
-        eos_token_id: int | Literal["tokenizer"] | None = "tokenizer",
+        cls, text: str, tokenizer: Tokenizer, *, eos_token_id: Eos = "tokenizer"
     ) -> "ForcedTokenSequenceSpec":
         """Force ``text``, tokenized without special tokens.
 
@@ -47,10 +42,9 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
         Raises:
             SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
         """
-        eos = eos_token_id_of(tokenizer) if eos_token_id == "tokenizer" else eos_token_id
-        return cls(token_ids=token_ids_of(text, tokenizer), eos_token_id=eos)
+        return cls(token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
 
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
-        yield "$.token_ids", self.token_ids
+        yield "$.token_ids[*]", self.token_ids
         if self.eos_token_id is not None:
             yield "$.eos_token_id", (self.eos_token_id,)

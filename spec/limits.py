@@ -10,7 +10,31 @@ MAX_SPECS = 16
 """Specs on one request."""
 
 MAX_TOKEN_IDS = 32_768
-"""Token ids in one field of a spec."""
+"""Token ids in one field of a spec; where the field holds sequences, in all of them."""
+
+MAX_SEQUENCES = 8192
+"""Sequences in one field of a spec."""
 
 MAX_TOKEN_ID = (1 << 31) - 1
 """The largest token id: engines keep them as signed 32-bit integers."""
+
+MAX_COUNT = (1 << 31) - 1
+"""The largest number of tokens that a spec can count to."""
+
+MAX_TIMES = 1024
+"""How often a trigger can be told to fire, unless it always does."""
+
+MAX_TRIGGER_STATES = 4 * MAX_TOKEN_IDS
+"""A trigger's length and its phrase's, together, times how often it fires."""
+
+MAX_NGRAM = 64
+"""The longest n-gram that can be kept from repeating, in tokens."""
+
+MAX_BIAS = 10_000.0
+"""The largest change of a logit, up or down."""
+
+MAX_NAME = 128
+"""Characters in the name of a plugin."""
+
+MAX_DEPTH = 32
+"""How deep the parameters of a plugin may nest."""

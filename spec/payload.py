@@ -1,23 +1,51 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
+from .allowed_tokens import AllowedTokensSpec
+from .banned_sequences import BannedSequencesSpec
+from .banned_tokens import BannedTokensSpec
 from .base import LogitsProcessorSpec, kind_of, spec_error
+from .choice import ChoiceSpec
+from .conflicts import check_conflicts
 from .errors import SpecError
+from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
+from .logit_bias import LogitBiasSpec
+from .min_tokens import MinTokensSpec
+from .no_repeat_ngram import NoRepeatNgramSpec
+from .plugin import PluginSpec
+from .prompt_bias import PromptBiasSpec
 from .stage import Stage
+from .thinking_budget import ThinkingBudgetSpec
+from .trigger import TriggerSpec
 
 VERSION = 1
 """The newest version of the wire format that this release reads, and the one that it writes."""
 
-WireSpec = ForcedTokenSequenceSpec
-"""Every kind that can travel."""
+WireSpec = (
+    ForcedTokenSequenceSpec
+    | AllowedTokensSpec
+    | BannedTokensSpec
+    | BannedSequencesSpec
+    | LogitBiasSpec
+    | MinTokensSpec
+    | ForcedEndSpec
+    | ThinkingBudgetSpec
+    | ChoiceSpec
+    | TriggerSpec
+    | NoRepeatNgramSpec
+    | PromptBiasSpec
+    | PluginSpec
+)
+"""Every kind that can travel, told apart by the field ``kind``."""
 
-WIRE_KINDS = (ForcedTokenSequenceSpec,)
+WIRE_KINDS: tuple[type[WireSpec], ...] = get_args(WireSpec)
+"""Their classes."""
 
 
 class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,12 +66,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation_only: bool = True
 
     def __post_init__(self) -> None:
-        forced = [i for i, spec in enumerate(self.specs) if spec.kind == "forced_sequence"]
-        if len(forced) > 1:
-            raise SpecError(
-                f"Conflicts with `$.specs[{forced[0]}]`: both force the first output token",
-                f"$.specs[{forced[1]}]",
-            )
+        check_conflicts(self.specs)
 
     def acts_on(self, stage: Stage) -> bool:
         """Whether a worker in ``stage`` has anything to do for the request."""
@@ -119,14 +142,18 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         _check_version(cast("Mapping[str, Any]", content))
     try:
         return msgspec.convert(
-            {"version": VERSION, "specs": content} if is_entry_list else content, Payload
+            {"version": VERSION, "specs": content} if is_entry_list else content,
+            Payload,
+            str_keys=True,  # token ids as keys of an object are text in JSON
         )
     except msgspec.ValidationError as error:
         failure = spec_error(error)
         if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
             failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
         if is_entry_list:
-            failure = SpecError(failure.message, failure.path.replace("$.specs", "$", 1))
+            failure = SpecError(
+                failure.message.replace("$.specs", "$"), failure.path.replace("$.specs", "$", 1)
+            )
         raise failure from None
     except RecursionError:
         raise SpecError("The payload is nested too deeply") from None

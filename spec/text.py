@@ -1,8 +1,15 @@
 """From text to token ids, once, before a request is sent."""
 
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Protocol
 
 from .errors import SpecError
+
+LeadingSpace = Literal["both", "with", "without"]
+"""Which forms of a word are meant: ``" word"``, as within a text, ``"word"``, as at its start."""
+
+Eos = int | Literal["tokenizer"] | None
+"""A token id, the tokenizer's own EOS, or none."""
 
 
 class Tokenizer(Protocol):
@@ -19,6 +26,8 @@ class Tokenizer(Protocol):
 
 def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokenize ``text`` as it stands, without special tokens.
+
+    Tags that the tokenizer knows as one token (``<think>``) become that token.
 
     Raises:
         SpecError: if nothing comes out.
@@ -43,3 +52,79 @@ def eos_token_id_of(tokenizer: Tokenizer) -> int:
             "or None to let the model go on by itself"
         )
     return eos_token_id
+
+
+def resolved_eos(eos_token_id: Eos, tokenizer: Tokenizer) -> int | None:
+    """The token id that ``eos_token_id`` stands for.
+
+    Raises:
+        SpecError: if it is the tokenizer's, which has none.
+    """
+    return eos_token_id_of(tokenizer) if eos_token_id == "tokenizer" else eos_token_id
+
+
+def word_forms(
+    words: Iterable[str], tokenizer: Tokenizer, leading_space: LeadingSpace
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Tokenize words in the forms that they have in a text.
+
+    Args:
+        words: with or without a leading space, which makes no difference.
+        tokenizer: any Hugging Face tokenizer, that of the model.
+        leading_space: the forms.
+
+    Yields:
+        Each form (``" word"``) with its token ids.
+
+    Raises:
+        SpecError: if ``words`` is one text, or a word is empty.
+    """
+    if isinstance(words, str):
+        raise SpecError(f"Expected several words, got the text {words!r}")
+    for word in words:
+        bare = word.lstrip(" ")
+        if not bare:
+            raise SpecError(f"Expected words, got {word!r}")
+        if leading_space != "without":
+            yield f" {bare}", token_ids_of(f" {bare}", tokenizer)
+        if leading_space != "with":
+            yield bare, token_ids_of(bare, tokenizer)
+
+
+def minimal_word_forms(
+    words: Iterable[str], tokenizer: Tokenizer, leading_space: LeadingSpace
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Those of ``word_forms`` that do not end in the tokens of another.
+
+    Where the space is a token of its own, ``" word"`` is that and ``"word"``: whatever holds for
+    the latter holds for both. It is so with digits in many tokenizers, and with most words in
+    those that add a space to the start of a text.
+    """
+    forms = dict(word_forms(words, tokenizer, leading_space))
+    for form, token_ids in forms.items():
+        bare = forms.get(form.lstrip(" "), token_ids)
+        if token_ids == bare or token_ids[-len(bare) :] != bare:
+            yield form, token_ids
+
+
+def one_token_words(
+    words: Iterable[str], tokenizer: Tokenizer, leading_space: LeadingSpace, *, advice: str
+) -> Iterator[tuple[str, int]]:
+    """Words that must be one token each, in every form that is meant.
+
+    Args:
+        words: see ``word_forms``.
+        tokenizer: see ``word_forms``.
+        leading_space: see ``word_forms``.
+        advice: what to do about a word of several tokens.
+
+    Yields:
+        Each form with its token id.
+
+    Raises:
+        SpecError: for a word of several tokens, as for ``word_forms``.
+    """
+    for form, token_ids in minimal_word_forms(words, tokenizer, leading_space):
+        if len(token_ids) != 1:
+            raise SpecError(f"The tokenizer makes {len(token_ids)} tokens of {form!r}: {advice}")
+        yield form, token_ids[0]

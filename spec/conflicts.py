@@ -1,0 +1,200 @@
+"""What the specs of one request cannot all mean, whatever the model says.
+
+Each check takes the specs in the order of the request and costs about as much as looking once at
+each of their token ids.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from typing import TypeVar
+
+from .allowed_tokens import AllowedTokensSpec
+from .banned_sequences import BannedSequencesSpec
+from .banned_tokens import BannedTokensSpec
+from .base import LogitsProcessorSpec
+from .choice import ChoiceSpec
+from .errors import SpecError
+from .forced_end import ForcedEndSpec
+from .forced_sequence import ForcedTokenSequenceSpec
+from .min_tokens import MinTokensSpec
+from .thinking_budget import ThinkingBudgetSpec
+from .trigger import TriggerSpec
+
+Specs = Sequence[LogitsProcessorSpec]
+S = TypeVar("S", bound=LogitsProcessorSpec)
+
+
+def check_conflicts(specs: Specs) -> None:
+    """Check that all specs can be obeyed at once, as far as it depends on them alone.
+
+    Raises:
+        SpecError: for a spec that contradicts another. The path (``$.specs[i]...``) leads to it,
+            and the message names the other.
+    """
+    if len(specs) > 1:
+        check_one_at_a_time(specs)
+        check_something_is_allowed(specs)
+        check_forced_is_possible(specs)
+        check_end_is_possible(specs)
+
+
+def check_one_at_a_time(specs: Specs) -> None:
+    """No two specs force the same output token.
+
+    Raises:
+        SpecError: at the later one.
+    """
+    spans = [(i, span) for i, spec in enumerate(specs) if (span := _forced_span(spec))]
+    for k, (i, span) in enumerate(spans):
+        for other, other_span in spans[:k]:
+            both = max(span.start, other_span.start)
+            if both < min(span.stop, other_span.stop):
+                which = f"output token {both}" if both else "the first output token"
+                raise SpecError(f"Conflicts with {_at(other)}: both force {which}", f"$.specs[{i}]")
+
+
+def _forced_span(spec: LogitsProcessorSpec) -> range | None:
+    """The output tokens that a spec decides for certain, EOS aside: that may end the reply."""
+    match spec:
+        case ForcedTokenSequenceSpec():
+            return range(len(spec.token_ids))
+        case ForcedEndSpec():
+            return range(spec.after, spec.after + len(spec.token_ids))
+        case ChoiceSpec():
+            return range(min(map(len, spec.choices)))
+        case _:
+            return None
+
+
+def check_something_is_allowed(specs: Specs) -> None:
+    """The lists of allowed tokens have a token in common, and one that is not banned.
+
+    Raises:
+        SpecError: at the last list of those that leave none.
+    """
+    lists = _of_type(specs, AllowedTokensSpec)
+    if not lists:
+        return
+    left = set(lists[0][1].token_ids)
+    for k, (i, spec) in enumerate(lists[1:], start=1):
+        left = left.intersection(spec.token_ids)
+        if not left:
+            others = _at(*(other for other, _ in lists[:k]))
+            raise SpecError(f"Conflicts with {others}: no token is allowed by all", f"$.specs[{i}]")
+    banning: list[int] = []
+    for i, spec in enumerate(specs):
+        # Stop tokens are banned at first, at least.
+        banned = spec.stop_token_ids if isinstance(spec, MinTokensSpec) else _banned(spec)
+        if not left.isdisjoint(banned):
+            left = left.difference(banned)
+            banning.append(i)
+    if not left:
+        what = f"{_at(*banning)}: every allowed token is banned"
+        raise SpecError(f"Conflicts with {what}", f"$.specs[{lists[-1][0]}]")
+
+
+def check_forced_is_possible(specs: Specs) -> None:
+    """No spec forces, or offers in a choice, a token that another one bans or does not allow.
+
+    Raises:
+        SpecError: at the exact token; for a choice, at the choice.
+    """
+    banned = set(chain.from_iterable(map(_banned, specs)))
+    lists = [spec.token_ids for _, spec in _of_type(specs, AllowedTokensSpec)]
+    allowed = set(lists[0]).intersection(*lists[1:]) if lists else None
+    if not banned and allowed is None:
+        return
+    for i, spec in enumerate(specs):
+        for path, token_ids in _forced(spec):
+            for k, token in enumerate(token_ids):
+                if token in banned or (allowed is not None and token not in allowed):
+                    raise SpecError(_refusal(specs, token), _exact(i, spec, path, k))
+
+
+def _refusal(specs: Specs, token: int) -> str:
+    for i, spec in enumerate(specs):
+        if isinstance(spec, AllowedTokensSpec) and token not in spec.token_ids:
+            return f"Conflicts with {_at(i)}, which does not allow token {token}"
+        if token in _banned(spec):
+            return f"Conflicts with {_at(i)}, which bans token {token}"
+    raise AssertionError("unreachable: some spec refuses the token")
+
+
+def _banned(spec: LogitsProcessorSpec) -> Sequence[int]:
+    """The tokens that a spec bans at every step."""
+    match spec:
+        case BannedTokensSpec():
+            return spec.token_ids
+        case BannedSequencesSpec():
+            return [sequence[0] for sequence in spec.sequences if len(sequence) == 1]
+        case _:
+            return ()
+
+
+def _forced(spec: LogitsProcessorSpec) -> Iterator[tuple[str, Sequence[int]]]:
+    """The tokens that a spec may force: their path, ``*`` for one of them, and the tokens."""
+    match spec:
+        case ForcedTokenSequenceSpec() | ForcedEndSpec():
+            yield from spec.token_fields()
+        case ThinkingBudgetSpec():
+            yield "$.end_token_ids[*]", spec.end_token_ids
+            yield "$.message_token_ids[*]", spec.message_token_ids
+        case TriggerSpec():
+            yield "$.token_ids[*]", spec.token_ids
+        case ChoiceSpec():
+            yield "$.choices[*]", list(chain.from_iterable(spec.choices))
+            yield "$.eos_token_id", (spec.eos_token_id,)
+        case _:
+            return
+
+
+def _exact(index: int, spec: LogitsProcessorSpec, path: str, k: int) -> str:
+    """The path of token ``k`` of those that ``_forced`` has under ``path``."""
+    if isinstance(spec, ChoiceSpec):
+        k = bisect_right(list(accumulate(map(len, spec.choices))), k)
+    return f"$.specs[{index}]" + path.removeprefix("$").replace("*", str(k))
+
+
+def check_end_is_possible(specs: Specs) -> None:
+    """No spec forces a stop token, or offers it in a choice, before ``min_tokens`` allows one.
+
+    Raises:
+        SpecError: at the exact token; for a choice, at the choice.
+    """
+    for other, minimum in _of_type(specs, MinTokensSpec):
+        stops = set(minimum.stop_token_ids)
+        for i, spec in enumerate(specs):
+            for path, start, token_ids in _placed(spec):
+                early = token_ids[: max(0, minimum.n - start)]
+                if stops.isdisjoint(early):
+                    continue
+                k, token = next((k, token) for k, token in enumerate(early) if token in stops)
+                raise SpecError(
+                    f"Conflicts with {_at(other)}, which bans token {token} "
+                    f"before {minimum.n} tokens are out",
+                    f"$.specs[{i}]" + path.removeprefix("$").replace("*", str(k)),
+                )
+
+
+def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int, Sequence[int]]]:
+    """The tokens that a spec forces at known places: path, output index of the first, tokens."""
+    match spec:
+        case ForcedTokenSequenceSpec() | ForcedEndSpec():
+            start = spec.after if isinstance(spec, ForcedEndSpec) else 0
+            yield "$.token_ids[*]", start, spec.token_ids
+            if spec.eos_token_id is not None:
+                yield "$.eos_token_id", start + len(spec.token_ids), (spec.eos_token_id,)
+        case ChoiceSpec():
+            for i, choice in enumerate(spec.choices):
+                yield f"$.choices[{i}]", 0, (*choice, spec.eos_token_id)
+        case _:
+            return
+
+
+def _of_type(specs: Specs, kind: type[S]) -> list[tuple[int, S]]:
+    return [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, kind)]
+
+
+def _at(*indices: int) -> str:
+    return " and ".join(f"`$.specs[{i}]`" for i in indices)

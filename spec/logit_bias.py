@@ -1,0 +1,79 @@
+"""``logit_bias``: more of these, less of those."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from .base import Bias, LogitsProcessorSpec, TokenId
+from .errors import SpecError
+from .frozen import FrozenDict
+from .limits import MAX_TOKEN_IDS
+from .text import LeadingSpace, Tokenizer, one_token_words
+
+# JSON has text alone as keys; a schema says here what msgspec checks by itself.
+_Biases = Annotated[
+    Mapping[TokenId, Bias],
+    msgspec.Meta(
+        min_length=1,
+        max_length=MAX_TOKEN_IDS,
+        extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"}},
+    ),
+]
+
+
+class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
+    """Add ``bias[t]`` to the logit of token ``t``, at every step.
+
+    On the wire, ``bias`` is an object whose keys are token ids as decimal text. Several specs of
+    this kind on a request add up.
+
+    Like OpenAI's and vLLM's ``logit_bias``, which keep to -100 to 100, and transformers'
+    ``SequenceBiasLogitsProcessor`` for sequences of one token.
+
+    Args:
+        bias: 1 to ``MAX_TOKEN_IDS`` token ids, each with a finite value from ``-MAX_BIAS`` to
+            ``MAX_BIAS``, in units of logits: +1 makes a token e times as likely, compared to
+            others, at temperature 1. Copied, and never changed again.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    bias: _Biases
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        msgspec.structs.force_setattr(self, "bias", FrozenDict(self.bias))
+
+    @classmethod
+    def from_words(
+        cls,
+        bias: Mapping[str, float],
+        tokenizer: Tokenizer,
+        *,
+        leading_space: LeadingSpace = "both",
+    ) -> "LogitBiasSpec":
+        """Bias words that are one token each.
+
+        Args:
+            bias: words, each with its value.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            leading_space: bias ``" word"``, ``"word"``, or both.
+
+        Raises:
+            SpecError: if a form of a word is not one token, or two words with different values
+                are the same token.
+        """
+        by_token: dict[int, float] = {}
+        for word, value in bias.items():
+            forms = one_token_words(
+                (word,), tokenizer, leading_space, advice="a bias needs words of one token"
+            )
+            for form, token_id in forms:
+                if by_token.setdefault(token_id, value) != value:
+                    raise SpecError(f"Token {token_id} of {form!r} has another bias already")
+        return cls(by_token)
+
+    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "$.bias[...]", tuple(self.bias)

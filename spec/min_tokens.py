@@ -1,0 +1,45 @@
+"""``min_tokens``: do not stop before this many."""
+
+from collections.abc import Iterator, Sequence
+
+from .base import LogitsProcessorSpec, PositiveCount, TokenIds
+from .text import Tokenizer, eos_token_id_of
+
+
+class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
+    """None of ``stop_token_ids`` before ``n`` tokens are out.
+
+    Their logits become ``-inf`` for output tokens 0 to ``n - 1``. Stop texts, which engines look
+    for in the decoded text, are not held back.
+
+    Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which know
+    the stop tokens by themselves.
+
+    Args:
+        n: 1 to ``MAX_COUNT`` output tokens.
+        stop_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that would end the reply.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    n: PositiveCount
+    stop_token_ids: TokenIds
+
+    @classmethod
+    def from_tokenizer(cls, n: int, tokenizer: Tokenizer) -> "MinTokensSpec":
+        """Hold back the tokenizer's EOS token.
+
+        A model may have more stop tokens than that one (``generation_config.json``).
+
+        Args:
+            n: 1 to ``MAX_COUNT`` output tokens.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+
+        Raises:
+            SpecError: if the tokenizer has no EOS token.
+        """
+        return cls(n, (eos_token_id_of(tokenizer),))
+
+    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "$.stop_token_ids[*]", self.stop_token_ids

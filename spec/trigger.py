@@ -1,0 +1,67 @@
+"""``trigger``: when this has been said, say that."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+
+from .base import LogitsProcessorSpec, TokenIds
+from .errors import SpecError
+from .limits import MAX_TIMES, MAX_TRIGGER_STATES
+from .text import Tokenizer, token_ids_of
+
+_Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
+
+
+class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
+    """When the output has just produced the trigger, the phrase follows.
+
+    Only output tokens are matched. The phrase's own tokens never count towards the trigger, so a
+    phrase that contains it does not set itself off.
+
+    Like the ``TriggerPhraseLogitsProcessor`` of NVIDIA's logits-processor-zoo, whose trigger is
+    one token, or a time.
+
+    Args:
+        trigger_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that the model produces by itself.
+        token_ids: the phrase to force after them, 1 to ``MAX_TOKEN_IDS`` token ids.
+        times: how often, 1 to ``MAX_TIMES``; ``None`` for always. It may not go beyond
+            ``MAX_TRIGGER_STATES`` when multiplied with the lengths of trigger and phrase.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    trigger_token_ids: TokenIds
+    token_ids: TokenIds
+    times: _Times | None = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = MAX_TRIGGER_STATES // (len(self.trigger_token_ids) + len(self.token_ids))
+        if self.times is not None and self.times > most:
+            raise SpecError(f"Expected at most {most} times for these lengths", "$.times")
+
+    @classmethod
+    def from_text(
+        cls, trigger: str, text: str, tokenizer: Tokenizer, *, times: int | None = 1
+    ) -> "TriggerSpec":
+        """Trigger and phrase as text, tokenized without special tokens.
+
+        The trigger is matched in the tokens that the tokenizer makes of it, with a leading space
+        only if it has one here.
+
+        Args:
+            trigger: what the model has to say.
+            text: what follows.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
+
+        Raises:
+            SpecError: if a text makes no tokens.
+        """
+        return cls(token_ids_of(trigger, tokenizer), token_ids_of(text, tokenizer), times)
+
+    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "$.trigger_token_ids[*]", self.trigger_token_ids
+        yield "$.token_ids[*]", self.token_ids
