@@ -1,67 +1,374 @@
-"""Specs compiled to immutable tables that say, state by state, what the next token must be."""
+"""Timed token automata: immutable tables that say, state by state, what the next token may be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...spec import Payload
+Ints = npt.NDArray[np.int64]
 
-FREE = -1
-"""In ``Automaton.force``: the model chooses."""
+BAN_BIAS = -1e9
+"""What a ban adds to a logit.
+
+The token's probability is exactly 0 beside any other that is not banned; where nothing else is
+left (every other token is masked by somebody else), the row still has a finite logit. A token
+that the engine has masked with -inf stays masked.
+"""
+
+NO_TIMEOUT = -1
+CARRY = -1
+"""Timer on entry: goes on running, if it runs."""
+CLEAR = -2
+"""Timer on entry: none from here on."""
+NO_TIMER = -1
 
 UNKNOWN = -1
 """In a history: a token that was sampled but not told yet. Where one was forced, it is that one."""
 
-Table = npt.NDArray[np.int32]
+
+class Edit(IntEnum):
+    """What a state does to the logits. A ban is an ``ADD`` of ``BAN_BIAS``."""
+
+    FREE = 0
+    FORCE = 1
+    ALLOW = 2
+    ADD = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Automaton:
-    """A token automaton. It starts in state 0; the request's state is all that varies.
+    """A timed token automaton; it starts by entering state 0. Make one with ``AutomatonBuilder``.
+
+    A request's state is two integers, ``(state, timer)``. When a token arrives, the timer runs
+    down by one and the edge of that token is taken; without one, ``otherwise`` is, which either
+    consumes the token or looks for an edge again from there (a failure link, as in Aho-Corasick).
+    A timer that is 0 when a token is about to be chosen moves to the state's time-out first.
 
     Attributes:
-        force: ``[states]``, the token id to force in each state, or ``FREE``.
-        on_forced: ``[states]``, the next state when that token (or ``UNKNOWN``) arrives.
-        on_other: ``[states]``, the next state when another token does.
+        edit: ``[states]`` int8, an ``Edit``.
+        argument: ``[states]`` int32, the token of a ``FORCE``, the token set of ``ALLOW``/``ADD``.
+        otherwise: ``[states]`` int32, the next state for a token without an edge.
+        consumes: ``[states]`` bool, whether ``otherwise`` consumes the token.
+        looks: ``[states]`` bool, whether the next state depends on the token.
+        timer: ``[states]`` int32, on entry: set to n >= 0, ``CARRY`` or ``CLEAR``.
+        timeout: ``[states]`` int32, where to go when the timer is 0, or -1.
+        keys: ``[edges]`` int64, ascending, ``state << 32 | token``.
+        targets: ``[edges]`` int32, the next state for each of ``keys``.
+        set_ends: ``[sets]`` int32, where each token set ends in ``set_tokens``.
+        set_tokens: ``[total]`` int32, token ids, ascending within a set.
+        set_values: ``[total]`` float32, what an ``ADD`` adds.
+        reads_prompt: whether prompt tokens are observed before output tokens are.
     """
 
-    force: Table
-    on_forced: Table
-    on_other: Table
+    edit: npt.NDArray[np.int8]
+    argument: npt.NDArray[np.int32]
+    otherwise: npt.NDArray[np.int32]
+    consumes: npt.NDArray[np.bool_]
+    looks: npt.NDArray[np.bool_]
+    timer: npt.NDArray[np.int32]
+    timeout: npt.NDArray[np.int32]
+    keys: Ints
+    targets: npt.NDArray[np.int32]
+    set_ends: npt.NDArray[np.int32]
+    set_tokens: npt.NDArray[np.int32]
+    set_values: npt.NDArray[np.float32]
+    reads_prompt: bool
 
-    def fold(self, token_ids: Sequence[int]) -> int:
-        """The state after a whole history of output tokens."""
-        state = 0
-        for token_id in token_ids:
-            as_forced = token_id in (self.force[state], UNKNOWN)
-            following = self.on_forced[state] if as_forced else self.on_other[state]
-            if following == state == len(self.force) - 1:  # the last state is never left
-                break
-            state = following
-        return int(state)
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return len(self.edit)
+
+    def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
+        """The ``(state, timer)`` that a whole history leads to, ready for the next choice.
+
+        Raises:
+            UnknownTokenError: if a token decides where to go and is not known.
+        """
+        state, timer = 0, _entered(int(self.timer[0]), NO_TIMER)
+        if self.reads_prompt and prompt_ids is not None and len(prompt_ids):
+            state, timer = self._follow(state, timer, prompt_ids, chosen=False)
+        if len(output_ids):
+            state, timer = self._follow(state, timer, output_ids, chosen=True)
+        return self._settle(state, timer)
+
+    def _follow(
+        self, state: int, timer: int, token_ids: Sequence[int], *, chosen: bool
+    ) -> tuple[int, int]:
+        """Take the tokens one by one where an edge may match, and in whole runs where none can."""
+        tokens = np.array(token_ids, np.int64)
+        edge_tokens = np.unique(self.keys & 0xFFFFFFFF)
+        if len(edge_tokens) <= 8:
+            matters = tokens < 0
+            for token in edge_tokens:
+                matters |= tokens == token
+        else:
+            matters = np.isin(tokens, edge_tokens) | (tokens < 0)
+        done = 0
+        for position in [*np.flatnonzero(matters).tolist(), len(tokens)]:
+            state, timer = self._run(state, timer, position - done, chosen=chosen)
+            if position < len(tokens):
+                if chosen:
+                    state, timer = self._settle(state, timer)
+                state = self._next(state, int(tokens[position]))
+                timer = _entered(int(self.timer[state]), timer)
+            done = position + 1
+        return state, timer
+
+    def _run(self, state: int, timer: int, length: int, *, chosen: bool) -> tuple[int, int]:
+        """Follow ``length`` tokens that have no edge anywhere."""
+        while length:
+            if chosen:
+                state, timer = self._settle(state, timer)
+            following = self._next(state, None)
+            on_entry = int(self.timer[following])
+            steps = 1
+            if following == state and (timer == NO_TIMER or on_entry == CLEAR):
+                steps = length
+            elif following == state and on_entry == CARRY:
+                steps = min(length, max(timer, 1)) if chosen else length
+            state, length = following, length - steps
+            timer = _entered(on_entry, timer, steps)
+        return state, timer
+
+    def _next(self, state: int, token: int | None) -> int:
+        """The state after a token; ``None`` stands for one that has no edge anywhere."""
+        if token == UNKNOWN and self.looks[state]:
+            if self.edit[state] != Edit.FORCE:
+                raise UnknownTokenError
+            token = int(self.argument[state])
+        while True:
+            if token is not None and token >= 0:
+                key = state << 32 | token
+                index = int(self.keys.searchsorted(key))
+                if index < len(self.keys) and self.keys[index] == key:
+                    return int(self.targets[index])
+            consumed, state = self.consumes[state], int(self.otherwise[state])
+            if consumed:
+                return state
+
+    def _settle(self, state: int, timer: int) -> tuple[int, int]:
+        while timer == 0 and self.timeout[state] >= 0:
+            state = int(self.timeout[state])
+            timer = _entered(int(self.timer[state]), timer)
+        return state, timer
 
 
-def forced_chain(token_ids: Sequence[int], then: int | None) -> Automaton:
-    """Force ``token_ids`` one after the other, then ``then`` for ever (``None``: nothing more).
+class UnknownTokenError(ValueError):
+    """The engine has not told the tokens that decide how a request goes on."""
 
-    A foreign token before the first one (a prefill worker's, handed over) leaves the chain where
-    it is. Within the chain, the position counts.
+    def __init__(self) -> None:
+        super().__init__(
+            "the engine does not tell this processor the ids of sampled tokens: load it with "
+            "--logits-processors, or turn asynchronous scheduling off"
+        )
+
+
+def _entered(on_entry: int, timer: int, tokens: int = 1) -> int:
+    """The timer after ``tokens`` tokens, the last of which entered a state."""
+    if on_entry == CARRY:
+        return max(timer - tokens, 0) if timer > 0 else timer
+    return NO_TIMER if on_entry == CLEAR else on_entry
+
+
+class AutomatonBuilder:
+    """Puts an automaton together, state by state.
+
+    States are numbers, given out in order: the first one made is where requests start. A state
+    that is not told otherwise stays where it is.
+
+    Args:
+        reads_prompt: whether the prompt's tokens move the automaton before the output's do.
     """
-    n = len(token_ids)
-    states = np.arange(n + 1, dtype=np.int32)
-    following = np.minimum(states + 1, n)
-    on_other = following.copy()
-    on_other[0] = 0
-    return Automaton(
-        force=np.array([*token_ids, FREE if then is None else then], np.int32),
-        on_forced=following,
-        on_other=on_other,
+
+    def __init__(self, *, reads_prompt: bool = False) -> None:
+        self._reads_prompt = reads_prompt
+        self._edit: list[int] = []
+        self._argument: list[int] = []
+        self._otherwise: list[int] = []
+        self._consumes: list[bool] = []
+        self._timer: list[int] = []
+        self._timeout: list[int] = []
+        self._edges: dict[int, int] = {}
+        self._sets: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
+
+    def __len__(self) -> int:
+        return len(self._edit)
+
+    def free(self, *, timer: int = CLEAR) -> int:
+        """A state that leaves the logits alone."""
+        return self._state(Edit.FREE, 0, timer)
+
+    def force(self, token_id: int, *, timer: int = CLEAR) -> int:
+        """A state in which ``token_id`` is chosen."""
+        return self._state(Edit.FORCE, token_id, timer)
+
+    def allow(self, token_set: int, *, timer: int = CLEAR) -> int:
+        """A state in which a token of the set is chosen."""
+        return self._state(Edit.ALLOW, token_set, timer)
+
+    def add(self, token_set: int, *, timer: int = CLEAR) -> int:
+        """A state that adds the set's values to its tokens' logits."""
+        return self._state(Edit.ADD, token_set, timer)
+
+    def _state(self, edit: Edit, argument: int, timer: int) -> int:
+        state = len(self._edit)
+        self._edit.append(edit)
+        self._argument.append(argument)
+        self._otherwise.append(state)
+        self._consumes.append(True)
+        self._timer.append(timer)
+        self._timeout.append(NO_TIMEOUT)
+        return state
+
+    def token_set(
+        self, token_ids: Iterable[int], values: Iterable[float] | float = BAN_BIAS
+    ) -> int:
+        """A set of token ids, for ``allow`` or ``add``; by default ``add`` bans them.
+
+        Args:
+            token_ids: in any order; the first of equal ones counts.
+            values: one for all, or one for each.
+        """
+        tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
+        if isinstance(values, float | int):
+            biases = np.full(len(tokens), values, np.float32)
+        else:
+            biases = np.array(list(values), np.float32)[first]
+        self._sets.append((tokens, biases))
+        return len(self._sets) - 1
+
+    def chain(self, token_ids: Sequence[int], then: int | None = None) -> int:
+        """States that force ``token_ids`` one after the other, then go to state ``then``.
+
+        A foreign token before the first one leaves the chain where it is, so that it still comes
+        out whole; within the chain, the position counts.
+
+        Args:
+            token_ids: what to force.
+            then: the state to go to; without one, the next that is made.
+
+        Returns:
+            The first of the states; ``then`` if ``token_ids`` is empty.
+        """
+        n, first = len(token_ids), len(self._edit)
+        after = first + n if then is None else then
+        if n == 0:
+            return after
+        self._edit.extend([Edit.FORCE] * n)
+        self._argument.extend(token_ids)
+        self._otherwise.extend(range(first + 1, first + n))
+        self._otherwise.append(after)
+        self._consumes.extend([True] * n)
+        self._timer.extend([CLEAR] * n)
+        self._timeout.extend([NO_TIMEOUT] * n)
+        self.edge(first, token_ids[0], self._otherwise[first])
+        self._otherwise[first] = first
+        return first
+
+    def edge(self, state: int, token_id: int, target: int) -> None:
+        """From ``state``, ``token_id`` leads to ``target``."""
+        self._edges[state << 32 | token_id] = target
+
+    def otherwise(self, state: int, target: int, *, consumes: bool = True) -> None:
+        """From ``state``, a token without an edge leads to ``target``.
+
+        Args:
+            state: the state that the token finds.
+            target: where to go.
+            consumes: ``False`` makes it a failure link: the token is looked up again from there.
+        """
+        self._otherwise[state] = target
+        self._consumes[state] = consumes
+
+    def timeout(self, state: int, target: int) -> None:
+        """Go from ``state`` to ``target`` when the timer is 0 and a token is to be chosen."""
+        self._timeout[state] = target
+
+    def build(self) -> Automaton:
+        """The finished automaton.
+
+        Raises:
+            ValueError: if it has no states, leads to a state that does not exist, could go round
+                in circles without consuming a token, or allows nothing in some state.
+        """
+        keys = np.fromiter(self._edges.keys(), np.int64, len(self._edges))
+        targets = np.fromiter(self._edges.values(), np.int32, len(self._edges))
+        order = np.argsort(keys, kind="stable")
+        consumes = np.array(self._consumes, np.bool_)
+        looks = ~consumes
+        looks[keys >> 32] = True
+        lengths = [len(tokens) for tokens, _ in self._sets]
+        automaton = Automaton(
+            edit=np.array(self._edit, np.int8),
+            argument=np.array(self._argument, np.int32),
+            otherwise=np.array(self._otherwise, np.int32),
+            consumes=consumes,
+            looks=looks,
+            timer=np.array(self._timer, np.int32),
+            timeout=np.array(self._timeout, np.int32),
+            keys=keys[order],
+            targets=targets[order],
+            set_ends=np.cumsum(lengths, dtype=np.int32) if lengths else np.empty(0, np.int32),
+            set_tokens=_joined([tokens for tokens, _ in self._sets], np.int32),
+            set_values=_joined([values for _, values in self._sets], np.float32),
+            reads_prompt=self._reads_prompt,
+        )
+        _check(automaton)
+        return automaton
+
+
+def _joined(arrays: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def _check(automaton: Automaton) -> None:
+    n = automaton.states
+    if n == 0:
+        raise ValueError("an automaton needs at least one state")
+    led_to = np.concatenate(
+        [automaton.otherwise, automaton.targets, automaton.keys >> 32, automaton.timeout]
     )
+    if led_to.max() >= n or led_to.min() < NO_TIMEOUT or automaton.otherwise.min() < 0:
+        raise ValueError(f"an automaton of {n} states leads to one that it does not have")
+    uses_set = automaton.edit >= Edit.ALLOW
+    arguments = automaton.argument
+    if (arguments < 0).any() or (arguments[uses_set] >= len(automaton.set_ends)).any():
+        raise ValueError("an automaton forces a negative token id or uses a set that it has not")
+    sizes = np.diff(automaton.set_ends, prepend=0)
+    if (sizes[arguments[automaton.edit == Edit.ALLOW]] == 0).any():
+        raise ValueError("an automaton allows no token at all in some state")
+    _check_ends(automaton.otherwise, ~automaton.consumes, "failure links")
+    stays_at_zero = (automaton.timer == CARRY) | (automaton.timer == 0)
+    leads_on = (automaton.timeout >= 0) & stays_at_zero
+    _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")
 
 
-def compile_payload(payload: Payload) -> Automaton:
-    """The automaton that realizes a request's specs."""
-    (spec,) = payload.specs  # Payload admits one forced sequence, the one kind there is
-    return forced_chain(spec.token_ids, spec.eos_token_id)
+def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], what: str) -> None:
+    """Raise if following ``target`` for as long as ``leads_on`` holds never ends."""
+    jump = np.where(leads_on, target, np.arange(len(target)))
+    for _ in range(len(target).bit_length()):  # each round doubles the number of steps taken
+        jump = jump[jump]
+    if leads_on[jump].any():
+        raise ValueError(f"an automaton's {what} go round in circles")
+
+
+def unreachable(automaton: Automaton) -> list[int]:
+    """The states that no history leads to: a table that has some says more than it means."""
+    seen = {0}
+    front = [0]
+    sources = automaton.keys >> 32
+    while front:
+        state = front.pop()
+        lo, hi = sources.searchsorted([state, state + 1])
+        following = [int(automaton.otherwise[state]), *automaton.targets[lo:hi].tolist()]
+        if automaton.timeout[state] >= 0:
+            following.append(int(automaton.timeout[state]))
+        for target in following:
+            if target not in seen:
+                seen.add(target)
+                front.append(target)
+    return sorted(set(range(automaton.states)) - seen)

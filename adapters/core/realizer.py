@@ -1,80 +1,205 @@
-"""Edits a batch's logits as its requests' automata say, and outlives whatever goes wrong."""
+"""One batch's requests, whatever acts on them, and the edits of their logits."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 
-from .automaton import forced_chain
-from .batch import Batch, Indices
+from .automata import Automata
+from .automaton import BAN_BIAS, Automaton
+from .compile import Program, forced_chain
+from .edits import Additions, Cells, Planner
+from .live import LiveProcessor
+from .ngrams import Ngrams
+from .plugins import HistoryRule, PluginPart
+from .slots import Failures, Request
+from .torch_editor import TorchEditor
 
 logger = logging.getLogger(__name__)
 
-FORCED_LOGIT = 1e9
-"""A logit that wins any softmax or argmax, and is finite at any usual temperature.
-
-Raising one logit touches one cell; filling the rest of the row with -inf costs a pass over the
-vocabulary and says the same. vLLM's thinking budget uses the same value.
-"""
-
 
 class Realizer:
-    """Realizes the specs of one engine's batch, on the device that the logits are on.
+    """Realizes programs on the rows of one engine's batch.
+
+    An adapter tells it which request is in which row and hands it the logits. It never raises for
+    what a request's specs do: such a request is ended, and the others do not notice.
+
+    Args:
+        vocab_size: number of tokens; logits may have more columns, which are left alone but for
+            what ALLOW excludes.
 
     Attributes:
-        batch: rows and states.
-        failed_requests: how many requests were ended because their specs could not be realized.
+        failed_requests: how many requests were ended because something of theirs failed.
     """
 
-    def __init__(self) -> None:
-        self.batch = Batch()
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._requests: dict[int, Request] = {}
+        self._with_code: dict[Request, None] = {}  # those that have callables or rules of their own
+        self._automata = Automata()
+        self._ngrams = Ngrams()
+        self._planner = Planner(self._automata)
+        self._editor = TorchEditor(self._planner)
         self.failed_requests = 0
-        self._rows = self._token_ids = torch.empty(0, dtype=torch.int64)
 
-    def fail(self, row: int, stop_token_id: int | None, output_ids: Sequence[int]) -> None:
-        """End the request in a row, because its specs cannot be realized.
+    def __len__(self) -> int:
+        return len(self._requests)
 
-        Call it while handling the exception that says why, which is logged.
+    @property
+    def rows(self) -> list[int]:
+        """The rows on which something acts, in no order."""
+        return list(self._requests)
+
+    def overruled_edits(self) -> int:
+        """How many edits lost to others that contradicted them; see ``edits``. Waits on a device."""
+        return self._planner.overruled + self._editor.overruled()
+
+    def add(
+        self,
+        row: int,
+        program: Program,
+        prompt_ids: Sequence[int] | None,
+        output_ids: Sequence[int],
+        stop_token_id: int | None = None,
+    ) -> None:
+        """Put a request into a row, in place of any that is there.
 
         Args:
             row: row of the logits.
-            stop_token_id: a token that makes the engine stop; without one, the request goes on
-                freely.
-            output_ids: as for ``Batch.add``.
+            program: what the request's specs compile to.
+            prompt_ids: the prompt's token ids; ``None`` for a prompt of embeddings.
+            output_ids: the output's token ids so far. The engine goes on appending to this very
+                object; -1 stands for a token that it has not told yet.
+            stop_token_id: a token that makes the engine end the request, for when its specs fail.
         """
-        self.failed_requests += 1
-        logger.exception(
-            "The specs of the request in row %d, which has %d output tokens, cannot be realized. "
-            "%s; no other request is affected.",
-            row,
-            len(output_ids),
-            "It goes on without them" if stop_token_id is None else "It is ended",
-        )
-        self.batch.remove(row)
-        if stop_token_id is not None:
-            self.batch.add(row, forced_chain((), stop_token_id), output_ids)
+        self.remove(row)
+        request = Request(row, prompt_ids or (), output_ids, stop_token_id)
+        self._requests[row] = request
+        try:
+            for automaton in program.automata:
+                self._automata.start(request, automaton)
+            for spec in program.ngrams:
+                self._ngrams.start(request, spec)
+            for part in program.per_request:
+                self._start_own(request, part.make(request.prompt_ids))
+        except Exception as error:
+            self._fail(request, error)
+
+    def _start_own(self, request: Request, made: PluginPart) -> None:
+        if isinstance(made, Automaton):
+            self._automata.start(request, made)
+            return
+        if isinstance(made, HistoryRule):
+            request.rules.append(made)
+        else:
+            request.live.append(LiveProcessor(made))
+        self._with_code[request] = None
+
+    def remove(self, row: int) -> None:
+        """Forget the request in a row, if there is one."""
+        request = self._requests.pop(row, None)
+        if request is not None:
+            self._stop(request)
+
+    def _stop(self, request: Request) -> None:
+        for handle in request.handles:
+            handle.home.delete(handle.slot)
+        request.handles.clear()
+        request.live.clear()
+        request.rules.clear()
+        self._with_code.pop(request, None)
+
+    def move(self, source: int, destination: int) -> None:
+        """Move the request in row ``source``; one in ``destination`` is forgotten."""
+        if source != destination:
+            self.remove(destination)
+            self._place(self._requests.pop(source, None), destination)
+
+    def swap(self, a: int, b: int) -> None:
+        """Exchange two rows."""
+        request_a, request_b = self._requests.pop(a, None), self._requests.pop(b, None)
+        self._place(request_a, b)
+        self._place(request_b, a)
+
+    def _place(self, request: Request | None, row: int) -> None:
+        if request is not None:
+            self._requests[row] = request
+            request.row = row
+            for handle in request.handles:
+                handle.home.set_row(handle.slot, row)
 
     def apply(self, logits: torch.Tensor) -> None:
-        """Edit the logits in place.
+        """Edit the logits of the next tokens in place.
 
         Args:
-            logits: ``[rows, columns]``, floating point; any stride, columns beyond the
-                vocabulary are not touched.
+            logits: ``[rows, columns]`` float32, float16 or bfloat16.
         """
-        if not self.batch:
+        if not self._requests:
             return
-        if self.batch.advance():
-            rows, token_ids = self.batch.forced()
-            self._rows = _to_device(rows, logits.device)
-            self._token_ids = _to_device(token_ids, logits.device)
-        if len(self._rows):
-            highest = min(FORCED_LOGIT, torch.finfo(logits.dtype).max / 2)
-            logits[self._rows, self._token_ids] = highest
+        additions: list[Additions] = []
+        failed = self._run_code(logits, additions) if self._with_code else {}
+        changed = self._automata.advance(failed)
+        if len(self._ngrams):
+            self._ngrams.advance(failed)
+        for request, error in failed.items():
+            self._fail(request, error)
+        if changed or self._automata.changed:
+            self._planner.update()
+        if len(self._ngrams):
+            additions.append(_bans(self._ngrams.banned()))
+        self._editor.apply(logits, additions)
+
+    def _run_code(self, logits: torch.Tensor, additions: list[Additions]) -> Failures:
+        """Call what is not batched, one request after the other."""
+        failed: Failures = {}
+        for request in self._with_code:
+            prompt_ids, output_ids = request.prompt_ids, request.output_ids
+            try:
+                for processor in request.live:
+                    processor(prompt_ids, output_ids, logits[request.row])
+                for rule in request.rules:
+                    added = rule.additions(prompt_ids, output_ids)
+                    additions.append(self._additions(request.row, added))
+            except Exception as error:
+                failed[request] = error
+        return failed
+
+    def _additions(self, row: int, added: Mapping[int, float]) -> Additions:
+        token_ids = np.fromiter(added.keys(), np.int64, len(added))
+        values = np.fromiter(added.values(), np.float32, len(added))
+        if len(added) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
+            raise ValueError(f"token ids beyond the vocabulary of {self._vocab_size} tokens")
+        if not np.isfinite(values).all():
+            raise ValueError("values that are not finite; ban a token with BAN_BIAS")
+        return Additions(Cells(np.full(len(added), row), token_ids), values)
+
+    def fail(
+        self, row: int, error: Exception, output_ids: Sequence[int], stop_token_id: int | None
+    ) -> None:
+        """End the request in a row: the adapter could not make a program of its specs."""
+        self.remove(row)
+        self._requests[row] = request = Request(row, (), output_ids, stop_token_id)
+        self._fail(request, error)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        self.failed_requests += 1
+        ends = request.stop_token_id is not None
+        logger.error(
+            "The specs of the request in row %d, which has %d output tokens, cannot be realized: "
+            "%s. %s; no other request is affected.",
+            request.row,
+            len(request.output_ids),
+            error,
+            "It is ended" if ends else "It goes on without them",
+            exc_info=error,
+        )
+        self._stop(request)
+        if request.stop_token_id is None:
+            del self._requests[request.row]
+        else:
+            self._automata.start(request, forced_chain((), request.stop_token_id))
 
 
-def _to_device(array: Indices, device: torch.device) -> torch.Tensor:
-    """Copy without waiting: pinned memory on its way to a device is kept by torch's allocator."""
-    host = torch.from_numpy(array)
-    if device.type == "cpu":
-        return host
-    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
+def _bans(cells: Cells) -> Additions:
+    return Additions(cells, np.full(len(cells.rows), BAN_BIAS, np.float32))

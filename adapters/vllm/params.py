@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import LogitsProcessorSpec, Payload, Stage, decode, encode
+from ...spec import VERSION, LogitsProcessorSpec, Payload, PythonProcessorSpec, Stage, encode
 
 KEY = "logitport"
 """Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
@@ -32,7 +32,8 @@ def attach(
 
     Args:
         sampling_params: the request's parameters, changed in place.
-        specs: one or several; none takes them off.
+        specs: one or several; none takes them off. With a ``PythonProcessorSpec`` among them they
+            are attached as live objects, which only an engine in this very process admits.
         stage: what the worker does for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
 
@@ -45,20 +46,13 @@ def attach(
     # A new dict: callers share one among requests.
     extra_args = dict(sampling_params.extra_args or {})
     extra_args.pop(KEY, None)
-    if isinstance(specs, LogitsProcessorSpec) or len(specs):
-        payload = encode(specs, generation_only=generation_only)
+    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else specs
+    if len(specs):
+        if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
+            payload = Payload(VERSION, tuple(specs), generation_only)  # pyright: ignore
+        else:
+            payload = encode(specs, generation_only=generation_only)
         if stage.generates or not generation_only:
             extra_args[KEY] = payload
     sampling_params.extra_args = extra_args or None
     return sampling_params
-
-
-def payload_of(sampling_params: HasExtraArgs) -> Payload | None:
-    """The specs that a request carries.
-
-    Raises:
-        SpecError: if it carries something else under ``KEY``.
-    """
-    if not sampling_params.extra_args or (payload := sampling_params.extra_args.get(KEY)) is None:
-        return None
-    return decode(payload)

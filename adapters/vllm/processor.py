@@ -12,10 +12,10 @@ from vllm.v1.sample.logits_processor.interface import (
     MoveDirectionality,
 )
 
-from ...spec import SpecError, Stage, decode, encode
-from ..core import Automaton, Realizer, compile_payload, default_specs
+from ...spec import Payload, SpecError, decode, encode
+from ..core import Program, Realizer, compile_specs, default_specs
 from .engine_config import admitting_engine_config, load_tokenizer, stage_of
-from .params import KEY, payload_of
+from .params import KEY
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -55,13 +55,17 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         Raises:
             ValueError: with what is wrong, and where.
         """
+        if not sampling_params.extra_args or KEY not in sampling_params.extra_args:
+            return
+        config = admitting_engine_config()
+        vocab_size = None if config is None else config.model_config.get_vocab_size()
         try:
-            payload = payload_of(sampling_params)
-            config = None if payload is None else admitting_engine_config()
-            if payload is not None and config is not None:
-                if config.use_v2_model_runner:
-                    raise SpecError(NO_V2)
-                payload.check_vocabulary(config.model_config.get_vocab_size())
+            if config is not None and config.use_v2_model_runner:
+                raise SpecError(NO_V2)
+            payload = sampling_params.extra_args[KEY]
+            if isinstance(payload, Payload) and id(config) not in cls._newest:
+                raise SpecError("A live callable cannot reach an engine in another process")
+            _admitted(payload, vocab_size)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 
@@ -81,7 +85,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._vllm_config = vllm_config
         self._stage = stage_of(vllm_config)
         self._vocab_size = vllm_config.model_config.get_vocab_size()
-        self._realizer = Realizer()
+        self._realizer = Realizer(self._vocab_size)
         # The entry point and the command line may both name the class: the newest instance acts.
         key = id(vllm_config)  # not reused while an instance holds the configuration
         older = self._newest.get(key)
@@ -99,7 +103,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if self._vllm_config.use_v2_model_runner:
             raise ValueError(NO_V2)
         payload = encode(specs)
-        decode(payload).check_vocabulary(self._vocab_size)
+        _admitted(payload, self._vocab_size)
         return payload
 
     def is_argmax_invariant(self) -> bool:
@@ -110,38 +114,38 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         """Follow the engine's rows."""
         if batch_update is None or not self._acts:
             return
-        batch = self._realizer.batch
+        realizer = self._realizer
         for row in batch_update.removed:
-            batch.remove(row)
-        for row, params, _, output_ids in batch_update.added:
-            self._add(row, params, output_ids)
+            realizer.remove(row)
+        for row, params, prompt_ids, output_ids in batch_update.added:
+            self._add(row, params, prompt_ids, output_ids)
         for source, destination, direction in batch_update.moved:
             if direction is MoveDirectionality.SWAP:
-                batch.swap(source, destination)
+                realizer.swap(source, destination)
             else:
-                batch.move(source, destination)
+                realizer.move(source, destination)
 
-    def _add(self, row: int, params: "SamplingParams", output_ids: list[int]) -> None:
-        payload = (params.extra_args or {}).get(KEY) or self._default
-        automaton = None
-        try:
-            if payload is not None:
-                automaton = self._automaton(payload)
-        except Exception:
-            stop_token_ids = params.all_stop_token_ids
-            self._realizer.fail(row, min(stop_token_ids, default=None), output_ids)
+    def _add(
+        self,
+        row: int,
+        params: "SamplingParams",
+        prompt_ids: list[int] | None,
+        output_ids: list[int],
+    ) -> None:
+        payload = (params.extra_args or {}).get(KEY, self._default)
+        if payload is None:
+            self._realizer.remove(row)
             return
-        if automaton is None:
-            self._realizer.batch.remove(row)
+        stop_token_id = min(params.all_stop_token_ids, default=None)
+        try:
+            payload, program = _admitted(payload, self._vocab_size)
+        except Exception as error:  # validate_params did not see it: something else admitted it
+            self._realizer.fail(row, error, output_ids, stop_token_id)
+            return
+        if payload.acts_on(self._stage):
+            self._realizer.add(row, program, prompt_ids, output_ids, stop_token_id)
         else:
-            self._realizer.batch.add(row, automaton, output_ids)
-
-    def _automaton(self, payload: Any) -> Automaton | None:
-        """What the payload compiles to; ``None`` when it is not for this worker."""
-        if not isinstance(payload, str):  # in-process callers may hand over what they parsed
-            decoded = decode(payload)
-            payload = encode(decoded.specs, generation_only=decoded.generation_only)
-        return _compile(payload, self._stage, self._vocab_size)
+            self._realizer.remove(row)
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
         """Edit the batch's logits in place.
@@ -159,11 +163,21 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         return False
 
 
-@lru_cache(maxsize=256)
-def _compile(payload: str, stage: Stage, vocab_size: int) -> Automaton | None:
-    """Requests that carry the same text share one automaton, and so one set of tables."""
-    decoded = decode(payload)
-    if not decoded.acts_on(stage):
-        return None
-    decoded.check_vocabulary(vocab_size)
-    return compile_payload(decoded)
+def _admitted(payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+    """What a request carries, checked against the vocabulary, and what it compiles to.
+
+    Raises:
+        SpecError: if it cannot be realized.
+    """
+    if isinstance(payload, str):
+        return _admitted_text(payload, vocab_size)
+    decoded = payload if isinstance(payload, Payload) else decode(payload)
+    if vocab_size is not None:
+        decoded.check_vocabulary(vocab_size)
+    return decoded, compile_specs(decoded.specs)
+
+
+@lru_cache(maxsize=128)
+def _admitted_text(payload: str, vocab_size: int | None) -> tuple[Payload, Program]:
+    """Requests that carry the same text share one program, and so one set of tables."""
+    return _admitted(decode(payload), vocab_size)

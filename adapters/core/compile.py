@@ -1,0 +1,314 @@
+"""Specs compiled to what the core runs: automata, history rules, live callables.
+
+One function per kind. A *program* is what a request's whole payload compiles to; requests that
+carry the same payload share it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from .automaton import CARRY, Automaton, AutomatonBuilder
+from .plugins import PluginPart, resolve_plugin
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PerRequest:
+    """Something that is made anew for each request.
+
+    Attributes:
+        make: called with the prompt's token ids; returns what is to be run.
+    """
+
+    make: Callable[[Sequence[int]], PluginPart]
+
+
+Part = Automaton | NoRepeatNgramSpec | PerRequest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """What the specs of one payload compile to.
+
+    Attributes:
+        automata: tables, shared by all requests that have this program.
+        ngrams: the history rules that are batched.
+        per_request: what each request gets its own of.
+    """
+
+    automata: tuple[Automaton, ...] = ()
+    ngrams: tuple[NoRepeatNgramSpec, ...] = ()
+    per_request: tuple[PerRequest, ...] = ()
+
+
+def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
+    """Compile the specs of a request.
+
+    Raises:
+        SpecError: for a plugin that is not installed or refuses its parameters, with the path.
+    """
+    parts: list[Part] = []
+    for i, spec in enumerate(specs):
+        try:
+            parts.extend(COMPILERS[type(spec)](spec))
+        except SpecError as error:
+            raise error.under(f"$.specs[{i}]") from error.__cause__
+    return Program(
+        automata=tuple(part for part in parts if isinstance(part, Automaton)),
+        ngrams=tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
+        per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
+    )
+
+
+def forced_chain(
+    token_ids: Sequence[int], eos_token_id: int | None, *, after: int = 0
+) -> Automaton:
+    """Force ``token_ids`` from output index ``after`` on, then EOS for ever, or nothing more."""
+    builder = AutomatonBuilder()
+    if after:
+        counting, waiting = builder.free(timer=after), builder.free(timer=CARRY)
+        builder.otherwise(counting, waiting)
+        builder.timeout(counting, len(builder))
+        builder.timeout(waiting, len(builder))
+    builder.chain(token_ids)
+    _end(builder, eos_token_id)
+    return builder.build()
+
+
+def _end(builder: AutomatonBuilder, eos_token_id: int | None) -> int:
+    return builder.free() if eos_token_id is None else builder.force(eos_token_id)
+
+
+def _forced_sequence(spec: ForcedTokenSequenceSpec) -> Iterable[Part]:
+    yield forced_chain(spec.token_ids, spec.eos_token_id)
+
+
+def _forced_end(spec: ForcedEndSpec) -> Iterable[Part]:
+    yield forced_chain(spec.token_ids, spec.eos_token_id, after=spec.after)
+
+
+def _allowed_tokens(spec: AllowedTokensSpec) -> Iterable[Part]:
+    builder = AutomatonBuilder()
+    builder.allow(builder.token_set(spec.token_ids))
+    yield builder.build()
+
+
+def _added(token_ids: Iterable[int], *values: Iterable[float] | float) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set(token_ids, *values))
+    return builder.build()
+
+
+def _banned_tokens(spec: BannedTokensSpec) -> Iterable[Part]:
+    yield _added(spec.token_ids)
+
+
+def _logit_bias(spec: LogitBiasSpec) -> Iterable[Part]:
+    yield _added(spec.bias.keys(), spec.bias.values())
+
+
+def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:
+    def favour(prompt_ids: Sequence[int]) -> Automaton:
+        present = np.setdiff1d(np.array(prompt_ids, np.int64), spec.excluded_token_ids)
+        return _added(present[present >= 0].tolist(), spec.bias)
+
+    yield PerRequest(favour)
+
+
+def _min_tokens(spec: MinTokensSpec) -> Iterable[Part]:
+    builder = AutomatonBuilder()
+    stops = builder.token_set(spec.stop_token_ids)
+    counting, waiting = builder.add(stops, timer=spec.n), builder.add(stops, timer=CARRY)
+    enough = builder.free()
+    builder.otherwise(counting, waiting)
+    builder.timeout(counting, enough)
+    builder.timeout(waiting, enough)
+    yield builder.build()
+
+
+def _banned_sequences(spec: BannedSequencesSpec) -> Iterable[Part]:
+    """Aho and Corasick, "Efficient string matching", CACM 18(6), 1975, over proper prefixes.
+
+    A state is the longest end of the history that begins a sequence; it bans what would complete
+    one. Single tokens are banned in every state, so they are an automaton of their own.
+    """
+    if singles := [sequence[0] for sequence in spec.sequences if len(sequence) == 1]:
+        yield _added(singles)
+    children: list[dict[int, int]] = [{}]
+    banned: list[set[int]] = [set()]
+    for sequence in spec.sequences:
+        node = 0
+        for token_id in sequence[:-1]:
+            if token_id not in children[node]:
+                children[node][token_id] = len(children)
+                children.append({})
+                banned.append(set())
+            node = children[node][token_id]
+        if node:
+            banned[node].add(sequence[-1])
+    if len(children) == 1:
+        return
+    builder = AutomatonBuilder()
+    failure = [0] * len(children)
+    queue = deque(children[0].values())
+    while queue:  # breadth first: a failure link leads to a shorter prefix, which is finished
+        node = queue.popleft()
+        banned[node] |= banned[failure[node]]
+        for token_id, child in children[node].items():
+            link = failure[node]
+            while link and token_id not in children[link]:
+                link = failure[link]
+            failure[child] = children[link].get(token_id, 0)
+            queue.append(child)
+    for node in range(len(children)):
+        if banned[node]:
+            builder.add(builder.token_set(banned[node]))
+        else:
+            builder.free()
+    for node, following in enumerate(children):
+        for token_id, child in following.items():
+            builder.edge(node, token_id, child)
+        if node:
+            builder.otherwise(node, failure[node], consumes=False)
+    yield builder.build()
+
+
+def _choice(spec: ChoiceSpec) -> Iterable[Part]:
+    """A trie; whatever is not in it, from the second token on, ends the output."""
+    children: list[dict[int, int]] = [{}]
+    complete: list[bool] = [False]
+    for choice in spec.choices:
+        node = 0
+        for token_id in choice:
+            if token_id not in children[node]:
+                children[node][token_id] = len(children)
+                children.append({})
+                complete.append(False)
+            node = children[node][token_id]
+        complete[node] = True
+    builder = AutomatonBuilder()
+    for node, following in enumerate(children):
+        options = [*following, *([spec.eos_token_id] if complete[node] else [])]
+        if len(options) == 1:
+            builder.force(options[0])
+        else:
+            builder.allow(builder.token_set(options))
+    end = len(children)
+    for node, following in enumerate(children):
+        for token_id, child in following.items():
+            builder.edge(node, token_id, child)
+        if node:
+            builder.otherwise(node, end)
+    builder.force(spec.eos_token_id)
+    yield builder.build()
+
+
+def _failures(pattern: Sequence[int]) -> list[int]:
+    """For each prefix of the pattern, the length of its longest proper end that begins it too.
+
+    Knuth, Morris and Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977.
+    """
+    links = [0] * len(pattern)
+    length = 0
+    for i in range(1, len(pattern)):
+        links[i] = length
+        while length and pattern[i] != pattern[length]:
+            length = links[length]
+        length += pattern[i] == pattern[length]
+    return links
+
+
+def _match(
+    builder: AutomatonBuilder, states: Sequence[int], pattern: Sequence[int], found: int
+) -> None:
+    """Make ``states[i]`` that of ``i`` matched tokens; the whole pattern leads to ``found``."""
+    for i, link in enumerate(_failures(pattern)):
+        builder.edge(states[i], pattern[i], states[i + 1] if i + 1 < len(pattern) else found)
+        if i:
+            builder.otherwise(states[i], states[link], consumes=False)
+
+
+def _trigger(spec: TriggerSpec) -> Iterable[Part]:
+    builder = AutomatonBuilder()
+    pattern, phrase = spec.trigger_token_ids, spec.token_ids
+    for _ in range(spec.times or 1):
+        watching = [builder.free() for _ in pattern]
+        _match(builder, watching, pattern, found=len(builder))
+        builder.chain(phrase, then=None if spec.times else watching[0])
+    if spec.times:
+        builder.free()
+    yield builder.build()
+
+
+def _thinking_budget(spec: ThinkingBudgetSpec) -> Iterable[Part]:
+    builder = AutomatonBuilder(reads_prompt=True)
+    start, end = spec.start_token_ids, spec.end_token_ids
+    outside = [builder.free() for _ in start]
+    opened = builder.free(timer=spec.budget)  # like inside[0], but that the count starts
+    inside = [builder.free(timer=CARRY) for _ in end]
+    closing = builder.chain(end, then=outside[0])
+    message = builder.chain(spec.message_token_ids, then=closing)
+    _match(builder, outside, start, found=opened)
+    _match(builder, inside, end, found=outside[0])
+    builder.edge(opened, end[0], inside[1] if len(end) > 1 else outside[0])
+    builder.otherwise(opened, inside[0])
+    builder.timeout(opened, message)
+    builder.timeout(inside[0], message)
+    for i in range(1, len(end)):  # half an end tag is out: go on with it
+        builder.timeout(inside[i], closing + i)
+    yield builder.build()
+
+
+def _no_repeat_ngram(spec: NoRepeatNgramSpec) -> Iterable[Part]:
+    yield spec
+
+
+def _plugin(spec: PluginSpec) -> Iterable[Part]:
+    part = resolve_plugin(spec.name, spec.params)
+    if isinstance(part, Automaton):
+        yield part
+    else:
+        yield PerRequest(lambda _: resolve_plugin(spec.name, spec.params))
+
+
+def _python(spec: PythonProcessorSpec) -> Iterable[Part]:
+    yield PerRequest(lambda _: spec.factory())
+
+
+COMPILERS: dict[type[LogitsProcessorSpec], Callable[[Any], Iterable[Part]]] = {
+    AllowedTokensSpec: _allowed_tokens,
+    BannedSequencesSpec: _banned_sequences,
+    BannedTokensSpec: _banned_tokens,
+    ChoiceSpec: _choice,
+    ForcedEndSpec: _forced_end,
+    ForcedTokenSequenceSpec: _forced_sequence,
+    LogitBiasSpec: _logit_bias,
+    MinTokensSpec: _min_tokens,
+    NoRepeatNgramSpec: _no_repeat_ngram,
+    PluginSpec: _plugin,
+    PromptBiasSpec: _prompt_bias,
+    PythonProcessorSpec: _python,
+    ThinkingBudgetSpec: _thinking_budget,
+    TriggerSpec: _trigger,
+}

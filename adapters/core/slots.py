@@ -1,0 +1,114 @@
+"""Per-request numbers, kept densely: a step is a few numpy calls however many rows there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .automaton import Ints
+
+if TYPE_CHECKING:
+    from .plugins import HistoryRule
+
+ROW, FOLDED = 0, 1
+"""Columns that all ``Slots`` have: the row of the logits, and how many output ids are folded in."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request that is in the batch, and what acts on it.
+
+    Attributes:
+        row: its row of the logits.
+        prompt_ids: the prompt's token ids.
+        output_ids: the output's token ids so far. The engine appends to this object.
+        stop_token_id: a token that makes the engine end the request, if there is one.
+        handles: its places in ``Slots``.
+        live: its own callables, by what is called for them with the row's logits.
+        rules: its own history rules.
+    """
+
+    row: int
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    stop_token_id: int | None
+    handles: list["Handle"] = field(default_factory=list["Handle"])
+    live: list[Any] = field(default_factory=list[Any])
+    rules: list["HistoryRule"] = field(default_factory=list["HistoryRule"])
+
+
+Failures = dict[Request, Exception]
+"""Requests that cannot go on, and why."""
+
+
+@dataclass(slots=True, eq=False)
+class Handle:
+    """One of a request's places in ``Slots``.
+
+    Attributes:
+        request: whose it is.
+        what: what is run there.
+        home: the slots.
+        slot: which of them, at the moment.
+    """
+
+    request: Request
+    what: Any
+    home: "Slots"
+    slot: int
+
+
+class Slots:
+    """Rows of numbers, one per handle, without gaps.
+
+    Attributes:
+        values: ``[columns, capacity]``, of which the first ``len(self)`` are in use.
+        handles: by slot.
+        outputs: the output ids, by slot.
+        changed: set when slots come, go or get another row; reset by who has looked.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.values: Ints = np.zeros((columns, 16), np.int64)
+        self.handles: list[Handle] = []
+        self.outputs: list[Sequence[int]] = []
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def new(self, request: Request, what: Any) -> Handle:
+        """Make room for something that acts on a request."""
+        slot = len(self.handles)
+        if slot == self.values.shape[1]:
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=1)
+        handle = Handle(request, what, self, slot)
+        self.handles.append(handle)
+        self.outputs.append(request.output_ids)
+        self.values[:, slot] = 0
+        self.values[ROW, slot] = request.row
+        request.handles.append(handle)
+        self.changed = True
+        return handle
+
+    def delete(self, slot: int) -> None:
+        """Free a slot; the last one takes its place."""
+        last = self.handles.pop()
+        outputs = self.outputs.pop()
+        if last.slot != slot:
+            self.values[:, slot] = self.values[:, last.slot]
+            self.handles[slot] = last
+            self.outputs[slot] = outputs
+            last.slot = slot
+        self.changed = True
+
+    def set_row(self, slot: int, row: int) -> None:
+        """The request of a slot has moved."""
+        self.values[ROW, slot] = row
+        self.changed = True
+
+    def grown(self) -> Ints:
+        """How many output ids each slot has that are not folded in: ``[slots]``."""
+        n = len(self.handles)
+        return np.fromiter(map(len, self.outputs), np.int64, n) - self.values[FOLDED, :n]
