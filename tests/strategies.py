@@ -1,0 +1,126 @@
+"""Hypothesis strategies for specs over a small vocabulary."""
+
+from collections.abc import Collection
+from typing import Any
+
+from hypothesis import strategies as st
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    Payload,
+    PluginSpec,
+    PromptBiasSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+
+Spec = LogitsProcessorSpec
+Specs = st.SearchStrategy[Spec]
+
+LIST, SEQUENCE, COUNT = 6, 5, 12
+"""The longest list of tokens or sequences, the longest sequence, the largest count."""
+
+biases = st.floats(-100, 100)
+# What JSON can say and msgspec gives back as it was.
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=4) | biases,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=4), values),
+    max_leaves=6,
+)
+
+
+def _strategies(vocab_size: int, most: int, longest: int, count: int) -> dict[type[Spec], Specs]:
+    token = st.integers(0, vocab_size - 1)
+    tokens = st.lists(token, min_size=1, max_size=most).map(tuple)
+    maybe_tokens = st.lists(token, max_size=most).map(tuple)
+    sequence = st.lists(token, min_size=1, max_size=longest).map(tuple)
+    maybe_sequence = st.lists(token, max_size=longest).map(tuple)
+    sequences = st.lists(sequence, min_size=1, max_size=most).map(tuple)
+    choices = st.lists(sequence, min_size=1, max_size=most, unique=True).map(tuple)
+    counts, positive, eos = st.integers(0, count), st.integers(1, count), st.none() | token
+    tags = st.tuples(sequence, sequence).filter(lambda tags: tags[0] != tags[1])
+    # n | window
+    windows = st.integers(1, longest).flatmap(
+        lambda n: st.tuples(st.just(n), st.none() | st.integers(n, n + count))
+    )
+    names = st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z")
+    return {
+        ForcedTokenSequenceSpec: st.builds(ForcedTokenSequenceSpec, sequence, eos),
+        AllowedTokensSpec: st.builds(AllowedTokensSpec, tokens),
+        BannedTokensSpec: st.builds(BannedTokensSpec, tokens),
+        BannedSequencesSpec: st.builds(BannedSequencesSpec, sequences),
+        LogitBiasSpec: st.builds(
+            LogitBiasSpec, st.dictionaries(token, biases, min_size=1, max_size=most)
+        ),
+        MinTokensSpec: st.builds(MinTokensSpec, positive, tokens),
+        ForcedEndSpec: st.builds(ForcedEndSpec, counts, sequence, eos),
+        ThinkingBudgetSpec: st.builds(
+            lambda budget, tags, message: ThinkingBudgetSpec(budget, tags[0], tags[1], message),
+            counts,
+            tags,
+            maybe_sequence,
+        ),
+        ChoiceSpec: st.builds(ChoiceSpec, choices, token),
+        TriggerSpec: st.builds(TriggerSpec, sequence, sequence, st.none() | st.integers(1, 3)),
+        NoRepeatNgramSpec: st.builds(
+            lambda window, allowed: NoRepeatNgramSpec(window[0], window[1], allowed),
+            windows,
+            maybe_tokens,
+        ),
+        PromptBiasSpec: st.builds(PromptBiasSpec, biases, maybe_tokens),
+        PluginSpec: st.builds(
+            PluginSpec, names, st.dictionaries(st.text(max_size=4), json_values, max_size=3)
+        ),
+    }
+
+
+KINDS: tuple[type[Spec], ...] = tuple(_strategies(2, 1, 1, 1))
+"""Every kind that can travel."""
+
+REALIZED = tuple(kind for kind in KINDS if kind is not PluginSpec)
+"""Those that need nothing installed."""
+
+
+def specs(
+    vocab_size: int,
+    *,
+    kinds: Collection[type[Spec]] = REALIZED,
+    most: int = LIST,
+    longest: int = SEQUENCE,
+    count: int = COUNT,
+) -> Specs:
+    """One valid spec of any of the kinds.
+
+    Args:
+        vocab_size: all token ids are below it; at least 2.
+        kinds: what to draw from.
+        most: the longest list of tokens, and of sequences.
+        longest: the longest sequence to match or to force.
+        count: the largest number of tokens to count to.
+    """
+    strategies = _strategies(vocab_size, most, longest, count)
+    return st.one_of(*(strategies[kind] for kind in kinds))
+
+
+@st.composite
+def payload_specs(
+    draw: st.DrawFn, vocab_size: int, max_size: int = 4, **sizes: Any
+) -> tuple[Spec, ...]:
+    """1 to ``max_size`` specs that a payload takes together; ``sizes`` as for ``specs``."""
+    kept: tuple[Spec, ...] = ()
+    for spec in draw(st.lists(specs(vocab_size, **sizes), min_size=1, max_size=max_size)):
+        try:
+            Payload(1, (*kept, spec))  # pyright: ignore[reportArgumentType]
+        except SpecError:
+            continue  # contradicts one that is there already; the first never does
+        kept = (*kept, spec)
+    return kept
