@@ -8,7 +8,7 @@ import msgspec
 from .allowed_tokens import AllowedTokensSpec
 from .banned_sequences import BannedSequencesSpec
 from .banned_tokens import BannedTokensSpec
-from .base import LogitsProcessorSpec, kind_of, spec_error
+from .base import LogitsProcessorSpec, check_fields, kind_of, spec_error
 from .choice import ChoiceSpec
 from .conflicts import check_conflicts
 from .errors import SpecError
@@ -58,7 +58,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             hand the prefill worker's token over to decode, and is an explicit choice.
 
     Raises:
-        SpecError: if two of the specs cannot both be obeyed.
+        SpecError: if a field is out of bounds, or two of the specs cannot both be obeyed.
     """
 
     version: Literal[1]
@@ -66,6 +66,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation_only: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_conflicts(self.specs)
 
     def acts_on(self, stage: Stage) -> bool:
@@ -138,25 +139,21 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         raise SpecError(
             f"Expected a payload made by encode(), got an object of type {type(content).__name__}"
         )
-    if not is_entry_list:
-        _check_version(cast("Mapping[str, Any]", content))
+    body = cast("Any", {"version": VERSION, "specs": content} if is_entry_list else content)
     try:
-        return msgspec.convert(
-            {"version": VERSION, "specs": content} if is_entry_list else content,
-            Payload,
-            str_keys=True,  # token ids as keys of an object are text in JSON
-        )
+        _check_version(body)
+        # Token ids as keys of an object (a bias) are text in JSON.
+        return msgspec.convert(body, Payload, str_keys=True)
     except msgspec.ValidationError as error:
         failure = spec_error(error)
         if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
             failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
         if is_entry_list:
-            failure = SpecError(
-                failure.message.replace("$.specs", "$"), failure.path.replace("$.specs", "$", 1)
-            )
+            message, path = (s.replace("$.specs", "$") for s in (failure.message, failure.path))
+            failure = SpecError(message, path)
         raise failure from None
-    except RecursionError:
-        raise SpecError("The payload is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise SpecError("The payload is not valid Unicode") from None
 
 
 def _parsed(payload: str | bytes) -> Any:
@@ -168,17 +165,19 @@ def _parsed(payload: str | bytes) -> Any:
     except UnicodeEncodeError:
         raise SpecError("The payload is not valid Unicode") from None
     except msgspec.DecodeError as error:
-        raise SpecError(f"The payload is not valid JSON: {error}") from None
+        failure = spec_error(error)
+        raise SpecError(f"The payload is not valid JSON: {failure.message}", failure.path) from None
     except RecursionError:
         raise SpecError("The payload is nested too deeply") from None
 
 
-def _check_version(content: Mapping[str, Any]) -> None:
-    if "version" not in content:
-        raise SpecError("Object missing required field `version`")
-    version = content["version"]
-    if type(version) is not int or version < 1:
-        raise SpecError(f"Expected a version from 1 to {VERSION}, got {version!r}", "$.version")
+class _Version(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+
+
+def _check_version(body: Any) -> None:
+    """Before anything else is looked at: the rest of a newer payload may mean anything."""
+    version = msgspec.convert(body, _Version).version
     if version > VERSION:
         raise SpecError(
             f"Version {version} is newer than {VERSION}, the newest that this release reads",
