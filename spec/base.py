@@ -23,7 +23,7 @@ class LogitsProcessorSpec(
     """Base of all kinds: what may happen to one request's next-token logits, as data.
 
     A spec holds token ids, never text, and knows no engine. Its fields carry their constraints
-    (``msgspec.Meta``), which hold whether it is decoded or constructed; any sequence of integers
+    (``msgspec.Meta``), which hold whether it is decoded or constructed; a list or tuple of integers
     will do where a tuple of token ids is declared.
 
     Raises:
@@ -31,12 +31,7 @@ class LogitsProcessorSpec(
     """
 
     def __post_init__(self) -> None:
-        for name, field_type in _field_types(type(self)):
-            try:
-                checked = msgspec.convert(getattr(self, name), field_type)
-            except msgspec.ValidationError as error:
-                raise spec_error(error).under(f"$.{name}") from None
-            msgspec.structs.force_setattr(self, name, checked)
+        check_fields(self)
 
     @property
     def kind(self) -> str:
@@ -76,16 +71,33 @@ def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:
     return str(spec_type.__struct_config__.tag)
 
 
+def check_fields(struct: msgspec.Struct) -> None:
+    """Hold a constructed object to its fields' types, as decoding does.
+
+    Raises:
+        SpecError: with the path of the offending value.
+    """
+    for name, field_type in _field_types(type(struct)):
+        value = getattr(struct, name)
+        try:
+            if isinstance(value, set | frozenset):  # msgspec takes these for arrays
+                raise msgspec.ValidationError("Expected `array`, got `set`")
+            checked = msgspec.convert(value, field_type)
+        except msgspec.ValidationError as error:
+            raise spec_error(error).under(f"$.{name}") from None
+        msgspec.structs.force_setattr(struct, name, checked)
+
+
 @lru_cache
 def _field_types(spec_type: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.type) for field in msgspec.structs.fields(spec_type))
 
 
-def spec_error(error: msgspec.ValidationError) -> SpecError:
+def spec_error(error: msgspec.DecodeError) -> SpecError:
     """Msgspec's error as a ``SpecError``: the path that it puts into the text becomes ``path``."""
     cause = error.__cause__ if isinstance(error.__cause__, SpecError) else None
     match = re.fullmatch(
-        r"(.*?)(?: - at `(\$.*)`)?", str(error).removeprefix(str(cause)), re.DOTALL
+        r"(.*?)(?: - at (?:`key` in )?`(\$.*)`)?", str(error).removeprefix(str(cause)), re.DOTALL
     )
     message, path = (match[1], match[2] or "$") if match else (str(error), "$")
     # A __post_init__ that fails while decoding speaks of its own object: msgspec knows where it is.

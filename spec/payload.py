@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from .base import LogitsProcessorSpec, kind_of, spec_error
+from .base import LogitsProcessorSpec, check_fields, kind_of, spec_error
 from .errors import SpecError
 from .forced_sequence import ForcedTokenSequenceSpec
 from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
@@ -30,7 +30,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             hand the prefill worker's token over to decode, and is an explicit choice.
 
     Raises:
-        SpecError: if two of the specs cannot both be obeyed.
+        SpecError: if a field is out of bounds, or two of the specs cannot both be obeyed.
     """
 
     version: Literal[1]
@@ -38,6 +38,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation_only: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         forced = [i for i, spec in enumerate(self.specs) if spec.kind == "forced_sequence"]
         if len(forced) > 1:
             raise SpecError(
@@ -115,21 +116,21 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         raise SpecError(
             f"Expected a payload made by encode(), got an object of type {type(content).__name__}"
         )
-    if not is_entry_list:
-        _check_version(cast("Mapping[str, Any]", content))
+    body = cast("Any", {"version": VERSION, "specs": content} if is_entry_list else content)
     try:
-        return msgspec.convert(
-            {"version": VERSION, "specs": content} if is_entry_list else content, Payload
-        )
+        _check_version(body)
+        _check_kinds(body.get("specs"))
+        return msgspec.convert(body, Payload)
     except msgspec.ValidationError as error:
         failure = spec_error(error)
         if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
             failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
         if is_entry_list:
-            failure = SpecError(failure.message, failure.path.replace("$.specs", "$", 1))
+            message, path = (s.replace("$.specs", "$", 1) for s in (failure.message, failure.path))
+            failure = SpecError(message, path)
         raise failure from None
-    except RecursionError:
-        raise SpecError("The payload is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise SpecError("The payload is not valid Unicode") from None
 
 
 def _parsed(payload: str | bytes) -> Any:
@@ -141,22 +142,34 @@ def _parsed(payload: str | bytes) -> Any:
     except UnicodeEncodeError:
         raise SpecError("The payload is not valid Unicode") from None
     except msgspec.DecodeError as error:
-        raise SpecError(f"The payload is not valid JSON: {error}") from None
+        failure = spec_error(error)
+        raise SpecError(f"The payload is not valid JSON: {failure.message}", failure.path) from None
     except RecursionError:
         raise SpecError("The payload is nested too deeply") from None
 
 
-def _check_version(content: Mapping[str, Any]) -> None:
-    if "version" not in content:
-        raise SpecError("Object missing required field `version`")
-    version = content["version"]
-    if type(version) is not int or version < 1:
-        raise SpecError(f"Expected a version from 1 to {VERSION}, got {version!r}", "$.version")
+class _Version(msgspec.Struct):
+    version: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+
+
+def _check_version(body: Any) -> None:
+    """Before anything else is looked at: the rest of a newer payload may mean anything."""
+    version = msgspec.convert(body, _Version).version
     if version > VERSION:
         raise SpecError(
             f"Version {version} is newer than {VERSION}, the newest that this release reads",
             "$.version",
         )
+
+
+def _check_kinds(specs: Any) -> None:
+    """While there is only one kind, msgspec would take a spec without its tag."""
+    entries = cast("Sequence[Any]", specs) if isinstance(specs, list | tuple) else ()
+    for i, spec in enumerate(entries):
+        if isinstance(spec, Mapping) and "kind" not in spec:
+            raise msgspec.ValidationError(
+                f"Object missing required field `kind` - at `$.specs[{i}]`"
+            )
 
 
 def dynamo_entries(

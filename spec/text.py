@@ -12,7 +12,7 @@ class Tokenizer(Protocol):
     has it too, but for the EOS token: pass that yourself.
     """
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> Any:
+    def encode(self, text: str, /, *, add_special_tokens: bool) -> Any:
         """Token ids, or an object that has them as ``ids``."""
         ...
 
