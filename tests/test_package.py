@@ -1,0 +1,177 @@
+"""What may import what, what an import costs, and what is in the wheel."""
+
+import ast
+import configparser
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("spec", "adapters", "hooks")
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> str:
+    result = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def source_files(*rooms: str) -> list[Path]:
+    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("logitport", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+class TestImportsOfAProcess:
+    @pytest.mark.parametrize(
+        ("statement", "absent"),
+        [
+            ("import logitport.spec", {"torch", "vllm", "numpy", "transformers"}),
+            ("import logitport.hooks.test_text", {"torch", "vllm", "numpy", "transformers"}),
+            ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
+        ],
+    )
+    def test_light(self, statement: str, absent: set[str]):
+        out = run(sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)")
+        assert "logitport.spec" in out.split()
+        assert not absent & set(out.split())
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[str]:
+    """Absolute names of all that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            # The package that the dots start from, then one step up for each dot after the first.
+            up = node.level - is_package
+            base = module.split(".")[: -up or None] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            # `from . import a` may name a module or what is in one: take it for a module.
+            yield from (f"{name}.{alias.name}" for alias in node.names)
+
+
+def is_below(name: str, *packages: str) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    forbidden: list[str] = []
+    if is_below(module, "logitport.spec"):
+        forbidden += ["logitport.adapters", "logitport.hooks", "torch", "numpy"]
+    if is_below(module, "logitport.adapters"):
+        forbidden += ["logitport.hooks"]
+    if not is_below(module, "logitport.adapters.vllm"):
+        forbidden += ["vllm", "logitport.adapters.vllm"]
+    return [name for name in imports(source, module, is_package) if is_below(name, *forbidden)]
+
+
+class TestImportDirection:
+    @pytest.mark.parametrize("path", source_files(*ROOMS), ids=module_of)
+    def test_downwards_only(self, path: Path):
+        source = path.read_text(encoding="utf-8")
+        assert not violations(source, module_of(path), path.name == "__init__.py")
+
+    @pytest.mark.parametrize("path", source_files("spec"), ids=module_of)
+    def test_spec_needs_msgspec_alone(self, path: Path):
+        names = imports(path.read_text(encoding="utf-8"), module_of(path), path.stem == "__init__")
+        others = {name.split(".")[0] for name in names} - sys.stdlib_module_names
+        assert others <= {"logitport", "msgspec"}
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
+            ("logitport.spec.base", "from ..adapters.core import Automaton"),
+            ("logitport.spec.base", "from .. import hooks"),
+            ("logitport.spec.base", "def f():\n    import torch.nn"),
+            ("logitport.adapters.core.batch", "from ...hooks import test_text"),
+            ("logitport.adapters.core.batch", "if TYPE_CHECKING:\n    from vllm import LLM"),
+            ("logitport.adapters.core.batch", "from ..vllm.params import KEY"),
+            ("logitport.adapters.core", "import logitport.hooks"),
+            ("logitport.hooks.test_text", "import vllm"),
+        ],
+    )
+    def test_the_rule_bites(self, module: str, source: str):
+        assert violations(source, module, is_package=module.endswith("core"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the sources: setuptools leaves its traces where it builds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for path in [*source_files(*ROOMS), *ROOT.glob("*/py.typed")]:
+        target = source / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    # Without isolation, that is with the setuptools of this environment: no package index needed.
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"),
+        *("--no-build-isolation", "--check-build-dependencies", "--wheel-dir", folder, source),
+    )
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+class TestWheel:
+    def test_content(self, wheel: Path):
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+        sources = [*source_files(*ROOMS), *(ROOT / room / "py.typed" for room in ROOMS)]
+        modules = {"logitport/" + path.relative_to(ROOT).as_posix() for path in sources}
+        (info,) = {name.split("/")[0] for name in names if not name.startswith("logitport/")}
+        metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
+        metadata.add("licenses/LICENSE")
+        assert set(names) == modules | {f"{info}/{name}" for name in metadata}
+
+    def test_entry_points(self, wheel: Path):
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+            text = archive.read(name).decode()
+        points = configparser.ConfigParser()
+        points.read_string(text)
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        expected = dict(project["entry-points"])
+        if "scripts" in project:
+            expected["console_scripts"] = project["scripts"]
+        assert {group: dict(points[group]) for group in points.sections()} == expected
+        assert expected["vllm.logits_processors"] == {
+            "logitport": "logitport.adapters.vllm:LogitportProcessor"
+        }
+        assert expected["logitport.default_specs"] == {
+            "test_text": "logitport.hooks.test_text:default_specs"
+        }
+
+    def test_installs(self, wheel: Path, tmp_path: Path):
+        """In an environment that has nothing but msgspec, the one dependency."""
+        venv.create(tmp_path / "venv", with_pip=True)
+        python = tmp_path / "venv" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+        dependencies = tmp_path / "dependencies"
+        dependencies.mkdir()
+        (dependencies / "msgspec").symlink_to(Path(msgspec.__file__).parent)
+        code = (
+            "from logitport.adapters.vllm import attach\n"
+            "from logitport.spec import ForcedTokenSequenceSpec, decode, encode\n"
+            "import logitport.hooks.test_text, logitport.spec\n"
+            "spec = ForcedTokenSequenceSpec((1, 2), 3)\n"
+            "assert decode(encode(spec)).specs == (spec,)\n"
+            "print(logitport.spec.__file__)"
+        )
+        out = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(dependencies))
+        assert Path(out.strip()).is_relative_to(tmp_path / "venv")

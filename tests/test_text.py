@@ -1,0 +1,65 @@
+"""From text to token ids, with real tokenizers small enough to be made here."""
+
+from typing import Any
+
+import pytest
+from logitport.spec import ForcedTokenSequenceSpec, SpecError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+BOS, EOS, UNKNOWN, HELLO, WORLD, MARK = range(6)
+
+
+@pytest.fixture
+def bare() -> Tokenizer:
+    """Puts BOS and EOS around everything, unless it is told not to."""
+    words = ["<s>", "</s>", "<unk>", "Hello", "world", "!"]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.add_special_tokens(["<s>", "</s>", "<unk>"])
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", BOS), ("</s>", EOS)]
+    )
+    return tokenizer
+
+
+@pytest.fixture
+def tokenizer(bare: Tokenizer) -> Any:
+    return PreTrainedTokenizerFast(tokenizer_object=bare, bos_token="<s>", eos_token="</s>")
+
+
+def test_no_special_tokens(tokenizer: Any):
+    assert tokenizer.encode("Hello world!") == [BOS, HELLO, WORLD, MARK, EOS]
+    spec = ForcedTokenSequenceSpec.from_text("Hello world!", tokenizer)
+    assert spec == ForcedTokenSequenceSpec((HELLO, WORLD, MARK), eos_token_id=EOS)
+
+
+@pytest.mark.parametrize("eos_token_id", [None, WORLD])
+def test_eos_of_the_callers_choice(tokenizer: Any, eos_token_id: int | None):
+    spec = ForcedTokenSequenceSpec.from_text("Hello", tokenizer, eos_token_id=eos_token_id)
+    assert spec == ForcedTokenSequenceSpec((HELLO,), eos_token_id)
+
+
+def test_tokenizer_without_eos(bare: Tokenizer):
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=bare)
+    with pytest.raises(SpecError, match="has no EOS token: pass eos_token_id, or None"):
+        ForcedTokenSequenceSpec.from_text("Hello", tokenizer)
+    spec = ForcedTokenSequenceSpec.from_text("Hello", tokenizer, eos_token_id=None)
+    assert spec == ForcedTokenSequenceSpec((HELLO,))
+
+
+def test_bare_tokenizer(bare: Tokenizer):
+    with pytest.raises(SpecError, match=r"^Tokenizer has no EOS token: pass eos_token_id, or None"):
+        ForcedTokenSequenceSpec.from_text("Hello", bare)
+    spec = ForcedTokenSequenceSpec.from_text("Hello world", bare, eos_token_id=EOS)
+    assert spec == ForcedTokenSequenceSpec((HELLO, WORLD), EOS)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_text_without_tokens(tokenizer: Any, text: str):
+    with pytest.raises(SpecError, match=f"The tokenizer makes no tokens of '{text}'"):
+        ForcedTokenSequenceSpec.from_text(text, tokenizer)
