@@ -88,7 +88,11 @@ def payload_of(*specs: Any, **fields: Any) -> dict[str, Any]:
     return {"version": 1, "specs": list(specs), **fields}
 
 
-TRAVEL = "the kinds that can travel are forced_sequence"
+TRAVEL = (
+    "the kinds that can travel are forced_sequence, allowed_tokens, banned_tokens, "
+    "banned_sequences, logit_bias, min_tokens, forced_end, thinking_budget, choice, trigger, "
+    "no_repeat_ngram, prompt_bias, plugin"
+)
 # payload | message | path
 BAD_PAYLOADS: list[tuple[Any, str, str]] = [
     ({}, "Object missing required field `version`", "$"),
