@@ -61,6 +61,7 @@ class Automaton:
         set_tokens: ``[total]`` int32, token ids, ascending within a set.
         set_values: ``[total]`` float32, what an ``ADD`` adds.
         reads_prompt: whether prompt tokens are observed before output tokens are.
+        highest_token: the largest token id in any edit, or -1.
     """
 
     edit: npt.NDArray[np.int8]
@@ -76,6 +77,7 @@ class Automaton:
     set_tokens: npt.NDArray[np.int32]
     set_values: npt.NDArray[np.float32]
     reads_prompt: bool
+    highest_token: int
 
     @property
     def states(self) -> int:
@@ -292,19 +294,23 @@ class AutomatonBuilder:
         """The finished automaton.
 
         Raises:
-            ValueError: if it has no states, leads to a state that does not exist, could go round
-                in circles without consuming a token, or allows nothing in some state.
+            ValueError: if it has no states, leads to or from a state that does not exist, edits
+                negative token ids, could go round in circles without consuming a token, or allows
+                nothing in some state.
         """
         keys = np.fromiter(self._edges.keys(), np.int64, len(self._edges))
         targets = np.fromiter(self._edges.values(), np.int32, len(self._edges))
         order = np.argsort(keys, kind="stable")
         consumes = np.array(self._consumes, np.bool_)
         looks = ~consumes
-        looks[keys >> 32] = True
+        looks |= np.isin(np.arange(len(looks)), keys >> 32)
         lengths = [len(tokens) for tokens, _ in self._sets]
+        edit, argument = np.array(self._edit, np.int8), np.array(self._argument, np.int32)
+        set_tokens = _joined([tokens for tokens, _ in self._sets], np.int32)
+        forced = argument[edit == Edit.FORCE]
         automaton = Automaton(
-            edit=np.array(self._edit, np.int8),
-            argument=np.array(self._argument, np.int32),
+            edit=edit,
+            argument=argument,
             otherwise=np.array(self._otherwise, np.int32),
             consumes=consumes,
             looks=looks,
@@ -313,9 +319,10 @@ class AutomatonBuilder:
             keys=keys[order],
             targets=targets[order],
             set_ends=np.cumsum(lengths, dtype=np.int32) if lengths else np.empty(0, np.int32),
-            set_tokens=_joined([tokens for tokens, _ in self._sets], np.int32),
+            set_tokens=set_tokens,
             set_values=_joined([values for _, values in self._sets], np.float32),
             reads_prompt=self._reads_prompt,
+            highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
         )
         _check(automaton)
         return automaton
@@ -329,15 +336,16 @@ def _check(automaton: Automaton) -> None:
     n = automaton.states
     if n == 0:
         raise ValueError("an automaton needs at least one state")
-    led_to = np.concatenate(
-        [automaton.otherwise, automaton.targets, automaton.keys >> 32, automaton.timeout]
-    )
-    if led_to.max() >= n or led_to.min() < NO_TIMEOUT or automaton.otherwise.min() < 0:
+    used = np.concatenate([automaton.otherwise, automaton.targets, automaton.keys >> 32])
+    timeout = automaton.timeout
+    if max(used.max(), timeout.max()) >= n or used.min() < 0 or timeout.min() < NO_TIMEOUT:
         raise ValueError(f"an automaton of {n} states leads to one that it does not have")
     uses_set = automaton.edit >= Edit.ALLOW
     arguments = automaton.argument
     if (arguments < 0).any() or (arguments[uses_set] >= len(automaton.set_ends)).any():
         raise ValueError("an automaton forces a negative token id or uses a set that it has not")
+    if (automaton.set_tokens < 0).any():
+        raise ValueError("an automaton has a set with a negative token id")
     sizes = np.diff(automaton.set_ends, prepend=0)
     if (sizes[arguments[automaton.edit == Edit.ALLOW]] == 0).any():
         raise ValueError("an automaton allows no token at all in some state")

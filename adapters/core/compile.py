@@ -38,10 +38,11 @@ class PerRequest:
     """Something that is made anew for each request.
 
     Attributes:
-        make: called with the prompt's token ids; returns what is to be run.
+        make: called with the prompt's token ids and the size of the vocabulary, beyond which a
+            prompt may have tokens, too; returns what is to be run.
     """
 
-    make: Callable[[Sequence[int]], PluginPart]
+    make: Callable[[Sequence[int], int], PluginPart]
 
 
 Part = Automaton | NoRepeatNgramSpec | PerRequest
@@ -129,9 +130,9 @@ def _logit_bias(spec: LogitBiasSpec) -> Iterable[Part]:
 
 
 def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:
-    def favour(prompt_ids: Sequence[int]) -> Automaton:
+    def favour(prompt_ids: Sequence[int], vocab_size: int) -> Automaton:
         present = np.setdiff1d(np.array(prompt_ids, np.int64), spec.excluded_token_ids)
-        return _added(present[present >= 0].tolist(), spec.bias)
+        return _added(present[(present >= 0) & (present < vocab_size)].tolist(), spec.bias)
 
     yield PerRequest(favour)
 
@@ -209,9 +210,9 @@ def _choice(spec: ChoiceSpec) -> Iterable[Part]:
         complete[node] = True
     builder = AutomatonBuilder()
     for node, following in enumerate(children):
-        options = [*following, *([spec.eos_token_id] if complete[node] else [])]
+        options = {*following, *([spec.eos_token_id] if complete[node] else [])}
         if len(options) == 1:
-            builder.force(options[0])
+            builder.force(*options)
         else:
             builder.allow(builder.token_set(options))
     end = len(children)
@@ -289,11 +290,11 @@ def _plugin(spec: PluginSpec) -> Iterable[Part]:
     if isinstance(part, Automaton):
         yield part
     else:
-        yield PerRequest(lambda _: resolve_plugin(spec.name, spec.params))
+        yield PerRequest(lambda *_: resolve_plugin(spec.name, spec.params))
 
 
 def _python(spec: PythonProcessorSpec) -> Iterable[Part]:
-    yield PerRequest(lambda _: spec.factory())
+    yield PerRequest(lambda *_: spec.factory())
 
 
 COMPILERS: dict[type[LogitsProcessorSpec], Callable[[Any], Iterable[Part]]] = {

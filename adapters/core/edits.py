@@ -85,6 +85,8 @@ class Planner:
         if self._shared:
             self._force_once(automata.values[RANK, : len(automata)][is_forced])
             self.contested = np.isin(self.forced.rows, sets[0])
+        else:
+            self.contested = np.zeros(len(self.forced.rows), np.bool_)
         if self._generation != tables.generation or not np.array_equal(sets, self._sets):
             self._generation = tables.generation
             self._sets = sets

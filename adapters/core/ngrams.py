@@ -13,10 +13,15 @@ LENGTH, N, WINDOW = 2, 3, 4
 
 
 class Ngrams(Slots):
-    """One slot per request and rule, with the history (prompt and output) as a row of a matrix."""
+    """One slot per request and rule, with the history (prompt and output) as a row of a matrix.
 
-    def __init__(self) -> None:
+    Args:
+        vocab_size: a prompt may have other tokens, such as images' placeholders: none is banned.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
         super().__init__(columns=5)
+        self._vocab_size = vocab_size
         self._history = np.zeros((16, 1024), np.int32)
 
     def start(self, request: Request, spec: NoRepeatNgramSpec) -> None:
@@ -24,6 +29,7 @@ class Ngrams(Slots):
         slot = self.new(request, spec).slot
         self.values[N, slot] = spec.n
         self.values[WINDOW, slot] = spec.window or np.iinfo(np.int64).max
+        self._make_room(slot + 1, 0)
         self._read(slot)
 
     def delete(self, slot: int) -> None:
@@ -36,7 +42,7 @@ class Ngrams(Slots):
         tokens = np.array([*request.prompt_ids, *request.output_ids], np.int32)
         if (tokens < 0).any():
             raise UnknownTokenError
-        self._make_room(slot + 1, len(tokens) + 1)
+        self._make_room(0, len(tokens) + 1)
         self._history[slot, : len(tokens)] = tokens
         self.values[LENGTH, slot] = len(tokens)
         self.values[FOLDED, slot] = len(request.output_ids)
@@ -94,7 +100,7 @@ class Ngrams(Slots):
             same = (back >= n[slot]) | (history[slot, position - back] == other)
             slot, position = slot[same], position[same]
         tokens = history[slot, position].astype(np.int64)
-        keep = np.ones(len(slot), np.bool_)
+        keep = tokens < self._vocab_size
         for i in np.unique(slot).tolist():
             if allowed := self.handles[i].what.allowed_token_ids:
                 keep &= (slot != i) | ~np.isin(tokens, allowed)

@@ -38,7 +38,7 @@ class Realizer:
         self._requests: dict[int, Request] = {}
         self._with_code: dict[Request, None] = {}  # those that have callables or rules of their own
         self._automata = Automata()
-        self._ngrams = Ngrams()
+        self._ngrams = Ngrams(vocab_size)
         self._planner = Planner(self._automata)
         self._editor = TorchEditor(self._planner)
         self.failed_requests = 0
@@ -78,17 +78,25 @@ class Realizer:
         self._requests[row] = request
         try:
             for automaton in program.automata:
-                self._automata.start(request, automaton)
+                self._start_automaton(request, automaton)
             for spec in program.ngrams:
                 self._ngrams.start(request, spec)
             for part in program.per_request:
-                self._start_own(request, part.make(request.prompt_ids))
+                self._start_own(request, part.make(request.prompt_ids, self._vocab_size))
         except Exception as error:
             self._fail(request, error)
 
+    def _start_automaton(self, request: Request, automaton: Automaton) -> None:
+        if automaton.highest_token >= self._vocab_size:
+            raise self._beyond_vocabulary()
+        self._automata.start(request, automaton)
+
+    def _beyond_vocabulary(self) -> ValueError:
+        return ValueError(f"token ids beyond the vocabulary of {self._vocab_size} tokens")
+
     def _start_own(self, request: Request, made: PluginPart) -> None:
         if isinstance(made, Automaton):
-            self._automata.start(request, made)
+            self._start_automaton(request, made)
             return
         if isinstance(made, HistoryRule):
             request.rules.append(made)
@@ -169,7 +177,7 @@ class Realizer:
         token_ids = np.fromiter(added.keys(), np.int64, len(added))
         values = np.fromiter(added.values(), np.float32, len(added))
         if len(added) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
-            raise ValueError(f"token ids beyond the vocabulary of {self._vocab_size} tokens")
+            raise self._beyond_vocabulary()
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite; ban a token with BAN_BIAS")
         return Additions(Cells(np.full(len(added), row), token_ids), values)

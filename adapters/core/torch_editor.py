@@ -86,11 +86,10 @@ class TorchEditor:
 
     def _allow(self, logits: torch.Tensor, flat: torch.Tensor, sets: _Sets) -> None:
         kept = flat[sets.allowed]
-        possible = torch.zeros(len(sets.allow_rows), dtype=torch.int32, device=logits.device)
-        possible.index_add_(0, sets.allow_of, (kept > -torch.inf).to(torch.int32))
-        impossible = possible == 0
-        self._count(impossible)
-        kept.masked_fill_(impossible[sets.allow_of], 0)
+        best = kept.new_full((len(sets.allow_rows),), -torch.inf)
+        best.scatter_reduce_(0, sets.allow_of, kept, "amax")
+        self._count(best < -highest_logit(logits.dtype) / 2)
+        kept.masked_fill_((best == -torch.inf)[sets.allow_of], 0)
         logits.index_fill_(0, sets.allow_rows, -torch.inf)
         flat.index_copy_(0, sets.allowed, kept)
 
