@@ -49,7 +49,7 @@ class TestFormat:
 
     def test_json_schema(self):
         golden = json.loads((GOLDEN / "schema_v1.json").read_text())
-        assert without_descriptions(json_schema()) == golden
+        assert json.loads(json.dumps(without_descriptions(json_schema()))) == golden
 
     def test_payload_is_valid(self):
         validator().validate(json.loads((GOLDEN / "payload_v1.json").read_text()))
