@@ -1,0 +1,370 @@
+"""The timed token automaton: its tables, its builder, and folding a history at once."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logitport.adapters.core import (
+    CARRY,
+    Automaton,
+    AutomatonBuilder,
+    UnknownTokenError,
+    compile_specs,
+    unreachable,
+)
+from logitport.adapters.core.automaton import Edit
+from logitport.spec import (
+    BannedSequencesSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+
+from tests.reference import Add, Allow, Force, edit
+from tests.strategies import REALIZED, specs
+
+VOCABULARY = 6
+AUTOMATA = tuple(kind for kind in REALIZED if kind not in (NoRepeatNgramSpec, PromptBiasSpec))
+
+tokens = st.integers(0, VOCABULARY - 1)
+# Long runs of one token come often: a fold takes them in one step where it can.
+histories = st.lists(
+    st.lists(tokens, max_size=5)
+    | st.builds(lambda token, n: [token] * n, tokens, st.integers(1, 40)),
+    max_size=5,
+).map(lambda parts: [token for part in parts for token in part])
+
+
+def automata(spec: LogitsProcessorSpec) -> tuple[Automaton, ...]:
+    return compile_specs([spec]).automata
+
+
+def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
+    """Where a history leads, by the words of ``Automaton``'s docstring, token by token."""
+    edges = dict(zip(automaton.keys.tolist(), automaton.targets.tolist(), strict=True))
+    state = timer = -1
+
+    def enter(target: int) -> None:
+        nonlocal state, timer
+        state, on_entry = target, int(automaton.timer[target])
+        timer = timer if on_entry == CARRY else max(on_entry, -1)
+
+    def settle() -> None:
+        while timer == 0 and automaton.timeout[state] >= 0:
+            enter(int(automaton.timeout[state]))
+
+    def take(token: int) -> None:
+        nonlocal timer
+        timer -= timer > 0
+        at = state
+        while (target := edges.get(at << 32 | token)) is None:
+            consumes, at = automaton.consumes[at], int(automaton.otherwise[at])
+            if consumes:
+                target = at
+                break
+        enter(target)
+
+    enter(0)
+    for token in prompt if automaton.reads_prompt else ():
+        take(token)
+    for token in output:
+        settle()
+        take(token)
+    settle()
+    return state, timer
+
+
+def edit_of(automaton: Automaton, state: int) -> Any:
+    """A state's edit in the words of the reference."""
+    kind, argument = automaton.edit[state], int(automaton.argument[state])
+    if kind == Edit.FREE:
+        return None
+    if kind == Edit.FORCE:
+        return Force(argument)
+    first, end = [0, *automaton.set_ends.tolist()][argument : argument + 2]
+    token_ids = automaton.set_tokens[first:end].tolist()
+    if kind == Edit.ALLOW:
+        return Allow(frozenset(token_ids))
+    return Add(dict(zip(token_ids, automaton.set_values[first:end].tolist(), strict=True)))
+
+
+def merged(edits: list[Any]) -> Any:
+    """Several additions as one; a set of one token that is allowed as what it means."""
+    edits = [Force(*e.tokens) if isinstance(e, Allow) and len(e.tokens) == 1 else e for e in edits]
+    if len(edits) == 1 and not isinstance(edits[0], Add):
+        return edits[0]
+    values = {t: float(np.float32(v)) for e in edits if e is not None for t, v in e.values.items()}
+    return Add(values) if values else None
+
+
+@settings(deadline=None)
+@given(specs(VOCABULARY, kinds=AUTOMATA), histories, histories)
+def test_folding_is_walking_and_does_what_the_spec_means(
+    spec: LogitsProcessorSpec, prompt: list[int], output: list[int]
+) -> None:
+    for n in range(len(output) + 1):
+        acting: list[Any] = []
+        for automaton in automata(spec):
+            state, timer = automaton.fold(prompt, output[:n])
+            assert (state, timer) == walk(automaton, prompt, output[:n]), n
+            acting.append(edit_of(automaton, state))
+        assert merged(acting) == merged([edit(spec, prompt, output[:n])]), n
+
+
+@settings(deadline=None)
+@given(specs(VOCABULARY, kinds=AUTOMATA), histories, st.data())
+def test_obeying_is_followed_like_anything_else(
+    spec: LogitsProcessorSpec, prompt: list[int], data: st.DataObject
+) -> None:
+    """Histories of a model that obeys get further into chains and tries than random ones."""
+    output: list[int] = []
+    for _ in range(24):
+        expected = edit(spec, prompt, output)
+        acting = [edit_of(part, part.fold(prompt, output)[0]) for part in automata(spec)]
+        assert merged(acting) == merged([expected]), output
+        match expected:
+            case Force(token):
+                output.append(token)
+            case Allow(some):
+                output.append(data.draw(st.sampled_from(sorted(some))))
+            case _:
+                output.append(data.draw(tokens))
+
+
+@settings(deadline=None)
+@given(specs(VOCABULARY, kinds=AUTOMATA))
+def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
+    assert [unreachable(automaton) for automaton in automata(spec)] == [[]] * len(automata(spec))
+
+
+@pytest.mark.parametrize("budget", [0, 100, 31_000, 40_000])
+def test_a_prompt_of_32k_tokens_is_folded_exactly(budget: int) -> None:
+    spec = ThinkingBudgetSpec(budget, (1, 2), (3, 3, 4), (5,))
+    (automaton,) = automata(spec)
+    numbers = random.Random(budget)
+    for rare in (7, 400):  # one token in `rare` is of a tag
+        prompt = [numbers.randrange(6) if not numbers.randrange(rare) else 9 for _ in range(32_768)]
+        for end in ([], [1, 2], [1, 2, 3, 3], [3, 3, 4]):
+            history = prompt[: len(prompt) - len(end)] + end
+            state, timer = automaton.fold(history, [])
+            assert (state, timer) == walk(automaton, history, [])
+            assert edit_of(automaton, state) == edit(spec, history, [])
+            output = [8, 8, 1, 2]
+            assert automaton.fold(history, output) == walk(automaton, history, output)
+
+
+def test_a_long_output_is_folded_exactly() -> None:
+    spec = ForcedEndSpec(20_000, (1, 2, 3), eos_token_id=0)
+    (automaton,) = automata(spec)
+    output = [7] * 19_999
+    for token in (7, 7, 1, 5, 3, 0, 0):
+        assert edit_of(automaton, automaton.fold([], output)[0]) == edit(spec, [], output)
+        output.append(token)
+
+
+U = -1
+
+
+@pytest.mark.parametrize(
+    ("spec", "output", "expected"),
+    [
+        (ForcedTokenSequenceSpec((4, 5), 0), [U], Force(5)),  # it was asked for
+        (ForcedTokenSequenceSpec((4, 5), 0), [U, U, U], Force(0)),
+        (ForcedTokenSequenceSpec((4, 5)), [U, U, U, U], None),
+        (ForcedEndSpec(2, (4, 5)), [U, U, U], Force(5)),
+        (MinTokensSpec(2, (0,)), [U], Add({0: -1e9})),
+        (MinTokensSpec(2, (0,)), [U, U], None),
+        (ChoiceSpec(((4, 5, 6),), 0), [U, U], Force(6)),
+        (TriggerSpec((1,), (4, 5)), [1, U], Force(5)),
+        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, 9, U], Force(5)),
+    ],
+)
+def test_unknown_tokens_where_only_their_number_matters(
+    spec: LogitsProcessorSpec, output: list[int], expected: Any
+) -> None:
+    (automaton,) = automata(spec)
+    assert edit_of(automaton, automaton.fold([], output)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "output"),
+    [
+        (ChoiceSpec(((4, 5), (6,)), 0), [U]),
+        (TriggerSpec((1,), (4, 5)), [U]),
+        (BannedSequencesSpec(((4, 5),)), [1, U, 1]),
+        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, U]),
+    ],
+)
+def test_unknown_tokens_that_decide(spec: LogitsProcessorSpec, output: list[int]) -> None:
+    (automaton,) = automata(spec)
+    with pytest.raises(UnknownTokenError, match="turn asynchronous scheduling off"):
+        automaton.fold([], output)
+
+
+def test_a_token_set_is_sorted_and_the_first_of_equal_tokens_counts() -> None:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set([5, 2, 5], [1.0, 2.0, 3.0]))
+    assert edit_of(builder.build(), 0) == Add({2: 2.0, 5: 1.0})
+
+
+def test_chains() -> None:
+    builder = AutomatonBuilder()
+    end = builder.free()
+    assert builder.chain((), then=end) == end
+    assert builder.chain(()) == len(builder) == 1
+    first = builder.chain((4, 5), then=end)
+    builder.otherwise(end, first)
+    assert [edit_of(builder.build(), state) for state in range(3)] == [None, Force(4), Force(5)]
+
+
+def _missing_target(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free(), 3, 7)
+
+
+def _negative_target(builder: AutomatonBuilder) -> None:
+    builder.otherwise(builder.free(), -1)
+
+
+def _missing_source(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free() + 1, 3, 0)
+
+
+def _negative_source(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free() - 1, 3, 0)
+
+
+def _negative_edge(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free(), 3, -1)
+
+
+def _missing_timeout(builder: AutomatonBuilder) -> None:
+    builder.timeout(builder.free(timer=1), 1)
+
+
+def _negative_token(builder: AutomatonBuilder) -> None:
+    builder.force(-1)
+
+
+def _negative_token_in_a_set(builder: AutomatonBuilder) -> None:
+    builder.add(builder.token_set([2, -1]))
+
+
+def _missing_set(builder: AutomatonBuilder) -> None:
+    builder.add(0)
+
+
+def _nothing_allowed(builder: AutomatonBuilder) -> None:
+    builder.allow(builder.token_set([]))
+
+
+def _circle_of_failure_links(builder: AutomatonBuilder) -> None:
+    states = [builder.free() for _ in range(3)]
+    for state in states:
+        builder.otherwise(state, (state + 1) % 3, consumes=False)
+
+
+def _failure_link_to_itself(builder: AutomatonBuilder) -> None:
+    state = builder.free()
+    builder.otherwise(state, state, consumes=False)
+
+
+def _circle_of_timeouts(builder: AutomatonBuilder) -> None:
+    first, second = builder.free(timer=0), builder.free(timer=CARRY)
+    builder.timeout(first, second)
+    builder.timeout(second, first)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda builder: None, "at least one state"),
+        (_missing_target, "of 1 states leads to one that it does not have"),
+        (_negative_target, "leads to one that it does not have"),
+        (_missing_source, "leads to one that it does not have"),
+        (_negative_source, "leads to one that it does not have"),
+        (_negative_edge, "leads to one that it does not have"),
+        (_missing_timeout, "leads to one that it does not have"),
+        (_negative_token, "forces a negative token id"),
+        (_negative_token_in_a_set, "a set with a negative token id"),
+        (_missing_set, "uses a set that it has not"),
+        (_nothing_allowed, "allows no token at all"),
+        (_circle_of_failure_links, "failure links go round in circles"),
+        (_failure_link_to_itself, "failure links go round in circles"),
+        (_circle_of_timeouts, "time-outs go round in circles"),
+    ],
+)
+def test_what_cannot_be_built(build: Any, message: str) -> None:
+    builder = AutomatonBuilder()
+    build(builder)
+    with pytest.raises(ValueError, match=message):
+        builder.build()
+
+
+def test_timeouts_that_set_the_timer_again_end() -> None:
+    builder = AutomatonBuilder()
+    tick, tock = builder.force(1, timer=2), builder.force(2, timer=1)
+    builder.timeout(tick, tock)
+    builder.timeout(tock, tick)
+    waiting = builder.force(1, timer=CARRY)
+    builder.otherwise(tick, waiting)
+    builder.timeout(waiting, tock)
+    builder.otherwise(tock, tick)
+    automaton = builder.build()
+    output: list[int] = []
+    for forced in (1, 1, 2, 1, 1):
+        state, timer = automaton.fold([], output)
+        assert (state, timer) == walk(automaton, [], output)
+        assert edit_of(automaton, state) == Force(forced)
+        output.append(forced)
+
+
+def test_unreachable_states_are_told() -> None:
+    builder = AutomatonBuilder()
+    first, timed_out, lost = builder.free(timer=3), builder.force(1), builder.force(2)
+    builder.timeout(first, timed_out)
+    builder.edge(lost, 1, first)
+    assert unreachable(builder.build()) == [lost]
+
+
+@st.composite
+def any_automaton(draw: Any) -> Automaton:
+    """Whatever a plugin may build, with every kind of timer, edge and link."""
+    n = draw(st.integers(1, 5))
+    states = st.integers(0, n - 1)
+    builder = AutomatonBuilder(reads_prompt=draw(st.booleans()))
+    for _ in range(n):
+        builder.force(draw(tokens), timer=draw(st.integers(-2, 4)))
+    for state in range(n):
+        for token in draw(st.lists(tokens, max_size=2)):
+            builder.edge(state, token, draw(states))
+        # Links lead to earlier states alone, so that none goes round in circles.
+        consumes = state == 0 or draw(st.booleans())
+        target = states if consumes else st.integers(0, state - 1)
+        builder.otherwise(state, draw(target), consumes=consumes)
+        if state and draw(st.booleans()):
+            builder.timeout(state, draw(st.integers(0, state - 1)))
+    return builder.build()
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_automaton(), histories, histories)
+def test_folding_is_walking_for_any_automaton(
+    automaton: Automaton, prompt: list[int], output: list[int]
+) -> None:
+    for n in range(0, len(output) + 1, 3):
+        assert automaton.fold(prompt, output[:n]) == walk(automaton, prompt, output[:n])
+
+
+def test_a_prompt_of_embeddings_is_no_prompt() -> None:
+    (automaton,) = automata(ThinkingBudgetSpec(1, (1,), (2,)))
+    assert automaton.fold(None, [1, 5]) == automaton.fold([], [1, 5])
