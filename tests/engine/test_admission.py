@@ -1,0 +1,88 @@
+"""Specs that cannot be realized: refused at admission; what slips through ends one request."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from logitport.adapters.vllm import KEY
+from logitport.spec import ForcedTokenSequenceSpec, PythonProcessorSpec, SpecError, encode
+
+from .in_process import Engine, engine, params
+
+pytestmark = pytest.mark.engine
+
+
+class LiveProcessor:
+    def __call__(self, token_ids: list[int], logits: Any) -> Any:
+        return logits
+
+
+@pytest.fixture(scope="module")
+def running(model: Path) -> Iterator[Engine]:
+    with engine(model) as running:
+        yield running
+
+
+def test_python_processor_is_refused_where_it_is_attached():
+    with pytest.raises(SpecError, match=r"PythonProcessorSpec cannot be .*LiveProcessor") as error:
+        params(PythonProcessorSpec(LiveProcessor))
+    assert error.value.path == "$.specs[0]"
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (LiveProcessor(), r"an object of type LiveProcessor - at `\$`"),
+        ({"version": 1, "specs": [LiveProcessor()]}, r"LiveProcessor.* - at `\$\.specs\[0\]`"),
+        (
+            {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [1, 49_152]}]},
+            r"49152 is beyond the vocabulary of 49152 tokens - at `\$\.specs\[0\]\.token_ids\[1\]`",
+        ),
+    ],
+    ids=["an object", "an object as spec", "beyond the vocabulary"],
+)
+def test_objects_are_refused_in_process(
+    running: Engine, tokenizer: Any, payload: Any, message: str
+):
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match=message):
+        running.generate(["Hello"], [params(extra_args={KEY: payload})])
+    _assert_forces(running, tokenizer)
+
+
+@pytest.mark.parametrize("parsed", [False, True], ids=["text", "parsed"])
+def test_what_fails_in_the_worker_ends_one_request(running: Engine, tokenizer: Any, parsed: bool):
+    beyond: Any = {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [49_152]}]}
+    if not parsed:
+        beyond = encode(ForcedTokenSequenceSpec([49_152]))
+    prompts = [f"Tell me about the number {i}." for i in range(6)]
+    sampling = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True}
+    neighbours = [params(**sampling, seed=i) for i in range(6)]
+    # The failing ones' place is held by requests that end at the same step.
+    expected = running.generate(prompts, [*neighbours[:4], params(max_tokens=1), neighbours[5]])
+    (processor,) = running.processors
+    failed_before = processor._realizer.failed_requests
+
+    with patch.object(type(processor), "validate_params"):
+        outputs = running.generate(
+            prompts,
+            [*neighbours[:4], params(extra_args={KEY: beyond}, max_tokens=12), neighbours[5]],
+        )
+
+    failed = outputs[4]
+    assert (failed.text, failed.finish_reason) == ("", "stop")
+    assert list(failed.token_ids) == [tokenizer.eos_token_id]
+    assert processor._realizer.failed_requests == failed_before + 1
+    for i in (0, 1, 2, 3, 5):
+        assert outputs[i].token_ids == expected[i].token_ids
+    _assert_forces(running, tokenizer)
+    assert running.held_requests() == 0
+
+
+def _assert_forces(running: Engine, tokenizer: Any) -> None:
+    spec = ForcedTokenSequenceSpec.from_text("Still here.", tokenizer)
+    (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
+    assert (output.text, output.finish_reason) == ("Still here.", "stop")
