@@ -15,7 +15,16 @@ from .forced_sequence import ForcedTokenSequenceSpec
 from .logit_bias import LogitBiasSpec
 from .min_tokens import MinTokensSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
-from .payload import VERSION, WIRE_KINDS, Payload, decode, dynamo_entries, encode, json_schema
+from .payload import (
+    VERSION,
+    WIRE_KINDS,
+    LivePayload,
+    Payload,
+    decode,
+    dynamo_entries,
+    encode,
+    json_schema,
+)
 from .plugin import PluginSpec
 from .prompt_bias import PromptBiasSpec
 from .python_processor import PythonProcessorSpec
@@ -34,6 +43,7 @@ __all__ = [
     "ForcedEndSpec",
     "ForcedTokenSequenceSpec",
     "LeadingSpace",
+    "LivePayload",
     "LogitBiasSpec",
     "LogitsProcessorSpec",
     "MinTokensSpec",

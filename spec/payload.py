@@ -86,6 +86,22 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise error.under(f"$.specs[{i}]") from None
 
 
+class LivePayload(Payload, frozen=True):
+    """Specs as live objects, ``PythonProcessorSpec`` among them; for an engine in this process.
+
+    Raises:
+        SpecError: as ``Payload`` does.
+    """
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.specs) <= MAX_SPECS:
+            raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(self.specs)}", "$.specs")
+        for i, spec in enumerate(cast("tuple[object, ...]", self.specs)):
+            if not isinstance(spec, LogitsProcessorSpec):
+                raise SpecError(f"Expected a LogitsProcessorSpec, got {spec!r}", f"$.specs[{i}]")
+        check_conflicts(self.specs)
+
+
 def encode(
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], *, generation_only: bool = True
 ) -> str:

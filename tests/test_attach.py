@@ -83,7 +83,16 @@ def test_again_and_anew_and_off(make_params: MakeParams):
 @pytest.mark.parametrize("stage", Stage)
 def test_refused_whatever_the_stage(make_params: MakeParams, stage: Stage):
     params = make_params({"a": 1, KEY: encode(OTHER_SPEC)})
-    for bad in (PythonProcessorSpec(dict), [SPEC, OTHER_SPEC]):
+    for bad in ([SPEC, OTHER_SPEC], [PythonProcessorSpec(dict)] * 17):
         with pytest.raises(SpecError):
             attach(params, bad, stage=stage)
         assert params.extra_args == {"a": 1, KEY: encode(OTHER_SPEC)}
+
+
+def test_live_callables_are_attached_as_they_are(make_params: MakeParams):
+    specs = (PythonProcessorSpec(dict), SPEC)
+    params = attach(make_params({"a": 1}), specs)
+    assert params.extra_args is not None
+    assert params.extra_args.pop(KEY).specs == specs
+    assert params.extra_args == {"a": 1}
+    assert attach(params, specs, stage=Stage.PREFILL).extra_args == {"a": 1}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import VERSION, LogitsProcessorSpec, Payload, PythonProcessorSpec, Stage, encode
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, PythonProcessorSpec, Stage, encode
 
 KEY = "logitport"
 """Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
@@ -49,7 +49,7 @@ def attach(
     specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else specs
     if len(specs):
         if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
-            payload = Payload(VERSION, tuple(specs), generation_only)  # pyright: ignore
+            payload = LivePayload(VERSION, tuple(specs), generation_only)  # pyright: ignore
         else:
             payload = encode(specs, generation_only=generation_only)
         if stage.generates or not generation_only:

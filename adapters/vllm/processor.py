@@ -12,7 +12,7 @@ from vllm.v1.sample.logits_processor.interface import (
     MoveDirectionality,
 )
 
-from ...spec import Payload, SpecError, decode, encode
+from ...spec import LivePayload, Payload, SpecError, decode, encode
 from ..core import Program, Realizer, compile_specs, default_specs
 from .engine_config import admitting_engine_config, load_tokenizer, stage_of
 from .params import KEY
@@ -63,7 +63,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             if config is not None and config.use_v2_model_runner:
                 raise SpecError(NO_V2)
             payload = sampling_params.extra_args[KEY]
-            if isinstance(payload, Payload) and id(config) not in cls._newest:
+            if isinstance(payload, LivePayload) and id(config) not in cls._newest:
                 raise SpecError("A live callable cannot reach an engine in another process")
             _admitted(payload, vocab_size)
         except SpecError as error:
@@ -136,7 +136,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if payload is None:
             self._realizer.remove(row)
             return
-        stop_token_id = min(params.all_stop_token_ids, default=None)
+        stops = set(params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids
+        stop_token_id = min(stops, default=None)
         try:
             payload, program = _admitted(payload, self._vocab_size)
         except Exception as error:  # validate_params did not see it: something else admitted it
@@ -171,7 +172,7 @@ def _admitted(payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
     """
     if isinstance(payload, str):
         return _admitted_text(payload, vocab_size)
-    decoded = payload if isinstance(payload, Payload) else decode(payload)
+    decoded = payload if isinstance(payload, LivePayload) else decode(payload)
     if vocab_size is not None:
         decoded.check_vocabulary(vocab_size)
     return decoded, compile_specs(decoded.specs)

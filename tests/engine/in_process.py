@@ -77,7 +77,7 @@ class Engine:
         vLLM reports that a request has left with the step after.
         """
         self.generate(["The end"], [params(max_tokens=2)])
-        return sum(len(processor._realizer.batch) for processor in self.processors)
+        return sum(len(processor._realizer) for processor in self.processors)
 
 
 @contextmanager

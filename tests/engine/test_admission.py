@@ -6,8 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from logitport.adapters.vllm import KEY
-from logitport.spec import ForcedTokenSequenceSpec, PythonProcessorSpec, SpecError, encode
+from logitport.adapters.vllm import KEY, LogitportProcessor
+from logitport.spec import ForcedTokenSequenceSpec, PythonProcessorSpec, encode
 
 from .in_process import Engine, engine, params
 
@@ -25,10 +25,9 @@ def running(model: Path) -> Iterator[Engine]:
         yield running
 
 
-def test_python_processor_is_refused_where_it_is_attached():
-    with pytest.raises(SpecError, match=r"PythonProcessorSpec cannot be .*LiveProcessor") as error:
-        params(PythonProcessorSpec(LiveProcessor))
-    assert error.value.path == "$.specs[0]"
+def test_live_callable_is_refused_by_an_engine_in_another_process():
+    with pytest.raises(ValueError, match="cannot reach an engine in another process"):
+        LogitportProcessor.validate_params(params(PythonProcessorSpec(LiveProcessor)))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +78,17 @@ def test_what_fails_in_the_worker_ends_one_request(running: Engine, tokenizer: A
     for i in (0, 1, 2, 3, 5):
         assert outputs[i].token_ids == expected[i].token_ids
     _assert_forces(running, tokenizer)
+    assert running.held_requests() == 0
+
+
+def test_what_fails_goes_on_freely_when_nothing_can_end_it(running: Engine):
+    sampling = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
+    (free,) = running.generate(["Hello"], [params(**sampling)])
+    (processor,) = running.processors
+    beyond = encode(ForcedTokenSequenceSpec([49_152]))
+    with patch.object(type(processor), "validate_params"):
+        (failed,) = running.generate(["Hello"], [params(extra_args={KEY: beyond}, **sampling)])
+    assert failed.token_ids == free.token_ids
     assert running.held_requests() == 0
 
 

@@ -24,17 +24,17 @@ def test_several_instances_act_once(
 ):
     spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
     with engine(model, entry_point=entry_point, logits_processors=flag) as running:
-        batches = [processor._realizer.batch for processor in running.processors]
+        realizers = [processor._realizer for processor in running.processors]
         acting: list[int] = []
-        for i, batch in enumerate(batches):
+        for i, realizer in enumerate(realizers):
             patch.object(
-                batch,
+                realizer,
                 "add",
-                side_effect=lambda *args, i=i, add=batch.add: (acting.append(i), add(*args))[1],
+                side_effect=lambda *args, i=i, add=realizer.add: (acting.append(i), add(*args))[1],
             ).start()
         (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
 
-    assert len(batches) == instances
+    assert len(realizers) == instances
     assert len(acting) == 1
     assert output.text == "Only once."
 
