@@ -32,16 +32,17 @@ from logitport.spec import (
 
 from tests.reference import Add, Allow, Force, edit
 from tests.strategies import REALIZED, specs
+from tests.test_reference import HISTORIES
 
-VOCABULARY = 6
+VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
 AUTOMATA = tuple(kind for kind in REALIZED if kind not in (NoRepeatNgramSpec, PromptBiasSpec))
 
 tokens = st.integers(0, VOCABULARY - 1)
 # Long runs of one token come often: a fold takes them in one step where it can.
 histories = st.lists(
     st.lists(tokens, max_size=5)
-    | st.builds(lambda token, n: [token] * n, tokens, st.integers(1, 40)),
-    max_size=5,
+    | st.builds(lambda token, n: [token] * n, tokens, st.integers(1, 20)),
+    max_size=4,
 ).map(lambda parts: [token for part in parts for token in part])
 
 
@@ -107,11 +108,26 @@ def merged(edits: list[Any]) -> Any:
     return Add(values) if values else None
 
 
-@settings(deadline=None)
-@given(specs(VOCABULARY, kinds=AUTOMATA), histories, histories)
-def test_folding_is_walking_and_does_what_the_spec_means(
-    spec: LogitsProcessorSpec, prompt: list[int], output: list[int]
+@pytest.mark.parametrize(("spec", "prompt", "steps"), HISTORIES)
+def test_the_examples_of_the_reference(
+    spec: LogitsProcessorSpec, prompt: list[int], steps: list[Any]
 ) -> None:
+    if type(spec) in AUTOMATA:
+        output: list[int] = []
+        for expected, token in zip(steps[::2], [*steps[1::2], 0], strict=True):
+            acting = [edit_of(part, part.fold(prompt, output)[0]) for part in automata(spec)]
+            assert merged(acting) == merged([expected]), output
+            output.append(token)
+
+
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_folding_is_walking_and_does_what_the_spec_means(
+    kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    spec = data.draw(specs(VOCABULARY, kinds=[kind]))
+    prompt, output = data.draw(histories), data.draw(histories)
     for n in range(len(output) + 1):
         acting: list[Any] = []
         for automaton in automata(spec):
@@ -121,12 +137,14 @@ def test_folding_is_walking_and_does_what_the_spec_means(
         assert merged(acting) == merged([edit(spec, prompt, output[:n])]), n
 
 
-@settings(deadline=None)
-@given(specs(VOCABULARY, kinds=AUTOMATA), histories, st.data())
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(deadline=None, max_examples=25)
+@given(st.data())
 def test_obeying_is_followed_like_anything_else(
-    spec: LogitsProcessorSpec, prompt: list[int], data: st.DataObject
+    kind: type[LogitsProcessorSpec], data: st.DataObject
 ) -> None:
     """Histories of a model that obeys get further into chains and tries than random ones."""
+    spec, prompt = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
     output: list[int] = []
     for _ in range(24):
         expected = edit(spec, prompt, output)
@@ -356,7 +374,7 @@ def any_automaton(draw: Any) -> Automaton:
     return builder.build()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(any_automaton(), histories, histories)
 def test_folding_is_walking_for_any_automaton(
     automaton: Automaton, prompt: list[int], output: list[int]
