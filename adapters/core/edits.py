@@ -9,7 +9,9 @@ came with a finite logit keeps one, or gets one where the engine itself had mask
 allowed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,9 @@ import numpy.typing as npt
 from .automata import RANK, Automata
 from .automaton import BAN_BIAS, Edit, Ints
 from .slots import ROW
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(slots=True)
@@ -36,6 +41,28 @@ class Additions:
 
     cells: Cells
     values: npt.NDArray[np.float32]
+
+
+class Editor(Protocol):
+    """Applies the edits of some automata to the logits of a kind of device."""
+
+    def update(self) -> None:
+        """Follow the automata, whose states, requests or rows may have changed."""
+        ...
+
+    def apply(self, logits: "torch.Tensor", more: Sequence[Additions] = ()) -> None:
+        """Edit the logits in place.
+
+        Args:
+            logits: ``[rows, columns]`` float32, float16 or bfloat16; rows may be any distance
+                apart.
+            more: additions of this step alone.
+        """
+        ...
+
+    def overruled(self) -> int:
+        """How many edits lost to others that contradicted them. Waits for the device."""
+        ...
 
 
 class Planner:

@@ -9,7 +9,7 @@ import torch
 from .automata import Automata
 from .automaton import BAN_BIAS, Automaton
 from .compile import Program, forced_chain
-from .edits import Additions, Cells, Planner
+from .edits import Additions, Cells, Editor
 from .live import LiveProcessor
 from .ngrams import Ngrams
 from .plugins import HistoryRule, PluginPart
@@ -39,8 +39,7 @@ class Realizer:
         self._with_code: dict[Request, None] = {}  # those that have callables or rules of their own
         self._automata = Automata()
         self._ngrams = Ngrams(vocab_size)
-        self._planner = Planner(self._automata)
-        self._editor = TorchEditor(self._planner)
+        self._editor: Editor | None = None  # made when the device is known
         self.failed_requests = 0
 
     def __len__(self) -> int:
@@ -52,8 +51,8 @@ class Realizer:
         return list(self._requests)
 
     def overruled_edits(self) -> int:
-        """How many edits lost to others that contradicted them; see ``edits``. Waits on a device."""
-        return self._planner.overruled + self._editor.overruled()
+        """How many edits lost to others that contradict them; see ``edits``. Waits on a device."""
+        return 0 if self._editor is None else self._editor.overruled()
 
     def add(
         self,
@@ -152,8 +151,10 @@ class Realizer:
             self._ngrams.advance(failed)
         for request, error in failed.items():
             self._fail(request, error)
+        if self._editor is None:
+            self._editor = _editor(self._automata, logits.device)
         if changed or self._automata.changed:
-            self._planner.update()
+            self._editor.update()
         if len(self._ngrams):
             additions.append(_bans(self._ngrams.banned()))
         self._editor.apply(logits, additions)
@@ -207,6 +208,18 @@ class Realizer:
             del self._requests[request.row]
         else:
             self._automata.start(request, forced_chain((), request.stop_token_id))
+
+
+def _editor(automata: Automata, device: torch.device) -> Editor:
+    """The editor for a device; ROCm's are called ``cuda``, too."""
+    if device.type == "cuda":
+        try:
+            from .triton_editor import TritonEditor
+        except ImportError as error:
+            logger.warning("No Triton (%s): logits are edited with torch operations", error)
+        else:
+            return TritonEditor(automata, device)
+    return TorchEditor(automata)
 
 
 def _bans(cells: Cells) -> Additions:

@@ -36,6 +36,7 @@ class Tables:
         edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered
             through the pool. What is beyond ``len(tables)`` states is not defined.
         set_ends: ``[sets + 1]``, where each token set ends, after a leading 0.
+        used: how many ``states``, ``edges``, set ``tokens`` and ``sets`` are in use.
         generation: counts the times that automata were moved, for who keeps a copy.
         has_timers: whether any automaton has ever had one.
     """
@@ -59,17 +60,17 @@ class Tables:
         self._clear({"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8})
 
     def __len__(self) -> int:
-        return self._used["states"]
+        return self.used["states"]
 
     @property
     def edges(self) -> Ints:
         """The keys that are in use."""
-        return self.keys[: self._used["edges"]]
+        return self.keys[: self.used["edges"]]
 
     def _clear(self, room: dict[str, int]) -> None:
         self._bases: dict[Automaton, int] = {}
         self._room = room
-        self._used = dict.fromkeys(room, 0)
+        self.used = dict.fromkeys(room, 0)
         for columns, what in (
             (_STATE_COLUMNS, "states"),
             (_EDGE_COLUMNS, "edges"),
@@ -83,7 +84,7 @@ class Tables:
         """Where the automaton's states start; ``None`` when there is no room for it."""
         base = self._bases.get(automaton)
         if base is None and all(
-            self._used[what] + size <= self._room[what] for what, size in _sizes(automaton).items()
+            self.used[what] + size <= self._room[what] for what, size in _sizes(automaton).items()
         ):
             base = self._append(automaton)
         return base
@@ -101,7 +102,7 @@ class Tables:
             self._append(automaton)
 
     def _append(self, automaton: Automaton) -> int:
-        used = self._used
+        used = self.used
         base, first_set = used["states"], used["sets"]
         sizes = _sizes(automaton)
         at = {what: slice(used[what], used[what] + size) for what, size in sizes.items()}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .automata import Automata
 from .automaton import Ints
 from .edits import Additions, Cells, Planner
 
@@ -29,10 +30,10 @@ class _Sets:
 
 
 class TorchEditor:
-    """Applies a ``Planner``'s edits. Three passes at most, none of which waits for the device."""
+    """Applies the edits of automata. Three passes at most, none of which waits for the device."""
 
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, automata: Automata) -> None:
+        self._planner = Planner(automata)
         self._layout: tuple[object, ...] = ()
         self._sets: _Sets | None = None
         self._forced_cells: Cells | None = None
@@ -40,11 +41,16 @@ class TorchEditor:
         self._overruled: torch.Tensor | None = None
 
     def overruled(self) -> int:
-        """How often a ban or an ALLOW lost to a FORCE, or a ban or the engine's mask to an ALLOW.
+        """How often a ban, an ALLOW or a FORCE lost to a FORCE, or a ban or a mask to an ALLOW.
 
         Waits for the device.
         """
-        return 0 if self._overruled is None else int(self._overruled)
+        on_device = 0 if self._overruled is None else int(self._overruled)
+        return self._planner.overruled + on_device
+
+    def update(self) -> None:
+        """Follow the automata."""
+        self._planner.update()
 
     def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> None:
         """Edit the logits in place.
@@ -60,7 +66,7 @@ class TorchEditor:
             logits.copy_(copy)
             return
         stride, planner = logits.stride(0), self._planner
-        flat = logits.as_strided(((logits.shape[0] - 1) * stride + logits.shape[1],), (1,))
+        flat = _flat(logits)
         limit = highest_logit(logits.dtype)
         layout = (planner.version, stride, logits.dtype, logits.device)
         if layout != self._layout or self._sets is None:
@@ -71,7 +77,7 @@ class TorchEditor:
         if len(sets.added):
             flat.index_add_(0, sets.added, sets.values)
         for additions in more:
-            flat.index_add_(0, *self._placed(additions, stride, logits))
+            add(logits, additions)
         if len(sets.allow_rows):
             self._allow(logits, flat, sets)
         if planner.forced is not self._forced_cells:
@@ -100,7 +106,7 @@ class TorchEditor:
 
     def _upload(self, stride: int, logits: torch.Tensor) -> _Sets:
         planner, device = self._planner, logits.device
-        added, values = self._placed(planner.added, stride, logits)
+        added, values = _placed(planner.added, logits)
         return _Sets(
             added=added,
             values=values,
@@ -109,14 +115,23 @@ class TorchEditor:
             allow_of=_to_device(planner.allow_of, device),
         )
 
-    def _placed(
-        self, additions: Additions, stride: int, logits: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Flat indices and values, on the device of the logits."""
-        limit = highest_logit(logits.dtype)
-        index = additions.cells.rows * stride + additions.cells.token_ids
-        values = torch.from_numpy(np.clip(additions.values, -limit, limit)).to(logits.dtype)
-        return _to_device(index, logits.device), values.to(logits.device, non_blocking=True)
+
+def add(logits: torch.Tensor, additions: Additions) -> None:
+    """Add to cells of logits whose columns are next to each other."""
+    _flat(logits).index_add_(0, *_placed(additions, logits))
+
+
+def _flat(logits: torch.Tensor) -> torch.Tensor:
+    rows, columns = logits.shape
+    return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
+
+
+def _placed(additions: Additions, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Flat indices and values, on the device of the logits."""
+    limit = highest_logit(logits.dtype)
+    index = additions.cells.rows * logits.stride(0) + additions.cells.token_ids
+    values = torch.from_numpy(np.clip(additions.values, -limit, limit)).to(logits.dtype)
+    return _to_device(index, logits.device), _to_device(values, logits.device)
 
 
 def highest_logit(dtype: torch.dtype) -> float:
@@ -124,9 +139,9 @@ def highest_logit(dtype: torch.dtype) -> float:
     return min(FORCED_LOGIT, torch.finfo(dtype).max / 4)
 
 
-def _to_device(array: Ints, device: torch.device) -> torch.Tensor:
+def _to_device(array: Ints | torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy without waiting: pinned memory on its way to a device is kept by torch's allocator."""
-    host = torch.from_numpy(array)
+    host = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
     if device.type == "cpu":
         return host
     return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
