@@ -1,0 +1,349 @@
+"""The Triton kernel edits as ``TorchEditor`` does: in Triton's interpreter, and on a GPU.
+
+Whether a kernel is interpreted is settled when it is defined, so the interpreter gets a process of
+its own, which runs this module once more.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logitport.adapters.core import AutomatonBuilder, Program, Realizer, compile_specs
+from logitport.adapters.core.torch_editor import TorchEditor
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+
+triton_editor = pytest.importorskip("logitport.adapters.core.triton_editor")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BLOCK = triton_editor.BLOCK_SIZE
+VOCABULARY = 2 * BLOCK + 100
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@pytest.mark.timeout(900)
+def test_in_the_interpreter() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    device = torch.device(request.param)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    return device
+
+
+class Pair:
+    """Two realizers of the same requests: one with each editor."""
+
+    def __init__(self, device: torch.device, vocabulary: int = VOCABULARY) -> None:
+        self.device, self.vocabulary = device, vocabulary
+        self.outputs: dict[int, list[int]] = {}
+        self.plain, self.triton = Realizer(vocabulary), Realizer(vocabulary)
+        self.plain._editor = TorchEditor(self.plain._automata)
+        self.editor = triton_editor.TritonEditor(self.triton._automata, device)
+        self.triton._editor = self.editor
+
+    def add(self, row: int, *specs: LogitsProcessorSpec, program: Program | None = None) -> None:
+        self.outputs[row] = []
+        for realizer in (self.plain, self.triton):
+            realizer.add(row, program or compile_specs(specs), [1, 2, 3], self.outputs[row])
+
+    def remove(self, row: int) -> None:
+        del self.outputs[row]
+        self.plain.remove(row)
+        self.triton.remove(row)
+
+    def swap(self, a: int, b: int) -> None:
+        self.plain.swap(a, b)
+        self.triton.swap(a, b)
+        outputs = {a: self.outputs.pop(b, None), b: self.outputs.pop(a, None)}
+        self.outputs |= {row: ids for row, ids in outputs.items() if ids is not None}
+
+    def step(self, logits: torch.Tensor, rounding: float = 0) -> torch.Tensor:
+        """Apply both to the logits, on the CPU; returns them as edited and compared."""
+        expected = logits.clone()
+        self.plain.apply(expected)
+        actual = _like(logits, self.device)
+        self.triton.apply(actual)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=rounding, atol=0)
+        assert self.triton.overruled_edits() == self.plain.overruled_edits()
+        assert not self.editor._progress.any()
+        return expected
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Each request goes on with the likeliest token."""
+        for row, ids in self.outputs.items():
+            ids.append(int(logits[row].argmax()))
+
+
+def _like(logits: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy on a device with the same distances in memory, which ``to`` would not keep."""
+    copy = torch.empty_strided(logits.shape, logits.stride(), dtype=logits.dtype, device=device)
+    return copy.copy_(logits)
+
+
+def random_logits(
+    rng: np.random.Generator, rows: int, columns: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Halves, so that sums of a few are exact in any type; some cells and one row are masked."""
+    logits = torch.from_numpy(rng.integers(-8, 9, (rows, columns)) / 2).to(dtype)
+    logits[torch.from_numpy(rng.random((rows, columns)) < 0.1)] = -torch.inf
+    logits[int(rng.integers(rows))] = -torch.inf
+    return logits
+
+
+def random_spec(rng: np.random.Generator, vocabulary: int) -> LogitsProcessorSpec:
+    def tokens(most: int = 8) -> tuple[int, ...]:
+        return tuple(rng.integers(0, vocabulary, rng.integers(1, most + 1)).tolist())
+
+    def many() -> tuple[int, ...]:
+        return tokens(int(rng.choice([2, 50, 3 * vocabulary])))
+
+    def few() -> tuple[int, ...]:
+        """Tokens that come up again."""
+        return tuple(rng.integers(0, 4, rng.integers(1, 4)).tolist())
+
+    makers = (
+        lambda: AllowedTokensSpec(many()),
+        lambda: AllowedTokensSpec(many()),
+        lambda: BannedTokensSpec(many()),
+        lambda: LogitBiasSpec({token: float(rng.integers(-4, 5)) for token in many()}),
+        lambda: BannedSequencesSpec((few(), few(), tokens(2))),
+        lambda: ForcedTokenSequenceSpec(tokens(), None if rng.random() < 0.5 else 5),
+        lambda: ForcedEndSpec(int(rng.integers(0, 4)), tokens(3)),
+        lambda: MinTokensSpec(int(rng.integers(1, 5)), tokens()),
+        lambda: ChoiceSpec(tuple({tokens(3) for _ in range(3)}), eos_token_id=0),
+        lambda: TriggerSpec(few(), tokens(3), None),
+        lambda: ThinkingBudgetSpec(2, (1,), tokens(3), tokens(2)),
+        lambda: NoRepeatNgramSpec(1, None, ()),
+    )
+    return makers[int(rng.integers(len(makers)))]()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_batches(device: torch.device, dtype: torch.dtype, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vocabulary = (40, VOCABULARY)[seed % 2]
+    columns = vocabulary + (0, 30)[seed // 2 % 2]
+    pair = Pair(device, vocabulary)
+    for _ in range(12):
+        for _ in range(int(rng.integers(3))):
+            row = int(rng.integers(8))
+            if rng.random() < 0.6:
+                specs = [random_spec(rng, vocabulary) for _ in range(int(rng.integers(1, 5)))]
+                pair.add(row, *specs)
+            elif row in pair.outputs:
+                pair.remove(row)
+            else:
+                pair.swap(row, int(rng.integers(8)))
+        # Where several biases and bans meet, 16 bits round differently after another order.
+        rounding = 0 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+        edited = pair.step(random_logits(rng, 8, columns, dtype), rounding)
+        pair.choose(edited[:, :vocabulary])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lists_of_any_length(device: torch.device, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    pair = Pair(device)
+    sizes = (1, 1023, 1024, 1025, BLOCK, VOCABULARY - 1, VOCABULARY)
+    shuffled = [rng.permutation(VOCABULARY)[:size].tolist() for size in sizes]
+    for i, tokens in enumerate(shuffled):
+        pair.add(4 * i, BannedTokensSpec(tokens))
+        pair.add(4 * i + 1, LogitBiasSpec(dict.fromkeys(tokens, 3.0)))
+        pair.add(4 * i + 2, AllowedTokensSpec(tokens))
+        pair.add(4 * i + 3, AllowedTokensSpec(tokens), LogitBiasSpec(dict.fromkeys(tokens, -2.0)))
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set(()))
+    pair.add(4 * len(sizes), program=Program(automata=(builder.build(),)))
+    pair.step(random_logits(rng, 4 * len(sizes) + 2, VOCABULARY + 50, dtype))
+
+
+def test_list_of_10_000_tokens(device: torch.device) -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.permutation(3 * BLOCK)[:10_000].tolist()
+    pair = Pair(device, 3 * BLOCK)
+    pair.add(0, BannedTokensSpec(tokens))
+    pair.add(1, AllowedTokensSpec(tokens))
+    pair.add(2, AllowedTokensSpec(tokens[5:]), AllowedTokensSpec(tokens[:-5]))
+    pair.step(random_logits(rng, 3, 3 * BLOCK, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_contradictions(device: torch.device, dtype: torch.dtype, blocks: int) -> None:
+    """What wins, row by row, and how often it does."""
+    vocabulary = blocks * BLOCK
+    last = vocabulary - 1
+    rows: Sequence[tuple[LogitsProcessorSpec, ...]] = (
+        (ForcedTokenSequenceSpec((last,)), BannedTokensSpec((last,))),
+        (ForcedTokenSequenceSpec((last,)), AllowedTokensSpec((0, 3))),
+        (ForcedTokenSequenceSpec((last,)), ForcedTokenSequenceSpec((0,))),
+        (ForcedTokenSequenceSpec((5,)), BannedTokensSpec((6,)), ForcedTokenSequenceSpec((6,))),
+        (AllowedTokensSpec((0, 3, last)), AllowedTokensSpec((3, 4))),
+        (AllowedTokensSpec((0, last)), AllowedTokensSpec((3, 4))),
+        (AllowedTokensSpec((0, last)), BannedTokensSpec((0, last))),
+        (AllowedTokensSpec((0, last)), AllowedTokensSpec((0,)), AllowedTokensSpec((last,))),
+        (AllowedTokensSpec((2, last)), BannedTokensSpec((2,))),
+        # Everything that is allowed is masked by the engine, below.
+        (AllowedTokensSpec((2, last)),),
+        (AllowedTokensSpec((2, last)), ForcedTokenSequenceSpec((last,))),
+        (AllowedTokensSpec((2, last)), ForcedTokenSequenceSpec((7,))),
+    )
+    logits = torch.from_numpy(
+        np.random.default_rng(0).integers(-8, 9, (len(rows), vocabulary)) / 2
+    ).to(dtype)
+    logits[-3:, [2, last]] = -torch.inf
+    pair = Pair(device, vocabulary)
+    for row, specs in enumerate(rows):
+        pair.add(row, *specs)
+    edited = pair.step(logits)
+    assert pair.triton.overruled_edits() > 0
+    assert edited[-3, [2, last]].tolist() == [0, 0]
+    assert edited[-2:].argmax(1).tolist() == [last, 7]
+
+
+@pytest.mark.parametrize("layout", ["strided", "transposed", "one column more", "shifted"])
+def test_layouts(device: torch.device, layout: str) -> None:
+    rng = np.random.default_rng(0)
+    values = random_logits(rng, 4, VOCABULARY, torch.float32)
+    room = torch.full((4, VOCABULARY + 7), 3.0)
+    logits = {
+        "strided": room[:, :VOCABULARY],
+        "transposed": torch.empty(VOCABULARY, 4).T,
+        "one column more": room[:, : VOCABULARY + 1],
+        "shifted": room[:, 3 : VOCABULARY + 3],
+    }[layout]
+    logits[:, :VOCABULARY] = values
+    pair = Pair(device)
+    pair.add(0, AllowedTokensSpec((1, VOCABULARY - 1)))
+    pair.add(1, BannedTokensSpec(tuple(range(VOCABULARY))))
+    pair.add(3, ForcedTokenSequenceSpec((VOCABULARY - 1, 2)), NoRepeatNgramSpec(1, None, ()))
+    pair.step(logits)
+
+
+def test_nothing_is_written_between_rows(device: torch.device) -> None:
+    room = torch.full((3, 64), 3.0, device=device)
+    pair = Pair(device, 50)
+    pair.add(0, AllowedTokensSpec((1, 2)))
+    pair.add(1, BannedTokensSpec(tuple(range(50))))
+    pair.triton.apply(room[:, :50])
+    assert (room[:, 50:] == 3).all()
+    assert (room[2] == 3).all()
+
+
+def test_automata_that_move_in_the_pool(device: torch.device) -> None:
+    """More than the pool holds at first: it is rebuilt without what is not in use any more."""
+    rng = np.random.default_rng(0)
+    pair = Pair(device)
+    tables = pair.triton._automata.tables
+    for i in range(12):
+        tokens = tuple(rng.permutation(VOCABULARY)[:3000].tolist())
+        pair.add(i % 4, ForcedTokenSequenceSpec((i, i + 1, i + 2)), LogitBiasSpec({i: 2.0}))
+        pair.add(4 + i % 3, AllowedTokensSpec(tokens), BannedTokensSpec(tokens[:50]))
+        pair.choose(pair.step(random_logits(rng, 8, VOCABULARY, torch.float32)))
+    assert tables.generation > 1
+
+
+def test_state_that_means_something_else_after_a_move(device: torch.device) -> None:
+    pair = Pair(device)
+    for spec in (BannedTokensSpec((1,)), AllowedTokensSpec(tuple(range(VOCABULARY - 5)))):
+        pair.add(0, spec)
+        pair.step(torch.zeros(1, VOCABULARY))
+        assert pair.triton._automata.states.tolist() == [0]
+
+
+def test_uploads_only_what_is_new(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    write = triton_editor._DeviceArray.write
+
+    def watch(self: Any, values: Any, start: int = 0) -> None:
+        sent.append(len(values))
+        write(self, values, start)
+
+    monkeypatch.setattr(triton_editor._DeviceArray, "write", watch)
+    pair = Pair(device, 50)
+
+    def uploads() -> list[int]:
+        sent.clear()
+        pair.choose(pair.step(torch.zeros(4, 50)))
+        return sorted(sent)
+
+    pair.add(0, ForcedTokenSequenceSpec((5, 6, 7)))
+    pair.add(1, BannedTokensSpec((1, 2, 3)))
+    uploads()
+    assert uploads() == [2]  # the states
+    assert uploads() == [2]
+    uploads()
+    assert uploads() == []  # the sequence is over: nothing changes from here on
+    pair.add(2, AllowedTokensSpec((8, 9)))
+    # a state's edit and argument, a set's two ends, two tokens and values; rows, starts, states
+    assert uploads() == [1, 1, 2, 2, 2, 3, 3, 4]
+    pair.remove(0)
+    assert uploads() == [2, 2, 3]  # rows, states, starts
+    assert uploads() == []
+
+
+def test_realizer_chooses_the_editor(device: torch.device) -> None:
+    realizer = Realizer(50)
+    realizer.add(0, compile_specs([BannedTokensSpec((1,))]), [], [])
+    logits = torch.zeros(1, 50, device=device)
+    realizer.apply(logits)
+    expected = triton_editor.TritonEditor if device.type == "cuda" else TorchEditor
+    assert isinstance(realizer._editor, expected)
+    assert logits[0, 1] < -1e8
+
+
+@pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
+def test_compiles(target: tuple[str, Any, int], dtype: str) -> None:
+    """For GPUs that this machine need not have."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    scalars = {"logits_stride": "i32", "columns": "i32", "highest": "fp32"}
+    pointers = {"logits_ptr": dtype, "edit_ptr": "i8", "set_values_ptr": "fp32"}
+    pointers |= dict.fromkeys(("progress_ptr", "overruled_ptr"), "i64")
+    sizes = {"block_size": triton_editor.BLOCK_SIZE, "chunk_size": triton_editor.CHUNK_SIZE}
+    kernel = triton_editor._edit_kernel
+    signature = {
+        name: "constexpr" if name in sizes else scalars.get(name) or f"*{pointers.get(name, 'i32')}"
+        for name in kernel.arg_names
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=sizes)
+    options = {"num_warps": triton_editor.WARPS}
+    assert triton.compile(source, target=GPUTarget(*target), options=options).kernel
