@@ -203,7 +203,7 @@ class Engine(RuleBasedStateMachine):
     @rule(
         seed=seeds,
         layout=st.sampled_from(LAYOUTS),
-        how_many=st.lists(st.sampled_from([1, 1, 1, 0, 3]), min_size=1, max_size=4),
+        how_many=st.lists(st.sampled_from([1, 1, 1, 0, 2, 3]), min_size=1, max_size=4),
         obeys=st.booleans(),
     )
     def step(self, seed: int, layout: str, how_many: list[int], obeys: bool) -> None:
@@ -365,6 +365,16 @@ def test_tables_that_are_full_are_built_anew_and_states_stay() -> None:
         for request, logits in zip(requests, after, strict=True):
             request.output.append(int(logits.argmax()))
     assert realizer._automata.tables.generation > 1
+
+
+def test_new_tables_may_number_new_lists_like_old_ones() -> None:
+    vocabulary = 6000
+    realizer = Realizer(vocabulary)
+    for first in (0, 3000):  # either fills the room that there is at first
+        request = Request([BannedTokensSpec(tuple(range(first, first + 3000)))])
+        request.add_to(realizer, 0)
+        apply(realizer, [request], columns=vocabulary)
+    assert realizer._automata.tables.generation == 1
 
 
 def test_programs_that_are_shared_are_in_the_tables_once() -> None:
