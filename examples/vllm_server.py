@@ -45,8 +45,9 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 class VllmServer:
     """A server on a free loopback port, in a process session of its own.
 
-    It ends with the ``with`` block, with this Python process at the latest. On Linux that holds
-    even when this process is killed, or the thread that started the server ends.
+    It ends with the ``with`` block, with this Python process at the latest. When this process is
+    killed, or the thread that started the server ends, then Linux ends a server that answers
+    already; one whose engine is just starting may be left.
 
     Attributes:
         model: folder of the checkpoint; its name is the served model's name, ``model_name``.
@@ -207,10 +208,13 @@ class VllmServer:
 
 
 def _end_with_parent() -> None:
-    """In the new process: be killed with the parent. A starting engine does not heed SIGTERM."""
+    """In the new process: ask for SIGTERM when the parent is gone, killed for example.
+
+    Not SIGKILL: it would end the server alone, and leave its engine behind.
+    """
     if _prctl is not None:
         pr_set_pdeathsig = 1
-        _prctl(pr_set_pdeathsig, signal.SIGKILL)
+        _prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _free_port() -> int:
