@@ -1,0 +1,595 @@
+"""Every kind in one batch on the real engine, each output held to what its specs mean.
+
+The checkers know the specs' fields and nothing of how they are realized. The same batch without
+specs is run first: it says what the model would have said, so that there is something to forbid,
+and what the neighbours without specs have to say again.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from logitport.adapters.core import BAN_BIAS, Automaton, AutomatonBuilder, HistoryRule, plugins
+from logitport.adapters.vllm import attach
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+
+from .in_process import FLAG, Engine, engine, params
+
+pytestmark = pytest.mark.engine
+
+LENGTH = 48  # of every output, so that the batch stays the same
+Tokens = list[int]
+
+# --- what the specs mean ---
+
+
+def obeys(spec: LogitsProcessorSpec, prompt: Tokens, output: Tokens) -> bool:
+    """Whether an output is one that the spec lets through."""
+    match spec:
+        case ForcedTokenSequenceSpec():
+            return _is_forced(spec.token_ids, spec.eos_token_id, output)
+        case ForcedEndSpec():
+            return _is_forced(spec.token_ids, spec.eos_token_id, output[spec.after :])
+        case AllowedTokensSpec():
+            return set(output) <= set(spec.token_ids)
+        case BannedTokensSpec():
+            return set(output).isdisjoint(spec.token_ids)
+        case BannedSequencesSpec():
+            return not any(_holds(output, sequence) for sequence in spec.sequences)
+        case LogitBiasSpec():  # far beyond what a model's logits differ by
+            wanted = {token for token, bias in spec.bias.items() if bias >= 1000}
+            unwanted = {token for token, bias in spec.bias.items() if bias <= -1000}
+            return set(output).isdisjoint(unwanted) and (not wanted or set(output) <= wanted)
+        case PromptBiasSpec():
+            present = set(prompt) - set(spec.excluded_token_ids)
+            return set(output) <= present if spec.bias > 0 else set(output).isdisjoint(present)
+        case MinTokensSpec():
+            return set(output[: spec.n]).isdisjoint(spec.stop_token_ids)
+        case ChoiceSpec():
+            return any(_is_forced(choice, spec.eos_token_id, output) for choice in spec.choices)
+        case TriggerSpec():
+            return _is_triggered(spec, output)
+        case NoRepeatNgramSpec():
+            return _repeats_nothing(spec, prompt, output)
+        case ThinkingBudgetSpec():
+            return all(_is_within_budget(spec, *block) for block in _blocks(spec, prompt, output))
+        case _:
+            raise AssertionError(f"no checker for {spec.kind}")
+
+
+def _is_forced(token_ids: Sequence[int], eos: int | None, output: Tokens) -> bool:
+    n = len(token_ids)
+    return output[:n] == [*token_ids] and (eos is None or set(output[n:]) <= {eos})
+
+
+def _holds(tokens: Tokens, sequence: Sequence[int]) -> bool:
+    n = len(sequence)
+    return any(tokens[i : i + n] == [*sequence] for i in range(len(tokens) - n + 1))
+
+
+def _is_triggered(spec: TriggerSpec, output: Tokens) -> bool:
+    fired = start = i = 0  # the trigger is looked for from `start` on
+    trigger, phrase = [*spec.trigger_token_ids], [*spec.token_ids]
+    while i < len(output) and fired != spec.times:
+        i += 1
+        if output[start:i][-len(trigger) :] == trigger:
+            said = output[i : i + len(phrase)]
+            if said != phrase[: len(said)]:
+                return False
+            fired += 1
+            start = i = i + len(phrase)
+    return fired > 0
+
+
+def _repeats_nothing(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) -> bool:
+    tokens, n = prompt + output, spec.n
+    for i in range(len(prompt), len(tokens)):
+        window = tokens[:i][-(spec.window or len(tokens)) :]
+        repeats = _holds(window, tokens[i - n + 1 : i + 1])
+        if repeats and tokens[i] not in spec.allowed_token_ids:
+            return False
+    return True
+
+
+def _blocks(
+    spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens
+) -> Iterator[tuple[Tokens, int, bool]]:
+    """Each thinking block: what is in it, how much of that the prompt has, whether it is closed."""
+    start, end, tokens = [*spec.start_token_ids], [*spec.end_token_ids], prompt + output
+    opened, looked_from = None, 0
+    for i in range(1, len(tokens) + 1):
+        tail = tokens[looked_from:i]
+        if opened is None and tail[-len(start) :] == start:
+            opened = looked_from = i
+        elif opened is not None and tail[-len(end) :] == end:
+            yield tokens[opened : i - len(end)], max(0, len(prompt) - opened), True
+            opened, looked_from = None, i
+    if opened is not None:
+        yield tokens[opened:], max(0, len(prompt) - opened), False
+
+
+def _is_within_budget(
+    spec: ThinkingBudgetSpec, content: Tokens, in_prompt: int, is_closed: bool
+) -> bool:
+    budget = max(spec.budget, in_prompt)  # what the prompt has said is said
+    after, message = content[budget:], [*spec.message_token_ids]
+    if is_closed:
+        return len(content) < budget or after == message
+    return after == [*message, *spec.end_token_ids][: len(after)]
+
+
+# --- plugins, as a server's owner writes and installs them ---
+
+
+def alternate(params: Mapping[str, Any]) -> Automaton:
+    """The tokens of ``params`` by turns."""
+    builder, turns = AutomatonBuilder(), params["token_ids"]
+    for i, token in enumerate(turns):
+        builder.force(token)
+        builder.otherwise(i, (i + 1) % len(turns))
+    return builder.build()
+
+
+class NotTwice(HistoryRule):
+    """No token twice."""
+
+    def __init__(self, params: Mapping[str, Any]):
+        pass
+
+    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
+        return dict.fromkeys(output_ids, BAN_BIAS)
+
+
+def ascending(params: Mapping[str, Any]) -> Callable[..., None]:
+    """Each token's id is higher than that of the one before, by at most ``params["step"]``."""
+
+    def process(output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        last = output_ids[-1] if output_ids else 0
+        logits[: last + 1] = -torch.inf
+        logits[last + 1 + params["step"] :] = -torch.inf
+
+    return process
+
+
+def fails_after(params: Mapping[str, Any]) -> Callable[..., None]:
+    def process(prompt_ids: Sequence[int], output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        if len(output_ids) == params["tokens"]:
+            raise RuntimeError("this plugin has had enough")
+
+    return process
+
+
+class BeyondVocabulary(HistoryRule):
+    def __init__(self, params: Mapping[str, Any]):
+        pass
+
+    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
+        return {1 << 20: 1.0}
+
+
+def refuses(params: Mapping[str, Any]) -> Any:
+    raise ValueError(f"what is {next(iter(params))}?")
+
+
+PLUGINS = {
+    "alternate": alternate,
+    "not-twice": NotTwice,
+    "ascending": ascending,
+    "fails-after": fails_after,
+    "beyond-vocabulary": BeyondVocabulary,
+    "refuses": refuses,
+}
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine on a server where a package has installed the plugins."""
+    folder = tmp_path_factory.mktemp("site")
+    info = folder / "logitport_test_plugins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: p\nVersion: 1.0\n")
+    entries = [f"{name} = {__name__}:{made.__name__}" for name, made in PLUGINS.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{plugins.GROUP}]", *entries]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(folder)
+        plugins._plugins.cache_clear()
+        # Blocks of a prefix cache would let a second run skip what the first had to compute.
+        arguments = {"max_num_seqs": 64, "enable_prefix_caching": False, "logits_processors": FLAG}
+        with engine(model, **arguments) as running:
+            yield running
+    plugins._plugins.cache_clear()
+
+
+# --- one batch of all kinds ---
+
+
+@dataclass
+class Free:
+    """What the model says by itself.
+
+    Attributes:
+        prompt: token ids.
+        output: token ids.
+        tokenizer: the model's.
+    """
+
+    prompt: Tokens
+    output: Tokens
+    tokenizer: Any
+
+    @property
+    def eos(self) -> int:
+        return self.tokenizer.eos_token_id
+
+    @property
+    def favourites(self) -> Tokens:
+        """The output's tokens, those that it has most often first."""
+        return [token for token, _ in Counter(self.output).most_common()]
+
+    def ids(self, text: str) -> Tokens:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+STORY = "Once upon a time, there was"
+ECHO = "one two three one two three one two three one two three one two"
+THINKING = "Question: what is six times seven?\n<think>"
+
+Specs = Callable[[Free], LogitsProcessorSpec | list[LogitsProcessorSpec]]
+
+
+def thinking(free: Free, budget: int, **fields: Any) -> ThinkingBudgetSpec:
+    return ThinkingBudgetSpec.from_text(budget, free.tokenizer, **fields)
+
+
+def says(free: Free, *texts: str) -> ForcedTokenSequenceSpec:
+    """Texts that are tokenized apart, and then the model goes on."""
+    return ForcedTokenSequenceSpec([token for text in texts for token in free.ids(text)])
+
+
+def closes(output: Tokens, free: Free, more: int, *texts: str, tag: str = "</think>") -> bool:
+    """Whether the end tag comes ``more`` tokens after these texts."""
+    before = len(says(free, *texts).token_ids) + more
+    message, end = tag.removesuffix("</think>"), free.ids("</think>")
+    closing = [*(free.ids(message) if message else []), *end]
+    return output[before : before + len(closing)] == closing
+
+
+class TwoArguments:
+    """Odd and even token ids by turns, in place."""
+
+    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        odd = len(output_ids) % 2
+        logits[odd::2] = -torch.inf  # an odd id first
+
+
+class ThreeArguments:
+    """The prompt's tokens alone, in a new tensor."""
+
+    def __call__(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: torch.Tensor
+    ) -> torch.Tensor:
+        only = torch.full_like(logits, -torch.inf)
+        only[prompt_ids] = logits[prompt_ids]
+        return only
+
+
+@dataclass
+class Request:
+    """A request of the batch.
+
+    Attributes:
+        prompt: text.
+        specs: made from what the model would have said; ``None`` for a neighbour.
+        also: (output, free) -> whether what the checkers cannot know is so.
+    """
+
+    prompt: str
+    specs: Specs | None = None
+    also: Callable[[Tokens, Free], bool] = lambda output, free: True
+
+
+REQUESTS: dict[str, Request] = {
+    "forced sequence": Request(
+        STORY, lambda free: ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer)
+    ),
+    "forced sequence, then free": Request(
+        STORY,
+        lambda free: says(free, " nothing at all, but"),
+        lambda output, free: len(set(output)) > 10,
+    ),
+    "allowed tokens": Request(STORY, lambda free: AllowedTokensSpec(free.favourites[1:8])),
+    "banned tokens": Request(STORY, lambda free: BannedTokensSpec(free.favourites[:8])),
+    "banned sequences": Request(
+        STORY,
+        lambda free: BannedSequencesSpec(
+            [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
+        ),
+    ),
+    "logit bias": Request(
+        STORY,
+        lambda free: LogitBiasSpec(
+            dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
+        ),
+        lambda output, free: len(set(output)) > 1,
+    ),
+    "logit bias away": Request(
+        STORY, lambda free: LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
+    ),
+    "min tokens": Request(
+        STORY,
+        lambda free: MinTokensSpec(20, free.favourites[:12]),
+        lambda output, free: not set(output[20:]).isdisjoint(free.favourites[:12]),
+    ),
+    "forced end": Request(
+        STORY,
+        lambda free: ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
+        lambda output, free: output[:17] == free.output[:17],
+    ),
+    "forced end, then free": Request(
+        STORY,
+        lambda free: ForcedEndSpec(9, free.ids(" But then")),
+        lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
+    ),
+    "choice": Request(
+        "Do you like tea?",
+        lambda free: ChoiceSpec.from_text(
+            [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
+        ),
+    ),
+    "trigger": Request(
+        STORY,
+        lambda free: TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
+    ),
+    "trigger of two tokens, always": Request(
+        STORY,
+        lambda free: TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
+    ),
+    "trigger whose phrase sets it off": Request(
+        STORY,
+        lambda free: TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
+    ),
+    "no repeated bigram": Request(ECHO, lambda free: NoRepeatNgramSpec(2)),
+    "no repeated token in a window": Request(
+        STORY, lambda free: NoRepeatNgramSpec(1, 20, free.ids(","))
+    ),
+    "from the prompt": Request(STORY, lambda free: PromptBiasSpec(1000.0, free.prompt[:2])),
+    "away from the prompt": Request(ECHO, lambda free: PromptBiasSpec(-1000.0)),
+    "block opened by the prompt": Request(
+        THINKING,
+        lambda free: thinking(free, 12),
+        lambda output, free: (
+            output[:12] == free.output[:12] and output[12:15] == free.ids("</think>")
+        ),
+    ),
+    "block that the prompt has overdrawn": Request(
+        THINKING + " Let me see. That is a hard one, indeed",
+        lambda free: thinking(free, 5, message=" Enough."),
+        lambda output, free: output[:5] == free.ids(" Enough.") + free.ids("</think>"),
+    ),
+    "block opened by the model": Request(
+        STORY,
+        lambda free: [says(free, " Hm.", "<think>"), thinking(free, 10, message="\n")],
+        lambda output, free: closes(output, free, 10, " Hm.", "<think>", tag="\n</think>"),
+    ),
+    "block that ends in time": Request(
+        STORY,
+        lambda free: [says(free, "<think>", " Easy.", "</think>", " It"), thinking(free, 10)],
+        lambda output, free: output.count(free.ids("</think>")[0]) == 1,
+    ),
+    "end tag begun as the budget runs out": Request(
+        STORY,
+        lambda free: [says(free, "<think>", " Well now", "</"), thinking(free, 3, message="!")],
+        lambda output, free: closes(output, free, 0, "<think>", " Well now"),
+    ),
+    "second block": Request(
+        STORY,
+        lambda free: [
+            says(free, "<think>", " Easy.", "</think>", " Or not?", "<think>"),
+            thinking(free, 7),
+        ],
+        lambda output, free: closes(
+            output, free, 7, "<think>", " Easy.", "</think>", " Or not?", "<think>"
+        ),
+    ),
+    "plugin, automaton": Request(
+        STORY,
+        lambda free: PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
+        lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
+    ),
+    "plugin, history rule": Request(
+        ECHO,
+        lambda free: PluginSpec("not-twice"),
+        lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
+    ),
+    "plugin, callable": Request(
+        STORY,
+        lambda free: PluginSpec("ascending", {"step": 500}),
+        lambda output, free: all(
+            0 < b - a <= 500 for a, b in zip([0, *output], output, strict=False)
+        ),
+    ),
+    "live callable of two arguments": Request(
+        STORY,
+        lambda free: PythonProcessorSpec(TwoArguments),
+        lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
+    ),
+    "live callable of three arguments": Request(
+        STORY,
+        lambda free: PythonProcessorSpec(ThreeArguments),
+        lambda output, free: set(output) <= set(free.prompt),
+    ),
+    "several": Request(
+        STORY,
+        lambda free: [
+            ForcedEndSpec(30, free.ids(" Good night")),
+            BannedTokensSpec(free.favourites[:5]),
+            MinTokensSpec(25, free.favourites[5:12]),
+            LogitBiasSpec({free.favourites[12]: -1000.0}),
+            NoRepeatNgramSpec(2, 30),
+        ],
+    ),
+} | {f"neighbour {i}": Request(f"Tell me about the number {i}.") for i in range(8)}
+
+
+def test_all_kinds_in_one_batch(running: Engine, tokenizer: Any):
+    requests = list(REQUESTS.values())
+    sampling = [
+        params(temperature=1.0, seed=i, max_tokens=LENGTH, ignore_eos=True)
+        for i in range(len(requests))
+    ]
+    prompts = [request.prompt for request in requests]
+    plain = running.generate(prompts, sampling)
+    shapes = [list(step.values()) for step in running.steps]
+    running.steps.clear()
+    frees = [
+        Free(tokenizer.encode(prompt), list(output.token_ids), tokenizer)
+        for prompt, output in zip(prompts, plain, strict=True)
+    ]
+    specs = [
+        _listed(request.specs(free)) if request.specs else []
+        for request, free in zip(requests, frees, strict=True)
+    ]
+    with_specs = [
+        attach(copy.copy(params), of_one) for params, of_one in zip(sampling, specs, strict=True)
+    ]
+
+    outputs = running.generate(prompts, with_specs)
+
+    assert [list(step.values()) for step in running.steps] == shapes
+    assert max(map(len, shapes)) == len(requests) >= 24
+    kinds = {type(spec) for of_one in specs for spec in of_one}
+    assert kinds == set(LogitsProcessorSpec.__subclasses__())
+    for name, free, of_one, output in zip(REQUESTS, frees, specs, outputs, strict=True):
+        said = list(output.token_ids)
+        if not of_one:
+            assert said == free.output, name
+            continue
+        checked = [
+            spec for spec in of_one if not isinstance(spec, PluginSpec | PythonProcessorSpec)
+        ]
+        text = f"{name}: {output.text!r}"
+        assert all(obeys(spec, free.prompt, said) for spec in checked), text
+        assert REQUESTS[name].also(said, free), text
+        # By itself the model would not have done it.
+        obeyed = all(obeys(spec, free.prompt, free.output) for spec in checked)
+        assert not (obeyed and REQUESTS[name].also(free.output, free)), name
+    (processor,) = (processor for processor in running.processors if processor._acts)
+    assert processor._realizer.failed_requests == 0
+
+
+def _listed(specs: LogitsProcessorSpec | list[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+    return specs if isinstance(specs, list) else [specs]
+
+
+# --- what fails ends its own request ---
+
+
+def raises_at_once() -> Any:
+    raise RuntimeError("no processor today")
+
+
+class WrongShape:
+    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        logits.fill_(0.0)  # nobody sees this
+        return logits[:-1]
+
+
+class WrongType:
+    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> Any:
+        return logits.tolist()
+
+
+class RaisesInTheMidst:
+    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        logits.fill_(0.0)
+        raise RuntimeError("changed its mind")
+
+
+class WrongArguments:
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+
+FAILING: dict[str, tuple[LogitsProcessorSpec, int]] = {
+    "factory raises": (PythonProcessorSpec(raises_at_once), 0),
+    "not a callable": (PythonProcessorSpec(lambda: None), 0),
+    "wrong arguments": (PythonProcessorSpec(WrongArguments), 0),
+    "wrong shape": (PythonProcessorSpec(WrongShape), 0),
+    "wrong type": (PythonProcessorSpec(WrongType), 0),
+    "callable raises": (PythonProcessorSpec(RaisesInTheMidst), 0),
+    "plugin raises": (PluginSpec("fails-after", {"tokens": 0}), 0),
+    "plugin raises later": (PluginSpec("fails-after", {"tokens": 5}), 5),
+    "plugin's token ids": (PluginSpec("beyond-vocabulary"), 0),
+}
+
+
+def test_what_fails_ends_its_own_request(running: Engine, tokenizer: Any):
+    forced = ForcedTokenSequenceSpec.from_text(" nothing at all.", tokenizer)
+    banned = BannedTokensSpec.from_words([",", "."], tokenizer)
+    others: list[LogitsProcessorSpec | None] = [None, forced, None, banned, None, None]
+    others += [PluginSpec("not-twice"), PythonProcessorSpec(TwoArguments)]
+    prompts = [STORY] * (len(FAILING) + len(others))
+    sampling = {"temperature": 1.0, "max_tokens": 16}
+
+    def rest() -> list[Any]:
+        return [params(spec, **sampling, seed=i, ignore_eos=True) for i, spec in enumerate(others)]
+
+    # The failing ones' places are held by requests that end at the same steps.
+    places = [params(max_tokens=tokens + 1, ignore_eos=True) for _, tokens in FAILING.values()]
+    expected = running.generate(prompts, [*places, *rest()])
+    (processor,) = (processor for processor in running.processors if processor._acts)
+    failed_before = processor._realizer.failed_requests
+
+    failing = [params(spec, **sampling, seed=7) for spec, _ in FAILING.values()]
+    outputs = running.generate(prompts, [*failing, *rest()])
+
+    assert processor._realizer.failed_requests == failed_before + len(FAILING)
+    for (name, (_, tokens)), output in zip(FAILING.items(), outputs, strict=False):
+        assert output.finish_reason == "stop", name
+        assert len(output.token_ids) == tokens + 1, name
+        assert output.token_ids[-1] == tokenizer.eos_token_id, name
+    for mine, free in zip(outputs[len(FAILING) :], expected[len(FAILING) :], strict=True):
+        assert mine.token_ids == free.token_ids
+        assert len(mine.token_ids) == 16
+
+    (output,) = running.generate([STORY], [params(forced, max_tokens=20)])
+    assert output.text == " nothing at all."
+    assert len(processor._realizer) <= 1  # vLLM reports with the next step that one has left
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (PluginSpec("refuses", {"this": 1}), r"refuses its parameters: what is this\?"),
+        (PluginSpec("unknown"), "No plugin 'unknown' is installed .* alternate, ascending"),
+    ],
+    ids=["refused", "unknown"],
+)
+def test_plugin_refused_at_admission(running: Engine, spec: PluginSpec, message: str):
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError, match=message):
+        running.generate([STORY], [params(spec)])
+    (output,) = running.generate([STORY], [params(max_tokens=3)])
+    assert len(output.token_ids) == 3
