@@ -17,7 +17,7 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
     Each block has a budget of its own. A budget of 0 closes a block as soon as it is open.
 
     Like vLLM's ``thinking_token_budget`` and SGLang's ``ThinkingBudgetLogitProcessor``, whose
-    message is a newline, and which looks at the first block alone.
+    message is a newline, and which counts anew from a start tag inside a block.
 
     Args:
         budget: 0 to ``MAX_COUNT`` tokens.

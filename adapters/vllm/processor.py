@@ -172,7 +172,7 @@ def _admitted(payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
     """
     if isinstance(payload, str):
         return _admitted_text(payload, vocab_size)
-    decoded = payload if isinstance(payload, LivePayload) else decode(payload)
+    decoded = payload if isinstance(payload, Payload) else decode(payload)
     if vocab_size is not None:
         decoded.check_vocabulary(vocab_size)
     return decoded, compile_specs(decoded.specs)
