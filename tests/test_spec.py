@@ -164,7 +164,9 @@ def test_python_processor_never_travels():
     with pytest.raises(SpecError) as error:
         encode([ForcedTokenSequenceSpec((1,)), PythonProcessorSpec(dict)])
     message, path = raised(error)
-    assert message.startswith("PythonProcessorSpec cannot be serialized: it holds factory=<class 'd")
+    assert message.startswith(
+        "PythonProcessorSpec cannot be serialized: it holds factory=<class 'd"
+    )
     assert path == "$.specs[1]"
 
 
