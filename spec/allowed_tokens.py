@@ -9,9 +9,8 @@ from .text import LeadingSpace, Tokenizer, word_forms
 class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     """Every output token is one of ``token_ids``.
 
-    The logits of all others become ``-inf``, at every step. EOS is a token like any other: leave
-    it out, and the reply goes on until it is cut off. Several specs of this kind on a request
-    allow what all of them do.
+    No other is ever chosen. EOS is a token like any other: leave it out, and the reply goes on
+    until it is cut off. Several specs of this kind on a request allow what all of them do.
 
     Like vLLM's ``allowed_token_ids``, and transformers' ``PrefixConstrainedLogitsProcessor`` with
     the same list at every step.

@@ -9,9 +9,9 @@ from .text import LeadingSpace, Tokenizer, minimal_word_forms
 class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequences"):
     """The output never contains one of ``sequences``.
 
-    When the last output tokens are all but the last of a sequence, the logit of that last token
-    becomes ``-inf``; a sequence of one token is banned at every step. Only output tokens are
-    matched: a sequence that the prompt begins is not completed by the output.
+    When the last output tokens are all but the last of a sequence, that last token is banned; a
+    sequence of one token is banned at every step. Only output tokens are matched: a sequence that
+    the prompt begins is not completed by the output.
 
     Like vLLM's ``bad_words``, and transformers' ``NoBadWordsLogitsProcessor``, which matches the
     prompt as well.

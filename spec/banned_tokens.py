@@ -9,7 +9,7 @@ from .text import LeadingSpace, Tokenizer, one_token_words
 class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
     """No output token is one of ``token_ids``.
 
-    Their logits become ``-inf``, at every step.
+    They are never chosen, at any step, unless nothing else is left.
 
     Like SGLang's ``DisallowedTokensLogitsProcessor`` and transformers'
     ``SuppressTokensLogitsProcessor``.

@@ -9,8 +9,8 @@ from .text import Tokenizer, eos_token_id_of
 class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     """None of ``stop_token_ids`` before ``n`` tokens are out.
 
-    Their logits become ``-inf`` for output tokens 0 to ``n - 1``. Stop texts, which engines look
-    for in the decoded text, are not held back.
+    They are banned for output tokens 0 to ``n - 1``. Stop texts, which engines look for in the
+    decoded text, are not held back.
 
     Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which know
     the stop tokens by themselves.
