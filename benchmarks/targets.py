@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -93,9 +94,12 @@ def engine_target(way: Throughput) -> Target:
     )
 
 
-def _ratio(
-    times: dict[str, StepTimes], over: str, under: str | Sequence[str] = OURS
-) -> dict[str, float]:
+class _Measures(TypedDict):
+    warm: float
+    cold: float
+
+
+def _ratio(times: dict[str, StepTimes], over: str, under: str | Sequence[str] = OURS) -> _Measures:
     """Warm and cold ratio of one contender's time to another's, or to the sum of others'."""
     names = [under] if isinstance(under, str) else under
     return {
