@@ -1,0 +1,104 @@
+"""Ours, as vLLM's V1 runner drives it, and the parts of a step alone."""
+
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from logitport.adapters.core import Realizer, compile_specs
+from logitport.adapters.core.automaton import Edit
+from logitport.adapters.core.realizer import _editor as make_editor
+from logitport.adapters.core.slots import ROW
+from logitport.adapters.vllm import KEY, LogitportProcessor
+from logitport.spec import encode
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+
+from .workload import History, Step, Workload
+
+# Requests that carry the same share its program, here as in an engine.
+_program = lru_cache(maxsize=None)(lambda spec: compile_specs([spec]))
+_text = lru_cache(maxsize=None)(encode)
+
+
+def batch_update(workload: Workload, history: History, extra_args: list[Any]) -> BatchUpdate:
+    """All requests of a batch, as new ones."""
+    added = [
+        (row, SamplingParams(extra_args=extra), workload.prompts[row], history.outputs[row])
+        for row, extra in enumerate(extra_args)
+    ]
+    return BatchUpdate(len(added), removed=[], added=added, moved=[])
+
+
+def make_processor(vocab_size: int) -> LogitportProcessor:
+    """The processor of an engine that is not there."""
+    config: Any = SimpleNamespace(
+        model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
+        kv_transfer_config=None,
+        use_v2_model_runner=False,
+    )
+    return LogitportProcessor(config, torch.get_default_device(), is_pin_memory=False)
+
+
+def begin(workload: Workload, history: History) -> Step:
+    """What vLLM calls at each step: ``update_state``, then ``apply``."""
+    processor = make_processor(workload.vocab_size)
+    extra = [None if spec is None else {KEY: _text(spec)} for spec in workload.specs]
+    processor.update_state(batch_update(workload, history, extra))
+
+    def step(logits: torch.Tensor) -> None:
+        processor.update_state(None)
+        processor.apply(logits)
+
+    return step
+
+
+class Parts:
+    """A step of ours, cut in two: what the host does, and the edit of the logits."""
+
+    def __init__(self, workload: Workload, history: History) -> None:
+        realizer = Realizer(workload.vocab_size)
+        for row in workload.active:
+            program = _program(workload.specs[row])  # pyright: ignore[reportArgumentType]
+            realizer.add(row, program, workload.prompts[row], history.outputs[row], None)
+        self._automata = realizer._automata
+        self._device = torch.get_default_device()
+        self._editor = make_editor(self._automata, self._device)
+
+    def advance(self) -> None:
+        """Bring states and plan up to date, as ``Realizer.apply`` does."""
+        if self._automata.advance({}) or self._automata.changed:
+            self._editor.update()
+
+    def edit(self, logits: torch.Tensor) -> None:
+        """Edit the logits."""
+        self._editor.apply(logits)
+
+    def cells(self, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows, and tokens or token sets, of the automata that are in such a state."""
+        automata = self._automata
+        acting = automata.tables.edit[automata.states] == edit
+        rows = automata.values[ROW, : len(automata)][acting]
+        arguments = automata.tables.argument[automata.states[acting]]
+        return (
+            torch.as_tensor(rows, device=self._device),
+            torch.as_tensor(arguments.astype(np.int64), device=self._device),
+        )
+
+
+def begin_host(workload: Workload, history: History) -> Step:
+    """The host's part of a step."""
+    parts = Parts(workload, history)
+    return lambda logits: parts.advance()
+
+
+class EditAlone:
+    """The other part: the host's is done before, and not timed."""
+
+    def __init__(self, workload: Workload, history: History) -> None:
+        parts = Parts(workload, history)
+        self.advance, self._edit = parts.advance, parts.edit
+
+    def __call__(self, logits: torch.Tensor) -> None:
+        self._edit(logits)
