@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from .automaton import CARRY, NO_TIMER, Automaton, Edit, Ints, UnknownTokenError
+from .automaton import CARRY, Automaton, Edit, Ints, UnknownTokenError
 from .slots import FOLDED, Failures, Handle, Request, Slots
 from .tables import Tables
 
-BASE, STATE, TIMER, RANK = 2, 3, 4, 5
+BASE, STATE, TIMER, RANK, MOVES = 2, 3, 4, 5, 6
 """Columns: where the automaton starts in the tables; its state there; its timer; its place among
-those of its request."""
+those of its request; whether it has more than one state."""
 
 
 class Automata(Slots):
@@ -22,7 +22,7 @@ class Automata(Slots):
     """
 
     def __init__(self) -> None:
-        super().__init__(columns=6)
+        super().__init__(columns=7)
         self.tables = Tables()
 
     @property
@@ -47,6 +47,7 @@ class Automata(Slots):
             base + state,
             timer,
             len(request.handles) - 1,
+            automaton.states > 1,
         )
 
     def _rebuild_tables(self) -> int:
@@ -68,15 +69,14 @@ class Automata(Slots):
             Whether a state may have changed.
         """
         grown = self.grown()
+        if (grown == 1).all():
+            return self._step(None, failed)
         if not grown.any():
             return False
-        if (grown == 1).all():
-            self._step(None, failed)
-        else:
-            for slot in np.flatnonzero((grown < 0) | (grown > 1)).tolist():
-                self._fold_again(self.handles[slot], failed)
-            if len(by_one := np.flatnonzero(grown == 1)):
-                self._step(by_one, failed)
+        for slot in np.flatnonzero((grown < 0) | (grown > 1)).tolist():
+            self._fold_again(self.handles[slot], failed)
+        if len(by_one := np.flatnonzero(grown == 1)):
+            self._step(by_one, failed)
         return True
 
     def _fold_again(self, handle: Handle, failed: Failures) -> None:
@@ -91,58 +91,60 @@ class Automata(Slots):
         self.values[TIMER, handle.slot] = timer
         self.values[FOLDED, handle.slot] = len(request.output_ids)
 
-    def _step(self, slots: Ints | None, failed: Failures) -> None:
-        """Take the newest output id of some slots, or of all of them."""
+    def _step(self, slots: Ints | None, failed: Failures) -> bool:
+        """Take the newest output id of some slots, or of all; whether any state changed."""
         tables = self.tables
         at = slice(len(self)) if slots is None else slots
         states = self.values[STATE, at]
-        following = tables.otherwise[states].astype(np.int64)
+        following = tables.otherwise[states]
         looks = tables.looks[states]
         if looks.any():
             which = np.flatnonzero(looks)
             slot_numbers = (which if slots is None else slots[which]).tolist()
             outputs = self.outputs
             tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
-            found = self._look_up(states[which], tokens)
-            for i in np.flatnonzero(found < 0):
-                failed[self.handles[slot_numbers[i]].request] = UnknownTokenError()
-            following[which] = np.maximum(found, 0)
+            if (tokens < 0).any():
+                self._guess(states[which], tokens, slot_numbers, failed)
+            following[which] = self._look_up(states[which], tokens)
         self.values[FOLDED, at] += 1
         if tables.has_timers:
-            timers = self.values[TIMER, at]
-            following, timers = self._settle(following, self._enter(following, timers))
+            timers = self._enter(following, self.values[TIMER, at])
+            if not timers.all():
+                self._settle(following, timers)
             self.values[TIMER, at] = timers
+        if np.array_equal(following, states):
+            return False
         self.values[STATE, at] = following
+        return True
+
+    def _guess(self, states: Ints, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
+        """Replace tokens that are not known by those that were forced."""
+        unknown = tokens < 0
+        forced = self.tables.edit[states] == Edit.FORCE
+        tokens[unknown] = np.where(forced, self.tables.argument[states], 0)[unknown]
+        for i in np.flatnonzero(unknown & ~forced):
+            failed[self.handles[slot_numbers[i]].request] = UnknownTokenError()
 
     def _look_up(self, states: Ints, tokens: Ints) -> Ints:
-        """The next states, ``[k]``; -1 where the token decides and is not known."""
-        tables, keys = self.tables, self.tables.edges
-        is_forced = tables.edit[states] == Edit.FORCE
-        tokens = np.where((tokens < 0) & is_forced, tables.argument[states], tokens)
-        following = np.full(len(states), -1, np.int64)
-        pending = np.flatnonzero(tokens >= 0)
-        while len(pending):
-            wanted = states[pending] << 32 | tokens[pending]
-            index = np.minimum(keys.searchsorted(wanted), max(len(keys) - 1, 0))
-            hit = keys[index] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
-            following[pending[hit]] = tables.targets[index[hit]]
-            pending = pending[~hit]
-            missed = states[pending]
-            consumed = tables.consumes[missed]
-            following[pending[consumed]] = tables.otherwise[missed[consumed]]
-            pending = pending[~consumed]
-            states[pending] = tables.otherwise[missed[~consumed]]
+        """The next states, ``[k]``."""
+        tables = self.tables
+        following, again = states, np.arange(len(states))
+        while len(again):  # once, and then along the failure links
+            at = following[again]
+            wanted = at << 32 | tokens[again]
+            index = tables.keys.searchsorted(wanted)
+            hit = tables.keys[index] == wanted
+            following[again] = np.where(hit, tables.targets[index], tables.otherwise[at])
+            again = again[~(hit | tables.consumes[at])]
         return following
 
     def _enter(self, states: Ints, timers: Ints) -> Ints:
         on_entry = self.tables.timer[states]
-        running = np.where(timers > 0, timers - 1, timers)
-        return np.where(on_entry >= 0, on_entry, np.where(on_entry == CARRY, running, NO_TIMER))
+        return np.where(on_entry == CARRY, np.maximum(timers - 1, 0), on_entry)
 
-    def _settle(self, states: Ints, timers: Ints) -> tuple[Ints, Ints]:
+    def _settle(self, states: Ints, timers: Ints) -> None:
         """Take the time-outs that are due."""
         timeout = self.tables.timeout
         while len(due := np.flatnonzero((timers == 0) & (timeout[states] >= 0))):
             states[due] = timeout[states[due]]
             timers[due] = self._enter(states[due], timers[due])
-        return states, timers

@@ -1,5 +1,6 @@
 """Timed token automata: immutable tables that say, state by state, what the next token may be."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,7 +24,8 @@ CARRY = -1
 """Timer on entry: goes on running, if it runs."""
 CLEAR = -2
 """Timer on entry: none from here on."""
-NO_TIMER = -1
+NO_TIMER = 1 << 40
+"""A timer that never gets to 0."""
 
 UNKNOWN = -1
 """In a history: a token that was sampled but not told yet. Where one was forced, it is that one."""
@@ -101,7 +103,7 @@ class Automaton:
         self, state: int, timer: int, token_ids: Sequence[int], *, chosen: bool
     ) -> tuple[int, int]:
         """Take the tokens one by one where an edge may match, and in whole runs where none can."""
-        tokens = np.array(token_ids, np.int64)
+        tokens = np.frombuffer(array("q", token_ids), np.int64)  # faster than np.array from a list
         edge_tokens = np.unique(self.keys & 0xFFFFFFFF)
         if len(edge_tokens) <= 8:
             matters = tokens < 0
@@ -128,7 +130,7 @@ class Automaton:
             following = self._next(state, None)
             on_entry = int(self.timer[following])
             steps = 1
-            if following == state and (timer == NO_TIMER or on_entry == CLEAR):
+            if following == state and on_entry == CLEAR:
                 steps = length
             elif following == state and on_entry == CARRY:
                 steps = min(length, max(timer, 1)) if chosen else length
@@ -172,7 +174,7 @@ class UnknownTokenError(ValueError):
 def _entered(on_entry: int, timer: int, tokens: int = 1) -> int:
     """The timer after ``tokens`` tokens, the last of which entered a state."""
     if on_entry == CARRY:
-        return max(timer - tokens, 0) if timer > 0 else timer
+        return max(timer - tokens, 0)
     return NO_TIMER if on_entry == CLEAR else on_entry
 
 
@@ -235,10 +237,11 @@ class AutomatonBuilder:
             token_ids: in any order; the first of equal ones counts.
             values: one for all, or one for each.
         """
-        tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
         if isinstance(values, float | int):
+            tokens = np.array(sorted(set(token_ids)), np.int32)
             biases = np.full(len(tokens), values, np.float32)
         else:
+            tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
             biases = np.array(list(values), np.float32)[first]
         self._sets.append((tokens, biases))
         return len(self._sets) - 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .automata import RANK, Automata
+from .automata import MOVES, RANK, STATE, Automata
 from .automaton import BAN_BIAS, Edit, Ints
 from .slots import ROW
 
@@ -65,90 +65,139 @@ class Editor(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Allowed:
+    """Rows of which only some cells may remain.
+
+    Attributes:
+        rows: ``[allow]``.
+        cells: what may remain of them.
+        row_of: ``[cells]``, which of ``rows`` a cell is in.
+        runs: the rows as ``[first, end)`` pairs, neighbours together.
+    """
+
+    rows: Ints
+    cells: Cells
+    row_of: Ints
+    runs: list[tuple[int, int]]
+
+
+NO_ADDITIONS = Additions(NO_CELLS, np.empty(0, np.float32))
+NONE_ALLOWED = Allowed(np.empty(0, np.int64), NO_CELLS, np.empty(0, np.int64), [])
+
+
 class Planner:
-    """Says which cells to edit, and rebuilds only what has changed since the last step.
+    """Says which cells to edit, and lays out anew only what has changed since the last step.
+
+    What is laid out anew is a new object; what is the same object says the same.
 
     Attributes:
         forced: one cell per forced row.
-        added: what the automata's biases and bans add.
-        allow_rows: ``[allow]``, rows of which only some cells may remain.
-        allowed: those cells.
-        allow_of: ``[allowed]``, which of ``allow_rows`` a cell is in.
+        added: what the automata's biases and bans add; apart are those of automata that never
+            move, and what a row's further ALLOWs ban.
+        allowed: what ALLOWs leave.
         contested: ``[forced]`` bool, rows that also have another edit.
-        overruled: how many forced tokens lost to another one on their row.
-        version: counts the changes of everything but ``forced``.
+        outvoted: how many forced tokens lose to another one on their row.
     """
 
     def __init__(self, automata: Automata) -> None:
         self._automata = automata
-        self._sets: Ints = np.empty((4, 0), np.int64)
         self._generation = -1
-        self._shared = False
+        self._shared = self._has_sets = False
+        self._adding: Ints = np.empty(0, np.int64)
+        self._allowing: Ints = np.empty(0, np.int64)
         self.forced = NO_CELLS
-        self.allowed = NO_CELLS
-        self.added = Additions(NO_CELLS, np.empty(0, np.float32))
-        self.allow_rows = self.allow_of = np.empty(0, np.int64)
+        self.added = [NO_ADDITIONS, NO_ADDITIONS, NO_ADDITIONS]
+        self.allowed = NONE_ALLOWED
         self.contested: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-        self.overruled = 0
-        self.version = 0
+        self.outvoted = 0
 
     def update(self) -> None:
         """Follow the automata's states."""
         automata, tables = self._automata, self._automata.tables
-        states, rows = automata.states, automata.values[ROW, : len(automata)]
-        if automata.changed:
+        columns = automata.values[:, : len(automata)]
+        states, rows = columns[STATE], columns[ROW]
+        composed = automata.changed or self._generation != tables.generation
+        if composed:
             self._shared = len(np.unique(rows)) < len(rows)
         edits = tables.edit[states]
-        arguments = tables.argument[states].astype(np.int64)
         is_forced = edits == Edit.FORCE
-        if is_forced.all():
-            self.forced = Cells(rows.copy(), arguments)
-            sets = np.empty((4, 0), np.int64)
-        else:
-            self.forced = Cells(rows[is_forced], arguments[is_forced])
-            uses_set = edits >= Edit.ALLOW
-            rank = automata.values[RANK, : len(automata)]
-            sets = np.stack([rows, arguments, edits.astype(np.int64), rank])[:, uses_set]
+        self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
+        self.outvoted = 0
         if self._shared:
-            self._force_once(automata.values[RANK, : len(automata)][is_forced])
-            self.contested = np.isin(self.forced.rows, sets[0])
-        else:
-            self.contested = np.zeros(len(self.forced.rows), np.bool_)
-        if self._generation != tables.generation or not np.array_equal(sets, self._sets):
-            self._generation = tables.generation
-            self._sets = sets
-            self._plan_sets()
+            self._force_once(columns[RANK, is_forced])
+            self.contested = np.isin(self.forced.rows, rows[edits >= Edit.ALLOW])
+        elif len(self.contested):
+            self.contested = np.empty(0, np.bool_)
+        had_sets, self._has_sets = self._has_sets, bool((edits >= Edit.ALLOW).any())
+        if composed or had_sets or self._has_sets:
+            self._plan_sets(states, edits, columns[MOVES] != 0, composed)
+        self._generation = tables.generation
         automata.changed = False
+
+    def _plan_sets(
+        self,
+        states: Ints,
+        edits: npt.NDArray[np.int8],
+        moves: npt.NDArray[np.bool_],
+        composed: bool,
+    ) -> None:
+        """Lay out the token sets that act, where they are not those of the last step."""
+        adds = edits == Edit.ADD
+        if composed:
+            self.added[0] = self._additions(np.flatnonzero(adds & ~moves))
+        adding = np.where(adds & moves, states, -1)
+        if composed or not np.array_equal(adding, self._adding):
+            self._adding = adding
+            self.added[1] = self._additions(np.flatnonzero(adding >= 0))
+        allowing = np.where(edits == Edit.ALLOW, states, -1)
+        if composed or not np.array_equal(allowing, self._allowing):
+            self._allowing = allowing
+            self._plan_allowed(np.flatnonzero(allowing >= 0))
 
     def _force_once(self, rank: Ints) -> None:
         """Keep the first specs' tokens where several are forced on one row."""
         order = np.lexsort((rank, self.forced.rows))
         _, first = np.unique(self.forced.rows[order], return_index=True)
-        self.overruled += len(order) - len(first)
+        self.outvoted = len(order) - len(first)
         kept = order[first]
         self.forced = Cells(self.forced.rows[kept], self.forced.token_ids[kept])
 
-    def _plan_sets(self) -> None:
-        """Lay out the cells of all token sets that act."""
-        tables = self._automata.tables
-        self.version += 1
-        rows, token_sets, edits, rank = self._sets
-        adds = edits == Edit.ADD
-        owner, cell = tables.cells(token_sets[adds])
-        added = Cells(rows[adds][owner], tables.set_tokens[cell].astype(np.int64))
-        values = tables.set_values[cell]
-        allows = np.flatnonzero(~adds)
-        allows = allows[np.lexsort((rank[allows], rows[allows]))]
-        self.allow_rows, first = np.unique(rows[allows], return_index=True)
-        self.allow_of, cell = tables.cells(token_sets[allows[first]])
-        self.allowed = Cells(
-            self.allow_rows[self.allow_of], tables.set_tokens[cell].astype(np.int64)
-        )
-        for i in np.delete(allows, first):  # several ALLOWs on one row: rare
-            of_row = self.allowed.token_ids[self.allowed.rows == rows[i]]
-            _, cell = tables.cells(token_sets[i : i + 1])
-            banned = np.setdiff1d(of_row, tables.set_tokens[cell])
-            added.rows = np.append(added.rows, np.full(len(banned), rows[i]))
-            added.token_ids = np.append(added.token_ids, banned)
-            values = np.append(values, np.full(len(banned), BAN_BIAS, np.float32))
-        self.added = Additions(added, values)
+    def _additions(self, slots: Ints) -> Additions:
+        """What the token sets of some slots' states add."""
+        if not len(slots):
+            return NO_ADDITIONS
+        tables, values = self._automata.tables, self._automata.values
+        owner, cell = tables.cells(tables.argument[values[STATE, slots]])
+        rows = values[ROW, slots][owner]
+        return Additions(Cells(rows, tables.set_tokens[cell]), tables.set_values[cell])
+
+    def _plan_allowed(self, slots: Ints) -> None:
+        self.allowed, self.added[2] = NONE_ALLOWED, NO_ADDITIONS
+        if not len(slots):
+            return
+        tables, values = self._automata.tables, self._automata.values
+        slots = slots[np.lexsort((values[RANK, slots], values[ROW, slots]))]
+        token_sets = tables.argument[values[STATE, slots]]
+        rows, first = np.unique(values[ROW, slots], return_index=True)
+        row_of, cell = tables.cells(token_sets[first])
+        cells = Cells(rows[row_of], tables.set_tokens[cell])
+        gaps = np.flatnonzero(np.diff(rows) > 1)
+        starts, ends = rows[np.append(0, gaps + 1)], rows[np.append(gaps, len(rows) - 1)] + 1
+        runs = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        self.allowed = Allowed(rows, cells, row_of, runs)
+        if len(first) < len(slots):  # several ALLOWs on one row: the first is strict
+            self.added[2] = self._banned_by_others(np.delete(np.arange(len(slots)), first), slots)
+
+    def _banned_by_others(self, others: Ints, slots: Ints) -> Additions:
+        tables, values = self._automata.tables, self._automata.values
+        banned_rows: list[Ints] = []
+        banned: list[Ints] = []
+        for slot in slots[others]:
+            row, token_set = values[ROW, slot], tables.argument[values[STATE, slot]]
+            of_row = self.allowed.cells.token_ids[self.allowed.cells.rows == row]
+            _, cell = tables.cells(token_set[None])
+            banned.append(np.setdiff1d(of_row, tables.set_tokens[cell]))
+            banned_rows.append(np.full(len(banned[-1]), row))
+        cells = Cells(np.concatenate(banned_rows), np.concatenate(banned))
+        return Additions(cells, np.full(len(cells.rows), BAN_BIAS, np.float32))

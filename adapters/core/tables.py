@@ -5,22 +5,22 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from .automaton import Automaton, Edit, Ints
+from .automaton import CLEAR, NO_TIMER, Automaton, Edit, Ints
 
 _STATE_COLUMNS = ("edit", "argument", "otherwise", "consumes", "looks", "timer", "timeout")
-_EDGE_COLUMNS = ("keys", "targets")
 _SET_COLUMNS = ("set_tokens", "set_values")
 _DTYPES: dict[str, type[np.generic]] = {
     "edit": np.int8,
-    "argument": np.int32,
-    "otherwise": np.int32,
+    # What indexes something is as wide as an index, so that no step converts it.
+    "argument": np.int64,
+    "otherwise": np.int64,
     "consumes": np.bool_,
     "looks": np.bool_,
-    "timer": np.int32,
-    "timeout": np.int32,
+    "timer": np.int64,
+    "timeout": np.int64,
     "keys": np.int64,
-    "targets": np.int32,
-    "set_tokens": np.int32,
+    "targets": np.int64,
+    "set_tokens": np.int64,
     "set_values": np.float32,
     "set_ends": np.int64,
 }
@@ -34,7 +34,8 @@ class Tables:
 
     Attributes:
         edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered
-            through the pool. What is beyond ``len(tables)`` states is not defined.
+            through the pool, and ``CLEAR`` replaced by what it sets a timer to. What is beyond
+            ``len(tables)`` states is not defined; unused ``keys`` are larger than any key.
         set_ends: ``[sets + 1]``, where each token set ends, after a leading 0.
         used: how many ``states``, ``edges``, set ``tokens`` and ``sets`` are in use.
         generation: counts the times that automata were moved, for who keeps a copy.
@@ -42,15 +43,15 @@ class Tables:
     """
 
     edit: npt.NDArray[np.int8]
-    argument: npt.NDArray[np.int32]
-    otherwise: npt.NDArray[np.int32]
+    argument: Ints
+    otherwise: Ints
     consumes: npt.NDArray[np.bool_]
     looks: npt.NDArray[np.bool_]
-    timer: npt.NDArray[np.int32]
-    timeout: npt.NDArray[np.int32]
+    timer: Ints
+    timeout: Ints
     keys: Ints
-    targets: npt.NDArray[np.int32]
-    set_tokens: npt.NDArray[np.int32]
+    targets: Ints
+    set_tokens: Ints
     set_values: npt.NDArray[np.float32]
     set_ends: Ints
 
@@ -62,22 +63,19 @@ class Tables:
     def __len__(self) -> int:
         return self.used["states"]
 
-    @property
-    def edges(self) -> Ints:
-        """The keys that are in use."""
-        return self.keys[: self.used["edges"]]
-
     def _clear(self, room: dict[str, int]) -> None:
         self._bases: dict[Automaton, int] = {}
         self._room = room
         self.used = dict.fromkeys(room, 0)
         for columns, what in (
             (_STATE_COLUMNS, "states"),
-            (_EDGE_COLUMNS, "edges"),
             (_SET_COLUMNS, "tokens"),
         ):
             for name in columns:
                 setattr(self, name, np.zeros(room[what], _DTYPES[name]))
+        # A search for a key never runs off the end.
+        self.keys = np.full(room["edges"] + 1, np.iinfo(np.int64).max)
+        self.targets = np.zeros(room["edges"] + 1, np.int64)
         self.set_ends = np.zeros(room["sets"] + 1, np.int64)
 
     def base_of(self, automaton: Automaton) -> int | None:
@@ -106,8 +104,9 @@ class Tables:
         base, first_set = used["states"], used["sets"]
         sizes = _sizes(automaton)
         at = {what: slice(used[what], used[what] + size) for what, size in sizes.items()}
-        for name in ("consumes", "looks", "timer", "edit"):
+        for name in ("consumes", "looks", "edit"):
             getattr(self, name)[at["states"]] = getattr(automaton, name)
+        self.timer[at["states"]] = np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer)
         uses_set = automaton.edit >= Edit.ALLOW
         self.argument[at["states"]] = automaton.argument + np.where(uses_set, first_set, 0)
         self.otherwise[at["states"]] = automaton.otherwise + base
