@@ -104,14 +104,17 @@ class TorchEditor:
         kept = flat[self._allowed.index]
         best = self._allow_rows.values.fill_(-torch.inf)
         best.scatter_reduce_(0, self._allowed.values, kept, "amax")
-        self._count(best < -highest_logit(logits.dtype) / 2)
-        kept.masked_fill_((best == -torch.inf)[self._allowed.values], 0)
-        if logits.device.type == "cpu":  # slices are filled twice as fast as single rows
+        lowest = -highest_logit(logits.dtype) / 2
+        on_host = logits.device.type == "cpu"
+        if not on_host or best.min() < lowest:  # asking would make the host wait for a device
+            self._count(best < lowest)
+            kept.masked_fill_((best == -torch.inf)[self._allowed.values], 0)
+        if on_host:  # slices are filled twice as fast as single rows
             for first, end in allowed.runs:
                 logits[first:end].fill_(-torch.inf)
         else:
             logits.index_fill_(0, self._allow_rows.index, -torch.inf)
-        flat.index_copy_(0, self._allowed.index, kept)
+        flat[self._allowed.index] = kept
 
     def _count(self, events: torch.Tensor) -> None:
         if self._overruled is None:
