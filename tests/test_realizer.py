@@ -20,6 +20,7 @@ from logitport.adapters.core import (
     compile_specs,
     plugins,
 )
+from logitport.adapters.core.edits import Planner
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -633,6 +634,27 @@ def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     realizer.add(16, compile_specs([NoRepeatNgramSpec(2)]), [1], [-1])
     assert realizer.failed_requests == 1
     apply(realizer, [*requests, None])
+
+
+def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    plan, broken = Planner.update, iter([True])
+
+    def break_once(planner: Planner) -> None:
+        if next(broken, False):
+            raise BrokenError("a defect")
+        plan(planner)
+
+    monkeypatch.setattr(Planner, "update", break_once)
+    after = before.clone()
+    realizer.apply(after)
+    for row in (0, 1):
+        assert_ended(before[row], after[row])
+    for row in (2, 3):
+        assert torch.equal(before[row], after[row])
+    assert (realizer.failed_requests, sorted(realizer.rows)) == (3, [0, 1])
 
 
 def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:

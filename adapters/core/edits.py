@@ -104,6 +104,7 @@ class Planner:
         self._automata = automata
         self._generation = -1
         self._shared = self._has_sets = False
+        self._order: Ints = np.empty(0, np.int64)  # slots by row, then by rank
         self._adding: Ints = np.empty(0, np.int64)
         self._allowing: Ints = np.empty(0, np.int64)
         self.forced = NO_CELLS
@@ -119,16 +120,18 @@ class Planner:
         states, rows = columns[STATE], columns[ROW]
         composed = automata.changed or self._generation != tables.generation
         if composed:
-            self._shared = len(np.unique(rows)) < len(rows)
+            self._order = np.lexsort((columns[RANK], rows))
+            self._shared = bool((np.diff(rows[self._order]) == 0).any())
         edits = tables.edit[states]
         is_forced = edits == Edit.FORCE
-        self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
         self.outvoted = 0
         if self._shared:
-            self._force_once(columns[RANK, is_forced])
+            self._force_once(is_forced)
             self.contested = np.isin(self.forced.rows, rows[edits >= Edit.ALLOW])
-        elif len(self.contested):
-            self.contested = np.empty(0, np.bool_)
+        else:
+            self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
+            if len(self.contested):
+                self.contested = np.empty(0, np.bool_)
         had_sets, self._has_sets = self._has_sets, bool((edits >= Edit.ALLOW).any())
         if composed or had_sets or self._has_sets:
             self._plan_sets(states, edits, columns[MOVES] != 0, composed)
@@ -153,15 +156,15 @@ class Planner:
         allowing = np.where(edits == Edit.ALLOW, states, -1)
         if composed or not np.array_equal(allowing, self._allowing):
             self._allowing = allowing
-            self._plan_allowed(np.flatnonzero(allowing >= 0))
+            self._plan_allowed(self._order[allowing[self._order] >= 0])
 
-    def _force_once(self, rank: Ints) -> None:
+    def _force_once(self, is_forced: npt.NDArray[np.bool_]) -> None:
         """Keep the first specs' tokens where several are forced on one row."""
-        order = np.lexsort((rank, self.forced.rows))
-        _, first = np.unique(self.forced.rows[order], return_index=True)
-        self.outvoted = len(order) - len(first)
-        kept = order[first]
-        self.forced = Cells(self.forced.rows[kept], self.forced.token_ids[kept])
+        tables, values = self._automata.tables, self._automata.values
+        slots = self._order[is_forced[self._order]]
+        rows, first = np.unique(values[ROW, slots], return_index=True)
+        self.outvoted = len(slots) - len(first)
+        self.forced = Cells(rows, tables.argument[values[STATE, slots[first]]])
 
     def _additions(self, slots: Ints) -> Additions:
         """What the token sets of some slots' states add."""
@@ -173,13 +176,14 @@ class Planner:
         return Additions(Cells(rows, tables.set_tokens[cell]), tables.set_values[cell])
 
     def _plan_allowed(self, slots: Ints) -> None:
+        """Lay out what ALLOWs leave; the slots come by row, then by rank."""
         self.allowed, self.added[2] = NONE_ALLOWED, NO_ADDITIONS
         if not len(slots):
             return
         tables, values = self._automata.tables, self._automata.values
-        slots = slots[np.lexsort((values[RANK, slots], values[ROW, slots]))]
-        token_sets = tables.argument[values[STATE, slots]]
-        rows, first = np.unique(values[ROW, slots], return_index=True)
+        token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
+        first = np.flatnonzero(np.diff(rows, prepend=-1))
+        rows = rows[first]
         row_of, cell = tables.cells(token_sets[first])
         cells = Cells(rows[row_of], tables.set_tokens[cell])
         gaps = np.flatnonzero(np.diff(rows) > 1)

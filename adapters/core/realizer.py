@@ -69,7 +69,8 @@ class Realizer:
             program: what the request's specs compile to.
             prompt_ids: the prompt's token ids; ``None`` for a prompt of embeddings.
             output_ids: the output's token ids so far. The engine goes on appending to this very
-                object; -1 stands for a token that it has not told yet.
+                object; -1 stands for a token that it has not told yet. It may take tokens back,
+                but not put as many others in their place before the next ``apply``.
             stop_token_id: a token that makes the engine end the request, for when its specs fail.
         """
         self.remove(row)
@@ -144,6 +145,15 @@ class Realizer:
         """
         if not self._requests:
             return
+        try:
+            self._apply(logits)
+        except Exception as error:  # a defect of ours: only those that use us may pay for it
+            for request in list(self._requests.values()):
+                self._fail(request, error)
+            self._editor = None
+            self._apply(logits)
+
+    def _apply(self, logits: torch.Tensor) -> None:
         additions: list[Additions] = []
         failed = self._run_code(logits, additions) if self._with_code else {}
         changed = self._automata.advance(failed)

@@ -1,6 +1,5 @@
 """The class that vLLM loads: it maps the engine's rows and histories to the neutral core."""
 
-import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
@@ -27,8 +26,6 @@ try:  # vLLM 0.31 and later: an installed class must have this base too, or V2 e
     )
 except ImportError:
     LogitsProcessorV2 = object
-
-logger = logging.getLogger(__name__)
 
 NO_V2 = (
     "logitport does not act under vLLM's V2 model runner yet; "
