@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 
 from .automata import Automata
 from .automaton import Ints
-from .edits import Additions, Cells, Planner
+from .edits import NO_ADDITIONS, Additions, Cells, Planner
 
 FORCED_LOGIT = 1e9
 """A logit that wins any softmax or argmax, and is finite at any usual temperature.
@@ -75,10 +76,11 @@ class TorchEditor:
             self._layout = layout
             self._forget_placed()
         for i, additions in enumerate(planner.added):
+            if additions is NO_ADDITIONS:
+                continue
             if self._added[i].plan is not additions:
                 self._added[i] = _Placed(additions, *_placed(additions, logits))
-            if len(self._added[i].index):
-                flat.index_add_(0, self._added[i].index, self._added[i].values)
+            flat.index_add_(0, self._added[i].index, self._added[i].values)
         for additions in more:
             add(logits, additions)
         if len(planner.allowed.rows):
@@ -88,7 +90,7 @@ class TorchEditor:
             self._forced = _Placed(planner.forced, index, self._forced.values)
         if len(self._forced.index):
             self._outvoted += planner.outvoted
-            if planner.contested.any():
+            if len(planner.contested) and planner.contested.any():
                 contested = _to_device(np.flatnonzero(planner.contested), logits.device)
                 self._count(flat[self._forced.index[contested]] < -limit / 2)
             flat.index_fill_(0, self._forced.index, limit)
@@ -143,6 +145,7 @@ def _flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:
     return _to_device(cells.rows * logits.stride(0) + cells.token_ids, logits.device)
 
 
+@lru_cache
 def highest_logit(dtype: torch.dtype) -> float:
     """``FORCED_LOGIT``, or what can stand for it in a narrow type with room to be scaled."""
     return min(FORCED_LOGIT, torch.finfo(dtype).max / 4)
