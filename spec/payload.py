@@ -94,8 +94,7 @@ class LivePayload(Payload, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.specs) <= MAX_SPECS:
-            raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(self.specs)}", "$.specs")
+        _check_count(self.specs)
         for i, spec in enumerate(cast("tuple[object, ...]", self.specs)):
             if not isinstance(spec, LogitsProcessorSpec):
                 raise SpecError(f"Expected a LogitsProcessorSpec, got {spec!r}", f"$.specs[{i}]")
@@ -116,13 +115,17 @@ def encode(
     """
     if isinstance(specs, LogitsProcessorSpec):
         specs = (specs,)
-    if not 1 <= len(specs) <= MAX_SPECS:
-        raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "$.specs")
+    _check_count(specs)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
     if len(text) > MAX_PAYLOAD_BYTES:
         raise SpecError(_too_large(len(text)))
     return text.decode()
+
+
+def _check_count(specs: Sequence[object]) -> None:
+    if not 1 <= len(specs) <= MAX_SPECS:
+        raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "$.specs")
 
 
 def _checked_wire_spec(index: int, spec: object) -> WireSpec:

@@ -1,7 +1,6 @@
 """No n-gram twice: the history rule of ``no_repeat_ngram``, for all rows at once."""
 
 import numpy as np
-import numpy.typing as npt
 
 from ...spec import NoRepeatNgramSpec
 from .automaton import UnknownTokenError
@@ -72,13 +71,6 @@ class Ngrams(Slots):
             self.values[LENGTH, by_one] += 1
             self.values[FOLDED, by_one] += 1
 
-    def _counts(self, longest: int) -> npt.NDArray[np.bool_]:
-        """``[slots, longest]``, which tokens are in the window."""
-        positions = np.arange(longest)
-        lengths, windows = self.values[LENGTH, : len(self)], self.values[WINDOW, : len(self)]
-        first = np.maximum(lengths - windows, 0)
-        return (positions >= first[:, None]) & (positions < lengths[:, None])
-
     def banned(self) -> Cells:
         """The cells that would complete an n-gram which is there already."""
         slots = len(self)
@@ -88,9 +80,9 @@ class Ngrams(Slots):
             return NO_CELLS
         history = self._history
         # A candidate is a token that followed an earlier occurrence of the newest n - 1 tokens.
-        candidate = self._counts(longest)
-        first = np.maximum(lengths - self.values[WINDOW, :slots], 0)
-        candidate &= np.arange(longest) >= (first + n - 1)[:, None]
+        positions = np.arange(longest)
+        first = np.maximum(lengths - self.values[WINDOW, :slots], 0) + n - 1
+        candidate = (positions >= first[:, None]) & (positions < lengths[:, None])
         longer = np.flatnonzero((n > 1) & (lengths > 0))
         newest = history[longer, lengths[longer] - 1]
         candidate[longer, 1:] &= history[longer, : longest - 1] == newest[:, None]

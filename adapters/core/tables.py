@@ -7,22 +7,18 @@ import numpy.typing as npt
 
 from .automaton import CLEAR, NO_TIMER, Automaton, Edit, Ints
 
-_STATE_COLUMNS = ("edit", "argument", "otherwise", "consumes", "looks", "timer", "timeout")
-_SET_COLUMNS = ("set_tokens", "set_values")
-_DTYPES: dict[str, type[np.generic]] = {
-    "edit": np.int8,
-    # What indexes something is as wide as an index, so that no step converts it.
-    "argument": np.int64,
-    "otherwise": np.int64,
-    "consumes": np.bool_,
-    "looks": np.bool_,
-    "timer": np.int64,
-    "timeout": np.int64,
-    "keys": np.int64,
-    "targets": np.int64,
-    "set_tokens": np.int64,
-    "set_values": np.float32,
-    "set_ends": np.int64,
+# What indexes something is as wide as an index, so that no step converts it.
+_COLUMNS: dict[str, dict[str, type[np.generic]]] = {
+    "states": {
+        "edit": np.int8,
+        "argument": np.int64,
+        "otherwise": np.int64,
+        "consumes": np.bool_,
+        "looks": np.bool_,
+        "timer": np.int64,
+        "timeout": np.int64,
+    },
+    "tokens": {"set_tokens": np.int64, "set_values": np.float32},
 }
 
 
@@ -67,12 +63,9 @@ class Tables:
         self._bases: dict[Automaton, int] = {}
         self._room = room
         self.used = dict.fromkeys(room, 0)
-        for columns, what in (
-            (_STATE_COLUMNS, "states"),
-            (_SET_COLUMNS, "tokens"),
-        ):
-            for name in columns:
-                setattr(self, name, np.zeros(room[what], _DTYPES[name]))
+        for what, columns in _COLUMNS.items():
+            for name, dtype in columns.items():
+                setattr(self, name, np.zeros(room[what], dtype))
         # A search for a key never runs off the end.
         self.keys = np.full(room["edges"] + 1, np.iinfo(np.int64).max)
         self.targets = np.zeros(room["edges"] + 1, np.int64)
