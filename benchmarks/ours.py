@@ -37,6 +37,7 @@ def make_processor(vocab_size: int) -> LogitportProcessor:
         model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
         kv_transfer_config=None,
         use_v2_model_runner=False,
+        scheduler_config=SimpleNamespace(async_scheduling=False),
     )
     return LogitportProcessor(config, torch.get_default_device(), is_pin_memory=False)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from logitport.adapters.core import compile_specs
 from logitport.adapters.core.automaton import Edit
-from logitport.adapters.vllm import processor as vllm_processor
+from logitport.adapters.vllm import admission
 from logitport.spec import ThinkingBudgetSpec, encode
 
 from . import ours, peers, timing
@@ -270,7 +270,7 @@ def _admission() -> Iterator[Target]:
         "forced_sequence": w.forced_sequence(10_000),
         "banned_sequences": w.banned_sequences(3333),
     }
-    admitted = vllm_processor._admitted_text
+    admitted = admission._admitted_text
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
         first = timing.time_call(

@@ -7,11 +7,12 @@ from . import limits
 from .allowed_tokens import AllowedTokensSpec
 from .banned_sequences import BannedSequencesSpec
 from .banned_tokens import BannedTokensSpec
-from .base import LogitsProcessorSpec
+from .base import LogitsProcessorSpec, NativeSpec
 from .choice import ChoiceSpec
 from .errors import SpecError
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
+from .grammar import GrammarSpec
 from .logit_bias import LogitBiasSpec
 from .min_tokens import MinTokensSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
@@ -28,6 +29,7 @@ from .payload import (
 from .plugin import PluginSpec
 from .prompt_bias import PromptBiasSpec
 from .python_processor import PythonProcessorSpec
+from .sampling import SamplingSpec
 from .stage import Stage
 from .text import LeadingSpace, Tokenizer
 from .thinking_budget import ThinkingBudgetSpec
@@ -42,16 +44,19 @@ __all__ = [
     "ChoiceSpec",
     "ForcedEndSpec",
     "ForcedTokenSequenceSpec",
+    "GrammarSpec",
     "LeadingSpace",
     "LivePayload",
     "LogitBiasSpec",
     "LogitsProcessorSpec",
     "MinTokensSpec",
+    "NativeSpec",
     "NoRepeatNgramSpec",
     "Payload",
     "PluginSpec",
     "PromptBiasSpec",
     "PythonProcessorSpec",
+    "SamplingSpec",
     "SpecError",
     "Stage",
     "ThinkingBudgetSpec",

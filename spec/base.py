@@ -39,10 +39,10 @@ class LogitsProcessorSpec(
 ):
     """Base of all kinds: what may happen to one request's next-token logits, as data.
 
-    A spec holds token ids, never text, and knows no engine. Its fields carry their constraints
-    (``msgspec.Meta``), which hold whether it is decoded or constructed; a list or tuple of integers
-    will do where a tuple of token ids is declared. Specs are equal, and hash alike, if their
-    kinds and contents are.
+    A spec holds token ids, never text (a grammar aside), and knows no engine. Its fields carry
+    their constraints (``msgspec.Meta``), which hold whether it is decoded or constructed; a list or
+    tuple of integers will do where a tuple of token ids is declared. Specs are equal, and hash
+    alike, if their kinds and contents are.
 
     Raises:
         SpecError: from the constructor, with the path of the offending value.
@@ -83,6 +83,18 @@ class LogitsProcessorSpec(
                 f"Token id {token_ids[index]} is beyond the vocabulary of {vocab_size} tokens",
                 path.replace("*", str(index)),
             )
+
+
+class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):
+    """Base of the kinds that an engine realizes by itself, from fields of its own requests.
+
+    They are data like all others, and travel in payloads; but what reaches an engine has them in
+    the engine's fields, where its adapter's ``attach`` puts them, and no longer in the payload.
+    Token ids are nothing to them.
+    """
+
+    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+        return iter(())
 
 
 def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:

@@ -17,12 +17,22 @@ from .choice import ChoiceSpec
 from .errors import SpecError
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
+from .grammar import GrammarSpec
 from .min_tokens import MinTokensSpec
+from .sampling import SamplingSpec
 from .thinking_budget import ThinkingBudgetSpec
 from .trigger import TriggerSpec
 
 Specs = Sequence[LogitsProcessorSpec]
 S = TypeVar("S", bound=LogitsProcessorSpec)
+
+BREAKS_GRAMMAR = ForcedTokenSequenceSpec | ForcedEndSpec | ChoiceSpec | TriggerSpec
+"""The kinds whose tokens a grammar does not know of. An engine ends a request whose next token the
+grammar does not take.
+
+A ``ThinkingBudgetSpec`` gets on with one: engines that know a model's thinking begin with the
+grammar after it.
+"""
 
 
 def check_conflicts(specs: Specs) -> None:
@@ -37,6 +47,8 @@ def check_conflicts(specs: Specs) -> None:
         check_something_is_allowed(specs)
         check_forced_is_possible(specs)
         check_end_is_possible(specs)
+        check_grammar_is_followed(specs)
+        check_sampling_agrees(specs)
 
 
 def check_one_at_a_time(specs: Specs) -> None:
@@ -190,6 +202,41 @@ def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int, Sequence[int]
                 yield f"$.choices[{i}]", 0, (*choice, spec.eos_token_id)
         case _:
             return
+
+
+def check_grammar_is_followed(specs: Specs) -> None:
+    """There is one grammar at most, and no spec beside it that forces tokens of its own.
+
+    Raises:
+        SpecError: at the second grammar, or at the spec that forces.
+    """
+    grammars = [i for i, _ in _of_type(specs, GrammarSpec)]
+    if not grammars:
+        return
+    if len(grammars) > 1:
+        first, second = grammars[:2]
+        raise SpecError(f"Conflicts with {_at(first)}: both are a grammar", f"$.specs[{second}]")
+    for i, spec in enumerate(specs):
+        if isinstance(spec, BREAKS_GRAMMAR):
+            what = f"a grammar, which may not take the tokens that `{spec.kind}` forces"
+            raise SpecError(f"Conflicts with {_at(*grammars)}, {what}", f"$.specs[{i}]")
+
+
+def check_sampling_agrees(specs: Specs) -> None:
+    """No two specs set a sampling parameter to different values.
+
+    Raises:
+        SpecError: at the parameter of the later one.
+    """
+    first_of: dict[str, tuple[int, float]] = {}
+    for i, spec in _of_type(specs, SamplingSpec):
+        for name in spec.__struct_fields__:
+            if (value := getattr(spec, name)) is None:
+                continue
+            first, other = first_of.setdefault(name, (i, value))
+            if other != value:
+                what = f"Conflicts with {_at(first)}, which sets {name} to {other}"
+                raise SpecError(what, f"$.specs[{i}].{name}")
 
 
 def _of_type(specs: Specs, kind: type[S]) -> list[tuple[int, S]]:

@@ -36,5 +36,8 @@ MAX_BIAS = 10_000.0
 MAX_NAME = 128
 """Characters in the name of a plugin."""
 
-MAX_DEPTH = 32
-"""How deep the parameters of a plugin may nest."""
+MAX_GRAMMAR = 1 << 18
+"""Characters in a grammar: in its text, or in all of its choices."""
+
+MAX_DEPTH = 64
+"""How deep the parameters of a plugin, or a JSON schema, may nest: as deep as vLLM lets one."""

@@ -14,12 +14,14 @@ from .conflicts import check_conflicts
 from .errors import SpecError
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
+from .grammar import GrammarSpec
 from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
 from .logit_bias import LogitBiasSpec
 from .min_tokens import MinTokensSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
 from .prompt_bias import PromptBiasSpec
+from .sampling import SamplingSpec
 from .stage import Stage
 from .thinking_budget import ThinkingBudgetSpec
 from .trigger import TriggerSpec
@@ -40,6 +42,8 @@ WireSpec = (
     | TriggerSpec
     | NoRepeatNgramSpec
     | PromptBiasSpec
+    | GrammarSpec
+    | SamplingSpec
     | PluginSpec
 )
 """Every kind that can travel, told apart by the field ``kind``."""

@@ -1,10 +1,16 @@
-"""What all tests share: the environment of the engines, the model and its tokenizer."""
+"""What all tests share: the environment of the engines, the model and its tokenizer.
+
+``--runner v2`` passes the tests once more for which vLLM's model runner makes a difference, those
+that ask for the fixture ``runner``, under the V2 runner.
+"""
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.engine import interpreter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,9 +25,46 @@ for name, value in {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
 }.items():
     os.environ.setdefault(name, value)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--runner", choices=["v1", "v2"], default="v1", help="the model runner of vLLM's engines"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    runner = config.getoption("--runner")
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
+    if runner == "v2" and interpreter.is_needed():
+        interpreter.install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import, for V2, what has no such tests."""
+    engine = Path(__file__).parent / "engine"
+    is_other = collection_path.is_file() and engine not in collection_path.parents
+    return True if is_other and config.getoption("--runner") == "v2" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    runner = config.getoption("--runner")
+    for item in items:
+        only = item.get_closest_marker("only")
+        if only is not None and only.args != (runner,):
+            item.add_marker(pytest.mark.skip(**only.kwargs))
+    if runner == "v2":
+        others = [item for item in items if "runner" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+@pytest.fixture(scope="session")
+def runner(request: pytest.FixtureRequest) -> str:
+    """The model runner under which engines start: ``v1`` or ``v2``."""
+    return request.config.getoption("--runner")
 
 
 @pytest.fixture(scope="session")

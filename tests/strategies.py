@@ -11,13 +11,16 @@ from logitport.spec import (
     ChoiceSpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
+    NativeSpec,
     NoRepeatNgramSpec,
     Payload,
     PluginSpec,
     PromptBiasSpec,
+    SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -35,6 +38,36 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=4) | biases,
     lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=4), values),
     max_leaves=6,
+)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
+grammars: Specs = st.one_of(
+    st.builds(
+        lambda schema: GrammarSpec(json_schema=schema),
+        st.dictionaries(st.text(max_size=4), json_values, max_size=3),
+    ),
+    st.builds(lambda text: GrammarSpec(regex=text), texts),
+    st.builds(lambda text: GrammarSpec(ebnf=f"root ::= {text}"), texts),
+    st.builds(
+        lambda choices: GrammarSpec(choices=choices),
+        st.lists(texts, min_size=1, max_size=3, unique=True).map(tuple),
+    ),
+)
+penalties = st.floats(-2, 2)
+samplings: Specs = (
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "temperature": st.floats(0, 2),
+            "top_p": st.floats(0, 1, exclude_min=True),
+            "top_k": st.integers(0, 100),
+            "min_p": st.floats(0, 1),
+            "presence_penalty": penalties,
+            "frequency_penalty": penalties,
+            "repetition_penalty": st.floats(0, 2, exclude_min=True),
+        },
+    )
+    .filter(bool)
+    .map(lambda fields: SamplingSpec(**fields))
 )
 
 
@@ -77,6 +110,8 @@ def _strategies(vocab_size: int, most: int, longest: int, count: int) -> dict[ty
             maybe_tokens,
         ),
         PromptBiasSpec: st.builds(PromptBiasSpec, biases, maybe_tokens),
+        GrammarSpec: grammars,
+        SamplingSpec: samplings,
         PluginSpec: st.builds(
             PluginSpec, names, st.dictionaries(st.text(max_size=4), json_values, max_size=3)
         ),
@@ -86,8 +121,8 @@ def _strategies(vocab_size: int, most: int, longest: int, count: int) -> dict[ty
 KINDS: tuple[type[Spec], ...] = tuple(_strategies(2, 1, 1, 1))
 """Every kind that can travel."""
 
-REALIZED = tuple(kind for kind in KINDS if kind is not PluginSpec)
-"""Those that need nothing installed."""
+REALIZED = tuple(kind for kind in KINDS if not issubclass(kind, PluginSpec | NativeSpec))
+"""Those that the core realizes with nothing installed."""
 
 
 def specs(

@@ -4,12 +4,28 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
 from logitport.adapters.vllm import KEY, attach
-from logitport.spec import ForcedTokenSequenceSpec, PythonProcessorSpec, SpecError, Stage, encode
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    LogitsProcessorSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    Stage,
+    encode,
+    limits,
+)
+
+from tests.strategies import samplings
 
 SPEC = ForcedTokenSequenceSpec((1, 2), 3)
 OTHER_SPEC = ForcedTokenSequenceSpec((4,))
+BANNED = BannedTokensSpec((9,))
 
 MakeParams = Callable[[dict[str, Any] | None], Any]
 
@@ -96,3 +112,224 @@ def test_live_callables_are_attached_as_they_are(make_params: MakeParams):
     assert params.extra_args.pop(KEY).specs == specs
     assert params.extra_args == {"a": 1}
     assert attach(params, specs, stage=Stage.PREFILL).extra_args == {"a": 1}
+
+
+FAR_FROM_DEFAULT = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 7,
+    "min_p": 0.1,
+    "presence_penalty": 1.0,
+    "frequency_penalty": -1.0,
+    "repetition_penalty": 1.5,
+}
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}, "required": ["a"]}
+BY_REGEX = GrammarSpec(regex="a+")
+
+# What the caller has set | what is attached | what the caller could have set instead.
+LOWERED: dict[str, tuple[dict[str, Any], list[LogitsProcessorSpec], dict[str, Any]]] = {
+    "everything": ({}, [SamplingSpec(**FAR_FROM_DEFAULT)], FAR_FROM_DEFAULT),
+    "one thing": ({"seed": 3, "n": 2}, [SamplingSpec(min_p=0.5)], {"min_p": 0.5}),
+    "the defaults": ({}, [SamplingSpec(temperature=1, top_k=0)], {}),
+    "greedy": ({}, [SamplingSpec(temperature=0)], {"temperature": 0}),
+    "greedy, top_p without effect": (
+        {"top_p": 0.5, "min_p": 0.5},
+        [SamplingSpec(temperature=0, top_k=9)],
+        {"temperature": 0, "top_k": 9},
+    ),
+    "too cold for vLLM": ({}, [SamplingSpec(temperature=0.005)], {"temperature": 0.005}),
+    "set already, to the same": (
+        {"temperature": 0.5, "top_p": 0.5},
+        [SamplingSpec(temperature=0.5)],
+        {},
+    ),
+    "from two specs": (
+        {},
+        [SamplingSpec(temperature=0.5, top_k=3), SamplingSpec(temperature=0.5, min_p=0.5)],
+        {"temperature": 0.5, "top_k": 3, "min_p": 0.5},
+    ),
+    "a schema": ({}, [GrammarSpec(json_schema=SCHEMA)], {"structured_outputs": {"json": SCHEMA}}),
+    "a regex": ({}, [BY_REGEX], {"structured_outputs": {"regex": "a+"}}),
+    "a grammar": (
+        {},
+        [GrammarSpec(ebnf='root ::= "a"')],
+        {"structured_outputs": {"grammar": 'root ::= "a"'}},
+    ),
+    "choices": (
+        {},
+        [GrammarSpec(choices=("yes", "no"))],
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+    ),
+    "both kinds": (
+        {"max_tokens": 5},
+        [SamplingSpec(temperature=0), BY_REGEX],
+        {"temperature": 0, "structured_outputs": {"regex": "a+"}},
+    ),
+    "a grammar set already, with options": (
+        {"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}},
+        [BY_REGEX],
+        {},
+    ),
+}
+
+
+def sampling_params(**fields: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if grammar := fields.get("structured_outputs"):
+        fields["structured_outputs"] = StructuredOutputsParams(**grammar)
+    return SamplingParams(**fields)
+
+
+class TestNativeKinds:
+    @pytest.mark.parametrize("name", LOWERED)
+    def test_are_the_requests_own_fields(self, name: str):
+        fields, specs, instead = LOWERED[name]
+        expected = sampling_params(**fields, **instead)
+        params = sampling_params(**fields)
+        assert params.sampling_type is not None  # vLLM remembers what it says here
+        for _ in range(3):
+            attach(params, specs)
+            assert params == expected
+            assert params.sampling_type is expected.sampling_type
+        if expected.structured_outputs:
+            schema = params.structured_outputs.json
+            assert repr(schema) == repr(expected.structured_outputs.json)  # lists and dicts
+
+    @given(samplings, samplings)
+    def test_any_sampling(self, spec: SamplingSpec, other: SamplingSpec):
+        given_fields = msgspec.structs.asdict(spec).items()
+        expected = sampling_params(**{k: v for k, v in given_fields if v is not None})
+        params = attach(attach(sampling_params(), spec), spec)
+        assert params == expected
+        try:
+            attach(params, other)
+        except SpecError:
+            assert params == expected
+
+    def test_only_the_others_are_the_payload(self):
+        params = sampling_params()
+        attach(params, [OTHER_SPEC, SamplingSpec(temperature=0.5), BANNED], generation_only=False)
+        expected = encode([OTHER_SPEC, BANNED], generation_only=False)
+        assert (params.temperature, params.extra_args) == (0.5, {KEY: expected})
+        attach(params, SamplingSpec(temperature=0.5))
+        assert params.extra_args is None
+
+    def test_beside_live_callables(self):
+        live = PythonProcessorSpec(dict)
+        params = attach(sampling_params(), [BY_REGEX, live])
+        assert params.structured_outputs.regex == "a+"
+        assert params.extra_args[KEY].specs == (live,)
+
+    @pytest.mark.parametrize("generation_only", [True, False])
+    @pytest.mark.parametrize("stage", Stage)
+    def test_gate(self, stage: Stage, generation_only: bool):
+        specs = [SamplingSpec(temperature=0.5), BY_REGEX]
+        params = attach(sampling_params(), specs, stage=stage, generation_only=generation_only)
+        sent = stage.generates or not generation_only
+        assert params.temperature == (0.5 if sent else 1.0)
+        assert (params.structured_outputs is not None) == sent
+
+    def test_a_prefill_workers_own_parameters_are_not_asked(self):
+        fields = {"temperature": 0, "structured_outputs": {"regex": "a+"}}
+        for specs in ([SamplingSpec(temperature=0.5)], [SPEC]):
+            params = attach(sampling_params(**fields), specs, stage=Stage.PREFILL)
+            assert params == sampling_params(**fields)
+
+    @pytest.mark.parametrize(
+        ("fields", "specs", "message", "path"),
+        [
+            (
+                {"temperature": 0.7},
+                [BANNED, SamplingSpec(top_k=5, temperature=0.5)],
+                "Conflicts with the request, which sets temperature to 0.7",
+                "$.specs[1].temperature",
+            ),
+            (
+                {"temperature": 0},
+                [SamplingSpec(temperature=1)],
+                "Conflicts with the request, which sets temperature to 0",
+                "$.specs[0].temperature",
+            ),
+            (
+                {"top_p": 0.5},
+                [SamplingSpec(temperature=0.5), SamplingSpec(top_p=1)],
+                "Conflicts with the request, which sets top_p to 0.5",
+                "$.specs[1].top_p",
+            ),
+            (
+                {"structured_outputs": {"regex": "a"}},
+                [BY_REGEX],
+                "Conflicts with the request, which sets structured_outputs to Structured",
+                "$.specs[0]",
+            ),
+            (
+                {"structured_outputs": {"choice": ["yes"]}},
+                [GrammarSpec(choices=("yes", "no"))],
+                "Conflicts with the request, which sets structured_outputs to Structured",
+                "$.specs[0]",
+            ),
+            (
+                {"structured_outputs": {"json": {}}},
+                [SamplingSpec(temperature=0.5), SPEC],
+                "Conflicts with the request's structured_outputs, which may not take the tokens "
+                "that `forced_sequence` forces",
+                "$.specs[1]",
+            ),
+        ],
+    )
+    def test_conflicts_with_the_request(
+        self, fields: dict[str, Any], specs: Any, message: str, path: str
+    ):
+        params = sampling_params(extra_args={KEY: "old"}, **fields)
+        with pytest.raises(SpecError) as error:
+            attach(params, specs)
+        assert error.value.message.startswith(message)
+        assert error.value.path == path
+        assert params == sampling_params(extra_args={KEY: "old"}, **fields)
+
+    def test_what_vllm_refuses_together(self):
+        from vllm.exceptions import VLLMValidationError
+
+        params = sampling_params(n=2)
+        with pytest.raises(VLLMValidationError, match="n must be 1 when using greedy sampling"):
+            attach(params, [SamplingSpec(temperature=0, top_p=0.5), SPEC])
+        assert params == sampling_params(n=2)
+
+    def test_other_objects_need_the_fields(self):
+        params = SimpleNamespace(extra_args=None, temperature=None, top_p=None)
+        attach(params, SamplingSpec(temperature=0, top_p=0.5))
+        assert vars(params) == {"extra_args": None, "temperature": 0.0, "top_p": 0.5}
+        for spec, name in [(SamplingSpec(top_p=0.5, min_p=0.5), "min_p"), (BY_REGEX, "struct")]:
+            with pytest.raises(SpecError, match=f"SimpleNamespace to have a field {name}"):
+                attach(params, [spec, BANNED])
+        assert vars(params) == {"extra_args": None, "temperature": 0.0, "top_p": 0.5}
+
+    def test_a_schema_may_be_as_deep_as_vllm_takes_it(self):
+        from vllm.sampling_params import check_json_nesting
+
+        schema: dict[str, Any] = {}
+        for _ in range(limits.MAX_DEPTH - 1):
+            schema = {"not": schema}
+        GrammarSpec(json_schema=schema)
+        check_json_nesting(schema)
+        with pytest.raises(SpecError):
+            GrammarSpec(json_schema={"not": schema})
+        with pytest.raises(Exception, match="nested too deeply"):
+            check_json_nesting({"not": schema})
+
+    @pytest.mark.parametrize(
+        ("spec", "fields"),
+        [
+            (BY_REGEX, "response_format or structured_outputs"),
+            (SamplingSpec(temperature=0.5), "temperature, top_p"),
+        ],
+    )
+    def test_in_a_payload_they_are_refused(self, spec: LogitsProcessorSpec, fields: str):
+        from logitport.adapters.vllm import LogitportProcessor
+
+        params = sampling_params(extra_args={KEY: encode([BANNED, spec])})
+        with pytest.raises(ValueError, match=f"`{spec.kind}` by itself.*attach.*{fields}") as error:
+            LogitportProcessor.validate_params(params)
+        assert "`$.specs[1]`" in str(error.value)

@@ -8,11 +8,13 @@ from logitport.spec import (
     BannedTokensSpec,
     ChoiceSpec,
     ForcedEndSpec,
+    GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
     PromptBiasSpec,
+    SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -24,6 +26,8 @@ from logitport.spec import ForcedTokenSequenceSpec as Forced
 from tests.strategies import payload_specs
 
 EOS = 2
+GRAMMAR = GrammarSpec(choices=("yes", "no"))
+NOT_TAKEN = "a grammar, which may not take the tokens that"
 Specs = tuple[LogitsProcessorSpec, ...]
 
 # What conflicts | what is near it and does not | message after "Conflicts with " | path
@@ -214,6 +218,48 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str, str]] = {
         "`$.specs[1]`, which bans token 2 before 2 tokens are out",
         "specs[0].choices[1]",
     ),
+    "two grammars": (
+        (GRAMMAR, GrammarSpec(regex="a+")),
+        (GRAMMAR, SamplingSpec(temperature=0)),
+        "`$.specs[0]`: both are a grammar",
+        "specs[1]",
+    ),
+    "a sequence is forced into a grammar": (
+        (GRAMMAR, Forced((1,))),
+        (GRAMMAR, BannedTokensSpec((1,))),
+        f"`$.specs[0]`, {NOT_TAKEN} `forced_sequence` forces",
+        "specs[1]",
+    ),
+    "an end is forced into a grammar": (
+        (ForcedEndSpec(5, (1,)), GRAMMAR),
+        (ThinkingBudgetSpec(5, (1,), (3,)), GRAMMAR),
+        f"`$.specs[1]`, {NOT_TAKEN} `forced_end` forces",
+        "specs[0]",
+    ),
+    "a choice beside a grammar": (
+        (GRAMMAR, ChoiceSpec(((1,), (3,)), EOS)),
+        (GRAMMAR, AllowedTokensSpec((1, 3, EOS))),
+        f"`$.specs[0]`, {NOT_TAKEN} `choice` forces",
+        "specs[1]",
+    ),
+    "a phrase is forced into a grammar": (
+        (GRAMMAR, TriggerSpec((1,), (3,))),
+        (GRAMMAR, MinTokensSpec(4, (EOS,))),
+        f"`$.specs[0]`, {NOT_TAKEN} `trigger` forces",
+        "specs[1]",
+    ),
+    "two temperatures": (
+        (SamplingSpec(temperature=0.5), GRAMMAR, SamplingSpec(top_p=0.5, temperature=0.7)),
+        (SamplingSpec(temperature=0.5), GRAMMAR, SamplingSpec(top_p=0.5, temperature=0.5)),
+        "`$.specs[0]`, which sets temperature to 0.5",
+        "specs[2].temperature",
+    ),
+    "greedy and not": (
+        (SamplingSpec(temperature=0), SamplingSpec(temperature=1)),
+        (SamplingSpec(temperature=0), SamplingSpec(top_p=1)),
+        "`$.specs[0]`, which sets temperature to 0.0",
+        "specs[1].temperature",
+    ),
 }
 conflicts = pytest.mark.parametrize("name", CONFLICTS)
 
@@ -271,6 +317,7 @@ def test_many_kinds_get_on_together():
         TriggerSpec((1, 1), (6, 7), times=None),
         NoRepeatNgramSpec(3, 64),
         PromptBiasSpec(-1.0),
+        SamplingSpec(temperature=0.5),
         Forced((3, 1, 1)),
     )
     assert decode(encode(specs)).specs == specs

@@ -20,6 +20,7 @@ from logitport.spec import (
     ChoiceSpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
@@ -27,6 +28,7 @@ from logitport.spec import (
     Payload,
     PluginSpec,
     PromptBiasSpec,
+    SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -55,6 +57,8 @@ EXAMPLES: list[LogitsProcessorSpec] = [
     TriggerSpec((30, 198), (12, 216), times=3),
     NoRepeatNgramSpec(4, 128, (34, 35)),
     PromptBiasSpec(1.5, (1, 2)),
+    GrammarSpec(json_schema={"type": "object", "required": ["a"], "maxProperties": 1}),
+    SamplingSpec(temperature=0.5, top_k=40),
     PluginSpec("acme.watermark", {"key": 7, "words": ["a", None, {"b": [True, 0.5]}]}),
 ]
 examples = pytest.mark.parametrize("spec", EXAMPLES, ids=lambda spec: spec.kind)
@@ -63,6 +67,9 @@ BIG = limits.MAX_TOKEN_ID + 1
 LONG = [0] * (limits.MAX_TOKEN_IDS + 1)
 AT_LEAST_1, AT_MOST = "Expected `array` of length >= 1", "Expected `array` of length <= "
 TOO_LONG = f"{AT_MOST}{limits.MAX_TOKEN_IDS}"
+NO_NUL = r"Expected `str` matching regex '^[^\\x00]+$'"
+MAX_GRAMMAR = limits.MAX_GRAMMAR
+TOO_MUCH_TEXT = f"Expected `str` of length <= {MAX_GRAMMAR}"
 BIAS_RANGE = "Expected `float` <= 10000.0"
 
 
@@ -257,6 +264,61 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     (PromptBiasSpec, {"bias": 10_001}, BIAS_RANGE, "bias"),
     (PromptBiasSpec, {"bias": "1"}, "Expected `float`, got `str`", "bias"),
     (PromptBiasSpec, {"bias": 1, "excluded_token_ids": LONG}, TOO_LONG, "excluded_token_ids"),
+    (
+        GrammarSpec,
+        {"regex": "a", "choices": ["a"]},
+        "Expected one of json_schema, regex, ebnf, choices, got regex and choices",
+        "",
+    ),
+    (GrammarSpec, {}, "Expected one of json_schema, regex, ebnf, choices, got none", ""),
+    (GrammarSpec, {"json_schema": "{}"}, "Expected `object | null`, got `str`", "json_schema"),
+    (
+        GrammarSpec,
+        {"json_schema": {"enum": [1, 1 << 63]}},
+        "Expected an integer of at most 64 bits",
+        "json_schema.enum[1]",
+    ),
+    (GrammarSpec, {"regex": ""}, "Expected `str` of length >= 1", "regex"),
+    (GrammarSpec, {"regex": "a\0"}, NO_NUL, "regex"),
+    (GrammarSpec, {"regex": "\0a\n"}, NO_NUL, "regex"),
+    (GrammarSpec, {"ebnf": "a" * (MAX_GRAMMAR + 1)}, TOO_MUCH_TEXT, "ebnf"),
+    (GrammarSpec, {"ebnf": "root: 'a'"}, "Expected rules `name ::= ...`", "ebnf"),
+    (GrammarSpec, {"choices": []}, AT_LEAST_1, "choices"),
+    (GrammarSpec, {"choices": "ab"}, "Expected `array | null`, got `str`", "choices"),
+    (GrammarSpec, {"choices": ["a", ""]}, "Expected `str` of length >= 1", "choices[1]"),
+    (GrammarSpec, {"choices": ["a", "b", "a"]}, "The same as `$.choices[0]`", "choices[2]"),
+    (
+        GrammarSpec,
+        {"choices": ["a", "b" * MAX_GRAMMAR]},
+        f"Expected at most {MAX_GRAMMAR} characters in all, got {MAX_GRAMMAR + 1}",
+        "choices",
+    ),
+    (
+        GrammarSpec,
+        {"choices": [str(i) for i in range(limits.MAX_SEQUENCES + 1)]},
+        f"{AT_MOST}{limits.MAX_SEQUENCES}",
+        "choices",
+    ),
+    (
+        SamplingSpec,
+        {},
+        "Expected at least one of temperature, top_p, top_k, min_p, presence_penalty, "
+        "frequency_penalty, repetition_penalty",
+        "",
+    ),
+    (SamplingSpec, {"temperature": -0.1}, "Expected `float` >= 0.0", "temperature"),
+    (SamplingSpec, {"temperature": 2.1}, "Expected `float` <= 2.0", "temperature"),
+    (SamplingSpec, {"top_p": 0}, "Expected `float` > 0.0", "top_p"),
+    (SamplingSpec, {"top_p": 1.1}, "Expected `float` <= 1.0", "top_p"),
+    (SamplingSpec, {"top_k": -1}, "Expected `int` >= 0", "top_k"),
+    (SamplingSpec, {"top_k": 2.5}, "Expected `int | null`, got `float`", "top_k"),
+    (SamplingSpec, {"top_k": 2**31}, "Expected `int` <= 2147483647", "top_k"),
+    (SamplingSpec, {"min_p": -0.1}, "Expected `float` >= 0.0", "min_p"),
+    (SamplingSpec, {"min_p": 1.1}, "Expected `float` <= 1.0", "min_p"),
+    (SamplingSpec, {"presence_penalty": -2.1}, "Expected `float` >= -2.0", "presence_penalty"),
+    (SamplingSpec, {"frequency_penalty": 2.1}, "Expected `float` <= 2.0", "frequency_penalty"),
+    (SamplingSpec, {"repetition_penalty": 0}, "Expected `float` > 0.0", "repetition_penalty"),
+    (SamplingSpec, {"repetition_penalty": 2.1}, "Expected `float` <= 2.0", "repetition_penalty"),
     (PluginSpec, {"name": ""}, "Expected `str` of length >= 1", "name"),
     (PluginSpec, {"name": "a" * 129}, "Expected `str` of length <= 128", "name"),
     (PluginSpec, {"name": "x", "params": []}, "Expected `object`, got `array`", "params"),
@@ -270,16 +332,24 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "fields", "message", "path"), BAD_FIELDS, ids=str)
+def below(parent: str, path: str) -> str:
+    return f"{parent}.{path}" if path else parent
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message", "path"),
+    BAD_FIELDS,
+    ids=[f"{kind.__name__} {str(fields)[:60]}" for kind, fields, _, _ in BAD_FIELDS],
+)
 def test_refused(kind: type[LogitsProcessorSpec], fields: dict[str, Any], message: str, path: str):
     content = content_of(kind, fields)
     for form in (content, json.dumps(content), msgspec.json.encode(content)):
         with pytest.raises(SpecError) as error:
             decode(form)
-        assert (error.value.message, error.value.path) == (message, f"$.specs[0].{path}")
+        assert (error.value.message, error.value.path) == (message, below("$.specs[0]", path))
     with pytest.raises(SpecError) as error:
         kind(**fields)
-    assert (error.value.message, error.value.path) == (message, f"$.{path}")
+    assert (error.value.message, error.value.path) == (message, below("$", path))
 
 
 @pytest.mark.parametrize("name", ["a b", "a\n", "é", "a/b", " ", "\n"])
@@ -324,7 +394,7 @@ def test_plugin_params_nest_so_deep():
     for _ in range(2000):
         params = {"a": params}
         with pytest.raises(
-            SpecError, match=r"^Nested more than 32 levels deep - at `\$\.params\.a"
+            SpecError, match=r"^Nested more than 64 levels deep - at `\$\.params\.a"
         ):
             PluginSpec("x", params)
 
@@ -356,6 +426,21 @@ def test_bias_is_finite(value: float):
         NoRepeatNgramSpec(limits.MAX_NGRAM, limits.MAX_NGRAM),
         NoRepeatNgramSpec(1, limits.MAX_COUNT),
         PromptBiasSpec(limits.MAX_BIAS),
+        GrammarSpec(regex="a" * MAX_GRAMMAR),
+        GrammarSpec(ebnf="::=".rjust(MAX_GRAMMAR)),
+        GrammarSpec(choices=tuple(f"{i:032}" for i in range(limits.MAX_SEQUENCES))),
+        SamplingSpec(
+            temperature=2,
+            top_p=1,
+            top_k=limits.MAX_COUNT,
+            min_p=1,
+            presence_penalty=2,
+            frequency_penalty=2,
+            repetition_penalty=2,
+        ),
+        SamplingSpec(
+            temperature=0, top_k=0, min_p=0, presence_penalty=-2, frequency_penalty=-2, top_p=5e-324
+        ),
         PluginSpec("a" * limits.MAX_NAME),
     ],
     ids=lambda spec: spec.kind,
@@ -379,6 +464,12 @@ class TestObjects:
         spec = PluginSpec("x", params)
         params["a"][1]["b"] = 3
         assert spec.params == {"a": (1, {"b": 2})}
+
+    def test_schema_is_copied(self):
+        schema: dict[str, Any] = {"enum": [1]}
+        spec = GrammarSpec(json_schema=schema)
+        schema["enum"].append(2)
+        assert spec == GrammarSpec(json_schema={"enum": [1]})
 
     @pytest.mark.parametrize(
         "change",

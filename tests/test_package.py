@@ -42,12 +42,43 @@ class TestImportsOfAProcess:
             ("import logitport.spec", {"torch", "vllm", "numpy", "transformers"}),
             ("import logitport.hooks.test_text", {"torch", "vllm", "numpy", "transformers"}),
             ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
+            (
+                "from types import SimpleNamespace\n"
+                "from logitport.adapters.vllm import attach\n"
+                "from logitport.spec import SamplingSpec\n"
+                "params = SimpleNamespace(extra_args=None, temperature=None)\n"
+                "attach(params, SamplingSpec(temperature=0))",
+                {"torch", "vllm"},
+            ),
         ],
     )
     def test_light(self, statement: str, absent: set[str]):
         out = run(sys.executable, "-c", f"{statement}; import sys; print(*sys.modules)")
         assert "logitport.spec" in out.split()
         assert not absent & set(out.split())
+
+    def test_a_front_end_loads_the_processor_and_no_more_of_an_engine(self):
+        """vLLM's own interface brings torch; what realizes is for workers alone."""
+        out = run(
+            sys.executable,
+            "-c",
+            "import sys, vllm.v1.sample.logits_processor.interface\n"
+            "from vllm import SamplingParams\n"
+            "there = set(sys.modules)\n"
+            "from logitport.adapters.vllm import LogitportProcessor, attach\n"
+            "from logitport.spec import ForcedTokenSequenceSpec\n"
+            "params = attach(SamplingParams(), ForcedTokenSequenceSpec((1, 2)))\n"
+            "LogitportProcessor.validate_params(params)\n"
+            "print(*{name.partition('.')[0] for name in set(sys.modules) - there})\n"
+            "print(*(name for name in sys.modules if name.startswith('logitport')))\n"
+            "import torch; print(torch.cuda.is_initialized())",
+        )
+        packages, ours, cuda = (line.split() for line in out.splitlines()[-3:])
+        assert not {"torch", "triton", "transformers"} & set(packages)
+        assert "logitport.adapters.core.compile" in ours
+        core = [name.removeprefix("logitport.adapters.core.") for name in ours]
+        assert not {"realizer", "device_realizer", "torch_editor", "edit_kernel"} & set(core)
+        assert cuda == ["False"]
 
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[str]:

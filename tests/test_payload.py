@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def without_descriptions(schema: Any) -> Any:
     return [without_descriptions(value) for value in schema] if isinstance(schema, list) else schema
 
 
+@cache
 def validator() -> jsonschema.Draft202012Validator:
     jsonschema.Draft202012Validator.check_schema(json_schema())
     return jsonschema.Draft202012Validator(json_schema())
@@ -91,7 +93,7 @@ def payload_of(*specs: Any, **fields: Any) -> dict[str, Any]:
 TRAVEL = (
     "the kinds that can travel are forced_sequence, allowed_tokens, banned_tokens, "
     "banned_sequences, logit_bias, min_tokens, forced_end, thinking_budget, choice, trigger, "
-    "no_repeat_ngram, prompt_bias, plugin"
+    "no_repeat_ngram, prompt_bias, grammar, sampling, plugin"
 )
 # payload | message | path
 BAD_PAYLOADS: list[tuple[Any, str, str]] = [
@@ -156,6 +158,11 @@ BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
         payload_of(FORCED, FORCED),
         "Conflicts with `$.specs[0]`: both force the first output token",
         "$.specs[1]",
+    ),
+    (
+        payload_of({"kind": "grammar"}),
+        "Expected one of json_schema, regex, ebnf, choices, got none",
+        "$.specs[0]",
     ),
 ]
 BAD_ENTRIES: list[tuple[Any, str, str]] = [

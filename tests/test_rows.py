@@ -41,6 +41,7 @@ class ThroughVllm(Through):
         config: Any = SimpleNamespace(
             kv_transfer_config=None,
             use_v2_model_runner=False,
+            scheduler_config=SimpleNamespace(async_scheduling=False),
             model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
         )
         self.processor = LogitportProcessor(config, torch.device("cpu"))

@@ -1,14 +1,6 @@
-"""The Triton kernel edits as ``TorchEditor`` does: in Triton's interpreter, and on a GPU.
+"""The Triton kernel edits as ``TorchEditor`` does: in Triton's interpreter, and on a GPU."""
 
-Whether a kernel is interpreted is settled when it is defined, so the interpreter gets a process of
-its own, which runs this module once more.
-"""
-
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,36 +23,25 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-triton_editor = pytest.importorskip("logitport.adapters.core.triton_editor")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from tests.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
+
+pytest.importorskip("triton")
+from logitport.adapters.core import device_tables, edit_kernel, triton_editor
+
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-BLOCK = triton_editor.BLOCK_SIZE
+BLOCK = edit_kernel.BLOCK_SIZE
 VOCABULARY = 2 * BLOCK + 100
 
 
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's process")
+@outside
 @pytest.mark.timeout(900)
 def test_in_the_interpreter() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
+    run_in_interpreter(__file__)
 
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
-    device = torch.device(request.param)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
-    return device
+    return device_or_skip(request.param)
 
 
 class Pair:
@@ -98,7 +79,7 @@ class Pair:
         self.triton.apply(actual)
         torch.testing.assert_close(actual.cpu(), expected, rtol=rounding, atol=0)
         assert self.triton.overruled_edits() == self.plain.overruled_edits()
-        assert not self.editor._progress.any()
+        assert not self.editor._kernel._progress.any()
         return expected
 
     def choose(self, logits: torch.Tensor) -> None:
@@ -287,13 +268,13 @@ def test_state_that_means_something_else_after_a_move(device: torch.device) -> N
 
 def test_uploads_only_what_is_new(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
-    write = triton_editor._DeviceArray.write
+    write = device_tables.DeviceArray.write
 
     def watch(self: Any, values: Any, start: int = 0) -> None:
         sent.append(len(values))
         write(self, values, start)
 
-    monkeypatch.setattr(triton_editor._DeviceArray, "write", watch)
+    monkeypatch.setattr(device_tables.DeviceArray, "write", watch)
     pair = Pair(device, 50)
 
     def uploads() -> list[int]:
@@ -324,26 +305,3 @@ def test_realizer_chooses_the_editor(device: torch.device) -> None:
     expected = triton_editor.TritonEditor if device.type == "cuda" else TorchEditor
     assert isinstance(realizer._editor, expected)
     assert logits[0, 1] < -1e8
-
-
-@pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
-def test_compiles(target: tuple[str, Any, int], dtype: str) -> None:
-    """For GPUs that this machine need not have."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    scalars = {"logits_stride": "i32", "columns": "i32", "highest": "fp32"}
-    pointers = {"logits_ptr": dtype, "edit_ptr": "i8", "set_values_ptr": "fp32"}
-    pointers |= dict.fromkeys(("progress_ptr", "overruled_ptr"), "i64")
-    sizes = {"block_size": triton_editor.BLOCK_SIZE, "chunk_size": triton_editor.CHUNK_SIZE}
-    kernel = triton_editor._edit_kernel
-    signature = {
-        name: "constexpr" if name in sizes else scalars.get(name) or f"*{pointers.get(name, 'i32')}"
-        for name in kernel.arg_names
-    }
-    source = ASTSource(fn=kernel, signature=signature, constexprs=sizes)
-    options = {"num_warps": triton_editor.WARPS}
-    assert triton.compile(source, target=GPUTarget(*target), options=options).kernel

@@ -1,9 +1,11 @@
 """The automata that run at the moment, stepped together."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from .automaton import CARRY, Automaton, Edit, Ints, UnknownTokenError
-from .slots import FOLDED, Failures, Handle, Request, Slots
+from .automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError, fold_together
+from .slots import FOLDED, ROW, Failures, Request, Slots
 from .tables import Tables
 
 BASE, STATE, TIMER, RANK, MOVES = 2, 3, 4, 5, 6
@@ -30,25 +32,30 @@ class Automata(Slots):
         """``[slots]``, as numbered in ``tables``."""
         return self.values[STATE, : len(self)]
 
-    def start(self, request: Request, automaton: Automaton) -> None:
-        """Let an automaton act on a request.
+    def start(self, request: Request, automata: Sequence[Automaton]) -> None:
+        """Let automata act on a request.
+
+        Args:
+            request: one on which none acts yet.
+            automata: all that shall, the first spec's first.
 
         Raises:
-            UnknownTokenError: as ``Automaton.fold`` does.
+            UnknownTokenError: as ``fold_together`` does.
         """
-        state, timer = automaton.fold(request.prompt_ids, request.output_ids)
-        handle = self.new(request, automaton)
-        base = self.tables.base_of(automaton)
-        if base is None:
-            base = self._rebuild_tables()
-        self.values[1:, handle.slot] = (
-            len(request.output_ids),
-            base,
-            base + state,
-            timer,
-            len(request.handles) - 1,
-            automaton.states > 1,
-        )
+        folded = fold_together(automata, request.prompt_ids, request.output_ids)
+        for rank, (automaton, (state, timer)) in enumerate(zip(automata, folded, strict=True)):
+            handle = self.new(request, automaton)
+            base = self.tables.base_of(automaton)
+            if base is None:
+                base = self._rebuild_tables()
+            self.values[1:, handle.slot] = (
+                len(request.output_ids),
+                base,
+                base + state,
+                timer,
+                rank,
+                automaton.states > 1,
+            )
 
     def _rebuild_tables(self) -> int:
         self.tables.rebuild(handle.what for handle in self.handles)
@@ -73,23 +80,26 @@ class Automata(Slots):
             return self._step(None, failed)
         if not grown.any():
             return False
-        for slot in np.flatnonzero((grown < 0) | (grown > 1)).tolist():
-            self._fold_again(self.handles[slot], failed)
+        again = np.flatnonzero((grown < 0) | (grown > 1)).tolist()
+        for request in dict.fromkeys(self.handles[slot].request for slot in again):
+            self._fold_again(request, failed)
         if len(by_one := np.flatnonzero(grown == 1)):
             self._step(by_one, failed)
         return True
 
-    def _fold_again(self, handle: Handle, failed: Failures) -> None:
+    def _fold_again(self, request: Request, failed: Failures) -> None:
         """Tokens were taken back, or several came at once."""
-        request, automaton = handle.request, handle.what
+        handles = [handle for handle in request.handles if handle.home is self]
+        acting = [handle.what for handle in handles]
         try:
-            state, timer = automaton.fold(request.prompt_ids, request.output_ids)
+            folded = fold_together(acting, request.prompt_ids, request.output_ids)
         except UnknownTokenError as error:
             failed[request] = error
             return
-        self.values[STATE, handle.slot] = self.values[BASE, handle.slot] + state
-        self.values[TIMER, handle.slot] = timer
-        self.values[FOLDED, handle.slot] = len(request.output_ids)
+        for handle, (state, timer) in zip(handles, folded, strict=True):
+            self.values[STATE, handle.slot] = self.values[BASE, handle.slot] + state
+            self.values[TIMER, handle.slot] = timer
+            self.values[FOLDED, handle.slot] = len(request.output_ids)
 
     def _step(self, slots: Ints | None, failed: Failures) -> bool:
         """Take the newest output id of some slots, or of all; whether any state changed."""
@@ -104,7 +114,7 @@ class Automata(Slots):
             outputs = self.outputs
             tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
             if (tokens < 0).any():
-                self._guess(states[which], tokens, slot_numbers, failed)
+                self._fill_in(tokens, slot_numbers, failed)
             following[which] = self._look_up(states[which], tokens)
         self.values[FOLDED, at] += 1
         if tables.has_timers:
@@ -117,13 +127,19 @@ class Automata(Slots):
         self.values[STATE, at] = following
         return True
 
-    def _guess(self, states: Ints, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
-        """Replace tokens that are not known by those that were forced."""
-        unknown = tokens < 0
-        forced = self.tables.edit[states] == Edit.FORCE
-        tokens[unknown] = np.where(forced, self.tables.argument[states], 0)[unknown]
-        for i in np.flatnonzero(unknown & ~forced):
-            failed[self.handles[slot_numbers[i]].request] = UnknownTokenError()
+    def _fill_in(self, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
+        """Replace tokens that are not known by those that were forced on their rows."""
+        tables, states, rows = self.tables, self.states, self.values[ROW]
+        slots = np.flatnonzero(tables.edit[states] == Edit.FORCE)
+        slots = slots[np.argsort(-self.values[RANK, slots])]  # the first spec's token comes last
+        forced = dict(
+            zip(rows[slots].tolist(), tables.argument[states[slots]].tolist(), strict=True)
+        )
+        for i in np.flatnonzero(tokens == UNKNOWN).tolist():
+            slot = slot_numbers[i]
+            tokens[i] = forced.get(int(rows[slot]), UNKNOWN)
+            if tokens[i] == UNKNOWN:
+                failed[self.handles[slot].request] = UnknownTokenError()
 
     def _look_up(self, states: Ints, tokens: Ints) -> Ints:
         """The next states, ``[k]``."""

@@ -28,7 +28,8 @@ NO_TIMER = 1 << 40
 """A timer that never gets to 0."""
 
 UNKNOWN = -1
-"""In a history: a token that was sampled but not told yet. Where one was forced, it is that one."""
+"""In a history: a token that was sampled but not told, or not yet. Where one was forced, it is
+that one."""
 
 
 class Edit(IntEnum):
@@ -90,20 +91,23 @@ class Automaton:
         """The ``(state, timer)`` that a whole history leads to, ready for the next choice.
 
         Raises:
-            UnknownTokenError: if a token decides where to go and is not known.
+            UnknownTokenError: if a token decides where to go, is not known and was not forced.
         """
+        return fold_together((self,), prompt_ids, output_ids)[0]
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether it is not enough to know how many tokens are out, and which were forced."""
+        return bool((self.looks & (self.edit != Edit.FORCE)).any())
+
+    def _start(self, prompt_ids: Sequence[int] | None) -> tuple[int, int]:
         state, timer = 0, _entered(int(self.timer[0]), NO_TIMER)
         if self.reads_prompt and prompt_ids is not None and len(prompt_ids):
-            state, timer = self._follow(state, timer, prompt_ids, chosen=False)
-        if len(output_ids):
-            state, timer = self._follow(state, timer, output_ids, chosen=True)
-        return self._settle(state, timer)
+            state, timer = self._follow(state, timer, _array(prompt_ids), chosen=False)
+        return state, timer
 
-    def _follow(
-        self, state: int, timer: int, token_ids: Sequence[int], *, chosen: bool
-    ) -> tuple[int, int]:
+    def _follow(self, state: int, timer: int, tokens: Ints, *, chosen: bool) -> tuple[int, int]:
         """Take the tokens one by one where an edge may match, and in whole runs where none can."""
-        tokens = np.frombuffer(array("q", token_ids), np.int64)  # faster than np.array from a list
         edge_tokens = np.unique(self.keys & 0xFFFFFFFF)
         if len(edge_tokens) <= 8:
             matters = tokens < 0
@@ -141,9 +145,7 @@ class Automaton:
     def _next(self, state: int, token: int | None) -> int:
         """The state after a token; ``None`` stands for one that has no edge anywhere."""
         if token == UNKNOWN and self.looks[state]:
-            if self.edit[state] != Edit.FORCE:
-                raise UnknownTokenError
-            token = int(self.argument[state])
+            raise UnknownTokenError
         while True:
             if token is not None and token >= 0:
                 key = state << 32 | token
@@ -159,6 +161,43 @@ class Automaton:
             state = int(self.timeout[state])
             timer = _entered(int(self.timer[state]), timer)
         return state, timer
+
+
+def fold_together(
+    automata: Sequence[Automaton], prompt_ids: Sequence[int] | None, output_ids: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The ``(state, timer)`` of each automaton of a request, as ``Automaton.fold`` says it.
+
+    Together they tell more: a token that is not known may have been forced by any of them.
+
+    Args:
+        automata: the first spec's first, because its token is chosen where several are forced.
+        prompt_ids: the prompt's token ids, if it has any.
+        output_ids: the output's token ids so far.
+
+    Raises:
+        UnknownTokenError: if a token decides where to go, is not known and was not forced.
+    """
+    at = [automaton._start(prompt_ids) for automaton in automata]
+    tokens = _array(output_ids)
+    done = 0
+    for position in [*np.flatnonzero(tokens == UNKNOWN).tolist(), len(tokens)]:
+        for i, automaton in enumerate(automata):
+            state, timer = automaton._follow(*at[i], tokens[done:position], chosen=True)
+            at[i] = automaton._settle(state, timer)
+        if position < len(tokens):
+            forced = (
+                int(automaton.argument[state])
+                for automaton, (state, _) in zip(automata, at, strict=True)
+                if automaton.edit[state] == Edit.FORCE
+            )
+            tokens[position] = next(forced, UNKNOWN)
+        done = position
+    return at
+
+
+def _array(token_ids: Sequence[int]) -> Ints:
+    return np.frombuffer(array("q", token_ids), np.int64)  # faster than np.array from a list
 
 
 class UnknownTokenError(ValueError):

@@ -7,7 +7,7 @@ carry the same payload share it.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ...spec import (
     ChoiceSpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
@@ -25,6 +26,7 @@ from ...spec import (
     PluginSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
+    SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -38,14 +40,13 @@ class PerRequest:
     """Something that is made anew for each request.
 
     Attributes:
-        make: called with the prompt's token ids and the size of the vocabulary, beyond which a
-            prompt may have tokens, too; returns what is to be run.
+        make: returns what is to be run.
     """
 
-    make: Callable[[Sequence[int], int], PluginPart]
+    make: Callable[[], PluginPart]
 
 
-Part = Automaton | NoRepeatNgramSpec | PerRequest
+Part = Automaton | NoRepeatNgramSpec | PromptBiasSpec | PerRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,19 +56,29 @@ class Program:
     Attributes:
         automata: tables, shared by all requests that have this program.
         ngrams: the history rules that are batched.
+        prompt_biases: what depends on the request's prompt; ``prompt_bias`` makes an automaton.
         per_request: what each request gets its own of.
     """
 
     automata: tuple[Automaton, ...] = ()
     ngrams: tuple[NoRepeatNgramSpec, ...] = ()
+    prompt_biases: tuple[PromptBiasSpec, ...] = ()
     per_request: tuple[PerRequest, ...] = ()
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether it is not enough to know how many tokens are out, and which were forced."""
+        return bool(self.ngrams or self.per_request) or any(
+            automaton.needs_output_ids for automaton in self.automata
+        )
 
 
 def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     """Compile the specs of a request.
 
     Raises:
-        SpecError: for a plugin that is not installed or refuses its parameters, with the path.
+        SpecError: for a plugin that is not installed or refuses its parameters, and for a kind
+            that the engine does by itself, with the path.
     """
     parts: list[Part] = []
     for i, spec in enumerate(specs):
@@ -78,6 +89,7 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
         ngrams=tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
+        prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
 
@@ -129,12 +141,14 @@ def _logit_bias(spec: LogitBiasSpec) -> Iterable[Part]:
     yield _added(spec.bias.keys(), spec.bias.values())
 
 
-def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:
-    def favour(prompt_ids: Sequence[int], vocab_size: int) -> Automaton:
-        present = np.setdiff1d(np.array(prompt_ids, np.int64), spec.excluded_token_ids)
-        return _added(present[(present >= 0) & (present < vocab_size)].tolist(), spec.bias)
+def prompt_bias(spec: PromptBiasSpec, prompt_ids: Sequence[int], vocab_size: int) -> Automaton:
+    """Favour the prompt's tokens; a prompt may have others, beyond the vocabulary."""
+    present = np.setdiff1d(np.array(prompt_ids, np.int64), spec.excluded_token_ids)
+    return _added(present[(present >= 0) & (present < vocab_size)].tolist(), spec.bias)
 
-    yield PerRequest(favour)
+
+def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:
+    yield spec
 
 
 def _min_tokens(spec: MinTokensSpec) -> Iterable[Part]:
@@ -290,11 +304,20 @@ def _plugin(spec: PluginSpec) -> Iterable[Part]:
     if isinstance(part, Automaton):
         yield part
     else:
-        yield PerRequest(lambda *_: resolve_plugin(spec.name, spec.params))
+        yield PerRequest(lambda: resolve_plugin(spec.name, spec.params))
 
 
 def _python(spec: PythonProcessorSpec) -> Iterable[Part]:
-    yield PerRequest(lambda *_: spec.factory())
+    yield PerRequest(spec.factory)
+
+
+def _native(spec: GrammarSpec | SamplingSpec) -> NoReturn:
+    grammar = isinstance(spec, GrammarSpec)
+    fields = "response_format or structured_outputs" if grammar else "temperature, top_p, ..."
+    raise SpecError(
+        f"The engine does `{spec.kind}` by itself, and not from a payload: "
+        f"use attach(), or the request's own fields ({fields})"
+    )
 
 
 COMPILERS: dict[type[LogitsProcessorSpec], Callable[[Any], Iterable[Part]]] = {
@@ -304,12 +327,14 @@ COMPILERS: dict[type[LogitsProcessorSpec], Callable[[Any], Iterable[Part]]] = {
     ChoiceSpec: _choice,
     ForcedEndSpec: _forced_end,
     ForcedTokenSequenceSpec: _forced_sequence,
+    GrammarSpec: _native,
     LogitBiasSpec: _logit_bias,
     MinTokensSpec: _min_tokens,
     NoRepeatNgramSpec: _no_repeat_ngram,
     PluginSpec: _plugin,
     PromptBiasSpec: _prompt_bias,
     PythonProcessorSpec: _python,
+    SamplingSpec: _native,
     ThinkingBudgetSpec: _thinking_budget,
     TriggerSpec: _trigger,
 }

@@ -1,18 +1,17 @@
 """One batch's requests, whatever acts on them, and the edits of their logits."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from .automata import Automata
 from .automaton import BAN_BIAS, Automaton
-from .compile import Program, forced_chain
+from .compile import Program, forced_chain, prompt_bias
 from .edits import Additions, Cells, Editor
-from .live import LiveProcessor
 from .ngrams import Ngrams
-from .plugins import HistoryRule, PluginPart
+from .own_code import OwnCode, beyond_vocabulary, log_failure
 from .slots import Failures, Request
 from .torch_editor import TorchEditor
 
@@ -36,7 +35,7 @@ class Realizer:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._requests: dict[int, Request] = {}
-        self._with_code: dict[Request, None] = {}  # those that have callables or rules of their own
+        self._with_code: dict[Request, OwnCode] = {}
         self._automata = Automata()
         self._ngrams = Ngrams(vocab_size)
         self._editor: Editor | None = None  # made when the device is known
@@ -49,6 +48,11 @@ class Realizer:
     def rows(self) -> list[int]:
         """The rows on which something acts, in no order."""
         return list(self._requests)
+
+    @property
+    def outputs(self) -> list[Sequence[int]]:
+        """The output ids of the requests on which something acts, as ``add`` was given them."""
+        return [request.output_ids for request in self._requests.values()]
 
     def overruled_edits(self) -> int:
         """How many edits lost to others that contradict them; see ``edits``. Waits on a device."""
@@ -77,32 +81,26 @@ class Realizer:
         request = Request(row, prompt_ids or (), output_ids, stop_token_id)
         self._requests[row] = request
         try:
-            for automaton in program.automata:
-                self._start_automaton(request, automaton)
+            automata = [
+                *program.automata,
+                *(
+                    prompt_bias(spec, request.prompt_ids, self._vocab_size)
+                    for spec in program.prompt_biases
+                ),
+            ]
+            for part in program.per_request:
+                made = part.make()
+                if isinstance(made, Automaton):
+                    automata.append(made)
+                else:
+                    self._with_code.setdefault(request, OwnCode(self._vocab_size)).append(made)
+            if any(automaton.highest_token >= self._vocab_size for automaton in automata):
+                raise beyond_vocabulary(self._vocab_size)
+            self._automata.start(request, automata)
             for spec in program.ngrams:
                 self._ngrams.start(request, spec)
-            for part in program.per_request:
-                self._start_own(request, part.make(request.prompt_ids, self._vocab_size))
         except Exception as error:
             self._fail(request, error)
-
-    def _start_automaton(self, request: Request, automaton: Automaton) -> None:
-        if automaton.highest_token >= self._vocab_size:
-            raise self._beyond_vocabulary()
-        self._automata.start(request, automaton)
-
-    def _beyond_vocabulary(self) -> ValueError:
-        return ValueError(f"token ids beyond the vocabulary of {self._vocab_size} tokens")
-
-    def _start_own(self, request: Request, made: PluginPart) -> None:
-        if isinstance(made, Automaton):
-            self._start_automaton(request, made)
-            return
-        if isinstance(made, HistoryRule):
-            request.rules.append(made)
-        else:
-            request.live.append(LiveProcessor(made))
-        self._with_code[request] = None
 
     def remove(self, row: int) -> None:
         """Forget the request in a row, if there is one."""
@@ -114,8 +112,6 @@ class Realizer:
         for handle in request.handles:
             handle.home.delete(handle.slot)
         request.handles.clear()
-        request.live.clear()
-        request.rules.clear()
         self._with_code.pop(request, None)
 
     def move(self, source: int, destination: int) -> None:
@@ -172,26 +168,12 @@ class Realizer:
     def _run_code(self, logits: torch.Tensor, additions: list[Additions]) -> Failures:
         """Call what is not batched, one request after the other."""
         failed: Failures = {}
-        for request in self._with_code:
-            prompt_ids, output_ids = request.prompt_ids, request.output_ids
+        for request, code in self._with_code.items():
             try:
-                for processor in request.live:
-                    processor(prompt_ids, output_ids, logits[request.row])
-                for rule in request.rules:
-                    added = rule.additions(prompt_ids, output_ids)
-                    additions.append(self._additions(request.row, added))
+                additions += code.run(request.prompt_ids, request.output_ids, logits, request.row)
             except Exception as error:
                 failed[request] = error
         return failed
-
-    def _additions(self, row: int, added: Mapping[int, float]) -> Additions:
-        token_ids = np.fromiter(added.keys(), np.int64, len(added))
-        values = np.fromiter(added.values(), np.float32, len(added))
-        if len(added) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
-            raise self._beyond_vocabulary()
-        if not np.isfinite(values).all():
-            raise ValueError("values that are not finite; ban a token with BAN_BIAS")
-        return Additions(Cells(np.full(len(added), row), token_ids), values)
 
     def fail(
         self, row: int, error: Exception, output_ids: Sequence[int], stop_token_id: int | None
@@ -204,20 +186,13 @@ class Realizer:
     def _fail(self, request: Request, error: Exception) -> None:
         self.failed_requests += 1
         ends = request.stop_token_id is not None
-        logger.error(
-            "The specs of the request in row %d, which has %d output tokens, cannot be realized: "
-            "%s. %s; no other request is affected.",
-            request.row,
-            len(request.output_ids),
-            error,
-            "It is ended" if ends else "It goes on without them",
-            exc_info=error,
-        )
+        where = f"row {request.row}, which has {len(request.output_ids)} output tokens,"
+        log_failure(where, error, ends=ends)
         self._stop(request)
         if request.stop_token_id is None:
             del self._requests[request.row]
         else:
-            self._automata.start(request, forced_chain((), request.stop_token_id))
+            self._automata.start(request, [forced_chain((), request.stop_token_id)])
 
 
 def _editor(automata: Automata, device: torch.device) -> Editor:

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .automaton import Ints
-
-if TYPE_CHECKING:
-    from .plugins import HistoryRule
 
 ROW, FOLDED = 0, 1
 """Columns that all ``Slots`` have: the row of the logits, and how many output ids are folded in."""
@@ -25,8 +22,6 @@ class Request:
         output_ids: the output's token ids so far. The engine appends to this object.
         stop_token_id: a token that makes the engine end the request, if there is one.
         handles: its places in ``Slots``.
-        live: its own callables, by what is called for them with the row's logits.
-        rules: its own history rules.
     """
 
     row: int
@@ -34,8 +29,6 @@ class Request:
     output_ids: Sequence[int]
     stop_token_id: int | None
     handles: list["Handle"] = field(default_factory=list["Handle"])
-    live: list[Any] = field(default_factory=list[Any])
-    rules: list["HistoryRule"] = field(default_factory=list["HistoryRule"])
 
 
 Failures = dict[Request, Exception]

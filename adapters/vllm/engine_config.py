@@ -1,6 +1,5 @@
 """What an engine's configuration says about the work that reaches it."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from ...spec import Stage, Tokenizer
@@ -31,21 +30,3 @@ def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
         revision=model.tokenizer_revision,
         trust_remote_code=model.trust_remote_code,
     )
-
-
-def admitting_engine_config() -> "VllmConfig | None":
-    """The configuration of the engine that is admitting a request, from within ``validate_params``.
-
-    vLLM calls ``validate_params`` on the class and passes the parameters alone
-    (``vllm/v1/engine/input_processor.py``), so a process with several engines leaves no other way
-    to know the vocabulary than to ask the caller: the nearest method whose object has a
-    ``vllm_config``. ``None`` when there is none; the worker checks again in any case.
-    """
-    frame = sys._getframe(1)
-    for _ in range(8):
-        if (frame := frame.f_back) is None:
-            break
-        config = getattr(frame.f_locals.get("self"), "vllm_config", None)
-        if config is not None:
-            return config
-    return None

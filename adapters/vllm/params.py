@@ -3,14 +3,26 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, PythonProcessorSpec, Stage, encode
+from ...spec import (
+    VERSION,
+    LivePayload,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PythonProcessorSpec,
+    Stage,
+    encode,
+)
+from .native import lowered, set_fields
 
 KEY = "logitport"
 """Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
 
 
 class HasExtraArgs(Protocol):
-    """``vllm.SamplingParams``, or anything that carries its ``extra_args`` to one."""
+    """``vllm.SamplingParams``, or anything that carries its ``extra_args`` to one.
+
+    Native kinds need the fields that vLLM has for them, under the same names.
+    """
 
     extra_args: dict[str, Any] | None
 
@@ -30,6 +42,12 @@ def attach(
     A worker that does not generate is sent none. Whatever specs the parameters carried before are
     replaced, so attaching twice is attaching once; other keys of ``extra_args`` are left alone.
 
+    Native kinds (``grammar``, ``sampling``) become the parameters' own ``structured_outputs``,
+    ``temperature`` and so on, and are no part of the payload. Where the request already says
+    something else there, that is an error; a field at its default counts as one that says
+    nothing. What has once been set so is the request's own: attaching other specs later does not
+    take it off.
+
     Args:
         sampling_params: the request's parameters, changed in place.
         specs: one or several; none takes them off. With a ``PythonProcessorSpec`` among them they
@@ -41,18 +59,39 @@ def attach(
         ``sampling_params``.
 
     Raises:
-        SpecError: as ``encode`` does, whatever the stage.
+        SpecError: as ``encode`` does, whatever the stage; where the specs act, also if one
+            conflicts with a field of ``sampling_params``, or it lacks a field. Nothing has been
+            changed then.
+        Exception: vLLM's own, for sampling parameters that it refuses together.
     """
+    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
     # A new dict: callers share one among requests.
     extra_args = dict(sampling_params.extra_args or {})
     extra_args.pop(KEY, None)
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else specs
-    if len(specs):
-        if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
-            payload = LivePayload(VERSION, tuple(specs), generation_only)  # pyright: ignore
-        else:
-            payload = encode(specs, generation_only=generation_only)
+    fields: dict[str, Any] = {}
+    if specs:
+        payload = _payload(specs, generation_only)
         if stage.generates or not generation_only:
-            extra_args[KEY] = payload
+            fields = lowered(sampling_params, specs)
+            in_payload = tuple(spec for spec in specs if not isinstance(spec, NativeSpec))
+            if len(in_payload) == len(specs):
+                extra_args[KEY] = payload
+            elif in_payload:
+                extra_args[KEY] = _payload(in_payload, generation_only)
+    set_fields(sampling_params, fields)
     sampling_params.extra_args = extra_args or None
     return sampling_params
+
+
+def _payload(specs: tuple[LogitsProcessorSpec, ...], generation_only: bool) -> str | LivePayload:
+    if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
+        return LivePayload(VERSION, specs, generation_only)  # pyright: ignore
+    return encode(specs, generation_only=generation_only)
+
+
+def stop_token_of(sampling_params: Any) -> int | None:
+    """A token that makes vLLM end the request, if there is one."""
+    stops = sampling_params.stop_token_ids or ()
+    if not sampling_params.ignore_eos:
+        stops = sampling_params.all_stop_token_ids
+    return min(stops, default=None)

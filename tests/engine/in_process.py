@@ -3,9 +3,10 @@
 import gc
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from logitport.adapters.vllm import attach
@@ -18,13 +19,26 @@ FLAG = ["logitport.adapters.vllm:LogitportProcessor"]
 """``LLM(logits_processors=FLAG)`` is ``--logits-processors`` of the command line."""
 
 
+def v2_takes_processors() -> bool:
+    """Whether custom processors can act under this vLLM's V2 runner: from 0.31 on."""
+    return find_spec("vllm.v1.worker.gpu.sample.logits_processor") is not None
+
+
+class Drafts(NamedTuple):
+    """What became of draft tokens."""
+
+    accepted: int
+    rejected: int
+
+
 class Engine:
     """One engine and what it did.
 
     Attributes:
         processors: our instances, in the order in which vLLM calls them.
-        steps: for each step, how many tokens of each request were scheduled.
+        steps: for each step, how many tokens of each request were scheduled, drafts included.
         preempted: for each preemption, the output tokens that the request had.
+        drafts: of each request of the latest ``generate``.
     """
 
     def __init__(self, model: Path, **arguments: Any):
@@ -35,6 +49,7 @@ class Engine:
             # Free tokens are compared between engines: rounding must not decide between two.
             "dtype": "float32",
             "enforce_eager": True,
+            "kv_cache_memory_bytes": 512 << 20,  # most of a start is to fill it with zeros
             "max_model_len": 1024,
             "max_num_seqs": 16,
         }
@@ -42,16 +57,25 @@ class Engine:
         self.client: Any = self.llm.llm_engine.engine_core
         self.steps: list[dict[str, int]] = []
         self.preempted: list[int] = []
+        self.drafts: list[Drafts] = []
         core = self.client.engine_core
+        self._slots: int = core.vllm_config.scheduler_config.max_num_seqs
         runner = core.model_executor.driver_worker.worker.model_runner
-        assert not core.vllm_config.use_v2_model_runner
         self.processors: list[LogitportProcessor] = [
             processor
-            for processor in runner.input_batch.logitsprocs.all
+            for processor in (
+                runner.sampler.logits_processors
+                if core.vllm_config.use_v2_model_runner
+                else runner.input_batch.logitsprocs.all
+            )
             if isinstance(processor, LogitportProcessor)
         ]
-        scheduler = core.scheduler
+        self._record(core.scheduler)
+
+    def _record(self, scheduler: Any) -> None:
         schedule, preempt = scheduler.schedule, scheduler._preempt_request
+        note_drafts = scheduler.make_spec_decoding_stats
+        self._drafts: dict[str, Drafts] = {}
 
         def recorded_schedule(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
@@ -62,44 +86,86 @@ class Engine:
             self.preempted.append(request.num_output_tokens)
             preempt(request, *args, **kwargs)
 
+        def recorded_drafts(
+            *args: Any, num_draft_tokens: int, num_accepted_tokens: int, **kwargs: Any
+        ) -> Any:
+            # What the engine calls a request begins with the number that the front end gave it.
+            number = kwargs["request_id"].split("-")[0]
+            accepted, rejected = self._drafts.get(number, (0, 0))
+            self._drafts[number] = Drafts(
+                accepted + num_accepted_tokens, rejected + num_draft_tokens - num_accepted_tokens
+            )
+            counts = {"num_draft_tokens": num_draft_tokens}
+            counts["num_accepted_tokens"] = num_accepted_tokens
+            return note_drafts(*args, **counts, **kwargs)
+
         scheduler.schedule, scheduler._preempt_request = recorded_schedule, recorded_preempt
+        scheduler.make_spec_decoding_stats = recorded_drafts
 
     def generate(
         self, prompts: Sequence[Any], params: "Sequence[SamplingParams]"
     ) -> "list[CompletionOutput]":
         """One completion for each prompt, all requests at once."""
         outputs = self.llm.generate(list(prompts), list(params), use_tqdm=False)
+        self.drafts = [self._drafts.pop(output.request_id, Drafts(0, 0)) for output in outputs]
         return [output.outputs[0] for output in outputs]
 
-    def held_requests(self) -> int:
-        """Requests that the core still knows, one free request later.
+    @property
+    def acting(self) -> Any:
+        """Of our instances, the one that acts."""
+        (processor,) = (processor for processor in self.processors if processor._acts)
+        return processor
 
-        vLLM reports that a request has left with the step after.
+    def held_requests(self) -> int:
+        """Requests that the core still knows when free ones have taken all places.
+
+        vLLM's V1 runner reports that a request has left with the step after, its V2 runner does
+        not: there a request lasts until another one gets its slot.
         """
-        self.generate(["The end"], [params(max_tokens=2)])
+        self.generate(["The end"] * self._slots, [params(max_tokens=2)] * self._slots)
         return sum(len(processor._realizer) for processor in self.processors)
 
 
 @contextmanager
-def engine(model: Path, *, entry_point: bool = True, **arguments: Any) -> Iterator[Engine]:
+def engine(
+    model: Path, *, runner: str | None = None, entry_point: bool = True, **arguments: Any
+) -> Iterator[Engine]:
     """An engine that is gone, with its memory, when the block ends.
 
     Args:
         model: the checkpoint.
+        runner: the model runner, ``v1`` or ``v2``; by default the one that pytest was asked for.
         entry_point: ``False`` starts it as if our package were not installed.
         arguments: for ``vllm.LLM``.
     """
-    from vllm.v1.sample import logits_processor as loader
+    from vllm import envs
+    from vllm.v1.sample import logits_processor as v1
 
-    installed = (
-        nullcontext() if entry_point else patch.object(loader, "_load_logitsprocs_plugins", list)
-    )
-    # vLLM remembers for the whole process which classes it asks to validate parameters.
-    loader.cached_load_custom_logitsprocs.cache_clear()
-    with (
-        patch.dict(os.environ, VLLM_ENABLE_V1_MULTIPROCESSING="0"),
-        installed,
-    ):
+    try:
+        from vllm.v1.worker.gpu.sample.logits_processor import loader as v2
+    except ImportError:  # before vLLM 0.31
+        v2 = None
+
+    # vLLM remembers for the whole process which classes it asks to validate parameters, and what
+    # the environment was when the first engine started.
+    def forget() -> None:
+        v1.cached_load_custom_logitsprocs.cache_clear()
+        if v2 is not None:
+            v2._cached_load_v2_logitsprocs.cache_clear()
+        envs.disable_envs_cache()
+
+    environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    if runner is not None:
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
+    with ExitStack() as stack:
+        stack.callback(forget)
+        stack.enter_context(patch.dict(os.environ, environment))
+        if not entry_point:
+            stack.enter_context(patch.object(v1, "_load_logitsprocs_plugins", list))
+            if v2 is not None:
+                stack.enter_context(patch.object(v2, "_load_v2_logitsprocs_plugins", list))
+        forget()
+        gc.freeze()  # vLLM collects garbage time and again, and need not look at all of pytest
         running = Engine(model, **arguments)
         try:
             yield running
@@ -107,7 +173,6 @@ def engine(model: Path, *, entry_point: bool = True, **arguments: Any) -> Iterat
             running.client.shutdown()
             vars(running).clear()  # whoever still holds it does not hold the model
             gc.collect()
-    loader.cached_load_custom_logitsprocs.cache_clear()
 
 
 def params(spec: LogitsProcessorSpec | None = None, **fields: Any) -> "SamplingParams":

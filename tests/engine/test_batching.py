@@ -24,7 +24,20 @@ class Request:
     ("slots", "requests", "loading"),
     [
         pytest.param(16, 16, {"logits_processors": FLAG}, id="one batch of 16"),
-        pytest.param(8, 200, {}, id="200 through 8 slots"),
+        pytest.param(
+            8,
+            200,
+            {},
+            id="200 through 8 slots",
+            marks=pytest.mark.only("v1", reason="that many interpreted steps take minutes"),
+        ),
+        pytest.param(
+            8,
+            40,
+            {},
+            id="40 through 8 slots",
+            marks=pytest.mark.only("v2", reason="200 are more"),
+        ),
     ],
 )
 def test_every_second_request_is_forced(

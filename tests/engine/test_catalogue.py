@@ -8,6 +8,7 @@ and what the neighbours without specs have to say again.
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from logitport.spec import (
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
+    NativeSpec,
     NoRepeatNgramSpec,
     PluginSpec,
     PromptBiasSpec,
@@ -34,11 +36,11 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from .in_process import FLAG, Engine, engine, params
+from .in_process import FLAG, Drafts, Engine, engine, params
 
 pytestmark = pytest.mark.engine
 
-LENGTH = 48  # of every output, so that the batch stays the same
+LENGTH = 32  # of every output, so that the batch stays the same
 Tokens = list[int]
 
 # --- what the specs mean ---
@@ -202,9 +204,9 @@ PLUGINS = {
 }
 
 
-@pytest.fixture(scope="module")
-def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine on a server where a package has installed the plugins."""
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The plugins, as by a package of their own."""
     folder = tmp_path_factory.mktemp("site")
     info = folder / "logitport_test_plugins-1.0.dist-info"
     info.mkdir()
@@ -214,11 +216,101 @@ def running(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(folder)
         plugins._plugins.cache_clear()
-        # Blocks of a prefix cache would let a second run skip what the first had to compute.
-        arguments = {"max_num_seqs": 64, "enable_prefix_caching": False, "logits_processors": FLAG}
-        with engine(model, **arguments) as running:
-            yield running
+        yield
     plugins._plugins.cache_clear()
+
+
+@dataclass(frozen=True)
+class Edition:
+    """What the tests are run under.
+
+    Attributes:
+        runner: vLLM's model runner.
+        drafts: how many tokens are proposed to each request at each step; 0 is no speculation.
+    """
+
+    runner: str
+    drafts: int = 0
+
+
+EDITIONS = {
+    "V1": Edition("v1"),
+    "V2": Edition("v2"),
+    "V2 with drafts": Edition("v2", 3),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            edition, id=name, marks=pytest.mark.only(edition.runner, reason="of the other")
+        )
+        for name, edition in EDITIONS.items()
+    ],
+)
+def edition(request: pytest.FixtureRequest) -> Edition:
+    return request.param
+
+
+class Editions:
+    """The engines of the editions, one at a time, and what the batch of all kinds is in each."""
+
+    def __init__(self, model: Path, tokenizer: Any):
+        self._model, self._tokenizer = model, tokenizer
+        self._edition: Edition | None = None
+        self._running: Engine | None = None
+        self._stack = ExitStack()
+        self._batches: dict[tuple[Edition, float], Batch] = {}
+
+    def engine(self, edition: Edition) -> Engine:
+        if self._running is None or edition != self._edition:
+            self.close()
+            arguments: dict[str, Any] = {
+                "max_model_len": 256,
+                "max_num_seqs": 64,
+                # Its blocks would let a second run skip what the first had to compute.
+                "enable_prefix_caching": False,
+                "logits_processors": FLAG,
+            }
+            if edition.drafts:
+                arguments["speculative_config"] = {
+                    "method": "ngram",
+                    "num_speculative_tokens": edition.drafts,
+                    "prompt_lookup_max": 3,
+                    "prompt_lookup_min": 1,
+                }
+            running = engine(self._model, runner=edition.runner, **arguments)
+            self._running, self._edition = self._stack.enter_context(running), edition
+        return self._running
+
+    def batch(self, edition: Edition, temperature: float) -> "Batch":
+        """The batch of all kinds, the first time it is asked for."""
+        key = edition, temperature
+        if key not in self._batches:
+            frees = None
+            if edition.drafts and not temperature:
+                # Drafts do not change what is likeliest, and it has been said without them.
+                frees = self.batch(Edition(edition.runner), temperature).frees
+            running = self.engine(edition)
+            self._batches[key] = run(running, self._tokenizer, temperature, frees)
+        return self._batches[key]
+
+    def close(self) -> None:
+        self._running = None
+        self._stack.close()
+
+
+@pytest.fixture(scope="module")
+def editions(model: Path, tokenizer: Any, installed: None) -> Iterator[Editions]:
+    editions = Editions(model, tokenizer)
+    yield editions
+    editions.close()
+
+
+@pytest.fixture
+def running(editions: Editions, edition: Edition) -> Engine:
+    return editions.engine(edition)
 
 
 # --- one batch of all kinds ---
@@ -269,7 +361,7 @@ def says(free: Free, *texts: str) -> ForcedTokenSequenceSpec:
 
 def closes(output: Tokens, free: Free, more: int, *texts: str, tag: str = "</think>") -> bool:
     """Whether the end tag comes ``more`` tokens after these texts."""
-    before = len(says(free, *texts).token_ids) + more
+    before = sum(len(free.ids(text)) for text in texts) + more
     message, end = tag.removesuffix("</think>"), free.ids("</think>")
     closing = [*(free.ids(message) if message else []), *end]
     return output[before : before + len(closing)] == closing
@@ -309,193 +401,250 @@ class Request:
     also: Callable[[Tokens, Free], bool] = lambda output, free: True
 
 
-REQUESTS: dict[str, Request] = {
-    "forced sequence": Request(
-        STORY, lambda free: ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer)
-    ),
-    "forced sequence, then free": Request(
-        STORY,
-        lambda free: says(free, " nothing at all, but"),
-        lambda output, free: len(set(output)) > 10,
-    ),
-    "allowed tokens": Request(STORY, lambda free: AllowedTokensSpec(free.favourites[1:8])),
-    "banned tokens": Request(STORY, lambda free: BannedTokensSpec(free.favourites[:8])),
-    "banned sequences": Request(
-        STORY,
-        lambda free: BannedSequencesSpec(
-            [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
+REQUESTS: dict[str, Request] = (
+    {
+        "forced sequence": Request(
+            STORY,
+            lambda free: ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer),
         ),
-    ),
-    "logit bias": Request(
-        STORY,
-        lambda free: LogitBiasSpec(
-            dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
+        "forced sequence, then free": Request(
+            STORY,
+            lambda free: says(free, " nothing at all, but"),
+            lambda output, free: len(set(output)) > 10,
         ),
-        lambda output, free: len(set(output)) > 1,
-    ),
-    "logit bias away": Request(
-        STORY, lambda free: LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
-    ),
-    "min tokens": Request(
-        STORY,
-        lambda free: MinTokensSpec(20, free.favourites[:12]),
-        lambda output, free: not set(output[20:]).isdisjoint(free.favourites[:12]),
-    ),
-    "forced end": Request(
-        STORY,
-        lambda free: ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
-        lambda output, free: output[:17] == free.output[:17],
-    ),
-    "forced end, then free": Request(
-        STORY,
-        lambda free: ForcedEndSpec(9, free.ids(" But then")),
-        lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
-    ),
-    "choice": Request(
-        "Do you like tea?",
-        lambda free: ChoiceSpec.from_text(
-            [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
+        "allowed tokens": Request(STORY, lambda free: AllowedTokensSpec(free.favourites[1:8])),
+        "banned tokens": Request(STORY, lambda free: BannedTokensSpec(free.favourites[:8])),
+        "banned sequences": Request(
+            STORY,
+            lambda free: BannedSequencesSpec(
+                [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
+            ),
         ),
-    ),
-    "trigger": Request(
-        STORY,
-        lambda free: TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
-    ),
-    "trigger of two tokens, always": Request(
-        STORY,
-        lambda free: TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
-    ),
-    "trigger whose phrase sets it off": Request(
-        STORY,
-        lambda free: TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
-    ),
-    "no repeated bigram": Request(ECHO, lambda free: NoRepeatNgramSpec(2)),
-    "no repeated token in a window": Request(
-        STORY, lambda free: NoRepeatNgramSpec(1, 20, free.ids(","))
-    ),
-    "from the prompt": Request(STORY, lambda free: PromptBiasSpec(1000.0, free.prompt[:2])),
-    "away from the prompt": Request(ECHO, lambda free: PromptBiasSpec(-1000.0)),
-    "block opened by the prompt": Request(
-        THINKING,
-        lambda free: thinking(free, 12),
-        lambda output, free: (
-            output[:12] == free.output[:12] and output[12:15] == free.ids("</think>")
+        "logit bias": Request(
+            STORY,
+            lambda free: LogitBiasSpec(
+                dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
+            ),
+            lambda output, free: len(set(output)) > 1,
         ),
-    ),
-    "block that the prompt has overdrawn": Request(
-        THINKING + " Let me see. That is a hard one, indeed",
-        lambda free: thinking(free, 5, message=" Enough."),
-        lambda output, free: output[:5] == free.ids(" Enough.") + free.ids("</think>"),
-    ),
-    "block opened by the model": Request(
-        STORY,
-        lambda free: [says(free, " Hm.", "<think>"), thinking(free, 10, message="\n")],
-        lambda output, free: closes(output, free, 10, " Hm.", "<think>", tag="\n</think>"),
-    ),
-    "block that ends in time": Request(
-        STORY,
-        lambda free: [says(free, "<think>", " Easy.", "</think>", " It"), thinking(free, 10)],
-        lambda output, free: output.count(free.ids("</think>")[0]) == 1,
-    ),
-    "end tag begun as the budget runs out": Request(
-        STORY,
-        lambda free: [says(free, "<think>", " Well now", "</"), thinking(free, 3, message="!")],
-        lambda output, free: closes(output, free, 0, "<think>", " Well now"),
-    ),
-    "second block": Request(
-        STORY,
-        lambda free: [
-            says(free, "<think>", " Easy.", "</think>", " Or not?", "<think>"),
-            thinking(free, 7),
-        ],
-        lambda output, free: closes(
-            output, free, 7, "<think>", " Easy.", "</think>", " Or not?", "<think>"
+        "logit bias away": Request(
+            STORY, lambda free: LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
         ),
-    ),
-    "plugin, automaton": Request(
-        STORY,
-        lambda free: PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
-        lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
-    ),
-    "plugin, history rule": Request(
-        ECHO,
-        lambda free: PluginSpec("not-twice"),
-        lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
-    ),
-    "plugin, callable": Request(
-        STORY,
-        lambda free: PluginSpec("ascending", {"step": 500}),
-        lambda output, free: all(
-            0 < b - a <= 500 for a, b in zip([0, *output], output, strict=False)
+        "min tokens": Request(
+            STORY,
+            lambda free: [
+                MinTokensSpec(8, free.favourites[:12]),
+                LogitBiasSpec(dict.fromkeys(free.favourites[:12], 500.0)),  # as soon as they may
+            ],
+            lambda output, free: set(output[8:]) <= set(free.favourites[:12]),
         ),
-    ),
-    "live callable of two arguments": Request(
-        STORY,
-        lambda free: PythonProcessorSpec(TwoArguments),
-        lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
-    ),
-    "live callable of three arguments": Request(
-        STORY,
-        lambda free: PythonProcessorSpec(ThreeArguments),
-        lambda output, free: set(output) <= set(free.prompt),
-    ),
-    "several": Request(
-        STORY,
-        lambda free: [
-            ForcedEndSpec(30, free.ids(" Good night")),
-            BannedTokensSpec(free.favourites[:5]),
-            MinTokensSpec(25, free.favourites[5:12]),
-            LogitBiasSpec({free.favourites[12]: -1000.0}),
-            NoRepeatNgramSpec(2, 30),
-        ],
-    ),
-} | {f"neighbour {i}": Request(f"Tell me about the number {i}.") for i in range(8)}
+        "forced end": Request(
+            STORY,
+            lambda free: ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
+            lambda output, free: output[:17] == free.output[:17],
+        ),
+        "forced end, then free": Request(
+            STORY,
+            lambda free: ForcedEndSpec(9, free.ids(" But then")),
+            lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
+        ),
+        "choice": Request(
+            "Do you like tea?",
+            lambda free: ChoiceSpec.from_text(
+                [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
+            ),
+        ),
+        "trigger": Request(
+            STORY,
+            lambda free: TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
+        ),
+        "trigger of two tokens, always": Request(
+            STORY,
+            lambda free: TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
+        ),
+        "trigger whose phrase sets it off": Request(
+            STORY,
+            lambda free: TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
+        ),
+        "no repeated bigram": Request(ECHO, lambda free: NoRepeatNgramSpec(2)),
+        "no repeated token in a window": Request(
+            STORY, lambda free: NoRepeatNgramSpec(1, 20, free.ids(","))
+        ),
+        "from the prompt": Request(STORY, lambda free: PromptBiasSpec(1000.0, free.prompt[:2])),
+        "away from the prompt": Request(ECHO, lambda free: PromptBiasSpec(-1000.0)),
+        "block opened by the prompt": Request(
+            THINKING,
+            lambda free: thinking(free, 12),
+            lambda output, free: output[:12] == free.output[:12] and closes(output, free, 12),
+        ),
+        "block that the prompt has overdrawn": Request(
+            THINKING + " Let me see. That is a hard one, indeed",
+            lambda free: thinking(free, 5, message=" Enough."),
+            lambda output, free: closes(output, free, 0, tag=" Enough.</think>"),
+        ),
+        "block opened by the model": Request(
+            STORY,
+            lambda free: [says(free, " Hm.", "<think>"), thinking(free, 10, message="\n")],
+            lambda output, free: closes(output, free, 10, " Hm.", "<think>", tag="\n</think>"),
+        ),
+        "block that ends in time": Request(
+            STORY,
+            lambda free: [says(free, "<think>", " Easy.", "</think>", " It"), thinking(free, 10)],
+            lambda output, free: not closes(output, free, 10, "<think>"),
+        ),
+        "end tag begun as the budget runs out": Request(
+            STORY,
+            lambda free: [
+                says(free, "<think>", " Well now", "</"),
+                thinking(free, len(free.ids(" Well now") + free.ids("</")), message="!"),
+            ],
+            lambda output, free: closes(output, free, 0, "<think>", " Well now"),
+        ),
+        "second block": Request(
+            STORY,
+            lambda free: [
+                says(free, "<think>", " So", "</think>", " Or not?", "<think>"),
+                thinking(free, 3),
+            ],
+            lambda output, free: any(
+                closes(output, free, more, "<think>", " So", "</think>", " Or not?", "<think>")
+                for more in range(4)  # the model may begin with the tag itself
+            ),
+        ),
+        "plugin, automaton": Request(
+            STORY,
+            lambda free: PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
+            lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
+        ),
+        "plugin, history rule": Request(
+            ECHO,
+            lambda free: PluginSpec("not-twice"),
+            lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
+        ),
+        "plugin, callable": Request(
+            STORY,
+            lambda free: PluginSpec("ascending", {"step": len(free.tokenizer) // 100}),
+            lambda output, free: all(
+                0 < b - a <= len(free.tokenizer) // 100
+                for a, b in zip([0, *output], output, strict=False)
+            ),
+        ),
+        "live callable of two arguments": Request(
+            STORY,
+            lambda free: PythonProcessorSpec(TwoArguments),
+            lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
+        ),
+        "live callable of three arguments": Request(
+            STORY,
+            lambda free: PythonProcessorSpec(ThreeArguments),
+            lambda output, free: set(output) <= set(free.prompt),
+        ),
+        "several": Request(
+            STORY,
+            lambda free: [
+                ForcedEndSpec(26, free.ids(" Good night")),
+                BannedTokensSpec(free.favourites[:5]),
+                MinTokensSpec(25, free.favourites[5:12]),
+                LogitBiasSpec({free.favourites[12]: -1000.0}),
+                NoRepeatNgramSpec(2, 30),
+            ],
+        ),
+    }
+    | {f"neighbour {i}": Request(f"Tell me about the number {i}.") for i in range(8)}
+)
 
 
-def test_all_kinds_in_one_batch(running: Engine, tokenizer: Any):
+@dataclass
+class Batch:
+    """All requests at once, first without specs and then with them.
+
+    Attributes:
+        frees: without.
+        specs: of each request; none for a neighbour.
+        outputs: token ids, with.
+        shapes: of the steps, without and with: how many tokens of each request. None where what
+            the model says without specs was known.
+        drafts: what became of each request's draft tokens, with.
+    """
+
+    frees: list[Free]
+    specs: list[list[LogitsProcessorSpec]]
+    outputs: list[Tokens]
+    shapes: tuple[list[list[int]], list[list[int]]]
+    drafts: list[Drafts]
+
+
+def run(
+    running: Engine, tokenizer: Any, temperature: float, frees: list[Free] | None = None
+) -> Batch:
+    """Run the batch, with what the model says by itself if that is known already."""
     requests = list(REQUESTS.values())
     sampling = [
-        params(temperature=1.0, seed=i, max_tokens=LENGTH, ignore_eos=True)
+        params(temperature=temperature, seed=i, max_tokens=LENGTH, ignore_eos=True)
         for i in range(len(requests))
     ]
     prompts = [request.prompt for request in requests]
-    plain = running.generate(prompts, sampling)
-    shapes = [list(step.values()) for step in running.steps]
-    running.steps.clear()
-    frees = [
-        Free(tokenizer.encode(prompt), list(output.token_ids), tokenizer)
-        for prompt, output in zip(prompts, plain, strict=True)
-    ]
+
+    def generate(sampling: list[Any]) -> tuple[list[Tokens], list[list[int]]]:
+        running.steps.clear()
+        outputs = running.generate(prompts, sampling)
+        shapes = [list(step.values()) for step in running.steps if step]
+        return [list(output.token_ids) for output in outputs], shapes
+
+    plain_shapes: list[list[int]] = []
+    if frees is None:
+        plain, plain_shapes = generate(sampling)
+        frees = [
+            Free(tokenizer.encode(prompt), output, tokenizer)
+            for prompt, output in zip(prompts, plain, strict=True)
+        ]
     specs = [
         _listed(request.specs(free)) if request.specs else []
         for request, free in zip(requests, frees, strict=True)
     ]
-    with_specs = [
-        attach(copy.copy(params), of_one) for params, of_one in zip(sampling, specs, strict=True)
-    ]
+    outputs, shapes = generate(
+        [attach(copy.copy(of_one), added) for of_one, added in zip(sampling, specs, strict=True)]
+    )
+    assert running.acting._realizer.failed_requests == 0
+    return Batch(frees, specs, outputs, (plain_shapes, shapes), running.drafts)
 
-    outputs = running.generate(prompts, with_specs)
 
-    assert [list(step.values()) for step in running.steps] == shapes
-    assert max(map(len, shapes)) == len(requests) >= 24
-    kinds = {type(spec) for of_one in specs for spec in of_one}
-    assert kinds == set(LogitsProcessorSpec.__subclasses__())
-    for name, free, of_one, output in zip(REQUESTS, frees, specs, outputs, strict=True):
-        said = list(output.token_ids)
-        if not of_one:
-            assert said == free.output, name
-            continue
-        checked = [
-            spec for spec in of_one if not isinstance(spec, PluginSpec | PythonProcessorSpec)
-        ]
-        text = f"{name}: {output.text!r}"
-        assert all(obeys(spec, free.prompt, said) for spec in checked), text
-        assert REQUESTS[name].also(said, free), text
-        # By itself the model would not have done it.
-        obeyed = all(obeys(spec, free.prompt, free.output) for spec in checked)
-        assert not (obeyed and REQUESTS[name].also(free.output, free)), name
-    (processor,) = (processor for processor in running.processors if processor._acts)
-    assert processor._realizer.failed_requests == 0
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "random"])
+def test_all_kinds_in_one_batch(editions: Editions, edition: Edition, temperature: float):
+    batch = editions.batch(edition, temperature)
+
+    plain_shapes, shapes = batch.shapes
+    assert max(map(len, shapes)) == len(REQUESTS) >= 24
+    if edition.drafts:
+        of_specs = [of for of, specs in zip(batch.drafts, batch.specs, strict=True) if specs]
+        assert sum(of.accepted > 0 for of in of_specs) > len(of_specs) / 3
+        assert sum(of.rejected > 0 for of in of_specs) > len(of_specs) / 3
+    else:
+        assert shapes == plain_shapes
+    kinds = {type(spec) for of_one in batch.specs for spec in of_one}
+    assert kinds == set(LogitsProcessorSpec.__subclasses__()) - {NativeSpec}
+    wrong = dict(_wrong(batch))
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
+
+
+def _wrong(batch: Batch) -> Iterator[tuple[str, str]]:
+    """The requests that do not do what they shall, and what they do."""
+    for name, free, specs, output in zip(
+        REQUESTS, batch.frees, batch.specs, batch.outputs, strict=True
+    ):
+        if not specs:
+            if output != free.output:
+                yield name, f"{output}, but without neighbours that have specs: {free.output}"
+        elif not _is_right(name, free, specs, output):
+            yield name, f"{free.tokenizer.decode(output)!r} {output}; specs: {specs}"
+        elif _is_right(name, free, specs, free.output):
+            yield name, "the model does it by itself"
+
+
+def _is_right(name: str, free: Free, specs: list[LogitsProcessorSpec], output: Tokens) -> bool:
+    checked = [spec for spec in specs if not isinstance(spec, PluginSpec | PythonProcessorSpec)]
+    obeyed = all(obeys(spec, free.prompt, output) for spec in checked)
+    return obeyed and REQUESTS[name].also(output, free)
 
 
 def _listed(specs: LogitsProcessorSpec | list[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
@@ -544,7 +693,7 @@ FAILING: dict[str, tuple[LogitsProcessorSpec, int]] = {
 }
 
 
-def test_what_fails_ends_its_own_request(running: Engine, tokenizer: Any):
+def test_what_fails_ends_its_own_request(running: Engine, edition: Edition, tokenizer: Any):
     forced = ForcedTokenSequenceSpec.from_text(" nothing at all.", tokenizer)
     banned = BannedTokensSpec.from_words([",", "."], tokenizer)
     others: list[LogitsProcessorSpec | None] = [None, forced, None, banned, None, None]
@@ -555,10 +704,14 @@ def test_what_fails_ends_its_own_request(running: Engine, tokenizer: Any):
     def rest() -> list[Any]:
         return [params(spec, **sampling, seed=i, ignore_eos=True) for i, spec in enumerate(others)]
 
-    # The failing ones' places are held by requests that end at the same steps.
-    places = [params(max_tokens=tokens + 1, ignore_eos=True) for _, tokens in FAILING.values()]
+    # The failing ones' places are held by requests that end at the same steps, and have seeds too:
+    # on a CPU, vLLM 0.28 ignores the seeds of a batch in which one request has none.
+    places = [
+        params(**sampling | {"max_tokens": tokens + 1}, seed=7, ignore_eos=True)
+        for _, tokens in FAILING.values()
+    ]
     expected = running.generate(prompts, [*places, *rest()])
-    (processor,) = (processor for processor in running.processors if processor._acts)
+    processor = running.acting
     failed_before = processor._realizer.failed_requests
 
     failing = [params(spec, **sampling, seed=7) for spec, _ in FAILING.values()]
@@ -567,7 +720,8 @@ def test_what_fails_ends_its_own_request(running: Engine, tokenizer: Any):
     assert processor._realizer.failed_requests == failed_before + len(FAILING)
     for (name, (_, tokens)), output in zip(FAILING.items(), outputs, strict=False):
         assert output.finish_reason == "stop", name
-        assert len(output.token_ids) == tokens + 1, name
+        # Code that fails for a draft ends the request before it is known whether the draft is kept.
+        assert max(tokens - edition.drafts, 0) < len(output.token_ids) <= tokens + 1, name
         assert output.token_ids[-1] == tokenizer.eos_token_id, name
     for mine, free in zip(outputs[len(FAILING) :], expected[len(FAILING) :], strict=True):
         assert mine.token_ids == free.token_ids
@@ -575,7 +729,7 @@ def test_what_fails_ends_its_own_request(running: Engine, tokenizer: Any):
 
     (output,) = running.generate([STORY], [params(forced, max_tokens=20)])
     assert output.text == " nothing at all."
-    assert len(processor._realizer) <= 1  # vLLM reports with the next step that one has left
+    assert running.held_requests() == 0
 
 
 @pytest.mark.parametrize(
@@ -593,3 +747,15 @@ def test_plugin_refused_at_admission(running: Engine, spec: PluginSpec, message:
         running.generate([STORY], [params(spec)])
     (output,) = running.generate([STORY], [params(max_tokens=3)])
     assert len(output.token_ids) == 3
+
+
+@pytest.mark.only("v2", reason="here is no V2 to compare with")
+def test_editions_agree(editions: Editions):
+    """On every token, where nothing is left to chance."""
+    batches = {name: editions.batch(edition, 0.0) for name, edition in EDITIONS.items()}
+    for i, name in enumerate(REQUESTS):
+        for what, said in (
+            ("free", {edition: batch.frees[i].output for edition, batch in batches.items()}),
+            ("specs", {edition: batch.outputs[i] for edition, batch in batches.items()}),
+        ):
+            assert len(set(map(tuple, said.values()))) == 1, f"{name}, {what}: {said}"

@@ -13,7 +13,10 @@ from logitport.spec import ForcedTokenSequenceSpec
 
 from .in_process import FLAG, engine, params
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="vLLM's adapter is for the V1 runner alone"),
+]
 
 TEXT = "Forced, however many chunks the prompt comes in."
 

@@ -1,7 +1,7 @@
 """vLLM's OpenAI server, loaded with our processor, asked with the ``openai`` client."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from openai import BadRequestError, OpenAI
 
 from examples.vllm_server import VllmServer
 
+from . import interpreter
+
 pytestmark = pytest.mark.engine
 
 TEXT = 'Exactly this: "Grüße, 世界" 🙂\n\tand no more than 2 lines.'
@@ -18,15 +20,32 @@ PROMPT = "Name three rivers of Europe."
 
 
 @pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[OpenAI]:
+def client(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     arguments = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
-    with VllmServer(model, *arguments) as server:
+    environment = {}
+    if interpreter.is_installed():
+        environment = interpreter.environment_of_children(tmp_path_factory.mktemp("site"))
+    with VllmServer(model, *arguments, env=environment) as server:
         yield OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
 
 @pytest.fixture(scope="module")
 def spec(tokenizer: Any) -> ForcedTokenSequenceSpec:
     return ForcedTokenSequenceSpec.from_text(TEXT, tokenizer)
+
+
+def cases(table: Iterable[tuple[str, Sequence[Any]]], interpreted: set[str]) -> list[Any]:
+    """Parameters of a test: the values by the case's name.
+
+    Args:
+        table: the cases.
+        interpreted: the names of those for V2, which takes seconds for each in the interpreter.
+    """
+    only = pytest.mark.only("v1", reason="other cases do for V2")
+    return [
+        pytest.param(*values, id=name, marks=() if name in interpreted else only)
+        for name, values in table
+    ]
 
 
 SAMPLINGS: list[tuple[str, dict[str, Any]]] = [
@@ -43,7 +62,9 @@ SAMPLINGS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("sampling", [pytest.param(s, id=name) for name, s in SAMPLINGS])
+@pytest.mark.parametrize(
+    "sampling", cases([(name, (sampling,)) for name, sampling in SAMPLINGS], {"greedy", "n = 3"})
+)
 def test_forced_text_is_exact(
     client: OpenAI,
     spec: ForcedTokenSequenceSpec,
@@ -95,12 +116,12 @@ BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
     (
         "beyond the vocabulary",
         _payload(token_ids=[1, 2, 49_152]),
-        ("49152", "vocabulary of 49152 tokens", "`$.specs[0].token_ids[2]`"),
+        ("49152", "vocabulary of {size} tokens", "`$.specs[0].token_ids[2]`"),
     ),
     (
         "EOS beyond the vocabulary",
         _payload(eos_token_id=50_000),
-        ("50000", "vocabulary of 49152 tokens", "`$.specs[0].eos_token_id`"),
+        ("50000", "vocabulary of {size} tokens", "`$.specs[0].eos_token_id`"),
     ),
     ("empty sequence", _payload(token_ids=[]), (">= 1", "`$.specs[0].token_ids`")),
     (
@@ -126,11 +147,13 @@ BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 @pytest.mark.parametrize(
-    ("payload", "parts"), [pytest.param(p, parts, id=name) for name, p, parts in BAD_PAYLOADS]
+    ("payload", "parts"),
+    cases([(name, case) for name, *case in BAD_PAYLOADS], {"not JSON", "beyond the vocabulary"}),
 )
 def test_bad_payload_is_a_400(
     client: OpenAI,
     spec: ForcedTokenSequenceSpec,
+    tokenizer: Any,
     payload: Any,
     parts: tuple[str, ...],
     chat: bool,
@@ -140,7 +163,7 @@ def test_bad_payload_is_a_400(
 
     assert error.value.status_code == 400
     for part in parts:
-        assert part in error.value.message
+        assert part.format(size=len(tokenizer)) in error.value.message
     (after,) = _ask(client, encode(spec), chat=chat).values()
     assert after["text"] == TEXT
 

@@ -6,37 +6,50 @@ from unittest.mock import patch
 
 import pytest
 from logitport.adapters.core import defaults
+from logitport.adapters.vllm import LogitportProcessor
 from logitport.hooks.test_text import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, forced_sequence
 
-from .in_process import FLAG, engine, params
+from examples.smollm2 import prepare
+
+from .in_process import FLAG, engine, params, v2_takes_processors
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
     ("entry_point", "flag", "instances"),
-    [(False, FLAG, 1), (True, FLAG, 2), (True, FLAG * 2, 3)],
-    ids=["flag", "entry point and flag", "entry point and flag twice"],
+    [
+        (False, FLAG, 1),
+        (False, [LogitportProcessor], 1),
+        (True, None, 1),
+        (True, FLAG, 2),
+        (True, [*FLAG, LogitportProcessor], 3),
+    ],
+    ids=["flag", "class", "entry point", "entry point and flag", "entry point, flag and class"],
 )
 def test_several_instances_act_once(
-    model: Path, tokenizer: Any, entry_point: bool, flag: list[str] | None, instances: int
+    model: Path, tokenizer: Any, entry_point: bool, flag: list[Any] | None, instances: int
 ):
     spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
     with engine(model, entry_point=entry_point, logits_processors=flag) as running:
         realizers = [processor._realizer for processor in running.processors]
-        acting: list[int] = []
-        for i, realizer in enumerate(realizers):
-            patch.object(
-                realizer,
-                "add",
-                side_effect=lambda *args, i=i, add=realizer.add: (acting.append(i), add(*args))[1],
-            ).start()
+        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
         (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
 
-    assert len(realizers) == instances
-    assert len(acting) == 1
+    assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
     assert output.text == "Only once."
+
+
+@pytest.mark.parametrize("loading", [{}, {"logits_processors": FLAG}], ids=["entry point", "flag"])
+@pytest.mark.only("v2", reason="the V1 runner takes processors in every version")
+def test_engine_that_takes_no_processors_does_not_start(runner: str, loading: dict[str, Any]):
+    """Rather than that it starts without ours, and nobody is told."""
+    if v2_takes_processors():
+        pytest.skip("this V2 runner takes them")
+    refusal = "Model Runner V2 does not yet support: custom logits processors"
+    with pytest.raises(ValueError, match=refusal), engine(prepare(), **loading):
+        pass
 
 
 @pytest.mark.parametrize(

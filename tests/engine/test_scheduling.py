@@ -13,7 +13,14 @@ pytestmark = pytest.mark.engine
 
 LOADING = pytest.mark.parametrize(
     "loading",
-    [pytest.param({}, id="entry point"), pytest.param({"logits_processors": FLAG}, id="flag")],
+    [
+        pytest.param({"logits_processors": FLAG}, id="flag"),
+        pytest.param(
+            {},
+            id="entry point",
+            marks=pytest.mark.only("v1", reason="V2 does not tell one from the other"),
+        ),
+    ],
 )
 
 

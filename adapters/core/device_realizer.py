@@ -1,0 +1,357 @@
+"""Realization on a device that keeps the tokens itself: a step takes nothing from the host."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ...spec import AllowedTokensSpec, NoRepeatNgramSpec, PromptBiasSpec
+from .advance_kernel import NOT_PLACED, AdvanceKernel, History, Rows
+from .automaton import Automaton, AutomatonBuilder, Edit, Ints
+from .compile import Program, compile_specs, forced_chain
+from .device_tables import DeviceArray, DeviceTables
+from .edit_kernel import EditKernel
+from .edits import Additions
+from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
+from .own_code import OwnCode, beyond_vocabulary, log_failure
+from .tables import Tables
+from .torch_editor import add
+
+_PLACES, _ALLOWS, _NGRAMS, _BIASES, _CODE = range(5)
+"""What is counted of each request: automata; whether one of them may ALLOW; rules; own code."""
+
+
+def _holder(token_ids: Sequence[int]) -> Automaton:
+    """An automaton that never runs: its state 0 brings a token set into the tables."""
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set(token_ids, 0.0))
+    return builder.build()
+
+
+_FREE = forced_chain((), None)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """What acts on a request.
+
+    Attributes:
+        stop_token_id: a token that makes the engine end the request, if there is one.
+        automata: by place.
+        ngrams: n, the window, and which automaton holds the tokens that may be repeated.
+        biases: the bias, and which automaton holds the prompt's tokens to leave out.
+        code: its own callables and history rules.
+    """
+
+    stop_token_id: int | None
+    automata: tuple[Automaton, ...] = ()
+    ngrams: tuple[tuple[int, int, Automaton], ...] = ()
+    biases: tuple[tuple[float, Automaton], ...] = ()
+    code: OwnCode | None = None
+
+    def in_tables(self) -> list[Automaton]:
+        """All that has to be in the tables."""
+        return [
+            *self.automata,
+            *(holder for _, _, holder in self.ngrams),
+            *(holder for _, holder in self.biases),
+        ]
+
+
+class DeviceRealizer:
+    """Realizes programs on the rows of an engine that keeps all tokens on the device.
+
+    Requests have a number each, below ``max_requests``; who gets the number of another one takes
+    its place, and nothing of that one is left. The adapter says when a request comes (``add``,
+    ``remove``), lets what is new be copied before the next step (``upload``), and hands over the
+    logits (``apply``). States are advanced on the device, from the engine's own history and the
+    step's draft tokens; nothing is copied to the host, and the host waits for nothing. The one
+    exception are the requests that run Python of their own, which has to see the tokens.
+
+    It never raises for what a request's specs do: such a request is ended, and the others do not
+    notice.
+
+    Args:
+        vocab_size: number of tokens.
+        max_requests: how many requests there can be at a time.
+        device: of the history and of the logits; one that Triton compiles for.
+
+    Attributes:
+        failed_requests: how many requests were ended because something of theirs failed.
+    """
+
+    def __init__(self, vocab_size: int, max_requests: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._requests: dict[int, _Request] = {}
+        self._counts = np.zeros((5, max_requests), np.int32)
+        self._tables = Tables()
+        self._device_tables = DeviceTables(self._tables, device, transitions=True)
+        self._advance = AdvanceKernel(self._device_tables, max_requests, device)
+        self._edit = EditKernel(self._device_tables, device)
+        # What the kernels read of the requests, as ``AdvanceKernel`` and ``history_kernels`` say.
+        self._placed = np.full((2, max_requests), NOT_PLACED, np.int32)
+        self._placed[0] = 0
+        self._ngrams = np.zeros((0, NGRAM_FIELDS, max_requests), np.int32)
+        self._biases = np.zeros((0, max_requests), np.float32)
+        self._placed_on_device = DeviceArray(torch.int32, device)
+        self._ngrams_on_device = DeviceArray(torch.int32, device)
+        self._biases_on_device = DeviceArray(torch.float32, device)
+        self._masks = torch.zeros(
+            (0, max_requests, -(-vocab_size // WORD)), dtype=torch.int32, device=device
+        )
+        self._kept_multiples: dict[int, torch.Tensor] = {}
+        self._stale: set[int] = set()  # requests that the device does not know yet
+        self._unmarked: set[int] = set()  # of these, those whose prompt has to be looked at
+        self.failed_requests = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, number: int) -> bool:
+        """Whether something acts on a request."""
+        return number in self._requests
+
+    def overruled_edits(self) -> int:
+        """How many edits lost to others that contradict them; see ``edits``. Waits on a device."""
+        return self._edit.overruled()
+
+    def add(self, number: int, program: Program, stop_token_id: int | None = None) -> None:
+        """Let a program act on a request, in place of what its number had before.
+
+        Args:
+            number: the request's.
+            program: what its specs compile to.
+            stop_token_id: a token that makes the engine end it, for when its specs fail.
+        """
+        request = _Request(
+            stop_token_id,
+            program.automata,
+            tuple(
+                (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
+                for spec in program.ngrams
+            ),
+            tuple((spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases),
+        )
+        try:
+            for part in program.per_request:
+                made = part.make()
+                if isinstance(made, Automaton):
+                    request.automata += (made,)
+                    continue
+                request.code = request.code or OwnCode(self._vocab_size)
+                request.code.append(made)
+            if any(automaton.highest_token >= self._vocab_size for automaton in request.automata):
+                raise beyond_vocabulary(self._vocab_size)
+        except Exception as error:
+            self.fail(number, error, stop_token_id)
+        else:
+            self._put(number, request)
+
+    def _put(self, number: int, request: _Request) -> None:
+        self._requests[number] = request
+        self._placed[0, number] += 1
+        self._stale.add(number)
+        if request.biases:
+            self._unmarked.add(number)
+        self._counts[:, number] = (
+            len(request.automata),
+            any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
+            len(request.ngrams),
+            len(request.biases),
+            request.code is not None,
+        )
+
+    def remove(self, number: int) -> None:
+        """Let nothing act on a request."""
+        if self._requests.pop(number, None) is not None:
+            self._counts[:, number] = 0
+            self._stale.add(number)
+            self._unmarked.discard(number)
+
+    def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
+        """End a request whose specs cannot be realized."""
+        self.failed_requests += 1
+        log_failure(f"slot {number}", error, ends=stop_token_id is not None)
+        self.remove(number)
+        if stop_token_id is not None:
+            self._put(number, _Request(stop_token_id, (forced_chain((), stop_token_id),)))
+
+    def upload(self, history: History) -> None:
+        """Let the device know which requests have come and gone since the last time.
+
+        Args:
+            history: the engine's, with the prompts of the requests that have come.
+        """
+        if self._stale:
+            self._or_end_all(self._upload, history)
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        history: History,
+        rows: Rows,
+        numbers: Ints,
+        longest: int,
+    ) -> None:
+        """Edit the logits of the next tokens in place.
+
+        Args:
+            logits: ``[rows, columns]`` float32, float16 or bfloat16, columns next to each other.
+            history: the engine's.
+            rows: what the rows of the logits are.
+            numbers: ``[requests]``, those that have rows.
+            longest: no history of theirs is longer, draft tokens included.
+        """
+        if self._requests and self._counts[:, numbers].any():
+            self._or_end_all(self._apply, logits, history, rows, numbers, longest)
+
+    def warm_up(self, history: History, columns: int) -> None:
+        """Have Triton compile the kernels, so that no request waits for it.
+
+        Args:
+            history: the engine's.
+            columns: of its logits, which are float32.
+        """
+        everything = (AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), PromptBiasSpec(1.0))
+        self.add(0, compile_specs(everything))
+        row = torch.zeros(1, dtype=torch.int32, device=self._device)
+        logits = torch.zeros((1, columns), device=self._device)
+        self.upload(history)
+        self.apply(logits, history, Rows(row, row, row), np.zeros(1, np.int64), 1)
+        self.remove(0)
+        self._masks = self._masks[:0]  # few requests ever need one
+
+    def _or_end_all(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do it; where that fails, by a defect of ours, only those that use us may pay for it."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            for number, request in list(self._requests.items()):
+                self.fail(number, error, request.stop_token_id)
+            step(*arguments)
+
+    def _apply(
+        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int
+    ) -> None:
+        additions: list[Additions] = []
+        if self._counts[_CODE, numbers].any():
+            additions = self._run_code(logits, history, rows, numbers)
+        if self._stale:
+            self._upload(history)
+        places, allows, ngrams, biases, _ = self._counts[:, numbers].max(axis=1).tolist()
+        for added in additions:
+            add(logits, added)
+        if ngrams:
+            rules = _view(self._ngrams_on_device, self._ngrams, ngrams)
+            ban_ngrams(logits, history, rows, rules, self._device_tables, self._vocab_size, longest)
+        if biases:
+            values = _view(self._biases_on_device, self._biases, biases)
+            add_prompt_biases(logits, rows, values, self._masks, self._vocab_size)
+        if places:
+            placed = _view(self._placed_on_device, self._placed, 1 + places)
+            states = self._advance.launch(history, rows, placed, self._state_of(_FREE))
+            self._edit.launch(
+                logits,
+                self._multiples(1, len(rows)),
+                self._multiples(places, len(rows) + 1),
+                states,
+                len(rows),
+                allows=bool(allows),
+            )
+
+    def _multiples(self, factor: int, count: int) -> torch.Tensor:
+        """At least the first multiples of a number; made anew only to be more."""
+        multiples = self._kept_multiples.get(factor)
+        if multiples is None or len(multiples) < count:
+            multiples = torch.arange(2 * count, dtype=torch.int32, device=self._device) * factor
+            self._kept_multiples[factor] = multiples
+        return multiples
+
+    def _run_code(
+        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints
+    ) -> list[Additions]:
+        """Call what is not batched, one row after the other. Waits for the device."""
+        tokens: dict[int, tuple[list[int], list[int]]] = {}
+        for number in numbers[self._counts[_CODE, numbers] != 0].tolist():
+            length, prompt = int(history.lengths[number]), int(history.prompt_lengths[number])
+            ids = history.token_ids[number, :length].tolist()
+            tokens[number] = ids[:prompt], ids[prompt:]
+        drafts, row_tokens = rows.drafts.tolist(), rows.token_ids.tolist()
+        additions: list[Additions] = []
+        for row, number in enumerate(rows.requests.tolist()):
+            if number not in tokens:
+                continue
+            code = self._requests[number].code
+            drafted = row_tokens[row + 1 - drafts[row] : row + 1]
+            if code is None or min(drafted, default=0) < 0:  # failed, or not a draft but a gap
+                continue
+            prompt_ids, output_ids = tokens[number]
+            try:
+                additions += code.run(prompt_ids, output_ids + drafted, logits, row)
+            except Exception as error:
+                self.fail(number, error, self._requests[number].stop_token_id)
+        return additions
+
+    def _upload(self, history: History) -> None:
+        has_room = self._tables.base_of(_FREE) is not None
+        if not (has_room and all(self._lay_out(number) for number in self._stale)):
+            in_use = [one for request in self._requests.values() for one in request.in_tables()]
+            self._tables.rebuild([_FREE, *in_use])
+            for number in self._stale | self._requests.keys():
+                self._lay_out(number)
+        self._stale.clear()
+        self._device_tables.update()
+        self._placed_on_device.write(self._placed.ravel())
+        self._ngrams_on_device.write(self._ngrams.ravel())
+        self._biases_on_device.write(self._biases.ravel())
+        if self._unmarked and len(self._masks) < len(self._biases):
+            masks = self._masks.new_zeros((len(self._biases), *self._masks.shape[1:]))
+            masks[: len(self._masks)] = self._masks
+            self._masks = masks
+        for number in self._unmarked:
+            for i, (_, holder) in enumerate(self._requests[number].biases):
+                excluded = self._state_of(holder)
+                mark_prompt(self._masks[i, number], history, number, self._device_tables, excluded)
+        self._unmarked.clear()
+
+    def _lay_out(self, number: int) -> bool:
+        """Write what the kernels read of a request; ``False`` if the tables have no room for it."""
+        request = self._requests.get(number, _NOBODY)
+        if any(self._tables.base_of(automaton) is None for automaton in request.in_tables()):
+            return False
+        placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
+        self._placed = _with_rows(self._placed, 1 + len(placed), NOT_PLACED)
+        self._placed[1:, number] = NOT_PLACED
+        self._placed[1 : 1 + len(placed), number] = placed
+        self._ngrams = _with_rows(self._ngrams, len(request.ngrams), 0)
+        self._ngrams[:, :, number] = 0
+        for i, (n, window, holder) in enumerate(request.ngrams):
+            self._ngrams[i, :, number] = n, window, self._state_of(holder)
+        self._biases = _with_rows(self._biases, len(request.biases), 0)
+        self._biases[:, number] = 0
+        self._biases[: len(request.biases), number] = [bias for bias, _ in request.biases]
+        return True
+
+    def _state_of(self, automaton: Automaton) -> int:
+        base = self._tables.base_of(automaton)
+        assert base is not None  # it is in use, so it was kept
+        return base
+
+
+_NOBODY = _Request(None)
+
+
+def _with_rows(array: npt.NDArray[Any], rows: int, fill: int) -> npt.NDArray[Any]:
+    """The array with at least so many rows."""
+    missing = max(rows - len(array), 0)
+    padding = [(0, missing)] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding, constant_values=fill) if missing else array
+
+
+def _view(array: DeviceArray, host: npt.NDArray[Any], rows: int) -> torch.Tensor:
+    """The first rows of an array's copy."""
+    return array.tensor[: host.size].view(host.shape)[:rows]

@@ -1,0 +1,107 @@
+"""What a device knows of the automata: a copy of their tables that follows the host's."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .tables import Tables
+
+NO_TIMER = np.iinfo(np.int32).max
+"""A timer that does not get to 0 within any history, in the device's integers."""
+
+
+class DeviceArray:
+    """A device's copy of the front of a host array, allocated anew only to grow.
+
+    Copies leave from torch's pinned memory. Its allocator keeps a block until the copy from it is
+    done, and then hands it out again: as a ring of buffers with events would, of the right length.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.tensor = torch.empty(0, dtype=dtype, device=device)
+
+    def write(self, values: npt.NDArray[Any], start: int = 0) -> None:
+        """Put values at ``start``; what is before it stays."""
+        if not len(values):
+            return
+        end, old = start + len(values), self.tensor
+        if end > len(old):
+            self.tensor = old.new_empty(max(end, 2 * len(old)))
+            self.tensor[:start] = old[:start]
+        host = torch.empty(len(values), dtype=old.dtype, pin_memory=old.is_cuda)
+        host.numpy()[:] = values
+        self.tensor[start:end].copy_(host, non_blocking=True)
+
+
+_EDITS = {
+    "states": ("edit", "argument"),
+    "sets": ("set_ends",),
+    "tokens": ("set_tokens", "set_values"),
+}
+_TRANSITIONS = {
+    "states": ("otherwise", "consumes", "timer", "timeout", "edge_ends"),
+    "edges": ("edge_tokens", "targets"),
+}
+_DTYPES = {"edit": torch.int8, "consumes": torch.int8, "set_values": torch.float32}
+
+
+class DeviceTables:
+    """A device's copy of ``Tables``: what they say about edits, and on demand about transitions.
+
+    The columns are named as there, and are int32 unless they hold flags or values. The edges of
+    state ``s`` are ``[edge_ends[s], edge_ends[s + 1])`` of ``edge_tokens`` and ``targets``.
+
+    Args:
+        tables: the host's.
+        device: to copy to.
+        transitions: whether the device takes the transitions itself.
+    """
+
+    def __init__(self, tables: Tables, device: torch.device, *, transitions: bool = False) -> None:
+        self._tables = tables
+        self._generation = -1
+        self._columns = {what: list(names) for what, names in _EDITS.items()}
+        if transitions:
+            for what, names in _TRANSITIONS.items():
+                self._columns.setdefault(what, []).extend(names)
+        self._sent = dict.fromkeys(self._columns, 0)  # how many of each the device has
+        self._arrays = {
+            name: DeviceArray(_DTYPES.get(name, torch.int32), device)
+            for names in self._columns.values()
+            for name in names
+        }
+
+    def __getitem__(self, column: str) -> torch.Tensor:
+        """A column on the device."""
+        return self._arrays[column].tensor
+
+    def update(self) -> None:
+        """Upload what has been appended; everything, if automata were moved."""
+        tables = self._tables
+        if tables.generation != self._generation:
+            self._generation = tables.generation
+            self._sent = dict.fromkeys(self._columns, 0)
+        elif len(tables) == self._sent["states"]:
+            return
+        for what, names in self._columns.items():
+            new = slice(self._sent[what], tables.used[what])
+            self._sent[what] = new.stop
+            for name in names:
+                self._upload(name, new)
+
+    def _upload(self, name: str, new: slice) -> None:
+        tables = self._tables
+        if name == "set_ends" or name == "edge_ends":  # after a leading 0
+            new = slice(new.start, new.stop + 1)
+        if name == "edge_tokens":
+            values = tables.keys[new] & 0xFFFFFFFF
+        elif name == "edge_ends":
+            states = np.arange(new.start, new.stop) << 32
+            values = tables.keys[: tables.used["edges"]].searchsorted(states)
+        else:
+            values = getattr(tables, name)[new]
+        if name == "timer":
+            values = np.minimum(values, NO_TIMER)
+        self._arrays[name].write(values, new.start)

@@ -1,0 +1,262 @@
+"""Triton kernels of the rules that look at the tokens of a history themselves: no repeated n-gram,
+and the bias towards a prompt's tokens.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from .advance_kernel import History, Rows
+from .automaton import BAN_BIAS
+from .device_tables import DeviceTables
+from .edit_kernel import first_from, sum_as
+from .torch_editor import highest_logit
+
+BLOCK_SIZE = 1024
+"""Tokens of a history, or columns of a row, that one program looks at."""
+
+NGRAM_FIELDS = 3
+"""Numbers of an n-gram rule: n, or 0 where a request has none; the window, in tokens; the state
+in the tables whose token set may be repeated."""
+
+WORD = 32
+"""Bits of a word of a mask."""
+
+_BAN_BIAS = tl.constexpr(BAN_BIAS)
+_NGRAM_FIELDS = tl.constexpr(NGRAM_FIELDS)
+_WORD = tl.constexpr(WORD)
+
+
+def ban_ngrams(
+    logits: torch.Tensor,
+    history: History,
+    rows: Rows,
+    rules: torch.Tensor,
+    tables: DeviceTables,
+    vocab_size: int,
+    longest: int,
+) -> None:
+    """Ban what would complete an n-gram which is there already.
+
+    Args:
+        logits: ``[rows, columns]``, columns next to each other.
+        history: the engine's.
+        rows: of this step.
+        rules: ``[rules, NGRAM_FIELDS, requests]`` int32.
+        tables: with the token sets that may be repeated.
+        vocab_size: a prompt may have other tokens, such as images' placeholders: none is banned.
+        longest: no history is longer, draft tokens included.
+    """
+    blocks = triton.cdiv(longest, BLOCK_SIZE)
+    with torch.cuda.device_of(logits):
+        _ngram_kernel[(len(rows), len(rules), blocks)](
+            logits,
+            logits.stride(0),
+            highest_logit(logits.dtype),
+            rows.requests,
+            rows.drafts,
+            rows.token_ids,
+            history.token_ids,
+            history.token_ids.stride(0),
+            history.lengths,
+            rules,
+            rules.shape[2],
+            tables["argument"],
+            tables["set_ends"],
+            tables["set_tokens"],
+            vocab_size,
+            block_size=BLOCK_SIZE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit
+def _ngram_kernel(
+    logits_ptr,  # [rows, columns]; changed
+    logits_stride,
+    highest,  # no logit is higher
+    requests_ptr,  # [rows] int32
+    drafts_ptr,  # [rows] int32
+    row_tokens_ptr,  # [rows] int32
+    token_ids_ptr,  # [requests, longest] int32
+    token_ids_stride,
+    lengths_ptr,  # [requests] int32
+    rules_ptr,  # [programs 1, _NGRAM_FIELDS, requests] int32
+    requests,
+    argument_ptr,  # [table states] int32
+    set_ends_ptr,  # [sets + 1] int32
+    set_tokens_ptr,  # [set cells] int32
+    vocab_size,
+    block_size: tl.constexpr,
+):
+    """Look at one block of one row's history for one rule.
+
+    Where several find the same token, all of them write the same: a ban upon a ban is left out.
+    """
+    row = tl.program_id(0)
+    request = tl.load(requests_ptr + row).to(tl.int64)
+    rule_ptr = rules_ptr + tl.program_id(1) * _NGRAM_FIELDS * requests + request
+    n = tl.load(rule_ptr)
+    if n == 0:
+        return
+    window = tl.load(rule_ptr + requests)
+    drafts = tl.load(drafts_ptr + row)
+    kept = tl.load(lengths_ptr + request)
+    length = kept + drafts
+    tokens_ptr = token_ids_ptr + request * token_ids_stride
+    drafts_ptr = row_tokens_ptr + row - drafts + 1 - kept  # so that positions go on
+
+    first = tl.maximum(length - window, 0) + n - 1
+    start = tl.program_id(2) * block_size
+    if (start + block_size <= first) | (start >= length):
+        return
+    at = start + tl.arange(0, block_size)
+    candidate = (at >= first) & (at < length)
+    for back in range(1, n):  # an occurrence of the newest n - 1 tokens before the candidate
+        newest = length - back
+        wanted = _tokens_at(tokens_ptr, drafts_ptr, newest, kept, newest >= 0)
+        earlier = _tokens_at(tokens_ptr, drafts_ptr, at - back, kept, candidate)
+        candidate = candidate & (earlier == wanted)
+    tokens = _tokens_at(tokens_ptr, drafts_ptr, at, kept, candidate)
+    banned = candidate & (tokens >= 0) & (tokens < vocab_size)
+    token_set = tl.load(argument_ptr + tl.load(rule_ptr + 2 * requests))
+    lo = tl.load(set_ends_ptr + token_set)
+    hi = tl.load(set_ends_ptr + token_set + 1)
+    place = first_from(set_tokens_ptr, lo, hi, tokens)
+    banned = banned & (tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) != tokens)
+    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    logits = tl.load(row_ptr + tokens, mask=banned, other=-float("inf"))
+    banned = banned & (logits.to(tl.float32) > -highest / 2)
+    ban = tl.maximum(tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS, -highest)
+    tl.store(row_ptr + tokens, sum_as(logits, ban, logits_ptr.dtype.element_ty), mask=banned)
+
+
+@triton.jit
+def _tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
+    """Tokens of a history that goes on with drafts."""
+    committed = tl.load(tokens_ptr + at, mask=mask & (at < kept), other=-1)
+    drafted = tl.load(drafts_ptr + at, mask=mask & (at >= kept), other=-1)
+    return tl.where(at < kept, committed, drafted)
+
+
+def mark_prompt(
+    mask: torch.Tensor,
+    history: History,
+    request: int,
+    tables: DeviceTables,
+    excluded_state: int,
+) -> None:
+    """Note which tokens a request's prompt has.
+
+    Args:
+        mask: ``[words]`` int32, one bit for each token of the vocabulary; overwritten.
+        history: the engine's.
+        request: which of the history's.
+        tables: with the token set to leave out.
+        excluded_state: the state whose token set that is.
+    """
+    with torch.cuda.device_of(mask):
+        _mark_kernel[(1,)](
+            mask,
+            len(mask),
+            history.token_ids[request],
+            history.prompt_lengths[request:],
+            tables["argument"][excluded_state:],
+            tables["set_ends"],
+            tables["set_tokens"],
+            block_size=BLOCK_SIZE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit
+def _mark_kernel(
+    mask_ptr,  # [words] int32; written
+    words,
+    token_ids_ptr,  # [longest] int32
+    prompt_length_ptr,  # [1] int32
+    excluded_ptr,  # [1] int32, a token set
+    set_ends_ptr,  # [sets + 1] int32
+    set_tokens_ptr,  # [set cells] int32
+    block_size: tl.constexpr,
+):
+    """Clear the mask, then set the prompt's bits."""
+    offsets = tl.arange(0, block_size)
+    for start in range(0, words, block_size):
+        tl.store(mask_ptr + start + offsets, 0, mask=start + offsets < words)
+    tl.debug_barrier()
+    excluded = tl.load(excluded_ptr)
+    lo = tl.load(set_ends_ptr + excluded)
+    hi = tl.load(set_ends_ptr + excluded + 1)
+    length = tl.load(prompt_length_ptr)
+    for start in range(0, length, block_size):
+        at = start + offsets
+        tokens = tl.load(token_ids_ptr + at, mask=at < length, other=-1)
+        place = first_from(set_tokens_ptr, lo, hi, tokens)
+        left_out = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
+        # A prompt may have tokens beyond the vocabulary, such as images' placeholders.
+        marked = (tokens >= 0) & (tokens < words * _WORD) & ~left_out
+        bit = tl.full((block_size,), 1, tl.int32) << (tokens % _WORD)
+        tl.atomic_or(mask_ptr + tokens // _WORD, bit, mask=marked, sem="relaxed")
+
+
+def add_prompt_biases(
+    logits: torch.Tensor, rows: Rows, biases: torch.Tensor, masks: torch.Tensor, vocab_size: int
+) -> None:
+    """Add to the tokens that the prompts have.
+
+    Args:
+        logits: ``[rows, columns]``, columns next to each other.
+        rows: of this step.
+        biases: ``[biases, requests]`` float32, 0 for none.
+        masks: ``[biases, requests, words]`` int32, of ``mark_prompt``.
+        vocab_size: columns that are tokens.
+    """
+    blocks = triton.cdiv(vocab_size, BLOCK_SIZE)
+    with torch.cuda.device_of(logits):
+        _prompt_bias_kernel[(len(rows), blocks)](
+            logits,
+            logits.stride(0),
+            highest_logit(logits.dtype),
+            rows.requests,
+            biases,
+            len(biases),
+            masks,
+            masks.shape[2],
+            masks.shape[1],
+            vocab_size,
+            block_size=BLOCK_SIZE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit(do_not_specialize=["biases"])
+def _prompt_bias_kernel(
+    logits_ptr,  # [rows, columns]; changed
+    logits_stride,
+    highest,
+    requests_ptr,  # [rows] int32
+    biases_ptr,  # [biases, requests] float32
+    biases,
+    masks_ptr,  # [biases, requests, words] int32
+    words,
+    requests,
+    vocab_size,
+    block_size: tl.constexpr,
+):
+    row = tl.program_id(0)
+    request = tl.load(requests_ptr + row).to(tl.int64)
+    tokens = tl.program_id(1) * block_size + tl.arange(0, block_size)
+    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    for i in range(biases):
+        bias = tl.load(biases_ptr + i * requests + request)
+        if bias != 0:
+            mask_ptr = masks_ptr + (i * requests + request) * words
+            in_vocabulary = tokens < vocab_size
+            mask = tl.load(mask_ptr + tokens // _WORD, mask=in_vocabulary, other=0)
+            marked = in_vocabulary & (((mask >> (tokens % _WORD)) & 1) != 0)
+            logits = tl.load(row_ptr + tokens, mask=marked, other=0.0)
+            value = tl.clamp(tl.zeros_like(tokens).to(tl.float32) + bias, -highest, highest)
+            tl.store(
+                row_ptr + tokens, sum_as(logits, value, logits_ptr.dtype.element_ty), mask=marked
+            )

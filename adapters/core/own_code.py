@@ -1,0 +1,97 @@
+"""What a request brings or names that is Python: called row by row, unlike all else."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .automaton import UNKNOWN, UnknownTokenError
+from .edits import Additions, Cells
+from .live import LiveProcessor
+from .plugins import HistoryRule
+
+logger = logging.getLogger(__name__)
+
+
+class OwnCode:
+    """A request's own callables and history rules.
+
+    Args:
+        vocab_size: number of tokens.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._processors: list[LiveProcessor] = []
+        self._rules: list[HistoryRule] = []
+
+    def append(self, part: HistoryRule | Callable[..., Any]) -> None:
+        """Call this too.
+
+        Raises:
+            TypeError: as ``LiveProcessor`` does.
+        """
+        if isinstance(part, HistoryRule):
+            self._rules.append(part)
+        else:
+            self._processors.append(LiveProcessor(part))
+
+    def run(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        logits: torch.Tensor,
+        row: int,
+    ) -> list[Additions]:
+        """Let the callables edit a row in place; what the rules add is returned.
+
+        Args:
+            prompt_ids: the prompt's token ids.
+            output_ids: the output's token ids so far.
+            logits: ``[rows, columns]``.
+            row: which of them.
+
+        Raises:
+            UnknownTokenError: if an output id is not known; code is never shown a placeholder.
+            Exception: whatever they raise, and ``ValueError`` for results that cannot be.
+        """
+        if UNKNOWN in output_ids:
+            raise UnknownTokenError
+        for processor in self._processors:
+            processor(prompt_ids, output_ids, logits[row])
+        return [
+            self._additions(row, rule.additions(prompt_ids, output_ids)) for rule in self._rules
+        ]
+
+    def _additions(self, row: int, added: Mapping[int, float]) -> Additions:
+        token_ids = np.fromiter(added.keys(), np.int64, len(added))
+        values = np.fromiter(added.values(), np.float32, len(added))
+        if len(added) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
+            raise beyond_vocabulary(self._vocab_size)
+        if not np.isfinite(values).all():
+            raise ValueError("values that are not finite; ban a token with BAN_BIAS")
+        return Additions(Cells(np.full(len(added), row), token_ids), values)
+
+
+def beyond_vocabulary(vocab_size: int) -> ValueError:
+    """The error of who names a token that there is not."""
+    return ValueError(f"token ids beyond the vocabulary of {vocab_size} tokens")
+
+
+def log_failure(request: str, error: Exception, *, ends: bool) -> None:
+    """Say, once, why the specs of a request do not act any more.
+
+    Args:
+        request: which one.
+        error: what happened.
+        ends: whether it is ended, or goes on without its specs.
+    """
+    logger.error(
+        "The specs of the request in %s cannot be realized: %s. %s; no other request is affected.",
+        request,
+        error,
+        "It is ended" if ends else "It goes on without them",
+        exc_info=error,
+    )

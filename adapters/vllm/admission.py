@@ -1,0 +1,118 @@
+"""What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
+
+import sys
+import weakref
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ...spec import Payload, SpecError, decode
+from ..core import Program, compile_specs, default_specs
+from .engine_config import load_tokenizer, stage_of
+from .placeholders import tells_output_ids
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_has_default_specs: dict[int, bool] = {}
+"""What ``check_free`` has found out, by the ``id`` of a configuration that still exists."""
+
+
+def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
+    """Refuse what this engine cannot realize.
+
+    Args:
+        vllm_config: the engine's configuration.
+        payload: what the request carries.
+        program: what its specs compile to.
+
+    Raises:
+        SpecError: with what the engine would have to do differently.
+    """
+    if not payload.acts_on(stage_of(vllm_config)):
+        return
+    if _drops_processors(vllm_config):
+        raise SpecError(f"The request has specs, but {_DROPPED}")
+    if program.needs_output_ids and not tells_output_ids(vllm_config):
+        for i, spec in enumerate(payload.specs):
+            if compile_specs((spec,)).needs_output_ids:
+                raise SpecError(
+                    f"`{spec.kind}` needs the ids of the sampled tokens, which vLLM's asynchronous "
+                    "scheduling tells no processor that it has found by itself: start the engine "
+                    "with --logits-processors logitport.adapters.vllm:LogitportProcessor, or with "
+                    "--no-async-scheduling",
+                    f"$.specs[{i}]",
+                )
+
+
+def check_free(vllm_config: "VllmConfig") -> None:
+    """Refuse a request without specs where there are default specs that this engine drops.
+
+    Args:
+        vllm_config: the engine's configuration.
+
+    Raises:
+        SpecError: with what the engine would have to do differently.
+    """
+    if not _drops_processors(vllm_config):
+        return  # the worker's instance has loaded the default specs, or refused to start
+    key = id(vllm_config)
+    if key not in _has_default_specs:
+        weakref.finalize(vllm_config, _has_default_specs.pop, key)
+        _has_default_specs[key] = stage_of(vllm_config).generates and bool(
+            default_specs(lambda: load_tokenizer(vllm_config))
+        )
+    if _has_default_specs[key]:
+        raise SpecError(f"Default specs are configured, but {_DROPPED}")
+
+
+def _drops_processors(vllm_config: "VllmConfig") -> bool:
+    """Whether the engine has started without the processors of the entry-point group.
+
+    So ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` does, without a word; with
+    processors on the command line it does not start.
+    """
+    return vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner
+
+
+_DROPPED = (
+    "vLLM's V1 model runner loads no logits processors when it decodes speculatively: start the "
+    "engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
+)
+
+
+def admitted(payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+    """What a request carries, checked against the vocabulary, and what it compiles to.
+
+    Raises:
+        SpecError: if it cannot be realized.
+    """
+    if isinstance(payload, str):
+        return _admitted_text(payload, vocab_size)
+    decoded = payload if isinstance(payload, Payload) else decode(payload)
+    if vocab_size is not None:
+        decoded.check_vocabulary(vocab_size)
+    return decoded, compile_specs(decoded.specs)
+
+
+@lru_cache(maxsize=128)
+def _admitted_text(payload: str, vocab_size: int | None) -> tuple[Payload, Program]:
+    """Requests that carry the same text share one program, and so one set of tables."""
+    return admitted(decode(payload), vocab_size)
+
+
+def admitting_engine_config() -> "VllmConfig | None":
+    """The configuration of the engine that is admitting a request, from within ``validate_params``.
+
+    vLLM calls ``validate_params`` on the class and passes the parameters alone
+    (``vllm/v1/engine/input_processor.py``), so a process with several engines leaves no other way
+    to know the vocabulary than to ask the caller: the nearest method whose object has a
+    ``vllm_config``. ``None`` when there is none; the worker checks again in any case.
+    """
+    frame = sys._getframe(1)
+    for _ in range(8):
+        if (frame := frame.f_back) is None:
+            break
+        config = getattr(frame.f_locals.get("self"), "vllm_config", None)
+        if config is not None:
+            return config
+    return None

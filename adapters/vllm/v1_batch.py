@@ -1,0 +1,77 @@
+"""The batch of vLLM's V1 model runner: a row is a request, and the host says how rows move."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
+
+from ..core import Program, Realizer
+from .params import stop_token_of
+from .placeholders import Placeholders, tells_output_ids
+
+if TYPE_CHECKING:
+    import torch
+    from vllm import SamplingParams
+    from vllm.config import VllmConfig
+
+
+class V1Batch:
+    """Maps the engine's batch to the core's.
+
+    Args:
+        vllm_config: the engine's configuration.
+        vocab_size: number of tokens.
+        program_of: what acts on a request; may raise.
+    """
+
+    def __init__(
+        self,
+        vllm_config: "VllmConfig",
+        vocab_size: int,
+        program_of: "Callable[[SamplingParams], Program | None]",
+    ) -> None:
+        self.realizer = Realizer(vocab_size)
+        self._program_of = program_of
+        self._placeholders = None if tells_output_ids(vllm_config) else Placeholders()
+
+    def update(self, batch_update: BatchUpdate | None) -> None:
+        """Follow the engine's rows, before the forward pass."""
+        if batch_update is not None:
+            self._follow(batch_update)
+        if self._placeholders is not None:
+            self._placeholders.note(self.realizer.outputs)
+
+    def _follow(self, batch_update: BatchUpdate) -> None:
+        realizer = self.realizer
+        for row in batch_update.removed:
+            realizer.remove(row)
+        for row, params, prompt_ids, output_ids in batch_update.added:
+            self._add(row, params, prompt_ids, output_ids)
+        for source, destination, direction in batch_update.moved:
+            if direction is MoveDirectionality.SWAP:
+                realizer.swap(source, destination)
+            else:
+                realizer.move(source, destination)
+
+    def _add(
+        self,
+        row: int,
+        params: "SamplingParams",
+        prompt_ids: list[int] | None,
+        output_ids: list[int],
+    ) -> None:
+        try:
+            program = self._program_of(params)
+        except Exception as error:
+            self.realizer.fail(row, error, output_ids, stop_token_of(params))
+            return
+        if program is None:
+            self.realizer.remove(row)
+        else:
+            self.realizer.add(row, program, prompt_ids, output_ids, stop_token_of(params))
+
+    def apply(self, logits: "torch.Tensor") -> None:
+        """Edit the logits, ``[requests, vocabulary]``, after the forward pass."""
+        if self._placeholders is not None:
+            self._placeholders.put_back()
+        self.realizer.apply(logits)

@@ -1,0 +1,25 @@
+"""What the tests on real engines share."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility import NO_PROCESSORS
+
+from . import interpreter
+from .in_process import v2_takes_processors
+from .small_vocabulary import with_small_vocabulary
+
+
+@pytest.fixture(scope="session")
+def model(model: Path, runner: str) -> Iterator[Path]:
+    """The folder of the checkpoint; with a small vocabulary where kernels are interpreted."""
+    if runner == "v2" and not v2_takes_processors():
+        pytest.skip(NO_PROCESSORS)
+    if not interpreter.is_installed():
+        yield model
+        return
+    with tempfile.TemporaryDirectory(prefix="logitport-") as folder:
+        yield with_small_vocabulary(model, Path(folder) / model.name)

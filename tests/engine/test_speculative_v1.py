@@ -1,0 +1,174 @@
+"""Speculative decoding under the V1 model runner, which takes no logits processors then.
+
+It does not start with one that is named on the command line, and says nothing of one that it
+finds by itself. So what is asked of ours has to be refused at admission.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from logitport.adapters.core import compile_specs, defaults
+from logitport.adapters.vllm import KEY
+from logitport.adapters.vllm.admission import check_engine, check_free
+from logitport.hooks.test_text import VARIABLES
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    Payload,
+    PythonProcessorSpec,
+    SpecError,
+)
+
+from .in_process import FLAG, Engine, engine, params
+
+pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
+
+PROMPT = "one two three one two three one two three one two"
+SPECULATIVE = {
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    }
+}
+REFUSED = (
+    "logitport: The request has specs, but vLLM's V1 model runner loads no logits processors when "
+    "it decodes speculatively: .* VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
+)
+
+
+@contextmanager
+def speculative(model: Path, **arguments: Any) -> Iterator[Engine]:
+    import llvmlite.binding.ffi
+
+    # The n-gram drafter brings in numba, and so llvmlite, whose library takes any name for that of
+    # a C function; an engine that starts later in the process looks for Triton kernels in the
+    # ``__dict__`` of all there is (vllm/triton_utils/dispatcher.py), and fails at this one.
+    llvmlite.binding.ffi.lib._fntab["__dict__"] = {}
+    with engine(model, runner="v1", **SPECULATIVE, **arguments) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def free(model: Path) -> list[int]:
+    """What the model says when every token is its own."""
+    with engine(model, runner="v1") as plain:
+        (output,) = plain.generate([PROMPT], [params(max_tokens=12)])
+    return list(output.token_ids)
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, free: list[int]) -> Iterator[Engine]:
+    with speculative(model) as running:
+        assert running.processors == []
+        yield running
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ForcedTokenSequenceSpec((5, 6, 7)),
+        BannedTokensSpec((5,)),
+        PythonProcessorSpec(lambda: print),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_specs_are_refused(running: Engine, free: list[int], spec: LogitsProcessorSpec):
+    from vllm.exceptions import VLLMValidationError
+
+    for _ in range(2):
+        with pytest.raises(VLLMValidationError, match=REFUSED):
+            running.generate([PROMPT], [params(spec, max_tokens=12)])
+        assert_serves(running, params(max_tokens=12), free)
+
+
+def test_others_parameters_are_not(running: Engine, free: list[int]):
+    assert_serves(running, params(max_tokens=12, extra_args={"others": KEY}), free)
+
+
+def assert_serves(running: Engine, sampling: Any, free: list[int]) -> None:
+    """The model says what it always says, with drafts."""
+    (output,) = running.generate([PROMPT], [sampling])
+    assert list(output.token_ids) == free
+    assert running.drafts[0].accepted > 0
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_default_specs_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch, variable: str):
+    """Requests without specs too: they would have those that the variable stands for."""
+    from vllm.exceptions import VLLMValidationError
+
+    monkeypatch.setenv(variable, "1")
+    with (
+        speculative(model) as running,
+        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+    ):
+        for sampling in (params(), params(extra_args={"others": KEY})):
+            with pytest.raises(VLLMValidationError, match="Default specs are configured, but vLLM"):
+                running.generate([PROMPT], [sampling])
+        with pytest.raises(VLLMValidationError, match=REFUSED):
+            running.generate([PROMPT], [params(ForcedTokenSequenceSpec((5,)))])
+        assert look_up.call_count == 1
+
+
+def test_default_specs_are_asked_for_once(
+    model: Path, monkeypatch: pytest.MonkeyPatch, free: list[int]
+):
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    with (
+        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+        speculative(model) as running,
+    ):
+        for _ in range(3):
+            assert_serves(running, params(max_tokens=12), free)
+    assert look_up.call_count == 1
+
+
+def test_the_command_line_is_refused_by_vllm(model: Path):
+    message = "Custom logits processors are not supported when speculative decoding is enabled"
+    with (
+        pytest.raises(ValueError, match=message),
+        speculative(model, logits_processors=FLAG),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kv_role", "generation_only", "refused"),
+    [
+        ("kv_producer", True, False),
+        ("kv_producer", False, True),
+        ("kv_consumer", True, True),
+        ("kv_both", True, True),
+    ],
+)
+def test_what_acts_on_other_workers_only_is_admitted(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kv_role: str,
+    generation_only: bool,
+    refused: bool,
+):
+    """A proxy copies a request's body to the prefill worker, too."""
+    from vllm import EngineArgs
+
+    monkeypatch.setenv(VARIABLES[0], "1")
+    transfer: Any = {"kv_connector": "ExampleConnector", "kv_role": kv_role}
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    arguments = EngineArgs(str(model), kv_transfer_config=transfer, **SPECULATIVE)
+    config = arguments.create_engine_config()
+    payload = Payload(1, (ForcedTokenSequenceSpec((5,)),), generation_only)
+    program = compile_specs(payload.specs)
+
+    with pytest.raises(SpecError, match="has specs") if refused else nullcontext():
+        check_engine(config, payload, program)
+    generates = kv_role != "kv_producer"
+    with pytest.raises(SpecError, match="Default specs") if generates else nullcontext():
+        check_free(config)
