@@ -30,7 +30,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; read by CPU builds alone
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the default of GPUs, where logitport does not act yet
 }
 """Set where the caller's environment does not say otherwise."""
 

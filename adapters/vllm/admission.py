@@ -1,20 +1,16 @@
 """What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
 
 import sys
-import weakref
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...spec import Payload, SpecError, decode
 from ..core import Program, compile_specs, default_specs
-from .engine_config import load_tokenizer, stage_of
+from .engine_config import load_tokenizer, once_per_engine, role_of
 from .placeholders import tells_output_ids
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-_has_default_specs: dict[int, bool] = {}
-"""What ``check_free`` has found out, by the ``id`` of a configuration that still exists."""
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
@@ -22,14 +18,12 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
 
     Args:
         vllm_config: the engine's configuration.
-        payload: what the request carries.
+        payload: what the request carries, if it acts here.
         program: what its specs compile to.
 
     Raises:
         SpecError: with what the engine would have to do differently.
     """
-    if not payload.acts_on(stage_of(vllm_config)):
-        return
     if _drops_processors(vllm_config):
         raise SpecError(f"The request has specs, but {_DROPPED}")
     if program.needs_output_ids and not tells_output_ids(vllm_config):
@@ -53,16 +47,16 @@ def check_free(vllm_config: "VllmConfig") -> None:
     Raises:
         SpecError: with what the engine would have to do differently.
     """
-    if not _drops_processors(vllm_config):
-        return  # the worker's instance has loaded the default specs, or refused to start
-    key = id(vllm_config)
-    if key not in _has_default_specs:
-        weakref.finalize(vllm_config, _has_default_specs.pop, key)
-        _has_default_specs[key] = stage_of(vllm_config).generates and bool(
-            default_specs(lambda: load_tokenizer(vllm_config))
-        )
-    if _has_default_specs[key]:
+    # Otherwise the worker's instance has loaded the default specs, or refused to start.
+    if _drops_processors(vllm_config) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {_DROPPED}")
+
+
+@once_per_engine
+def _has_default_specs(vllm_config: "VllmConfig") -> bool:
+    return role_of(vllm_config).stage.generates and bool(
+        default_specs(lambda: load_tokenizer(vllm_config))
+    )
 
 
 def _drops_processors(vllm_config: "VllmConfig") -> bool:

@@ -1,22 +1,90 @@
 """What an engine's configuration says about the work that reaches it."""
 
-from typing import TYPE_CHECKING
+import os
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ...spec import Stage, Tokenizer
+from ...spec import SpecError, Stage, Tokenizer
 
 if TYPE_CHECKING:
+    from vllm import SamplingParams
     from vllm.config import VllmConfig
+
+STAGE_VARIABLE = "LOGITPORT_STAGE"
+"""Says an engine's stage where its configuration does not: one of the values of ``Stage``."""
 
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
 
-def stage_of(vllm_config: "VllmConfig") -> Stage:
-    """The engine's stage, from its role in KV transfer.
+Fact = TypeVar("Fact")
 
-    An engine that is both (``kv_both``) or has no KV transfer generates.
+
+def once_per_engine(ask: "Callable[[VllmConfig], Fact]") -> "Callable[[VllmConfig], Fact]":
+    """Remember what a function has found out about an engine, as long as its configuration lives.
+
+    A configuration cannot be hashed.
     """
+    facts: dict[int, Fact] = {}
+
+    @wraps(ask)
+    def remembered(vllm_config: "VllmConfig") -> Fact:
+        key = id(vllm_config)
+        if key not in facts:
+            facts[key] = ask(vllm_config)
+            weakref.finalize(vllm_config, facts.pop, key)
+        return facts[key]
+
+    return remembered
+
+
+class Role(NamedTuple):
+    """What an engine does in its deployment.
+
+    Attributes:
+        stage: of the requests that reach it.
+        source: what says so.
+        is_per_request: whether a request can say that it is here for its prompt alone.
+    """
+
+    stage: Stage
+    source: str
+    is_per_request: bool = False
+
+    def stage_for(self, sampling_params: "SamplingParams") -> Stage:
+        """The stage of one request.
+
+        A proxy that has engines of one role (``kv_both``) prefill and decode tells them apart by
+        the request: ``do_remote_decode`` goes to the one that prefills. So vLLM's connectors see
+        it too (``is_p_node`` in ``kv_connector/v1/nixl/pull_scheduler.py``).
+        """
+        if self.is_per_request:
+            transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
+            if isinstance(transfer, dict) and transfer.get("do_remote_decode"):
+                return Stage.PREFILL
+        return self.stage
+
+
+@once_per_engine
+def role_of(vllm_config: "VllmConfig") -> Role:
+    """An engine's role: what ``LOGITPORT_STAGE`` says, otherwise its role in KV transfer.
+
+    Raises:
+        SpecError: if the variable names no stage.
+    """
+    if name := os.environ.get(STAGE_VARIABLE):
+        if name not in list(Stage):
+            raise SpecError(f"{STAGE_VARIABLE}={name!r}: expected one of {', '.join(Stage)}")
+        return Role(Stage(name), STAGE_VARIABLE)
     transfer = vllm_config.kv_transfer_config
-    return _STAGE_OF_KV_ROLE.get(str(transfer and transfer.kv_role), Stage.AGGREGATED)
+    if transfer is None or transfer.kv_role is None:
+        return Role(Stage.AGGREGATED, "no KV transfer")
+    stage = _STAGE_OF_KV_ROLE.get(transfer.kv_role)
+    source = f"kv_role={transfer.kv_role}"
+    if stage is None:
+        return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
+    return Role(stage, source)
 
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:

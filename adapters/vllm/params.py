@@ -12,6 +12,7 @@ from ...spec import (
     Stage,
     encode,
 )
+from ..counters import count
 from .native import lowered, set_fields
 
 KEY = "logitport"
@@ -71,13 +72,15 @@ def attach(
     fields: dict[str, Any] = {}
     if specs:
         payload = _payload(specs, generation_only)
-        if stage.generates or not generation_only:
+        acts = stage.generates or not generation_only
+        if acts:
             fields = lowered(sampling_params, specs)
             in_payload = tuple(spec for spec in specs if not isinstance(spec, NativeSpec))
             if len(in_payload) == len(specs):
                 extra_args[KEY] = payload
             elif in_payload:
                 extra_args[KEY] = _payload(in_payload, generation_only)
+        count("attached" if acts else "gated", stage)
     set_fields(sampling_params, fields)
     sampling_params.extra_args = extra_args or None
     return sampling_params

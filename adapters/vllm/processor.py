@@ -1,14 +1,19 @@
 """The class that vLLM loads, under either of its model runners."""
 
+from importlib.metadata import entry_points
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
+from vllm.logger import init_logger
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import LivePayload, SpecError, encode
+from ...spec import WIRE_KINDS, LivePayload, NativeSpec, SpecError, Stage, encode
+from ...spec.base import kind_of
 from ..core import Program, default_specs
+from ..counters import count
 from .admission import admitted, admitting_engine_config, check_engine, check_free
-from .engine_config import load_tokenizer, stage_of
+from .engine_config import load_tokenizer, once_per_engine, role_of
 from .native import check_grammar_is_followed
 from .params import KEY
 
@@ -28,6 +33,10 @@ try:  # vLLM 0.31 and later: an installed class must have this base too, or V2 e
     )
 except ImportError:
     LogitsProcessorV2 = object
+
+logger = init_logger(f"vllm.{__name__}")  # vLLM configures the output of its own loggers alone
+
+_KINDS = [kind_of(kind) for kind in WIRE_KINDS if not issubclass(kind, NativeSpec)]
 
 
 class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
@@ -52,20 +61,37 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             ValueError: with what is wrong, and where.
         """
         config = admitting_engine_config()
+        extra_args = sampling_params.extra_args or {}
         try:
-            if not sampling_params.extra_args or KEY not in sampling_params.extra_args:
-                if config is not None:
-                    check_free(config)
-                return
-            vocab_size = None if config is None else config.model_config.get_vocab_size()
-            payload, program = admitted(sampling_params.extra_args[KEY], vocab_size)
-            check_grammar_is_followed(sampling_params, payload.specs)
-            if config is not None:
-                check_engine(config, payload, program)
-            if isinstance(payload, LivePayload) and id(config) not in cls._newest:
-                raise SpecError("A live callable cannot reach an engine in another process")
+            if KEY in extra_args:
+                cls._admit(config, sampling_params, extra_args[KEY])
+            elif config is not None:
+                check_free(config)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
+
+    @classmethod
+    def _admit(
+        cls, config: "VllmConfig | None", sampling_params: "SamplingParams", payload: Any
+    ) -> None:
+        """Check a payload, as far as the engine is known, and count what comes of it."""
+        stage, vocab_size, asked = Stage.AGGREGATED, None, 1
+        if config is not None:
+            stage = role_of(config).stage_for(sampling_params)
+            vocab_size = config.model_config.get_vocab_size()
+            asked = _times_loaded(config)
+        try:
+            checked, program = admitted(payload, vocab_size)
+            check_grammar_is_followed(sampling_params, checked.specs)
+            acts = checked.acts_on(stage)
+            if config is not None and acts:
+                check_engine(config, checked, program)
+            if isinstance(checked, LivePayload) and id(config) not in cls._newest:
+                raise SpecError("A live callable cannot reach an engine in another process")
+        except SpecError:
+            count("refused", stage)
+            raise
+        count("admitted" if acts else "gated", stage, 1 / asked)
 
     def __init__(
         self,
@@ -84,7 +110,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             ValueError: if default specs are configured which this engine cannot realize.
         """
         self._vllm_config = vllm_config
-        self._stage = stage_of(vllm_config)
+        self._role = role_of(vllm_config)
         self._vocab_size = vllm_config.model_config.get_vocab_size()
         self._batch = self._batch_of(vllm_config, device_or_states)
         self._realizer = self._batch.realizer
@@ -95,7 +121,19 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             older._acts = False
         self._acts = True
         self._newest[key] = self
-        self._default = older._default if older is not None else self._load_default()
+        if older is not None:
+            self._default = older._default
+            return
+        self._default = self._load_default()
+        logger.info(
+            "logitport: stage %s (%s), V%d model runner: %s",
+            self._role.stage,
+            self._role.source,
+            1 + vllm_config.use_v2_model_runner,
+            f"realizes {', '.join(_KINDS)}"
+            if self._role.stage.generates
+            else "acts on requests alone whose payload says generation_only=false",
+        )
 
     def _batch_of(
         self, vllm_config: "VllmConfig", device_or_states: "torch.device | LogitsProcRequestState"
@@ -116,7 +154,9 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if not specs:
             return None
         payload = encode(specs)
-        check_engine(self._vllm_config, *admitted(payload, self._vocab_size))
+        decoded, program = admitted(payload, self._vocab_size)
+        if decoded.acts_on(self._role.stage):
+            check_engine(self._vllm_config, decoded, program)
         return payload
 
     def _program_of(self, params: "SamplingParams") -> Program | None:
@@ -129,7 +169,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if payload is None:
             return None
         payload, program = admitted(payload, self._vocab_size)
-        return program if payload.acts_on(self._stage) else None
+        return program if payload.acts_on(self._role.stage_for(params)) else None
 
     # --- V1 model runner ---
 
@@ -165,3 +205,17 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if self._acts:
             self._batch.apply(logits, *ctx)
         return logits
+
+
+@once_per_engine
+def _times_loaded(vllm_config: "VllmConfig") -> int:
+    """How often vLLM has loaded the class, and so asks it about each request.
+
+    It takes what is installed, then what is named (``_load_custom_logitsprocs`` in
+    ``vllm/v1/sample/logits_processor``, ``_load_v2_logitsprocs`` in
+    ``vllm/v1/worker/gpu/sample/logits_processor/loader.py``), with no regard to doubles.
+    """
+    loaded = [entry_point.load() for entry_point in entry_points(group="vllm.logits_processors")]
+    for named in vllm_config.model_config.logits_processors or ():
+        loaded.append(resolve_name(named) if isinstance(named, str) else named)
+    return max(1, sum(issubclass(each, LogitportProcessor) for each in loaded))

@@ -1,13 +1,16 @@
 """Which workers of a disaggregated deployment act on a request's specs."""
 
+import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from logitport.adapters.vllm import KEY, attach
-from logitport.spec import ForcedTokenSequenceSpec, Stage, encode
+from logitport.adapters.vllm.engine_config import role_of
+from logitport.spec import ForcedTokenSequenceSpec, SpecError, Stage, encode
 
-from .in_process import engine, params
+from .in_process import FLAG, engine, params
 
 pytestmark = pytest.mark.engine
 
@@ -33,32 +36,148 @@ def test_attach(stage: Stage, generation_only: bool, is_sent: bool):
     assert sampling_params.extra_args == {"others": "stay"} | sent
 
 
+AGG, PREFILL, DECODE = Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE
+
+
 @pytest.mark.parametrize(
-    ("kv_role", "generates"), [("kv_producer", False), ("kv_consumer", True), ("kv_both", True)]
+    ("kv_role", "variable", "stage"),
+    [
+        ("kv_producer", "", PREFILL),
+        ("kv_consumer", "", DECODE),
+        ("kv_both", "", AGG),
+        (None, "", AGG),
+        ("kv_both", "prefill", PREFILL),
+        ("kv_producer", "decode", DECODE),
+        (None, "encode", Stage.ENCODE),
+    ],
 )
-def test_engine_knows_its_role(
+def test_role(monkeypatch: pytest.MonkeyPatch, kv_role: str | None, variable: str, stage: Stage):
+    """A request's own ``do_remote_decode`` counts where nothing else tells the engines apart."""
+    monkeypatch.setenv("LOGITPORT_STAGE", variable)
+    role = role_of(_config(kv_role))
+    assert role.stage is stage
+    assert ("LOGITPORT_STAGE" if variable else kv_role or "no KV transfer") in role.source
+    follows_requests = kv_role == "kv_both" and not variable
+    for transfer, is_prefill in [
+        ({"do_remote_decode": True, "do_remote_prefill": False}, True),
+        ({"do_remote_prefill": True}, False),
+        ({"do_remote_decode": False}, False),
+        ({}, False),
+        (None, False),
+        ("of a client that nobody checks", False),
+    ]:
+        request = params(extra_args={"kv_transfer_params": transfer})
+        expected = PREFILL if follows_requests and is_prefill else stage
+        assert role.stage_for(request) is expected
+    assert role.stage_for(params()) is stage
+
+
+def test_unknown_stage(monkeypatch: pytest.MonkeyPatch, model: Path):
+    monkeypatch.setenv("LOGITPORT_STAGE", "decoding")
+    with pytest.raises(
+        SpecError, match="LOGITPORT_STAGE='decoding': expected one of agg, prefill, decode, encode"
+    ):
+        role_of(_config(None))
+
+
+def _config(kv_role: str | None) -> Any:
+    from vllm.config import KVTransferConfig, VllmConfig
+
+    transfer = kv_role and KVTransferConfig(kv_connector="ExampleConnector", kv_role=kv_role)
+    return VllmConfig(kv_transfer_config=transfer or None)
+
+
+@pytest.mark.parametrize(
+    ("kv_role", "variable", "said"),
+    [
+        ("kv_producer", "", "stage prefill (kv_role=kv_producer), {runner} model runner: acts on"),
+        ("kv_consumer", "", "stage decode (kv_role=kv_consumer), {runner} model runner: realizes "),
+        ("kv_both", "", "stage agg (kv_role=kv_both, prefill where do_remote_decode), {runner}"),
+        ("kv_both", "prefill", "stage prefill (LOGITPORT_STAGE), {runner} model runner: acts on"),
+    ],
+)
+def test_engine_acts_as_its_role_says(
     model: Path,
     tokenizer: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     free: str,
+    runner: str,
     kv_role: str,
-    generates: bool,
+    variable: str,
+    said: str,
 ):
+    from vllm.exceptions import VLLMValidationError
+
     spec = ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer)
     payload, payload_for_all_stages = (
         {KEY: encode(spec, generation_only=generation_only)} for generation_only in (True, False)
     )
+    remote_decode = {"kv_transfer_params": {"do_remote_decode": True}}
     monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
+    monkeypatch.setenv("LOGITPORT_STAGE", variable)
+    caplog.set_level(logging.INFO, "vllm.logitport")
+    before = _counts()
 
-    with engine(model, **_transfer(kv_role, tmp_path)) as running:
+    # Named and found: asked twice about each request.
+    with engine(model, logits_processors=FLAG, **_transfer(kv_role, tmp_path)) as running:
         texts = [
             running.generate([PROMPT], [params(max_tokens=12, extra_args=extra_args)])[0].text
-            for extra_args in (None, payload, payload_for_all_stages)
+            for extra_args in (
+                None,
+                payload,
+                payload_for_all_stages,
+                payload | remote_decode,
+                remote_decode,
+            )
         ]
+        with pytest.raises(VLLMValidationError, match="not valid JSON"):
+            running.generate([PROMPT], [params(extra_args={KEY: "{"})])
 
-    paper = " made of paper."
-    assert texts == (["Hello world!", paper, paper] if generates else [free, free, paper])
+    paper, hello = " made of paper.", "Hello world!"
+    acts = [hello, paper, paper, paper, hello]
+    stage = role_of(_config(kv_role)).stage
+    if stage is PREFILL:
+        assert texts == [free, free, paper, free, free]
+        counted = {("gated", PREFILL): 2, ("admitted", PREFILL): 1, ("refused", PREFILL): 1}
+    elif kv_role == "kv_both":
+        assert texts == [*acts[:3], free, free]
+        counted = {("admitted", AGG): 2, ("gated", PREFILL): 1, ("refused", AGG): 1}
+    else:
+        assert texts == acts
+        counted = {("admitted", DECODE): 3, ("refused", DECODE): 1}
+    assert _counts() - before == counted
+    (line,) = [message for message in caplog.messages if message.startswith("logitport: ")]
+    assert said.format(runner=runner.upper()) in line
+
+
+def test_attached_and_gated_are_counted():
+    before = _counts()
+    spec = ForcedTokenSequenceSpec([1, 2])
+    for stage in (DECODE, DECODE, PREFILL):
+        attach(params(), spec, stage=stage)
+    attach(params(), spec, stage=PREFILL, generation_only=False)
+    attach(params(), [], stage=DECODE)
+    assert _counts() - before == {
+        ("attached", DECODE): 2,
+        ("gated", PREFILL): 1,
+        ("attached", PREFILL): 1,
+    }
+
+
+def _counts() -> Counter[tuple[str, Stage]]:
+    """Of all requests of this process."""
+    from prometheus_client import REGISTRY
+
+    return Counter(
+        {
+            (sample.labels["decision"], Stage(sample.labels["stage"])): sample.value
+            for metric in REGISTRY.collect()
+            for sample in metric.samples
+            if sample.name == "logitport_requests_total"
+        }
+    )
 
 
 @pytest.fixture(scope="module")

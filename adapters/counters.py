@@ -1,0 +1,37 @@
+"""What became of requests with specs, counted for Prometheus where its client is installed.
+
+``logitport_requests_total``, with the labels ``decision`` and ``stage``, is in the default registry
+of ``prometheus_client``, which vLLM's server shows at ``/metrics``. Where that is not installed,
+nothing is counted.
+"""
+
+from typing import Literal
+
+from ..spec import Stage
+
+try:
+    from prometheus_client import Counter
+except ImportError:
+    _requests = None
+else:
+    _requests = Counter(
+        "logitport_requests",
+        "Requests with specs, by what was decided and for which stage: specs attached to a "
+        "request, admitted by an engine, refused by it, or gated, by either.",
+        ("decision", "stage"),
+    )
+
+Decision = Literal["attached", "admitted", "refused", "gated"]
+
+
+def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
+    """Count a request.
+
+    Args:
+        decision: ``attached`` by a client or gateway, ``admitted`` or ``refused`` by an engine, or
+            ``gated``: on its way without specs, or in an engine where they do not act.
+        stage: of the worker that the request is meant for or has reached.
+        amount: the part of a request, where several decide alike on one.
+    """
+    if _requests is not None:
+        _requests.labels(decision, stage.value).inc(amount)
