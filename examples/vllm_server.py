@@ -51,7 +51,7 @@ class VllmServer:
     Attributes:
         model: folder of the checkpoint; its name is the served model's name, ``model_name``.
         log: file with the output of the server.
-        port: of the latest start, 0 before.
+        port: 0 before the first start, and the same at each start from then on.
         process: the server of the latest start, ``None`` before.
     """
 
@@ -110,9 +110,18 @@ class VllmServer:
             RuntimeError: if it runs already, ends early or does not answer in time; with the last
                 lines of the log.
         """
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start the server without waiting for it, where several are to start at once.
+
+        Raises:
+            RuntimeError: if it runs already.
+        """
         if self._running:
             raise RuntimeError(f"The server runs already, at {self.base_url}")
-        self.port = _free_port()
+        self.port = self.port or free_port()
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", HOST]
         command += ["--port", str(self.port), "--model", str(self.model)]
         command += ["--served-model-name", self.model_name, *ARGUMENTS, *self._args]
@@ -130,6 +139,20 @@ class VllmServer:
                     start_new_session=True,
                     preexec_fn=_end_with_parent,
                 )
+        except BaseException:  # Ctrl-C too
+            self.stop()
+            raise
+
+    def wait(self) -> None:
+        """Wait until the launched server answers; when that fails, nothing is left of it.
+
+        Raises:
+            RuntimeError: if it ends early or does not answer in time; with the last lines of the
+                log.
+        """
+        if self.process is None:
+            raise RuntimeError("The server has not been launched")
+        try:
             self._wait_until_healthy(self.process)
         except BaseException:  # Ctrl-C too
             self.stop()
@@ -216,7 +239,8 @@ def _end_with_parent() -> None:
         _prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return listener.getsockname()[1]

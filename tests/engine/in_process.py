@@ -39,6 +39,7 @@ class Engine:
         steps: for each step, how many tokens of each request were scheduled, drafts included.
         preempted: for each preemption, the output tokens that the request had.
         drafts: of each request of the latest ``generate``.
+        vocab_size: how many logits a row has.
     """
 
     def __init__(self, model: Path, **arguments: Any):
@@ -59,6 +60,7 @@ class Engine:
         self.preempted: list[int] = []
         self.drafts: list[Drafts] = []
         core = self.client.engine_core
+        self.vocab_size: int = core.vllm_config.model_config.get_vocab_size()
         self._slots: int = core.vllm_config.scheduler_config.max_num_seqs
         runner = core.model_executor.driver_worker.worker.model_runner
         self.processors: list[LogitportProcessor] = [

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from logitport.adapters.vllm import KEY, attach
 from logitport.adapters.vllm.engine_config import role_of
-from logitport.spec import ForcedTokenSequenceSpec, SpecError, Stage, encode
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    NoRepeatNgramSpec,
+    SpecError,
+    Stage,
+    encode,
+)
 
 from .in_process import FLAG, engine, params
 
@@ -150,6 +158,28 @@ def test_engine_acts_as_its_role_says(
     assert _counts() - before == counted
     (line,) = [message for message in caplog.messages if message.startswith("logitport: ")]
     assert said.format(runner=runner.upper()) in line
+
+
+def test_prefill_logits_are_untouched(model: Path, tmp_path: Path, runner: str):
+    """Bit for bit, at each of the tokens that a prefill worker samples for nobody."""
+    specs = [LogitBiasSpec({5: 3.0, 6: -3.0}), BannedTokensSpec([7]), NoRepeatNgramSpec(1)]
+    transfer = _transfer("kv_producer", tmp_path)
+    everything = {"logprobs_mode": "processed_logits", "max_logprobs": -1}
+    with engine(model, logits_processors=FLAG, **everything, **transfer) as running:
+
+        def logits(**extra_args: Any) -> list[dict[int, float]]:
+            asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args or None)
+            (result,) = running.generate([PROMPT], [asked])
+            return [
+                {token: entry.logprob for token, entry in position.items()}
+                for position in result.logprobs or ()
+            ]
+
+        plain = logits()
+        assert [len(position) for position in plain] == [running.vocab_size] * 2
+        assert logits(**{KEY: encode(specs)}) == plain
+        edited = logits(**{KEY: encode(specs, generation_only=False)})
+        assert edited[0] != plain[0]
 
 
 def test_attached_and_gated_are_counted():

@@ -1,0 +1,1 @@
+"""Prefill on one vLLM server, decode on another: ``python -m examples.disaggregated``."""

@@ -1,0 +1,165 @@
+"""A prefill server and a decode server, and proxies before them."""
+
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import msgspec
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from ..vllm_server import HOST, VllmServer, free_port
+from .proxy import proxy
+
+_HAS_GPU = shutil.which("nvidia-smi") is not None
+
+LOGITPORT = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
+
+ARGUMENTS = (
+    *LOGITPORT,
+    # KV that is taken over and KV that is computed differ in rounding, which must not decide
+    # between two tokens when outputs are compared.
+    *("--dtype", "float32"),
+    *("--block-size", "32"),  # tokens; whole blocks of the prompt are handed over
+    "--no-enable-prefix-caching",  # a prompt that was here before is handed over again
+    # Two servers share one GPU. On a CPU, VLLM_CPU_KVCACHE_SPACE says how much memory they take.
+    *(("--gpu-memory-utilization", "0.4") if _HAS_GPU else ()),
+)
+"""Of both servers."""
+
+
+class Connector(StrEnum):
+    """How the KV cache gets from one server to the other."""
+
+    EXAMPLE = "example"
+    """vLLM's ``ExampleConnector``, through files. The servers' roles say who prefills."""
+    NIXL = "nixl"
+    """vLLM's ``NixlConnector``, from memory to memory. The servers are of one role, ``kv_both``,
+    and each request says who prefills."""
+
+
+class Deployment:
+    """Two servers on free loopback ports, until the ``with`` block ends.
+
+    Attributes:
+        prefill, decode: the servers.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        connector: Connector = Connector.EXAMPLE,
+        env: Mapping[str, str] | None = None,
+        logs: Path | None = None,
+    ):
+        """Nothing is started yet.
+
+        Args:
+            model: folder of the checkpoint.
+            connector: between the servers.
+            env: more environment variables of the servers.
+            logs: folder for the servers' output; temporary files by default.
+        """
+        self._connector = connector
+        self._running = ExitStack()
+        self._folder = Path(tempfile.mkdtemp(prefix="logitport-kv-"))
+        self.prefill, self.decode = (
+            VllmServer(
+                model,
+                *ARGUMENTS,
+                *("--kv-transfer-config", self._transfer(role)),
+                env=self._environment() | dict(env or {}),
+                log=logs and logs / f"{name}.log",
+            )
+            for name, role in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:  # is stopped if something fails
+            started.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            for server in (self.prefill, self.decode):
+                started.callback(server.stop)
+                server.launch()
+            for server in (self.prefill, self.decode):
+                server.wait()
+            self._running = started.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    @contextmanager
+    def proxy(self, *, copies_specs: bool) -> Iterator[str]:
+        """A proxy before the servers; the URL of its OpenAI API.
+
+        Args:
+            copies_specs: whether it sends the specs of requests to the prefill server too.
+        """
+        application = proxy(
+            f"http://{HOST}:{self.prefill.port}",
+            f"http://{HOST}:{self.decode.port}",
+            copies_specs=copies_specs,
+            hands_over=self._connector is Connector.NIXL,
+        )
+        config = uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        with socket.create_server((HOST, 0)) as listener:
+            thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+            thread.start()
+            try:
+                yield f"http://{HOST}:{listener.getsockname()[1]}/v1"
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    def _transfer(self, role: str) -> str:
+        config: dict[str, Any] = {
+            Connector.EXAMPLE: {
+                "kv_connector": "ExampleConnector",
+                "kv_role": role,
+                "kv_connector_extra_config": {"shared_storage_path": str(self._folder)},
+            },
+            Connector.NIXL: {
+                "kv_connector": "NixlConnector",
+                "kv_role": "kv_both",
+                "kv_buffer_device": "cuda" if _HAS_GPU else "cpu",
+            },
+        }[self._connector]
+        return msgspec.json.encode(config).decode()
+
+    def _environment(self) -> dict[str, str]:
+        # Read by CPU builds alone: the servers would bind their threads to the same cores.
+        environment = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        if self._connector is Connector.NIXL:
+            environment |= {
+                "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
+                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+            }
+            if not _HAS_GPU:
+                environment |= {"UCX_TLS": "tcp,shm,self", "UCX_NET_DEVICES": "lo"}
+        return environment
+
+
+def counted(server: VllmServer, name: str, label: str) -> dict[str, int]:
+    """A counter of a server's ``/metrics``.
+
+    Args:
+        server: a running one.
+        name: of the counter, without ``_total``.
+        label: the one whose values the counts are told apart by.
+    """
+    text = httpx.get(f"http://{HOST}:{server.port}/metrics", trust_env=False).text
+    return {
+        sample.labels[label]: int(sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"{name}_total"
+    }

@@ -1,0 +1,214 @@
+"""Prefill on one real server, decode on another: the same outputs as from one engine."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from logitport.adapters.core import plugins
+from logitport.adapters.vllm import KEY
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    SamplingSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+    encode,
+)
+from openai import BadRequestError, InternalServerError, OpenAI
+
+from examples.disaggregated.deployment import Deployment, counted
+
+from .in_process import FLAG, engine, params
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="two interpreted servers take minutes"),
+]
+
+PROMPT = (
+    "The Seine flows through Paris, the Thames through London and the Spree through Berlin. The "
+    "Danube passes Vienna, Bratislava, Budapest and Belgrade on its way to the Black Sea; the "
+    "Rhine comes from the Alps, touches Basel, Strasbourg and Cologne.\n<think>\nI know that"
+)
+LENGTH = 24  # tokens of an output
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A folder in which a package with a plugin is installed, for all Python processes."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "odd.py").write_text(
+        "def make_rule(params):\n"
+        "    def rule(output_ids, logits):\n"
+        "        logits[len(output_ids) % 2 :: 2] -= params['by']\n"
+        "    return rule\n"
+    )
+    information = folder / "odd-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nodd = odd:make_rule\n")
+    sys.path.insert(0, str(folder))
+    plugins._plugins.cache_clear()
+    yield str(folder)
+    sys.path.remove(str(folder))
+    plugins._plugins.cache_clear()
+
+
+class Aggregated(NamedTuple):
+    """What one engine says.
+
+    Attributes:
+        specs: one of each kind.
+        outputs: token ids, by the kind, and without a spec by "free".
+    """
+
+    specs: dict[str, LogitsProcessorSpec]
+    outputs: dict[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
+    with engine(model, block_size=32, logits_processors=FLAG) as running:
+        (free,) = running.generate([PROMPT], [params(max_tokens=LENGTH)])
+        specs = {spec.kind: spec for spec in _one_of_each(tokenizer, free.token_ids)}
+        results = running.generate(
+            [PROMPT] * len(specs), [params(spec, max_tokens=LENGTH) for spec in specs.values()]
+        )
+    outputs = {kind: result.token_ids for kind, result in zip(specs, results, strict=True)}
+    assert all(output != free.token_ids for output in outputs.values())
+    return Aggregated(specs, outputs | {"free": free.token_ids})
+
+
+def _one_of_each(tokenizer: Any, free: list[int]) -> list[LogitsProcessorSpec]:
+    """Each changes what the model says by itself."""
+    eos = tokenizer.eos_token_id
+    return [
+        ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer),
+        AllowedTokensSpec((*tokenizer.encode(" one two three four five six"), eos)),
+        BannedTokensSpec(free[:3]),
+        BannedSequencesSpec([free[1:3]]),
+        LogitBiasSpec({free[0]: -100, free[4]: 3.5}),
+        MinTokensSpec(LENGTH, (free[1],)),
+        ForcedEndSpec(5, tokenizer.encode(" and so on."), eos),
+        ThinkingBudgetSpec.from_text(
+            12, tokenizer, start="<think>", end="</think>", message=" Enough."
+        ),
+        ChoiceSpec.from_text([" London", " Berlin", " Belgrade"], tokenizer),
+        TriggerSpec(free[2:4], tokenizer.encode(" (so they say)")),
+        NoRepeatNgramSpec(1),
+        PromptBiasSpec(-8.0),
+        GrammarSpec(regex=r" [a-z]{4,9}\."),
+        SamplingSpec(temperature=0, repetition_penalty=1.8),
+        PluginSpec("odd", {"by": 50}),
+    ]
+
+
+@pytest.fixture(scope="module")
+def deployment(aggregated: Aggregated, model: Path, plugin: str) -> Iterator[Deployment]:
+    environment = {"PYTHONPATH": os.pathsep.join([plugin, os.environ.get("PYTHONPATH", "")])}
+    with Deployment(model, env=environment) as deployment:
+        yield deployment
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["copied whole", "decode alone"])
+def proxied(request: pytest.FixtureRequest, deployment: Deployment) -> Iterator[OpenAI]:
+    """A client of a proxy that sends specs to both servers, or to the decode server alone."""
+    with deployment.proxy(copies_specs=request.param) as url:
+        yield OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
+
+
+def test_outputs_are_those_of_one_engine(
+    proxied: OpenAI, deployment: Deployment, aggregated: Aggregated, request: Any, tokenizer: Any
+):
+    before = _counts(deployment)
+    asked = {kind: _body(spec) for kind, spec in aggregated.specs.items()} | {"free": {}}
+    with ThreadPoolExecutor(len(asked)) as pool:
+        outputs = dict(
+            zip(asked, pool.map(lambda body: _ask(proxied, **body), asked.values()), strict=True)
+        )
+    assert outputs == aggregated.outputs
+
+    decided, tokens = (new - old for new, old in zip(_counts(deployment), before, strict=True))
+    with_payload = sum("vllm_xargs" in body for body in asked.values())
+    is_copied = "copied whole" in request.node.name
+    assert decided == Counter({"decode admitted": with_payload}) + (
+        Counter({"prefill gated": with_payload}) if is_copied else Counter()
+    )
+    blocks = (len(tokenizer.encode(PROMPT)) - 1) // 32
+    assert tokens["external_kv_transfer"] == len(asked) * blocks * 32
+    assert tokens["local_compute"] < len(asked) * 33
+
+
+def test_bad_payload_is_a_400(proxied: OpenAI):
+    with pytest.raises(BadRequestError, match="not valid JSON"):
+        _ask(proxied, vllm_xargs={KEY: "{"})
+
+
+def test_killed_decode_worker(proxied: OpenAI, deployment: Deployment, aggregated: Aggregated):
+    assert deployment.decode.process is not None
+    for process in [
+        *deployment.decode.process.children(recursive=True),
+        deployment.decode.process,
+    ]:
+        process.kill()
+    deployment.decode.process.wait()
+    with pytest.raises(InternalServerError, match="does not answer"):
+        _ask(proxied)
+    deployment.decode.stop()
+    deployment.decode.start()
+    for kind in ("forced_sequence", "thinking_budget"):
+        assert _ask(proxied, **_body(aggregated.specs[kind])) == aggregated.outputs[kind]
+
+
+def _body(spec: LogitsProcessorSpec) -> dict[str, Any]:
+    """The fields with which an HTTP client says what ``attach`` says in ``SamplingParams``."""
+    match spec:
+        case GrammarSpec():
+            return {"structured_outputs": {"regex": spec.regex}}
+        case SamplingSpec():
+            return {"repetition_penalty": spec.repetition_penalty}
+        case _:
+            return {"vllm_xargs": {KEY: encode(spec)}}
+
+
+def _ask(client: OpenAI, **fields: Any) -> list[int]:
+    completion = client.completions.create(
+        model="SmolLM2-135M-Instruct",
+        prompt=PROMPT,
+        max_tokens=LENGTH,
+        temperature=0,
+        extra_body={"return_token_ids": True, **fields},
+    )
+    return getattr(completion.choices[0], "token_ids")  # noqa: B009 (a field of vLLM's own)
+
+
+def _counts(deployment: Deployment) -> tuple[Counter[str], Counter[str]]:
+    """Decisions of both servers, and where the decode server's prompt tokens came from."""
+    return (
+        Counter(
+            {
+                f"{name} {decision}": count
+                for name in ("prefill", "decode")
+                for decision, count in counted(
+                    getattr(deployment, name), "logitport_requests", "decision"
+                ).items()
+            }
+        ),
+        Counter(counted(deployment.decode, "vllm:prompt_tokens_by_source", "source")),
+    )
