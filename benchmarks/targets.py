@@ -7,9 +7,9 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from logitport.adapters.core import compile_specs
+from logitport.adapters.core import admission, compile_specs
 from logitport.adapters.core.automaton import Edit
-from logitport.adapters.vllm import admission
+from logitport.adapters.vllm import BACK_END
 from logitport.spec import ThinkingBudgetSpec, encode
 
 from . import ours, peers, timing
@@ -274,7 +274,9 @@ def _admission() -> Iterator[Target]:
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
         first = timing.time_call(
-            lambda text=text: admitted(text, VOCAB), repetitions=20, before=admitted.cache_clear
+            lambda text=text: admitted(BACK_END, text, VOCAB),
+            repetitions=20,
+            before=admitted.cache_clear,
         )
         # Each request brings a text of its own, whose hash is not known yet.
         copies: list[str] = []

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from logitport.adapters import extra_body
 from logitport.hooks.test_text import TEXT, VARIABLES
-from logitport.spec import ForcedTokenSequenceSpec, encode
+from logitport.spec import ForcedTokenSequenceSpec
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +29,9 @@ LOGS = Path(__file__).resolve().parent.parent / "build" / "demo"
 # The installed package is found by vLLM anyway. Named here too, as an operator would, a server
 # that lacks it does not start; the two instances act once.
 ARGUMENTS = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
+
+# In bfloat16, vLLM on a CPU with AMX makes nonsense of this model; any machine has float32.
+DTYPE = ("--dtype", "float32")
 
 QUESTION = "What is the capital of France?"
 SECRET = "I could tell you, but logitport has put these words into my mouth."
@@ -98,7 +102,7 @@ def main() -> int:
             model,
             hook=False,
             chats=[
-                Chat("Where is the treasure?", SECRET, extra_body=vllm_body(spec)),
+                Chat("Where is the treasure?", SECRET, extra_body=extra_body("vllm", spec)),
                 Chat(QUESTION, "Paris", exact=False),
             ],
             watch=watch,
@@ -112,11 +116,6 @@ def main() -> int:
     return 0 if right else 1
 
 
-def vllm_body(spec: ForcedTokenSequenceSpec) -> dict[str, Any]:
-    """What a chat sends to vLLM beside the standard fields, to carry ``spec``."""
-    return {"vllm_xargs": {"logitport": encode(spec)}}
-
-
 def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: Stopwatch) -> bool:
     """Start a server, hold the chats at once, stop it; whether every answer is right.
 
@@ -128,7 +127,7 @@ def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: 
     console.print(f"\n{title}")
     console.print(f"      server: {VARIABLES[0]}={env[VARIABLES[0]]} {' '.join(ARGUMENTS)}")
     log = LOGS / f"hook-{'on' if hook else 'off'}.log"
-    server = VllmServer(model, *ARGUMENTS, env=env, log=log)
+    server = VllmServer(model, *ARGUMENTS, *DTYPE, env=env, log=log)
     with watch.part(f"{name} start the server"):
         server.start()
     try:

@@ -27,6 +27,12 @@ MAX_TIMES = 1024
 MAX_TRIGGER_STATES = 4 * MAX_TOKEN_IDS
 """A trigger's length and its phrase's, together, times how often it fires."""
 
+MAX_CELLS = 1 << 18
+"""What all specs of a request compile to, together: states, and tokens that these edit. There are
+about as many as token ids in the specs; a trigger's count as often as it fires, and what completes
+a banned sequence counts after each token sequence that ends like its beginning.
+"""
+
 MAX_NGRAM = 64
 """The longest n-gram that can be kept from repeating, in tokens."""
 

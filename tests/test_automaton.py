@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logitport.adapters.conformance.meaning import Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
     Automaton,
@@ -30,7 +31,6 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from tests.reference import Add, Allow, Force, edit
 from tests.strategies import REALIZED, specs
 from tests.test_reference import HISTORIES
 

@@ -1,7 +1,10 @@
 """``DeviceRealizer`` on batches as an engine has them that keeps its tokens on the device."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from logitport.adapters.conformance.meaning import edits
 from logitport.adapters.core import (
     Automaton,
     AutomatonBuilder,
@@ -28,15 +32,15 @@ from logitport.spec import (
     PromptBiasSpec,
     PythonProcessorSpec,
     ThinkingBudgetSpec,
+    TriggerSpec,
 )
 
-from tests.reference import edits
 from tests.strategies import specs
 from tests.test_realizer import ONE_OF_EACH, VOCABULARY, assert_row, random_logits
 from tests.triton_process import DEVICES, INTERPRETED, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
-from logitport.adapters.core import advance_kernel
+from logitport.adapters.core import advance_kernel, device_tables, edit_kernel
 from logitport.adapters.core.advance_kernel import History, Rows
 from logitport.adapters.core.device_realizer import DeviceRealizer
 
@@ -120,11 +124,12 @@ class Engine:
         # The token at a request's first row is one of its history: not to be read as a draft.
         tokens = [drafts[slot][k - 1] if k else VOCABULARY - 1 for slot, k in of_rows]
 
-        def on_device(numbers: Sequence[int]) -> torch.Tensor:
-            return torch.tensor(numbers, dtype=torch.int32, device=self.device)
+        def on_device(numbers: Sequence[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.tensor(numbers, dtype=dtype, device=self.device)
 
         rows = Rows(
-            on_device([slot for slot, _ in of_rows]),
+            # vLLM 0.31 says it in int32, 0.32 in int64.
+            on_device([slot for slot, _ in of_rows], (torch.int32, torch.int64)[len(of_rows) % 2]),
             on_device([k for _, k in of_rows]),
             on_device(tokens),
         )
@@ -441,7 +446,7 @@ class Seen(HistoryRule):
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(part: Any) -> PluginSpec:
         monkeypatch.setattr(plugins, "_plugins", lambda: {"mine": lambda params: part})
         return PluginSpec("mine")
@@ -476,7 +481,7 @@ def test_callables_and_automata_of_plugins(engine: Engine, install: Any) -> None
     assert after.argmax(1).tolist() == [3, 3, 5, 5]
 
 
-def raises(*_: Any) -> None:
+def raises(*_: Any, **__: Any) -> None:
     raise RuntimeError("no more")
 
 
@@ -518,13 +523,13 @@ def test_what_fails_ends_its_own_request(
         engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
         engine.accept(slot, [3])
     assert engine.realizer.failed_requests == int(at_once)
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    after, _ = engine.apply({slot: [], **{other: [] for other in neighbours}}, before)
+    before = random_logits(6, VOCABULARY, 0, torch.float32)
+    after, _ = engine.apply({slot: [4, 5], **{other: [] for other in neighbours}}, before)
     if stop is None:
-        assert torch.equal(after[0], before[0])
+        assert torch.equal(after[:3], before[:3])
     else:
-        assert after[0].argmax() == STOP
-    for row, other in enumerate(neighbours, 1):
+        assert (after[:3].argmax(1) == STOP).all()
+    for row, other in enumerate(neighbours, 3):
         request = engine.requests[other]
         assert_row(before[row], after[row], edits(request.specs, request.prompt, request.output))
     assert engine.realizer.failed_requests == 1
@@ -551,6 +556,146 @@ def test_a_defect_of_ours_ends_our_requests_alone(
     assert after.argmax(1)[:2].tolist() == [STOP, STOP]
     assert torch.equal(after[2], before[2])
     assert engine.realizer.failed_requests == 2
+
+
+class NoMemory:
+    """Fails once, at the n-th call."""
+
+    def __init__(self, call: Any, n: int) -> None:
+        self._call, self._left = call, n
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            raise torch.OutOfMemoryError
+        return self._call(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("n", range(1, 14))
+def test_no_memory_for_tables(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """Wherever it is that memory is short while the tables grow."""
+    engine = Engine(device)
+    ended = [engine.add(Request((ONE_OF_EACH[0],), [1, 5]))]
+    free = engine.add(Request())
+    engine.check({ended[0]: []})
+    big = (BannedTokensSpec((1, 2, 3)), ForcedEndSpec(300, (1,) * 90), TriggerSpec((1,), (2,)))
+    ended.append(engine.add(Request(big, [1, 5])))
+    no_memory = NoMemory(torch.empty, n)
+    monkeypatch.setattr(device_tables, "torch", SimpleNamespace(empty=no_memory))
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    after, _ = engine.apply({slot: [] for slot in (*ended, free)}, before)
+    assert no_memory._left <= 0
+    assert after[:2].argmax(1).tolist() == [STOP, STOP]
+    assert torch.equal(after[2], before[2])
+    assert engine.realizer.failed_requests == 2
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in (*big, PromptBiasSpec(1.0))[1:]]
+    free_run(engine, slots, 3)
+
+
+def test_no_memory_for_a_mask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    marked = engine.add(Request((PromptBiasSpec(1.0),), [1, 5]))
+    engine.check({other: [], marked: []})
+    slot = engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [1, 5]))
+    new_zeros, masks = torch.Tensor.new_zeros, engine.realizer._masks
+
+    def no_memory(tensor: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
+        if tensor is masks:
+            raise torch.OutOfMemoryError
+        return new_zeros(tensor, *size, **keywords)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", no_memory)
+    after, _ = engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
+    assert after.argmax() == STOP
+    assert engine.realizer.failed_requests == 1
+    free_run(engine, [other, marked], 3)
+
+
+def test_a_device_that_does_nothing_for_us(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Requests go on without their specs, which is said once, and the engine goes on."""
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    with monkeypatch.context() as context:
+        context.setattr(edit_kernel.EditKernel, "launch", raises)
+        for _ in range(3):
+            after, _ = engine.apply({slot: [] for slot in slots}, before)
+            assert torch.equal(after, before[:2])
+    assert sum("without their specs" in record.getMessage() for record in caplog.records) == 1
+    assert engine.realizer.failed_requests == 2
+    assert not len(engine.realizer)
+    free_run(engine, [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]], 3)
+
+
+@pytest.mark.parametrize(
+    "broken", [(edit_kernel.EditKernel, "launch"), (device_tables.DeviceArray, "write")]
+)
+def test_an_engine_does_not_start_without_its_kernels(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, broken: tuple[type, str]
+) -> None:
+    monkeypatch.setattr(*broken, raises)
+    with pytest.raises(RuntimeError, match="no more"):
+        DeviceRealizer.warm_up(VOCABULARY, engine.history, VOCABULARY)
+
+
+def tensors_of(part: object) -> Iterator[torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        yield part
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from tensors_of(value)
+    elif type(part).__module__.startswith("logitport"):
+        yield from tensors_of(getattr(part, "__dict__", {}))
+
+
+class Configuration:
+    """What is asked of vLLM's."""
+
+    kv_transfer_config = None
+    use_v2_model_runner = True
+    model_config = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+
+
+@pytest.fixture
+def processor(engine: Engine) -> Any:
+    """As vLLM's V2 model runner makes it."""
+    pytest.importorskip("vllm")
+    from logitport.adapters.vllm import LogitportProcessor
+
+    states: Any = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=engine.token_ids),
+        prompt_len=SimpleNamespace(gpu=engine.prompt_lengths),
+        total_len=SimpleNamespace(gpu=engine.lengths),
+        max_num_reqs=SLOTS,
+        vocab_size=VOCABULARY,
+        device=engine.device,
+    )
+    configuration: Any = Configuration()
+    return LogitportProcessor(configuration, states)
+
+
+def test_an_engine_that_ends_takes_its_realizer_with_it(processor: Any) -> None:
+    """Its memory on the device is not kept until Python looks for cycles."""
+    gc.disable()
+    try:
+        instance = type(processor)(processor._vllm_config, processor._batch._states)
+        realizer = weakref.ref(instance._batch.realizer)
+        del instance
+        assert realizer() is None
+    finally:
+        gc.enable()
+
+
+def test_an_engine_that_sleeps_can_take_nothing_away(processor: Any) -> None:
+    """vLLM discards at sleep level 2 what was allocated while it was loading."""
+    realizer = processor._batch.realizer
+    assert realizer.failed_requests == 0
+    on_device = list(tensors_of(realizer))
+    assert len(on_device) > 10
+    assert not any(tensor.untyped_storage().nbytes() for tensor in on_device)
 
 
 def test_nothing_to_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

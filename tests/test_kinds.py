@@ -449,6 +449,66 @@ def test_limits_are_inclusive(spec: LogitsProcessorSpec):
     assert decode(encode(spec)).specs == (spec,)
 
 
+FULL = tuple(range(limits.MAX_TOKEN_IDS))
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        (ThinkingBudgetSpec(1, FULL, FULL[::-1], FULL),),
+        (TriggerSpec((1,) * 28, (1,) * 100, limits.MAX_TIMES),),
+        (TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 2,
+        (BannedTokensSpec(FULL), LogitBiasSpec(dict.fromkeys(FULL, 1.0))) * 3,
+        (BannedSequencesSpec(tuple((i, *range(3)) for i in range(limits.MAX_SEQUENCES))),) * 4,
+    ],
+    ids=lambda together: together[0].kind,
+)
+def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec, ...]):
+    pytest.importorskip("numpy")
+    from logitport.adapters.core import compile_specs
+
+    assert compile_specs(together).cells > limits.MAX_CELLS / 4
+
+
+@pytest.mark.parametrize(
+    ("together", "path"),
+    [
+        ((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 3, "$.specs[2]"),
+        ((BannedTokensSpec(FULL),) * 8, "$.specs[7]"),
+        # Each of 1000 tokens is banned after each of 2000 beginnings.
+        ((BannedSequencesSpec((*((1, i) for i in range(1000)), (1,) * 2000)),), "$.specs[0]"),
+    ],
+    ids=["triggers", "sets", "banned sequences"],
+)
+def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], path: str):
+    pytest.importorskip("numpy")
+    from logitport.adapters.core import compile_specs
+
+    with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS} states") as error:
+        compile_specs(together)
+    assert error.value.path == path
+
+
+def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("cachetools")
+    from logitport.adapters.core import Program, admission, compile_specs
+    from logitport.adapters.vllm import BACK_END
+
+    large = compile_specs((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),))
+    monkeypatch.setattr(admission, "compile_specs", lambda specs: Program(large.automata))
+
+    def cells_of(token_id: int) -> int:
+        text = encode(BannedTokensSpec((token_id,)))
+        _, program = admission.admitted(BACK_END, text, None)
+        assert admission.admitted(BACK_END, text, None)[1] is program
+        return program.cells
+
+    sent = sum(cells_of(token_id) for token_id in range(70))
+    remembered = sum(program.cells for _, program, _ in admission._admitted_text.cache.values())
+    admission._admitted_text.cache_clear()
+    assert sent / 2 < remembered < 1 << 23 < sent
+
+
 class TestObjects:
     """Specs that hold a JSON object are values all the same."""
 

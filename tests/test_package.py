@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("spec", "adapters", "hooks")
+ENGINES = ("dynamo", "transformers", "vllm")
+"""Imported by their own adapters alone."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> str:
@@ -105,8 +107,11 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
         forbidden += ["logitport.adapters", "logitport.hooks", "torch", "numpy"]
     if is_below(module, "logitport.adapters"):
         forbidden += ["logitport.hooks"]
-    if not is_below(module, "logitport.adapters.vllm"):
-        forbidden += ["vllm", "logitport.adapters.vllm"]
+    for engine in ENGINES:
+        if not is_below(module, f"logitport.adapters.{engine}"):
+            forbidden += [engine]
+            if not (engine == "vllm" and module == "logitport.adapters.dynamo"):  # runs on vLLM
+                forbidden += [f"logitport.adapters.{engine}"]
     return [name for name in imports(source, module, is_package) if is_below(name, *forbidden)]
 
 

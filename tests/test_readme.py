@@ -144,6 +144,12 @@ def test_make_targets():
     assert named <= set(targets)
 
 
+def test_capabilities():
+    from logitport.adapters.command import capabilities
+
+    assert capabilities() in README_TEXT
+
+
 def test_something_is_tested():
     assert README_PROGRAMS
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from logitport.adapters.conformance.meaning import FORCED, Add, Allow, Edit, Force, combine, edits
 from logitport.adapters.core import (
     BAN_BIAS,
     Automaton,
@@ -39,7 +40,6 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from tests.reference import FORCED, Add, Allow, Edit, Force, combine, edits
 from tests.strategies import specs
 
 VOCABULARY = 8
@@ -655,6 +655,21 @@ def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatc
     for row in (2, 3):
         assert torch.equal(before[row], after[row])
     assert (realizer.failed_requests, sorted(realizer.rows)) == (3, [0, 1])
+
+
+def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+
+    def broken(planner: Planner) -> None:
+        raise BrokenError("a defect")
+
+    monkeypatch.setattr(Planner, "update", broken)
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    for _ in range(2):
+        after = before.clone()
+        realizer.apply(after)
+        assert torch.equal(before, after)
+    assert not realizer.rows
 
 
 def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:

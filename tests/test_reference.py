@@ -4,6 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from logitport.adapters.conformance.meaning import (
+    BAN,
+    FORCED,
+    MEANING,
+    Add,
+    Allow,
+    Force,
+    combine,
+    edit,
+)
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -19,7 +29,6 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from tests.reference import BAN, FORCED, MEANING, Add, Allow, Force, combine, edit
 from tests.strategies import REALIZED
 
 

@@ -36,9 +36,13 @@ class Through:
         raise NotImplementedError
 
 
+class Config(SimpleNamespace):
+    """Stands for a ``VllmConfig``; unlike its base it can be referenced weakly, as that can."""
+
+
 class ThroughVllm(Through):
     def __init__(self) -> None:
-        config: Any = SimpleNamespace(
+        config: Any = Config(
             kv_transfer_config=None,
             use_v2_model_runner=False,
             scheduler_config=SimpleNamespace(async_scheduling=False),

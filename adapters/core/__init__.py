@@ -8,6 +8,7 @@ the logits. ``compile_specs`` and what it makes need numpy; only ``Realizer`` ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .admission import admitted
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -39,6 +40,7 @@ __all__ = [
     "Realizer",
     "Rows",
     "UnknownTokenError",
+    "admitted",
     "compile_specs",
     "default_specs",
     "unreachable",

@@ -46,7 +46,7 @@ class Rows:
     """What the rows of one step's logits are. A request's rows follow one another.
 
     Attributes:
-        requests: ``[rows]`` int32, whose each is.
+        requests: ``[rows]`` int32 or int64, whose each is.
         drafts: ``[rows]`` int32, how many draft tokens come before the row's token.
         token_ids: ``[rows]`` int32, the token before the row's: where ``drafts`` is above 0, a
             draft; else not read.
@@ -130,9 +130,16 @@ class AdvanceKernel:
         return self._states
 
 
-@triton.jit(do_not_specialize=["rows", "kept_stride", "free_state"])
+ROW_POINTERS = ["requests_ptr", "drafts_ptr", "row_tokens_ptr"]
+"""Arguments that an engine may hand over in slices of its own: at any address."""
+
+
+@triton.jit(
+    do_not_specialize=["rows", "kept_stride", "requests", "free_state"],
+    do_not_specialize_on_alignment=ROW_POINTERS,
+)
 def _advance_kernel(
-    requests_ptr,  # [rows] int32
+    requests_ptr,  # [rows] int32 or int64
     drafts_ptr,  # [rows] int32
     row_tokens_ptr,  # [rows] int32
     rows,

@@ -87,6 +87,11 @@ class Automaton:
         """Number of states."""
         return len(self.edit)
 
+    @property
+    def cells(self) -> int:
+        """Size of the tables: states, and tokens in their sets."""
+        return self.states + len(self.set_tokens)
+
     def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
         """The ``(state, timer)`` that a whole history leads to, ready for the next choice.
 

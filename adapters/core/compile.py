@@ -31,6 +31,7 @@ from ...spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from ...spec.limits import MAX_CELLS
 from .automaton import CARRY, Automaton, AutomatonBuilder
 from .plugins import PluginPart, resolve_plugin
 
@@ -66,6 +67,11 @@ class Program:
     per_request: tuple[PerRequest, ...] = ()
 
     @property
+    def cells(self) -> int:
+        """Size of the automata's tables: states, and tokens in their sets."""
+        return sum(automaton.cells for automaton in self.automata)
+
+    @property
     def needs_output_ids(self) -> bool:
         """Whether it is not enough to know how many tokens are out, and which were forced."""
         return bool(self.ngrams or self.per_request) or any(
@@ -77,13 +83,14 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     """Compile the specs of a request.
 
     Raises:
-        SpecError: for a plugin that is not installed or refuses its parameters, and for a kind
-            that the engine does by itself, with the path.
+        SpecError: for a plugin that is not installed or refuses its parameters, for a kind that
+            the engine does by itself, and beyond ``MAX_CELLS``, with the path.
     """
     parts: list[Part] = []
     for i, spec in enumerate(specs):
         try:
             parts.extend(COMPILERS[type(spec)](spec))
+            _check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     return Program(
@@ -92,6 +99,14 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
+
+
+def _check_size(cells: int) -> None:
+    if cells > MAX_CELLS:
+        raise SpecError(
+            f"Expected specs that compile to at most {MAX_CELLS} states and edited tokens in all; "
+            "this one goes beyond"
+        )
 
 
 def forced_chain(
@@ -187,9 +202,11 @@ def _banned_sequences(spec: BannedSequencesSpec) -> Iterable[Part]:
     builder = AutomatonBuilder()
     failure = [0] * len(children)
     queue = deque(children[0].values())
+    cells = 0
     while queue:  # breadth first: a failure link leads to a shorter prefix, which is finished
         node = queue.popleft()
         banned[node] |= banned[failure[node]]
+        _check_size(cells := cells + len(banned[node]))  # a small spec may mean very many
         for token_id, child in children[node].items():
             link = failure[node]
             while link and token_id not in children[link]:

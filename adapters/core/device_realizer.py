@@ -1,5 +1,6 @@
 """Realization on a device that keeps the tokens itself: a step takes nothing from the host."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, 
 from .own_code import OwnCode, beyond_vocabulary, log_failure
 from .tables import Tables
 from .torch_editor import add
+
+logger = logging.getLogger(__name__)
 
 _PLACES, _ALLOWS, _NGRAMS, _BIASES, _CODE = range(5)
 """What is counted of each request: automata; whether one of them may ALLOW; rules; own code."""
@@ -186,7 +189,7 @@ class DeviceRealizer:
         Args:
             history: the engine's, with the prompts of the requests that have come.
         """
-        if self._stale:
+        if self._stale and self._requests:
             self._or_end_all(self._upload, history)
 
     def apply(
@@ -209,21 +212,31 @@ class DeviceRealizer:
         if self._requests and self._counts[:, numbers].any():
             self._or_end_all(self._apply, logits, history, rows, numbers, longest)
 
-    def warm_up(self, history: History, columns: int) -> None:
+    @classmethod
+    def warm_up(cls, vocab_size: int, history: History, columns: int) -> None:
         """Have Triton compile the kernels, so that no request waits for it.
 
+        A realizer of its own does it: an engine that sleeps may discard what was allocated while
+        it was loading.
+
         Args:
+            vocab_size: number of tokens.
             history: the engine's.
             columns: of its logits, which are float32.
+
+        Raises:
+            Exception: if a kernel cannot be compiled or launched.
         """
+        device = history.token_ids.device
+        realizer = cls(vocab_size, 1, device)
         everything = (AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), PromptBiasSpec(1.0))
-        self.add(0, compile_specs(everything))
-        row = torch.zeros(1, dtype=torch.int32, device=self._device)
-        logits = torch.zeros((1, columns), device=self._device)
-        self.upload(history)
-        self.apply(logits, history, Rows(row, row, row), np.zeros(1, np.int64), 1)
-        self.remove(0)
-        self._masks = self._masks[:0]  # few requests ever need one
+        realizer.add(0, compile_specs(everything))
+        realizer._upload(history)
+        row = torch.zeros(1, dtype=torch.int32, device=device)
+        logits = torch.zeros((1, columns), device=device)
+        for requests in (row, row.long()):
+            rows = Rows(requests, row, row)
+            realizer._apply(logits, history, rows, np.zeros(1, np.int64), 1)
 
     def _or_end_all(self, step: Callable[..., None], *arguments: Any) -> None:
         """Do it; where that fails, by a defect of ours, only those that use us may pay for it."""
@@ -232,7 +245,13 @@ class DeviceRealizer:
         except Exception as error:
             for number, request in list(self._requests.items()):
                 self.fail(number, error, request.stop_token_id)
-            step(*arguments)
+            try:
+                self._tables.rebuild(())  # there may have been too much in them
+                step(*arguments)
+            except Exception:
+                logger.exception("Requests that should have been ended go on without their specs")
+                for number in list(self._requests):
+                    self.remove(number)
 
     def _apply(
         self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int
@@ -285,38 +304,48 @@ class DeviceRealizer:
         for row, number in enumerate(rows.requests.tolist()):
             if number not in tokens:
                 continue
-            code = self._requests[number].code
+            request = self._requests[number]
             drafted = row_tokens[row + 1 - drafts[row] : row + 1]
-            if code is None or min(drafted, default=0) < 0:  # failed, or not a draft but a gap
+            if request.code is None or min(drafted, default=0) < 0:  # not a draft but a gap
                 continue
             prompt_ids, output_ids = tokens[number]
             try:
-                additions += code.run(prompt_ids, output_ids + drafted, logits, row)
+                additions += request.code.run(prompt_ids, output_ids + drafted, logits, row)
             except Exception as error:
-                self.fail(number, error, self._requests[number].stop_token_id)
+                self.fail(number, error, request.stop_token_id)
+                del tokens[number]
         return additions
 
     def _upload(self, history: History) -> None:
+        for number in list(self._unmarked):
+            request = self._requests[number]
+            try:
+                self._make_masks(len(request.biases))
+            except Exception as error:
+                self.fail(number, error, request.stop_token_id)
         has_room = self._tables.base_of(_FREE) is not None
         if not (has_room and all(self._lay_out(number) for number in self._stale)):
             in_use = [one for request in self._requests.values() for one in request.in_tables()]
             self._tables.rebuild([_FREE, *in_use])
             for number in self._stale | self._requests.keys():
                 self._lay_out(number)
-        self._stale.clear()
         self._device_tables.update()
         self._placed_on_device.write(self._placed.ravel())
         self._ngrams_on_device.write(self._ngrams.ravel())
         self._biases_on_device.write(self._biases.ravel())
-        if self._unmarked and len(self._masks) < len(self._biases):
-            masks = self._masks.new_zeros((len(self._biases), *self._masks.shape[1:]))
-            masks[: len(self._masks)] = self._masks
-            self._masks = masks
         for number in self._unmarked:
             for i, (_, holder) in enumerate(self._requests[number].biases):
                 excluded = self._state_of(holder)
-                mark_prompt(self._masks[i, number], history, number, self._device_tables, excluded)
+                mark_prompt(self._masks, i, number, history, self._device_tables, excluded)
         self._unmarked.clear()
+        self._stale.clear()
+
+    def _make_masks(self, biases: int) -> None:
+        """Have room for so many masks of each request."""
+        if len(self._masks) < biases:
+            masks = self._masks.new_zeros((biases, *self._masks.shape[1:]))
+            masks[: len(self._masks)] = self._masks
+            self._masks = masks
 
     def _lay_out(self, number: int) -> bool:
         """Write what the kernels read of a request; ``False`` if the tables have no room for it."""

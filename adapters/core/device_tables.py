@@ -83,13 +83,13 @@ class DeviceTables:
         if tables.generation != self._generation:
             self._generation = tables.generation
             self._sent = dict.fromkeys(self._columns, 0)
-        elif len(tables) == self._sent["states"]:
-            return
         for what, names in self._columns.items():
             new = slice(self._sent[what], tables.used[what])
-            self._sent[what] = new.stop
+            if new.start == new.stop:
+                continue
             for name in names:
                 self._upload(name, new)
+            self._sent[what] = new.stop  # not before: where memory is short, it may be tried again
 
     def _upload(self, name: str, new: slice) -> None:
         tables = self._tables

@@ -41,14 +41,14 @@ class EditKernel:
     def __init__(self, tables: DeviceTables, device: torch.device) -> None:
         self._tables = tables
         self._progress = torch.zeros(0, dtype=torch.int64, device=device)
-        self._overruled = torch.zeros((), dtype=torch.int64, device=device)
+        self._overruled = torch.zeros(0, dtype=torch.int64, device=device)
 
     def overruled(self) -> int:
         """How many edits lost to others that contradicted them, counted anew at each launch.
 
         Waits for the device.
         """
-        return int(self._overruled)
+        return int(self._overruled.sum())
 
     def launch(
         self,
@@ -72,6 +72,8 @@ class EditKernel:
         """
         if row_count > len(self._progress):
             self._progress = self._progress.new_zeros(2 * row_count)
+        if not len(self._overruled):
+            self._overruled = self._overruled.new_zeros(1)
         # Without an ALLOW, one program per row does all there is to do.
         blocks = triton.cdiv(logits.shape[1], BLOCK_SIZE) if allows else 1
         tables = self._tables
@@ -112,7 +114,7 @@ def _edit_kernel(
     set_tokens_ptr,  # [set cells] int32, ascending within a set
     set_values_ptr,  # [set cells] float32
     progress_ptr,  # [programs 0] int64, 0 before and after
-    overruled_ptr,  # [] int64, added to
+    overruled_ptr,  # [1] int64, added to
     block_size: tl.constexpr,
     chunk_size: tl.constexpr,
 ):

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .advance_kernel import History, Rows
+from .advance_kernel import ROW_POINTERS, History, Rows
 from .automaton import BAN_BIAS
 from .device_tables import DeviceTables
 from .edit_kernel import first_from, sum_as
@@ -70,12 +70,12 @@ def ban_ngrams(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["requests"], do_not_specialize_on_alignment=ROW_POINTERS)
 def _ngram_kernel(
     logits_ptr,  # [rows, columns]; changed
     logits_stride,
     highest,  # no logit is higher
-    requests_ptr,  # [rows] int32
+    requests_ptr,  # [rows] int32 or int64
     drafts_ptr,  # [rows] int32
     row_tokens_ptr,  # [rows] int32
     token_ids_ptr,  # [requests, longest] int32
@@ -140,28 +140,35 @@ def _tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
 
 
 def mark_prompt(
-    mask: torch.Tensor,
-    history: History,
+    masks: torch.Tensor,
+    bias: int,
     request: int,
+    history: History,
     tables: DeviceTables,
     excluded_state: int,
 ) -> None:
     """Note which tokens a request's prompt has.
 
     Args:
-        mask: ``[words]`` int32, one bit for each token of the vocabulary; overwritten.
-        history: the engine's.
+        masks: ``[biases, requests, words]`` int32, one bit for each token of the vocabulary;
+            ``[bias, request]`` is overwritten.
+        bias: which of the request's.
         request: which of the history's.
+        history: the engine's.
         tables: with the token set to leave out.
         excluded_state: the state whose token set that is.
     """
-    with torch.cuda.device_of(mask):
+    with torch.cuda.device_of(masks):
         _mark_kernel[(1,)](
-            mask,
-            len(mask),
-            history.token_ids[request],
-            history.prompt_lengths[request:],
-            tables["argument"][excluded_state:],
+            masks,
+            bias * masks.shape[1] + request,
+            masks.shape[2],
+            history.token_ids,
+            history.token_ids.stride(0),
+            history.prompt_lengths,
+            request,
+            tables["argument"],
+            excluded_state,
             tables["set_ends"],
             tables["set_tokens"],
             block_size=BLOCK_SIZE,
@@ -169,29 +176,35 @@ def mark_prompt(
         )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["index", "request", "excluded_state"])
 def _mark_kernel(
-    mask_ptr,  # [words] int32; written
+    masks_ptr,  # [masks, words] int32; one is written
+    index,  # which
     words,
-    token_ids_ptr,  # [longest] int32
-    prompt_length_ptr,  # [1] int32
-    excluded_ptr,  # [1] int32, a token set
+    token_ids_ptr,  # [requests, longest] int32
+    token_ids_stride,
+    prompt_lengths_ptr,  # [requests] int32
+    request,
+    argument_ptr,  # [table states] int32
+    excluded_state,
     set_ends_ptr,  # [sets + 1] int32
     set_tokens_ptr,  # [set cells] int32
     block_size: tl.constexpr,
 ):
     """Clear the mask, then set the prompt's bits."""
+    mask_ptr = masks_ptr + index.to(tl.int64) * words
+    tokens_ptr = token_ids_ptr + request.to(tl.int64) * token_ids_stride
     offsets = tl.arange(0, block_size)
     for start in range(0, words, block_size):
         tl.store(mask_ptr + start + offsets, 0, mask=start + offsets < words)
     tl.debug_barrier()
-    excluded = tl.load(excluded_ptr)
+    excluded = tl.load(argument_ptr + excluded_state)
     lo = tl.load(set_ends_ptr + excluded)
     hi = tl.load(set_ends_ptr + excluded + 1)
-    length = tl.load(prompt_length_ptr)
+    length = tl.load(prompt_lengths_ptr + request)
     for start in range(0, length, block_size):
         at = start + offsets
-        tokens = tl.load(token_ids_ptr + at, mask=at < length, other=-1)
+        tokens = tl.load(tokens_ptr + at, mask=at < length, other=-1)
         place = first_from(set_tokens_ptr, lo, hi, tokens)
         left_out = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
         # A prompt may have tokens beyond the vocabulary, such as images' placeholders.
@@ -230,12 +243,14 @@ def add_prompt_biases(
         )
 
 
-@triton.jit(do_not_specialize=["biases"])
+@triton.jit(
+    do_not_specialize=["biases", "requests"], do_not_specialize_on_alignment=["requests_ptr"]
+)
 def _prompt_bias_kernel(
     logits_ptr,  # [rows, columns]; changed
     logits_stride,
     highest,
-    requests_ptr,  # [rows] int32
+    requests_ptr,  # [rows] int32 or int64
     biases_ptr,  # [biases, requests] float32
     biases,
     masks_ptr,  # [biases, requests, words] int32

@@ -144,10 +144,15 @@ class Realizer:
         try:
             self._apply(logits)
         except Exception as error:  # a defect of ours: only those that use us may pay for it
-            for request in list(self._requests.values()):
-                self._fail(request, error)
-            self._editor = None
-            self._apply(logits)
+            try:
+                for request in list(self._requests.values()):
+                    self._fail(request, error)
+                self._editor = None
+                self._apply(logits)
+            except Exception:
+                logger.exception("Requests that should have been ended go on without their specs")
+                for row in self.rows:
+                    self.remove(row)
 
     def _apply(self, logits: torch.Tensor) -> None:
         additions: list[Additions] = []

@@ -6,12 +6,13 @@ neither.
 
 from typing import TYPE_CHECKING, Any
 
-from .params import KEY, attach
+from .back_end import BACK_END, KEY
+from .params import attach
 
 if TYPE_CHECKING:
     from .processor import LogitportProcessor
 
-__all__ = ["KEY", "LogitportProcessor", "attach"]
+__all__ = ["BACK_END", "KEY", "LogitportProcessor", "attach"]
 
 
 def __getattr__(name: str) -> Any:

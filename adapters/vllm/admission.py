@@ -1,10 +1,9 @@
 """What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
 
 import sys
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...spec import Payload, SpecError, decode
+from ...spec import Payload, SpecError
 from ..core import Program, compile_specs, default_specs
 from .engine_config import load_tokenizer, once_per_engine, role_of
 from .placeholders import tells_output_ids
@@ -72,26 +71,6 @@ _DROPPED = (
     "vLLM's V1 model runner loads no logits processors when it decodes speculatively: start the "
     "engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
 )
-
-
-def admitted(payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
-    """What a request carries, checked against the vocabulary, and what it compiles to.
-
-    Raises:
-        SpecError: if it cannot be realized.
-    """
-    if isinstance(payload, str):
-        return _admitted_text(payload, vocab_size)
-    decoded = payload if isinstance(payload, Payload) else decode(payload)
-    if vocab_size is not None:
-        decoded.check_vocabulary(vocab_size)
-    return decoded, compile_specs(decoded.specs)
-
-
-@lru_cache(maxsize=128)
-def _admitted_text(payload: str, vocab_size: int | None) -> tuple[Payload, Program]:
-    """Requests that carry the same text share one program, and so one set of tables."""
-    return admitted(decode(payload), vocab_size)
 
 
 def admitting_engine_config() -> "VllmConfig | None":

@@ -3,20 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import (
-    VERSION,
-    LivePayload,
-    LogitsProcessorSpec,
-    NativeSpec,
-    PythonProcessorSpec,
-    Stage,
-    encode,
-)
+from ...spec import LogitsProcessorSpec, Stage
+from ..back_end import payload_for
 from ..counters import count
+from .back_end import BACK_END, KEY
 from .native import lowered, set_fields
-
-KEY = "logitport"
-"""Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
 
 
 class HasExtraArgs(Protocol):
@@ -71,25 +62,16 @@ def attach(
     extra_args.pop(KEY, None)
     fields: dict[str, Any] = {}
     if specs:
-        payload = _payload(specs, generation_only)
+        payload = payload_for(BACK_END, specs, stage, generation_only)
         acts = stage.generates or not generation_only
         if acts:
             fields = lowered(sampling_params, specs)
-            in_payload = tuple(spec for spec in specs if not isinstance(spec, NativeSpec))
-            if len(in_payload) == len(specs):
-                extra_args[KEY] = payload
-            elif in_payload:
-                extra_args[KEY] = _payload(in_payload, generation_only)
+        if payload is not None:
+            extra_args[KEY] = payload
         count("attached" if acts else "gated", stage)
     set_fields(sampling_params, fields)
     sampling_params.extra_args = extra_args or None
     return sampling_params
-
-
-def _payload(specs: tuple[LogitsProcessorSpec, ...], generation_only: bool) -> str | LivePayload:
-    if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
-        return LivePayload(VERSION, specs, generation_only)  # pyright: ignore
-    return encode(specs, generation_only=generation_only)
 
 
 def stop_token_of(sampling_params: Any) -> int | None:

@@ -1,5 +1,7 @@
 """The class that vLLM loads, under either of its model runners."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -10,12 +12,12 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, LivePayload, NativeSpec, SpecError, Stage, encode
 from ...spec.base import kind_of
-from ..core import Program, default_specs
+from ..core import Program, admitted, default_specs
 from ..counters import count
-from .admission import admitted, admitting_engine_config, check_engine, check_free
-from .engine_config import load_tokenizer, once_per_engine, role_of
+from .admission import admitting_engine_config, check_engine, check_free
+from .back_end import BACK_END, KEY
+from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .native import check_grammar_is_followed
-from .params import KEY
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +83,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             vocab_size = config.model_config.get_vocab_size()
             asked = _times_loaded(config)
         try:
-            checked, program = admitted(payload, vocab_size)
+            checked, program = admitted(BACK_END, payload, vocab_size)
             check_grammar_is_followed(sampling_params, checked.specs)
             acts = checked.acts_on(stage)
             if config is not None and acts:
@@ -110,66 +112,31 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             ValueError: if default specs are configured which this engine cannot realize.
         """
         self._vllm_config = vllm_config
-        self._role = role_of(vllm_config)
-        self._vocab_size = vllm_config.model_config.get_vocab_size()
-        self._batch = self._batch_of(vllm_config, device_or_states)
-        self._realizer = self._batch.realizer
-        # The entry point and the command line may both name the class: the newest instance acts.
+        role = role_of(vllm_config)
         key = id(vllm_config)  # not reused while an instance holds the configuration
         older = self._newest.get(key)
+        self._default = _load_default(vllm_config) if older is None else older._default
+        vocab_size = vllm_config.model_config.get_vocab_size()
+        # Without this instance in it: an engine that has ended shall not have to wait for Python
+        # to look for cycles until what it has on the device is given back.
+        program_of = partial(_program_of, role, vocab_size, self._default)
+        self._batch = _batch_of(vllm_config, device_or_states, vocab_size, program_of)
+        self._realizer = self._batch.realizer
+        # The entry point and the command line may both name the class: the newest instance acts.
         if older is not None:
             older._acts = False
         self._acts = True
         self._newest[key] = self
-        if older is not None:
-            self._default = older._default
-            return
-        self._default = self._load_default()
-        logger.info(
-            "logitport: stage %s (%s), V%d model runner: %s",
-            self._role.stage,
-            self._role.source,
-            1 + vllm_config.use_v2_model_runner,
-            f"realizes {', '.join(_KINDS)}"
-            if self._role.stage.generates
-            else "acts on requests alone whose payload says generation_only=false",
-        )
-
-    def _batch_of(
-        self, vllm_config: "VllmConfig", device_or_states: "torch.device | LogitsProcRequestState"
-    ) -> Any:
-        """What is imported here is of no use in the front end, which imports this module too."""
-        if hasattr(device_or_states, "all_token_ids"):
-            from .v2_batch import V2Batch
-
-            states = cast("LogitsProcRequestState", device_or_states)
-            return V2Batch(states, self._vocab_size, self._program_of)
-        from .v1_batch import V1Batch
-
-        return V1Batch(vllm_config, self._vocab_size, self._program_of)
-
-    def _load_default(self) -> str | None:
-        """The payload of requests that carry none."""
-        specs = default_specs(lambda: load_tokenizer(self._vllm_config))
-        if not specs:
-            return None
-        payload = encode(specs)
-        decoded, program = admitted(payload, self._vocab_size)
-        if decoded.acts_on(self._role.stage):
-            check_engine(self._vllm_config, decoded, program)
-        return payload
-
-    def _program_of(self, params: "SamplingParams") -> Program | None:
-        """What acts on a request here.
-
-        Raises:
-            Exception: for what ``validate_params`` has not seen: something else admitted it.
-        """
-        payload = (params.extra_args or {}).get(KEY, self._default)
-        if payload is None:
-            return None
-        payload, program = admitted(payload, self._vocab_size)
-        return program if payload.acts_on(self._role.stage_for(params)) else None
+        if older is None:
+            logger.info(
+                "logitport: stage %s (%s), V%d model runner: %s",
+                role.stage,
+                role.source,
+                1 + vllm_config.use_v2_model_runner,
+                f"realizes {', '.join(_KINDS)}"
+                if role.stage.generates
+                else "acts on requests alone whose payload says generation_only=false",
+            )
 
     # --- V1 model runner ---
 
@@ -205,6 +172,52 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if self._acts:
             self._batch.apply(logits, *ctx)
         return logits
+
+
+def _batch_of(
+    vllm_config: "VllmConfig",
+    device_or_states: "torch.device | LogitsProcRequestState",
+    vocab_size: int,
+    program_of: "Callable[[SamplingParams], Program | None]",
+) -> Any:
+    """What is imported here is of no use in the front end, which imports this module too."""
+    if hasattr(device_or_states, "all_token_ids"):
+        from .v2_batch import V2Batch
+
+        states = cast("LogitsProcRequestState", device_or_states)
+        return V2Batch(states, vocab_size, program_of)
+    from .v1_batch import V1Batch
+
+    return V1Batch(vllm_config, vocab_size, program_of)
+
+
+def _load_default(vllm_config: "VllmConfig") -> str | None:
+    """The payload of requests that carry none."""
+    specs = default_specs(lambda: load_tokenizer(vllm_config))
+    if not specs:
+        return None
+    payload = encode(specs)
+    decoded, program = admitted(BACK_END, payload, vllm_config.model_config.get_vocab_size())
+    if decoded.acts_on(role_of(vllm_config).stage):
+        check_engine(vllm_config, decoded, program)
+    return payload
+
+
+def _program_of(
+    role: Role, vocab_size: int, default: str | None, params: "SamplingParams"
+) -> Program | None:
+    """What acts on a request here.
+
+    Raises:
+        Exception: for what ``validate_params`` has not seen: something else admitted it.
+    """
+    # A grammar of the request's own might not take what the default wants.
+    default = default if params.structured_outputs is None else None
+    payload = (params.extra_args or {}).get(KEY, default)
+    if payload is None:
+        return None
+    payload, program = admitted(BACK_END, payload, vocab_size)
+    return program if payload.acts_on(role.stage_for(params)) else None
 
 
 @once_per_engine

@@ -33,7 +33,7 @@ class V2Batch:
         self.realizer = DeviceRealizer(vocab_size, states.max_num_reqs, states.device)
         self._states = states
         self._program_of = program_of
-        self.realizer.warm_up(self._history(), states.vocab_size)
+        DeviceRealizer.warm_up(vocab_size, self._history(), states.vocab_size)
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Take a request into a slot, whatever was there; whether its logits are to be edited."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from logitport.adapters import extra_body
 from logitport.spec import (
     ChoiceSpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
     ThinkingBudgetSpec,
-    encode,
 )
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
@@ -78,7 +78,7 @@ async def completions(
                     prompt=prompt,
                     temperature=0,
                     max_tokens=32,
-                    extra_body={"vllm_xargs": {"logitport": encode(spec)}} if spec else None,
+                    extra_body=extra_body("vllm", spec) if spec else None,
                 )
                 for prompt, spec in asked.values()
             )

@@ -192,6 +192,16 @@ def test_thinking_budget_before_a_grammar(model: Path, tokenizer: Any):
     assert matches(tokenizer.decode(answer, skip_special_tokens=True))
 
 
+def test_the_wiring_check_gives_way_to_a_grammar(model: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whether logitport has lowered it or the client has set it."""
+    monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
+    grammar, matches = GRAMMARS["regex"]
+    with engine(model) as running:
+        lowered, free = running.generate([PROMPT] * 2, [attach(_plain(), grammar), _plain()])
+    assert matches(lowered.text)
+    assert free.text == "Hello world!"
+
+
 def _plain(**fields: Any) -> "SamplingParams":
     from vllm import SamplingParams
 

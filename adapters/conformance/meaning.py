@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from logitport.spec import (
+
+from ...spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
     BannedTokensSpec,

@@ -1,0 +1,134 @@
+"""What the installed back ends can do, and how their clients ask for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from ..spec import (
+    VERSION,
+    LivePayload,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PythonProcessorSpec,
+    SpecError,
+    Stage,
+    encode,
+)
+from ..spec.base import kind_of
+
+GROUP = "logitport.adapters"
+"""Entry-point group of installed back ends: a name, and a ``BackEnd``."""
+
+Kinds = frozenset[type[LogitsProcessorSpec]]
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """What an adapter declares of its engine. What is not named here it refuses.
+
+    Args:
+        name: of the engine, as in the entry-point group.
+        realizes: the kinds that the adapter's logits processor realizes.
+        lowers: the kinds that the engine does by itself, asked for in its own request fields.
+        body: makes of specs what an OpenAI client sends beside the standard fields, given whether
+            they act on stages that generate alone; ``None`` for an engine without such a server.
+    """
+
+    name: str
+    realizes: Kinds
+    lowers: Kinds = frozenset()
+    body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
+
+    def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
+        """Refuse what this back end cannot do. What is no spec at all is refused elsewhere.
+
+        Raises:
+            SpecError: for the first spec of another kind, with its path.
+        """
+        able = self.realizes | self.lowers
+        for i, spec in enumerate(specs):
+            if isinstance(spec, LogitsProcessorSpec) and type(spec) not in able:
+                kinds = ", ".join(sorted(map(kind_of, able)))
+                raise SpecError(
+                    f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", f"$.specs[{i}]"
+                )
+
+
+def payload_for(
+    back_end: BackEnd,
+    specs: Sequence[LogitsProcessorSpec],
+    stage: Stage,
+    generation_only: bool = True,
+) -> str | LivePayload | None:
+    """What an ``attach`` puts into a request, and whether it puts anything there.
+
+    Native kinds are no part of it: an ``attach`` sets the engine's own fields for them.
+
+    Args:
+        back_end: whose engine it is.
+        specs: one or several; with none there is nothing.
+        stage: what the worker does for the request.
+        generation_only: ``False`` sends specs to workers that do not generate, too.
+
+    Returns:
+        The JSON text, or live objects if a ``PythonProcessorSpec`` is among the specs; ``None`` if
+        nothing is to be sent.
+
+    Raises:
+        SpecError: if the back end cannot do the specs, or ``encode`` refuses them; whatever the
+            stage.
+    """
+    if not specs:
+        return None
+    back_end.check(specs)
+    payload = _payload(specs, generation_only)
+    in_payload = [spec for spec in specs if not isinstance(spec, NativeSpec)]
+    if not in_payload or not (stage.generates or not generation_only):
+        return None
+    return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)
+
+
+def _payload(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> str | LivePayload:
+    if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
+        return LivePayload(VERSION, tuple(specs), generation_only)  # pyright: ignore
+    return encode(specs, generation_only=generation_only)
+
+
+@lru_cache
+def back_ends() -> dict[str, BackEnd]:
+    """The installed back ends by their names, in the order of the names.
+
+    An engine itself need not be installed to know what its adapter can do.
+    """
+    found = sorted(entry_points(group=GROUP), key=lambda entry_point: entry_point.name)
+    return {entry_point.name: entry_point.load() for entry_point in found}
+
+
+def extra_body(
+    engine: str,
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    *,
+    generation_only: bool = True,
+) -> dict[str, Any]:
+    """What an OpenAI client passes as ``extra_body`` to ask an engine's server for specs.
+
+    An application that changes its engine changes the first word alone.
+
+    Args:
+        engine: name of an installed back end that has a server.
+        specs: one or several.
+        generation_only: see ``Payload``.
+
+    Raises:
+        SpecError: if there is no such engine, it cannot do one of the specs, two of them conflict
+            or a limit is exceeded.
+    """
+    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    back_end = back_ends().get(engine)
+    if back_end is None or back_end.body is None:
+        servers = ", ".join(name for name, other in back_ends().items() if other.body)
+        raise SpecError(f"Expected an engine with a server ({servers}), got {engine!r}")
+    back_end.check(specs)
+    return back_end.body(specs, generation_only)

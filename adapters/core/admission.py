@@ -1,0 +1,47 @@
+"""What an engine lets in: a request's payload, checked, and compiled."""
+
+from threading import Lock
+from typing import Any
+
+from cachetools import LRUCache, cached
+
+from ...spec import Payload, decode
+from ..back_end import BackEnd
+from .compile import Program, compile_specs
+
+CACHE_BYTES = 1 << 28
+"""What the programs of earlier requests may take, about."""
+
+
+def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+    """What a request carries, and what it compiles to.
+
+    Args:
+        back_end: what the engine can do.
+        payload: as ``decode`` takes it, or decoded already.
+        vocab_size: number of the engine's tokens, if it is known.
+
+    Raises:
+        SpecError: if it cannot be realized.
+    """
+    if isinstance(payload, str):
+        return _admitted_text(back_end, payload, vocab_size)[:2]
+    decoded = payload if isinstance(payload, Payload) else decode(payload)
+    back_end.check(decoded.specs)
+    if vocab_size is not None:
+        decoded.check_vocabulary(vocab_size)
+    return decoded, compile_specs(decoded.specs)
+
+
+def _bytes_of(entry: tuple[Payload, Program, int]) -> int:
+    """About how much memory an entry takes, from the length of its text and the size of tables."""
+    _, program, length = entry
+    return 1024 + 16 * length + 32 * program.cells
+
+
+@cached(LRUCache(CACHE_BYTES, _bytes_of), lock=Lock())
+def _admitted_text(
+    back_end: BackEnd, payload: str, vocab_size: int | None
+) -> tuple[Payload, Program, int]:
+    """Requests that carry the same text share one program, and so one set of tables."""
+    return *admitted(back_end, decode(payload), vocab_size), len(payload)

@@ -1,0 +1,104 @@
+"""The processor that ``generate`` calls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import LogitsProcessor
+
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, SpecError
+from ..core import Program, Realizer, admitted
+from .back_end import BACK_END
+
+
+class LogitportProcessor(LogitsProcessor):
+    """Realizes specs on the rows of one call of ``generate`` of a decoder-only model.
+
+    With several rows for a prompt (beams, ``num_return_sequences``) it normalizes the scores that
+    it has edited, because beams are compared by the sums of their scores.
+
+    Args:
+        model: the one that generates.
+        specs: for each prompt its spec, or several, or none (an empty sequence).
+        input_ids: ``[prompts, length]``, as they go to ``generate``; padded on the left.
+        attention_mask: ``[prompts, length]``, 0 where there is padding; without one, there is none.
+        others: what else the tokenizer made; not used.
+
+    Raises:
+        SpecError: for a spec that cannot be realized, with its path: ``$[prompt].specs[i]``.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(
+        self,
+        model: Any,
+        specs: Sequence[LogitsProcessorSpec | Sequence[LogitsProcessorSpec]],
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **others: Any,
+    ) -> None:
+        if model.config.is_encoder_decoder:
+            raise SpecError("Expected a decoder-only model")
+        if len(specs) != len(input_ids):
+            raise SpecError(f"Expected specs for {len(input_ids)} prompts, got {len(specs)}")
+        vocab_size: int = model.config.get_text_config().vocab_size
+        self._programs = [_program(i, each, vocab_size) for i, each in enumerate(specs)]
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        self._prompts: list[list[int]] = [
+            ids[present.bool()].tolist() for ids, present in zip(input_ids, mask, strict=True)
+        ]
+        eos = model.generation_config.eos_token_id
+        self._stop: int | None = eos[0] if isinstance(eos, list) else eos
+        self._prompt_length = input_ids.shape[1]
+        self._realizer = Realizer(vocab_size)
+        self._outputs: dict[int, list[int]] = {}
+        self._seen = input_ids[:0]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
+        """The edited scores, a new tensor.
+
+        Args:
+            input_ids: ``[rows, tokens]``: the padded prompts and what has come out.
+            scores: ``[rows, vocabulary]``, of the next tokens.
+        """
+        rows_per_prompt = len(scores) // len(self._programs)
+        self._follow(input_ids, rows_per_prompt)
+        scores = scores.clone()  # `generate` may be asked for those that it passes, too
+        self._realizer.apply(scores)
+        if rows_per_prompt > 1 and len(self._realizer):
+            scores = scores.log_softmax(-1)
+        return scores
+
+    def _follow(self, input_ids: torch.Tensor, rows_per_prompt: int) -> None:
+        seen, self._seen = self._seen, input_ids.clone()
+        if torch.equal(input_ids[:, :-1], seen):
+            newest = input_ids[:, -1].tolist()
+            for row, output_ids in self._outputs.items():
+                output_ids.append(newest[row])
+            return
+        # The beginning, or rows have changed places.
+        for row, ids in enumerate(input_ids[:, self._prompt_length :].tolist()):
+            program = self._programs[row // rows_per_prompt]
+            if program is None:
+                continue
+            output_ids = self._outputs.get(row)
+            if output_ids is not None and ids and ids[:-1] == output_ids:
+                output_ids.append(ids[-1])
+                continue
+            prompt_ids = self._prompts[row // rows_per_prompt]
+            self._outputs[row] = ids
+            self._realizer.add(row, program, prompt_ids, ids, self._stop)
+
+
+def _program(
+    prompt: int, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], vocab_size: int
+) -> Program | None:
+    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    if not specs:
+        return None
+    try:
+        payload = LivePayload(VERSION, specs)  # pyright: ignore
+        return admitted(BACK_END, payload, vocab_size)[1]
+    except SpecError as error:
+        raise error.under(f"$[{prompt}]") from error.__cause__

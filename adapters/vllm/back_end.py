@@ -1,0 +1,41 @@
+"""What this adapter can do, and what its HTTP clients send."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...spec import (
+    WIRE_KINDS,
+    GrammarSpec,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    encode,
+)
+from ..back_end import BackEnd
+from .native import engine_fields
+
+KEY = "logitport"
+"""Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
+
+
+def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
+    """The payload under ``vllm_xargs``, and native kinds in the fields of vLLM's server."""
+    encode(specs, generation_only=generation_only)  # checks them together
+    fields: dict[str, Any] = {}
+    for spec in specs:
+        fields |= engine_fields(spec)
+    in_payload = [spec for spec in specs if not isinstance(spec, NativeSpec)]
+    if in_payload:
+        fields["vllm_xargs"] = {KEY: encode(in_payload, generation_only=generation_only)}
+    return fields
+
+
+BACK_END = BackEnd(
+    "vllm",
+    realizes=frozenset(kind for kind in WIRE_KINDS if not issubclass(kind, NativeSpec))
+    | {PythonProcessorSpec},
+    lowers=frozenset({GrammarSpec, SamplingSpec}),
+    body=body,
+)
+"""vLLM, under either of its model runners. A live callable needs the engine in its own process."""

@@ -1,0 +1,198 @@
+"""Transformers' ``generate`` with a real model: batches, beams, several outputs, drafts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.transformers import BACK_END, LogitportProcessor
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+)
+
+pytestmark = pytest.mark.engine
+
+VOCABULARY = 49152
+EOS = 2
+PROMPTS = ["The capital of France is", "My name is", "Once upon a time, in a land far away, there"]
+
+
+@pytest.fixture(scope="module")
+def generator(model: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Any:
+    """A model of chance: the suite runs hundreds of requests, and any model will do."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = LlamaConfig(vocab_size=TestConformance.vocab_size, **shape, eos_token_id=EOS)
+    config.initializer_range = 0.5  # so that a token's choice is no matter of rounding
+    return LlamaForCausalLM(config).eval()
+
+
+class TestConformance(ConformanceSuite):
+    back_end = BACK_END
+    vocab_size = 512
+    eos_token_id = EOS
+
+    @pytest.fixture
+    def generate(self, tiny: Any, tokenizer: Any) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            ids = [{"input_ids": [*request.prompt_ids]} for request in requests]
+            inputs = tokenizer.pad(ids, padding_side="left", return_tensors="pt")
+            processor = LogitportProcessor(tiny, [each.specs for each in requests], **inputs)
+            outputs = tiny.generate(
+                **inputs,
+                logits_processor=[processor],
+                do_sample=False,
+                max_new_tokens=max(request.max_tokens for request in requests),
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
+            said = outputs.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+            return [
+                Output(_until_eos(tokens[: request.max_tokens]), scores)
+                for tokens, request, scores in zip(said, requests, outputs.scores[0], strict=True)
+            ]
+
+        return generate
+
+
+def _until_eos(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+@pytest.fixture(scope="module")
+def inputs(tokenizer: Any) -> Any:
+    return tokenizer(PROMPTS, padding=True, padding_side="left", return_tensors="pt")
+
+
+def run(generator: Any, inputs: Any, specs: Sequence[Any], **arguments: Any) -> list[list[int]]:
+    processor = LogitportProcessor(generator, specs, **inputs)
+    with torch.inference_mode():
+        sequences = generator.generate(
+            **inputs, logits_processor=[processor], **{"max_new_tokens": 12, **arguments}
+        )
+    return [_until_eos(row) for row in sequences[:, inputs["input_ids"].shape[1] :].tolist()]
+
+
+TEXT = (504, 905, 17, 1056)
+FORCED = ForcedTokenSequenceSpec(TEXT, EOS)
+CHOICE = ChoiceSpec((TEXT, TEXT[:2], (17, 17)), EOS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_beams": 3},
+        {"num_beams": 4, "num_return_sequences": 3},
+        {"do_sample": True, "num_return_sequences": 3},
+        {"do_sample": True, "num_beams": 3, "temperature": 1.5},
+    ],
+    ids=str,
+)
+def test_several_rows_for_a_prompt(generator: Any, inputs: Any, arguments: dict[str, Any]):
+    torch.manual_seed(0)
+    said = run(generator, inputs, [FORCED, (), CHOICE], **arguments)
+    each = len(said) // 3
+    # Beams differ from each other: where one text is possible, the others are not to be had.
+    count = 1 if "num_beams" in arguments else each
+    assert said[:count] == [[*TEXT, EOS]] * count
+    choices = [[*choice, EOS] for choice in CHOICE.choices]
+    assert all(output in choices for output in said[2 * each :])
+    if not arguments.get("do_sample"):
+        torch.manual_seed(0)
+        free = generator.generate(**inputs, max_new_tokens=12, **arguments)
+        start = inputs["input_ids"].shape[1]
+        expected = [_until_eos(row) for row in free[each : 2 * each, start:].tolist()]
+        assert said[each : 2 * each] == expected
+
+
+def test_state_follows_the_beams(generator: Any, inputs: Any):
+    """What must not come after what depends on the beam's own history."""
+    free = run(generator, inputs, [(), (), ()], num_beams=4, num_return_sequences=4)
+    pairs = {tuple(output[i : i + 2]) for output in free for i in range(len(output) - 1)}
+    spec = BannedSequencesSpec(tuple(sorted(pairs)))
+    said = run(generator, inputs, [spec] * 3, num_beams=4, num_return_sequences=4)
+    for output in said:
+        assert not any(tuple(output[i : i + 2]) in pairs for i in range(len(output) - 1))
+    unique = run(generator, inputs, [NoRepeatNgramSpec(1)] * 3, num_beams=4)
+    for ids, present, output in zip(
+        inputs["input_ids"], inputs["attention_mask"], unique, strict=True
+    ):
+        prompt = ids[present.bool()].tolist()
+        assert len(set(output)) == len(output)
+        assert not set(output) & set(prompt)
+
+
+def test_assisted_generation(generator: Any, tokenizer: Any):
+    """Drafts are looked up in the prompt; rejected ones are taken back."""
+    inputs = tokenizer(["one two three one two three one two"], return_tensors="pt")
+    spec = BannedSequencesSpec(((1296, 827),))
+    for specs in ((), FORCED, LogitBiasSpec({827: -2.0}), NoRepeatNgramSpec(3), spec):
+        plain = run(generator, inputs, [specs], do_sample=False)
+        drafted = run(generator, inputs, [specs], do_sample=False, prompt_lookup_num_tokens=3)
+        assert drafted == plain
+
+
+def test_a_processor_can_be_used_again(generator: Any, inputs: Any):
+    processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
+    arguments = {"logits_processor": [processor], "max_new_tokens": 5, "do_sample": False}
+    first, second = (generator.generate(**inputs, **arguments).tolist() for _ in range(2))
+    assert first == second
+    assert first[0][-5:] == [*TEXT, EOS]
+
+
+def _broken() -> Any:
+    def process(output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        raise RuntimeError("broken")
+
+    return process
+
+
+def test_failing_code_ends_its_row(generator: Any, inputs: Any):
+    said = run(generator, inputs, [(), PythonProcessorSpec(_broken), ()], do_sample=False)
+    free = run(generator, inputs, [()] * 3, do_sample=False)
+    assert said == [free[0], [EOS], free[2]]
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ([FORCED], r"Expected specs for 3 prompts, got 1"),
+        ([(), SamplingSpec(temperature=1), ()], r"transformers cannot do `sampling`.*\$\[1\]"),
+        ([(), (), BannedTokensSpec((VOCABULARY,))], r"beyond the vocabulary.*\$\[2\]\.specs\[0\]"),
+        ([(FORCED, AllowedTokensSpec((3,))), (), ()], r"\$\[0\]"),
+        ([(), (), "text"], r"Expected a LogitsProcessorSpec"),
+    ],
+)
+def test_refused(generator: Any, inputs: Any, specs: Sequence[Any], message: str):
+    with pytest.raises(SpecError, match=message):
+        LogitportProcessor(generator, specs, **inputs)
+
+
+def test_thinking_budget_with_padding(generator: Any, inputs: Any, tokenizer: Any):
+    """A block that the prompt opens is found behind the padding."""
+    start = int(inputs["input_ids"][1][-1])
+    spec: LogitsProcessorSpec = ThinkingBudgetSpec(2, (start,), (17,))
+    said = run(generator, inputs, [(), spec, ()], do_sample=False)
+    assert said[1][2] == 17
