@@ -43,12 +43,14 @@ class Request:
         specs: what acts on it.
         max_tokens: of the output; the handed-over ones count.
         output_ids: tokens that are out already, chosen by another worker.
+        shows_scores: whether the suite is going to look at the scores.
     """
 
     prompt_ids: tuple[int, ...]
     specs: tuple[LogitsProcessorSpec, ...] = ()
     max_tokens: int = 16
     output_ids: tuple[int, ...] = ()
+    shows_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,14 +192,17 @@ class ConformanceSuite:
         """The logits are edited as the kind says, once, and a neighbour's not at all."""
         self._needs(kind)
         free, other = self._free(generate, 2)
-        plain, plain_other = generate([free[0], other[0]])
+        request, beside = (
+            replace(each[0], max_tokens=1, shows_scores=True) for each in (free, other)
+        )
+        plain, plain_other = generate([request, beside])
         if plain.scores is None:
             pytest.skip(f"{self.back_end.name} shows no scores")
         specs = self._specs(free)[kind]
         if kind is LogitBiasSpec:
             specs.append(LogitBiasSpec({free[1][0]: -0.5, free[1][1]: 0.25}))
         for spec in specs:
-            edited, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
+            edited, neighbour = generate([replace(request, specs=(spec,)), beside])
             expected = combine(np.asarray(plain.scores), [edit(spec, free[0].prompt_ids, ())])
             np.testing.assert_allclose(
                 _normalized(edited.scores), _normalized(expected), rtol=1e-3, atol=1e-3
