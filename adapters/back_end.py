@@ -58,7 +58,7 @@ class BackEnd:
 
 def payload_for(
     back_end: BackEnd,
-    specs: Sequence[LogitsProcessorSpec],
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
     stage: Stage,
     generation_only: bool = True,
 ) -> str | LivePayload | None:
@@ -80,6 +80,7 @@ def payload_for(
         SpecError: if the back end cannot do the specs, or ``encode`` refuses them; whatever the
             stage.
     """
+    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
     if not specs:
         return None
     back_end.check(specs)
@@ -102,8 +103,17 @@ def back_ends() -> dict[str, BackEnd]:
 
     An engine itself need not be installed to know what its adapter can do.
     """
-    found = sorted(entry_points(group=GROUP), key=lambda entry_point: entry_point.name)
-    return {entry_point.name: entry_point.load() for entry_point in found}
+    return {name: _back_end(name) for name in sorted(entry_points(group=GROUP).names)}
+
+
+@lru_cache
+def _back_end(name: str) -> BackEnd:
+    """One of the installed back ends; no other is imported."""
+    (entry_point, *_) = entry_points(group=GROUP, name=name) or (None,)
+    if entry_point is None:
+        installed = ", ".join(sorted(entry_points(group=GROUP).names))
+        raise SpecError(f"Expected an installed back end ({installed}), got {name!r}")
+    return entry_point.load()
 
 
 def extra_body(
@@ -118,17 +128,16 @@ def extra_body(
 
     Args:
         engine: name of an installed back end that has a server.
-        specs: one or several.
+        specs: one or several; with none there is nothing to send.
         generation_only: see ``Payload``.
 
     Raises:
-        SpecError: if there is no such engine, it cannot do one of the specs, two of them conflict
-            or a limit is exceeded.
+        SpecError: if there is no such engine, it has no server, it cannot do one of the specs, two
+            of them conflict, or a limit is exceeded.
     """
     specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
-    back_end = back_ends().get(engine)
-    if back_end is None or back_end.body is None:
-        servers = ", ".join(name for name, other in back_ends().items() if other.body)
-        raise SpecError(f"Expected an engine with a server ({servers}), got {engine!r}")
+    back_end = _back_end(engine)
+    if back_end.body is None:
+        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
     back_end.check(specs)
-    return back_end.body(specs, generation_only)
+    return back_end.body(specs, generation_only) if specs else {}

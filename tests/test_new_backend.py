@@ -8,7 +8,7 @@ import pytest
 import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.meaning import MEANING
-from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, PromptBiasSpec
+from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, PromptBiasSpec, Stage
 
 from examples.new_backend.back_end import BACK_END, LogitportEditor, attach
 from examples.new_backend.engine import Editor, Engine, Running
@@ -24,6 +24,10 @@ def model(history: Sequence[int]) -> torch.Tensor:
 
 def generate_with(editor: Editor) -> Generate:
     def generate(requests: Sequence[Request]) -> list[Output]:
+        (stage,) = {request.stage for request in requests}
+        editing = editor
+        if stage is not Stage.AGGREGATED:
+            editing = type(editor)(VOCABULARY, EOS, stage)  # pyright: ignore
         running = [
             Running(
                 [*request.prompt_ids],
@@ -33,7 +37,7 @@ def generate_with(editor: Editor) -> Generate:
             )
             for request in requests
         ]
-        Engine(model, EOS, editor, slots=ToySuite.slots).run(running)
+        Engine(model, EOS, editing, slots=ToySuite.slots).run(running)
         return [Output(each.output_ids, each.scores) for each in running]
 
     return generate
@@ -44,6 +48,7 @@ class ToySuite(ConformanceSuite):
     vocab_size = VOCABULARY
     eos_token_id = EOS
     resumes = True
+    has_stages = True
 
 
 class TestToyBackEnd(ToySuite):
@@ -93,6 +98,17 @@ class AppliesTwice(LogitportEditor):
         super().edit(logits)
 
 
+class ActsInAnyStage(LogitportEditor):
+    def __init__(self, vocab_size: int, eos_token_id: int, stage: Stage = Stage.DECODE) -> None:
+        super().__init__(vocab_size, eos_token_id)
+
+
+class DropsCode(LogitportEditor):
+    def _program(self, extra: dict[str, Any]) -> Any:
+        program = super()._program(extra)
+        return program and replace(program, per_request=())
+
+
 class RealizesNothing(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         pass
@@ -108,6 +124,9 @@ class RealizesNothing(LogitportEditor):
         (IgnoresThePrompt, "test_scores", (PromptBiasSpec,)),
         (Raises, "test_failure_ends_one_request", ()),
         (AppliesTwice, "test_scores", (LogitBiasSpec,)),
+        (ActsInAnyStage, "test_stages", (Stage.PREFILL,)),
+        (DropsCode, "test_code_of_a_request", ()),
+        (DropsCode, "test_failure_ends_one_request", ()),
         (RealizesNothing, "test_mixed_batch", ()),
         *((RealizesNothing, "test_kind", (kind,)) for kind in MEANING),
     ],

@@ -155,11 +155,29 @@ def test_assisted_generation(generator: Any, tokenizer: Any):
 
 
 def test_a_processor_can_be_used_again(generator: Any, inputs: Any):
+    """With another number of rows, too."""
     processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
     arguments = {"logits_processor": [processor], "max_new_tokens": 5, "do_sample": False}
-    first, second = (generator.generate(**inputs, **arguments).tolist() for _ in range(2))
-    assert first == second
-    assert first[0][-5:] == [*TEXT, EOS]
+    first, *others = (
+        generator.generate(**inputs, **arguments, num_beams=beams)[0, -5:].tolist()
+        for beams in (1, 1, 3, 1, 2)
+    )
+    assert first == [*TEXT, EOS]
+    assert all(other == first for other in others)
+
+
+def test_other_prompts_are_refused(generator: Any, inputs: Any):
+    processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
+    for rows in (slice(2), [1, 0, 2]):
+        others = {name: tensor[rows] for name, tensor in inputs.items()}
+        with pytest.raises(SpecError, match="Expected the prompts that this processor"):
+            generator.generate(**others, logits_processor=[processor], max_new_tokens=2)
+
+
+def test_an_assistant_with_another_vocabulary_is_left_alone(generator: Any, inputs: Any):
+    processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
+    scores = torch.zeros(1, VOCABULARY // 2)
+    assert processor(torch.ones(1, 5, dtype=torch.int64), scores) is scores
 
 
 def _broken() -> Any:
@@ -178,7 +196,8 @@ def test_failing_code_ends_its_row(generator: Any, inputs: Any):
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ([FORCED], r"Expected specs for 3 prompts, got 1"),
+        ([FORCED], r"Expected a sequence with the specs of each of 3 prompts"),
+        (FORCED, r"Expected a sequence with the specs of each of 3 prompts"),
         ([(), SamplingSpec(temperature=1), ()], r"transformers cannot do `sampling`.*\$\[1\]"),
         ([(), (), BannedTokensSpec((VOCABULARY,))], r"beyond the vocabulary.*\$\[2\]\.specs\[0\]"),
         ([(FORCED, AllowedTokensSpec((3,))), (), ()], r"\$\[0\]"),

@@ -1,8 +1,23 @@
 """A test suite for back ends: subclass ``ConformanceSuite``, and inherit its cases.
 
-It needs pytest. See ``docs/writing-a-backend.md``.
+It needs pytest; ``meaning`` and ``obeys``, which it is made of, do not. See
+``docs/writing-a-backend.md``.
 """
 
-from .suite import ConformanceSuite, Generate, Output, Request
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .suite import ConformanceSuite, Generate, Output, Request
 
 __all__ = ["ConformanceSuite", "Generate", "Output", "Request"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        import pytest
+
+        pytest.register_assert_rewrite(f"{__name__}.suite")  # so that failures show values
+        from . import suite
+
+        return getattr(suite, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

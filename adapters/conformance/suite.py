@@ -1,6 +1,7 @@
 """The cases that every back end has to pass."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -25,6 +26,7 @@ from ...spec import (
     PromptBiasSpec,
     PythonProcessorSpec,
     SamplingSpec,
+    Stage,
     ThinkingBudgetSpec,
     TriggerSpec,
 )
@@ -43,6 +45,7 @@ class Request:
         specs: what acts on it.
         max_tokens: of the output; the handed-over ones count.
         output_ids: tokens that are out already, chosen by another worker.
+        stage: what the worker does that the request reaches, with its specs in any case.
         shows_scores: whether the suite is going to look at the scores.
     """
 
@@ -50,6 +53,7 @@ class Request:
     specs: tuple[LogitsProcessorSpec, ...] = ()
     max_tokens: int = 16
     output_ids: tuple[int, ...] = ()
+    stage: Stage = Stage.AGGREGATED
     shows_scores: bool = False
 
 
@@ -80,11 +84,12 @@ class ConformanceSuite:
 
     Attributes:
         back_end: what the adapter declares.
-        vocab_size: number of the engine's tokens.
+        vocab_size: number of the engine's tokens, 64 at least.
         eos_token_id: the token that ends its outputs.
         slots: how many requests it takes at once.
         long_prompt: a number of tokens that it prefills in several chunks.
         resumes: whether it can begin with tokens that another worker chose.
+        has_stages: whether ``generate`` can run a request in another stage than aggregated.
     """
 
     back_end: ClassVar[BackEnd]
@@ -93,6 +98,7 @@ class ConformanceSuite:
     slots: ClassVar[int] = 4
     long_prompt: ClassVar[int] = 100
     resumes: ClassVar[bool] = False
+    has_stages: ClassVar[bool] = False
 
     @pytest.fixture
     def generate(self) -> Generate:
@@ -101,8 +107,8 @@ class ConformanceSuite:
 
     # --- the cases ---
 
-    def test_every_kind_is_declared(self):
-        """Each kind is realized, lowered, or refused; nothing is both."""
+    def test_declaration(self):
+        """Nothing is both realized and lowered, and something is."""
         assert not self.back_end.realizes & self.back_end.lowers
         assert self.back_end.realizes | self.back_end.lowers
 
@@ -111,7 +117,7 @@ class ConformanceSuite:
         """The output obeys the spec, and that of its neighbour is what it always is."""
         self._needs(kind)
         free, other = self._free(generate, 2)
-        for spec in self._specs(free)[kind]:
+        for spec in self._specs(free, kind):
             with_spec, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
             assert obeys(spec, list(free[0].prompt_ids), with_spec.token_ids), spec
             assert with_spec.token_ids != free[1], f"{spec} changes nothing"
@@ -122,7 +128,7 @@ class ConformanceSuite:
         (free,) = self._free(generate, 1)
         requests = [
             replace(free[0], specs=(spec,))
-            for kind, specs in self._specs(free).items()
+            for kind, specs in self._all_specs(free).items()
             if kind in self.back_end.realizes
             for spec in specs
         ]
@@ -154,10 +160,14 @@ class ConformanceSuite:
     def test_prompt_counts(self, generate: Generate):
         """A thinking block that the prompt has opened has its budget from there."""
         self._needs(ThinkingBudgetSpec)
-        start, end, thought = self._tokens(3)
-        spec = ThinkingBudgetSpec(2, (start,), (end,))
-        (output,) = generate([Request((start, thought), (spec,), max_tokens=3)])
-        assert output.token_ids[1] == end or end in output.token_ids[:1]
+        for seed in range(20):
+            start, end, thought = self._tokens(3, seed)
+            request = Request((start, thought), (ThinkingBudgetSpec(2, (start,), (end,)),))
+            (output,) = generate([replace(request, max_tokens=3)])
+            if output.token_ids[0] not in (end, self.eos_token_id):
+                assert output.token_ids[1] == end
+                return
+        raise AssertionError("the engine ends all its outputs at once")
 
     @pytest.mark.parametrize("fits", [True, False])
     def test_handed_over(self, generate: Generate, fits: bool):
@@ -180,7 +190,7 @@ class ConformanceSuite:
         if not self.resumes:
             pytest.skip(f"{self.back_end.name} does not take over")
         (free,) = self._free(generate, 1)
-        for spec in self._specs(free)[kind]:
+        for spec in self._specs(free, kind):
             request = replace(free[0], specs=(spec,))
             (whole,) = generate([request])
             for out in range(1, len(whole.token_ids) - 1):
@@ -198,7 +208,7 @@ class ConformanceSuite:
         plain, plain_other = generate([request, beside])
         if plain.scores is None:
             pytest.skip(f"{self.back_end.name} shows no scores")
-        specs = self._specs(free)[kind]
+        specs = self._specs(free, kind)
         if kind is LogitBiasSpec:
             specs.append(LogitBiasSpec({free[1][0]: -0.5, free[1][1]: 0.25}))
         for spec in specs:
@@ -209,6 +219,29 @@ class ConformanceSuite:
             )
             np.testing.assert_array_equal(neighbour.scores, plain_other.scores)
 
+    @pytest.mark.parametrize("stage", [Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE])
+    def test_stages(self, generate: Generate, stage: Stage):
+        """Specs that reach a prefill worker do not act there, and elsewhere they do."""
+        self._needs(ForcedTokenSequenceSpec)
+        if not self.has_stages:
+            pytest.skip(f"{self.back_end.name} is run in one stage")
+        (free,) = self._free(generate, 1)
+        spec = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
+        (output,) = generate([replace(free[0], specs=(spec,), stage=stage)])
+        if stage.generates:
+            assert obeys(spec, [], output.token_ids)
+        else:
+            assert output.token_ids == free[1]
+
+    def test_code_of_a_request(self, generate: Generate):
+        """A live callable edits the logits of its own request, knowing its tokens."""
+        self._needs(PythonProcessorSpec)
+        free, other = self._free(generate, 2)
+        spec = PythonProcessorSpec(_counting)
+        (counting, neighbour) = generate([replace(free[0], specs=(spec,)), other[0]])
+        assert counting.token_ids[:4] == [10 + len(free[0].prompt_ids) + i for i in range(4)]
+        assert neighbour.token_ids == other[1]
+
     def test_failure_ends_one_request(self, generate: Generate):
         """Code of a request that raises does not touch the others, nor those that come later."""
         self._needs(PythonProcessorSpec)
@@ -216,6 +249,7 @@ class ConformanceSuite:
         failing = replace(free[0], specs=(PythonProcessorSpec(_failing),))
         outputs = generate([others[0][0], failing, others[1][0]])
         assert outputs[0].token_ids == others[0][1]
+        assert outputs[1].token_ids in ([], [self.eos_token_id])
         assert outputs[2].token_ids == others[1][1]
         (again,) = generate([free[0]])
         assert again.token_ids == free[1]
@@ -225,7 +259,9 @@ class ConformanceSuite:
         for kind in {*WIRE_KINDS, PythonProcessorSpec} - self.back_end.realizes:
             if kind not in self.back_end.lowers:
                 request = Request(self._tokens(5), (EXAMPLES[kind],))
-                with pytest.raises(Exception, match=rf"{self.back_end.name}.*{kind_of(kind)}"):
+                with pytest.raises(
+                    Exception, match=rf"{re.escape(self.back_end.name)}.*{kind_of(kind)}"
+                ):
                     generate([request])
 
     def test_refuses_tokens_beyond_the_vocabulary(self, generate: Generate):
@@ -261,7 +297,15 @@ class ConformanceSuite:
                 return found[:count]
         raise AssertionError("the engine ends its outputs at once")
 
-    def _specs(self, free: tuple[Request, list[int]]) -> dict[Any, list[LogitsProcessorSpec]]:
+    def _specs(
+        self, free: tuple[Request, list[int]], kind: type[LogitsProcessorSpec]
+    ) -> list[LogitsProcessorSpec]:
+        specs = self._all_specs(free)[kind]
+        if not specs:
+            pytest.skip(f"the engine says nothing that {kind_of(kind)} would change")
+        return specs
+
+    def _all_specs(self, free: tuple[Request, list[int]]) -> dict[Any, list[LogitsProcessorSpec]]:
         """Specs of each kind that change what the engine says by itself."""
         request, said = free
         eos = self.eos_token_id
@@ -283,8 +327,21 @@ class ConformanceSuite:
             ChoiceSpec: [ChoiceSpec(((a, b), (a, b, c), (c,)), eos)],
             TriggerSpec: [TriggerSpec((first,), (a, b)), TriggerSpec((first, second), (a,), None)],
             NoRepeatNgramSpec: [NoRepeatNgramSpec(1)] if _repeats(request, said) else [],
-            PromptBiasSpec: [PromptBiasSpec(1000, request.prompt_ids[:2])],
+            PromptBiasSpec: [_prompt_bias(request, said)],
         }
+
+
+def _prompt_bias(request: Request, said: list[int]) -> PromptBiasSpec:
+    if set(request.prompt_ids) <= set(said):
+        return PromptBiasSpec(-1000)
+    return PromptBiasSpec(1000, tuple(set(said) & set(request.prompt_ids)))
+
+
+def _counting() -> Callable[..., None]:
+    def process(prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Any) -> None:
+        logits[10 + len(prompt_ids) + len(output_ids)] += 1000
+
+    return process
 
 
 def _failing() -> Callable[..., None]:

@@ -20,7 +20,8 @@ class LogitportProcessor(LogitsProcessor):
     Args:
         model: the one that generates.
         specs: for each prompt its spec, or several, or none (an empty sequence).
-        input_ids: ``[prompts, length]``, as they go to ``generate``; padded on the left.
+        input_ids: ``[prompts, length]``, as they go to ``generate``; padded on the left. Prompts of
+            embeddings alone are not known here.
         attention_mask: ``[prompts, length]``, 0 where there is padding; without one, there is none.
         others: what else the tokenizer made; not used.
 
@@ -40,18 +41,27 @@ class LogitportProcessor(LogitsProcessor):
     ) -> None:
         if model.config.is_encoder_decoder:
             raise SpecError("Expected a decoder-only model")
-        if len(specs) != len(input_ids):
-            raise SpecError(f"Expected specs for {len(input_ids)} prompts, got {len(specs)}")
-        vocab_size: int = model.config.get_text_config().vocab_size
-        self._programs = [_program(i, each, vocab_size) for i, each in enumerate(specs)]
+        if isinstance(specs, LogitsProcessorSpec) or len(specs) != len(input_ids) or not len(specs):
+            raise SpecError(
+                f"Expected a sequence with the specs of each of {len(input_ids)} prompts"
+            )
+        self._vocab_size: int = model.config.get_text_config().vocab_size
+        of_all = [
+            (each,) if isinstance(each, LogitsProcessorSpec) else tuple(each) for each in specs
+        ]
+        programs: dict[tuple[LogitsProcessorSpec, ...], Program | None] = {(): None}
+        for prompt, each in enumerate(of_all):
+            if each not in programs:
+                programs[each] = _program(prompt, each, self._vocab_size)
+        self._programs = [programs[each] for each in of_all]
+        self._padded = input_ids.clone()
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         self._prompts: list[list[int]] = [
             ids[present.bool()].tolist() for ids, present in zip(input_ids, mask, strict=True)
         ]
         eos = model.generation_config.eos_token_id
         self._stop: int | None = eos[0] if isinstance(eos, list) else eos
-        self._prompt_length = input_ids.shape[1]
-        self._realizer = Realizer(vocab_size)
+        self._realizer = Realizer(self._vocab_size)
         self._outputs: dict[int, list[int]] = {}
         self._seen = input_ids[:0]
 
@@ -61,16 +71,20 @@ class LogitportProcessor(LogitsProcessor):
         Args:
             input_ids: ``[rows, tokens]``: the padded prompts and what has come out.
             scores: ``[rows, vocabulary]``, of the next tokens.
+
+        Raises:
+            SpecError: if these are not the prompts that the processor has been made for.
         """
-        rows_per_prompt = len(scores) // len(self._programs)
-        self._follow(input_ids, rows_per_prompt)
+        if scores.shape[-1] < self._vocab_size:
+            return scores  # of an assistant, which drafts in a vocabulary of its own
+        self._follow(input_ids)
         scores = scores.clone()  # `generate` may be asked for those that it passes, too
         self._realizer.apply(scores)
-        if rows_per_prompt > 1 and len(self._realizer):
+        if len(scores) > len(self._programs) and len(self._realizer):
             scores = scores.log_softmax(-1)
         return scores
 
-    def _follow(self, input_ids: torch.Tensor, rows_per_prompt: int) -> None:
+    def _follow(self, input_ids: torch.Tensor) -> None:
         seen, self._seen = self._seen, input_ids.clone()
         if torch.equal(input_ids[:, :-1], seen):
             newest = input_ids[:, -1].tolist()
@@ -78,7 +92,11 @@ class LogitportProcessor(LogitsProcessor):
                 output_ids.append(newest[row])
             return
         # The beginning, or rows have changed places.
-        for row, ids in enumerate(input_ids[:, self._prompt_length :].tolist()):
+        rows_per_prompt = self._rows_per_prompt(input_ids)
+        for row in [row for row in self._outputs if row >= len(input_ids)]:
+            del self._outputs[row]
+            self._realizer.remove(row)
+        for row, ids in enumerate(input_ids[:, self._padded.shape[1] :].tolist()):
             program = self._programs[row // rows_per_prompt]
             if program is None:
                 continue
@@ -86,17 +104,20 @@ class LogitportProcessor(LogitsProcessor):
             if output_ids is not None and ids and ids[:-1] == output_ids:
                 output_ids.append(ids[-1])
                 continue
-            prompt_ids = self._prompts[row // rows_per_prompt]
             self._outputs[row] = ids
+            prompt_ids = self._prompts[row // rows_per_prompt]
             self._realizer.add(row, program, prompt_ids, ids, self._stop)
 
+    def _rows_per_prompt(self, input_ids: torch.Tensor) -> int:
+        prompts, length = self._padded.shape
+        rows_per_prompt = len(input_ids) // prompts
+        expected = self._padded.to(input_ids.device).repeat_interleave(rows_per_prompt, 0)
+        if not torch.equal(input_ids[:, :length], expected):
+            raise SpecError("Expected the prompts that this processor has been made for")
+        return rows_per_prompt
 
-def _program(
-    prompt: int, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], vocab_size: int
-) -> Program | None:
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
-    if not specs:
-        return None
+
+def _program(prompt: int, specs: Sequence[LogitsProcessorSpec], vocab_size: int) -> Program:
     try:
         payload = LivePayload(VERSION, specs)  # pyright: ignore
         return admitted(BACK_END, payload, vocab_size)[1]

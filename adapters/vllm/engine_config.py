@@ -33,7 +33,7 @@ def once_per_engine(ask: "Callable[[VllmConfig], Fact]") -> "Callable[[VllmConfi
         key = id(vllm_config)
         if key not in facts:
             facts[key] = ask(vllm_config)
-            weakref.finalize(vllm_config, facts.pop, key)
+            weakref.finalize(vllm_config, facts.pop, key, None)
         return facts[key]
 
     return remembered

@@ -63,14 +63,14 @@ def attach(
     fields: dict[str, Any] = {}
     if specs:
         payload = payload_for(BACK_END, specs, stage, generation_only)
-        acts = stage.generates or not generation_only
-        if acts:
+        if stage.generates or not generation_only:
             fields = lowered(sampling_params, specs)
         if payload is not None:
             extra_args[KEY] = payload
-        count("attached" if acts else "gated", stage)
     set_fields(sampling_params, fields)
     sampling_params.extra_args = extra_args or None
+    if specs:
+        count("attached" if stage.generates or not generation_only else "gated", stage)
     return sampling_params
 
 

@@ -70,7 +70,7 @@ class Deployment:
         """
         self._connector = connector
         self._running = ExitStack()
-        self._folder = Path(tempfile.mkdtemp(prefix="logitport-kv-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="logitport-kv-")
         self.prefill, self.decode = (
             VllmServer(
                 model,
@@ -84,7 +84,7 @@ class Deployment:
 
     def __enter__(self) -> Self:
         with ExitStack() as started:  # is stopped if something fails
-            started.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            started.enter_context(self._folder)
             for server in (self.prefill, self.decode):
                 started.callback(server.stop)
                 server.launch()
@@ -125,7 +125,7 @@ class Deployment:
             Connector.EXAMPLE: {
                 "kv_connector": "ExampleConnector",
                 "kv_role": role,
-                "kv_connector_extra_config": {"shared_storage_path": str(self._folder)},
+                "kv_connector_extra_config": {"shared_storage_path": self._folder.name},
             },
             Connector.NIXL: {
                 "kv_connector": "NixlConnector",
@@ -158,7 +158,7 @@ def counted(server: VllmServer, name: str, label: str) -> dict[str, int]:
     """
     text = httpx.get(f"http://{HOST}:{server.port}/metrics", trust_env=False).text
     return {
-        sample.labels[label]: int(sample.value)
+        sample.labels[label]: round(sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == f"{name}_total"

@@ -40,9 +40,13 @@ def proxy(prefill_url: str, decode_url: str, *, copies_specs: bool, hands_over: 
     async def generate(request: Request) -> Response:
         try:
             body = await request.json()
-            assert isinstance(body, dict)
-        except (ValueError, AssertionError):
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
             return _error(400, "The body is not a JSON object")
+        prompt = body.get("prompt")
+        if hands_over and isinstance(prompt, list) and not all(isinstance(i, int) for i in prompt):
+            return _error(400, "This connector hands over one prompt, not a list of them")
         try:
             prefilled = await client.post(
                 f"{prefill_url}{request.url.path}",
@@ -51,21 +55,24 @@ def proxy(prefill_url: str, decode_url: str, *, copies_specs: bool, hands_over: 
             if prefilled.is_error:
                 return _passed_on(prefilled)
             if hands_over:
-                body["kv_transfer_params"] = prefilled.json()["kv_transfer_params"]
+                body["kv_transfer_params"] = prefilled.json().get("kv_transfer_params")
             decoding = client.build_request("POST", f"{decode_url}{request.url.path}", json=body)
             decoded = await client.send(decoding, stream=True)
         except httpx.TransportError as error:
-            return _error(502, f"{error.request.url} does not answer: {error!r}")
+            return _no_answer(error)
         return StreamingResponse(
             decoded.aiter_raw(),
             decoded.status_code,
             media_type=decoded.headers["content-type"],
-            # Also when the client goes away: then the decode server stops generating.
+            # Also when the client of a stream goes away: then the decode server stops generating.
             background=BackgroundTask(decoded.aclose),
         )
 
     async def models(request: Request) -> Response:
-        return _passed_on(await client.get(f"{decode_url}{request.url.path}"))
+        try:
+            return _passed_on(await client.get(f"{decode_url}{request.url.path}"))
+        except httpx.TransportError as error:
+            return _no_answer(error)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -85,7 +92,7 @@ def proxy(prefill_url: str, decode_url: str, *, copies_specs: bool, hands_over: 
 def _for_prefill(body: dict[str, Any], copies_specs: bool, hands_over: bool) -> dict[str, Any]:
     leave_out = {"stream_options", "min_tokens", "max_completion_tokens"}
     body = {name: value for name, value in body.items() if name not in leave_out}
-    if not copies_specs and "vllm_xargs" in body:
+    if not copies_specs and isinstance(body.get("vllm_xargs"), dict):
         arguments = {**body.pop("vllm_xargs")}
         arguments.pop("logitport", None)
         body |= {"vllm_xargs": arguments} if arguments else {}
@@ -94,6 +101,10 @@ def _for_prefill(body: dict[str, Any], copies_specs: bool, hands_over: bool) -> 
 
 def _passed_on(reply: httpx.Response) -> Response:
     return Response(reply.content, reply.status_code, media_type=reply.headers["content-type"])
+
+
+def _no_answer(error: httpx.TransportError) -> JSONResponse:
+    return _error(502, f"{error.request.url} does not answer: {error!r}")
 
 
 def _error(status: int, message: str) -> JSONResponse:

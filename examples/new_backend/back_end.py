@@ -21,7 +21,7 @@ BACK_END = BackEnd(
 
 def attach(
     extra: dict[str, Any],
-    specs: Sequence[LogitsProcessorSpec],
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
@@ -32,7 +32,8 @@ def attach(
         SpecError: if the engine cannot do them.
     """
     payload = payload_for(BACK_END, specs, stage, generation_only)
-    return extra if payload is None else extra | {KEY: payload}
+    others = {name: value for name, value in extra.items() if name != KEY}
+    return others if payload is None else others | {KEY: payload}
 
 
 class LogitportEditor:

@@ -11,17 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from logitport.adapters.core import compile_specs, defaults
-from logitport.adapters.vllm import KEY
-from logitport.adapters.vllm.admission import check_engine, check_free
+from logitport.adapters.core import defaults
+from logitport.adapters.vllm import KEY, LogitportProcessor
+from logitport.adapters.vllm.admission import check_free
 from logitport.hooks.test_text import VARIABLES
 from logitport.spec import (
     BannedTokensSpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
-    Payload,
     PythonProcessorSpec,
     SpecError,
+    encode,
 )
 
 from .in_process import FLAG, Engine, engine, params
@@ -164,11 +164,10 @@ def test_what_acts_on_other_workers_only_is_admitted(
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     arguments = EngineArgs(str(model), kv_transfer_config=transfer, **SPECULATIVE)
     config = arguments.create_engine_config()
-    payload = Payload(1, (ForcedTokenSequenceSpec((5,)),), generation_only)
-    program = compile_specs(payload.specs)
+    payload = encode(ForcedTokenSequenceSpec((5,)), generation_only=generation_only)
 
     with pytest.raises(SpecError, match="has specs") if refused else nullcontext():
-        check_engine(config, payload, program)
+        LogitportProcessor._admit(config, params(), payload)
     generates = kv_role != "kv_producer"
     with pytest.raises(SpecError, match="Default specs") if generates else nullcontext():
         check_free(config)
