@@ -31,9 +31,13 @@ def batch_update(workload: Workload, history: History, extra_args: list[Any]) ->
     return BatchUpdate(len(added), removed=[], added=added, moved=[])
 
 
+class Config(SimpleNamespace):
+    """Stands for a ``VllmConfig``; unlike its base it can be referenced weakly, as that can."""
+
+
 def make_processor(vocab_size: int) -> LogitportProcessor:
     """The processor of an engine that is not there."""
-    config: Any = SimpleNamespace(
+    config: Any = Config(
         model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
         kv_transfer_config=None,
         use_v2_model_runner=False,
