@@ -8,6 +8,7 @@ from typing import Any
 
 from ..spec import (
     VERSION,
+    WIRE_KINDS,
     LivePayload,
     LogitsProcessorSpec,
     NativeSpec,
@@ -22,6 +23,11 @@ GROUP = "logitport.adapters"
 """Entry-point group of installed back ends: a name, and a ``BackEnd``."""
 
 Kinds = frozenset[type[LogitsProcessorSpec]]
+
+REALIZABLE: Kinds = frozenset(
+    kind for kind in (*WIRE_KINDS, PythonProcessorSpec) if not issubclass(kind, NativeSpec)
+)
+"""The kinds that the core realizes, for any engine: all that are not native."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def payload_for(
     back_end.check(specs)
     payload = _payload(specs, generation_only)
     in_payload = [spec for spec in specs if not isinstance(spec, NativeSpec)]
-    if not in_payload or not (stage.generates or not generation_only):
+    if not in_payload or not stage.takes_specs(generation_only):
         return None
     return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)
 
@@ -97,7 +103,6 @@ def _payload(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> str
     return encode(specs, generation_only=generation_only)
 
 
-@lru_cache
 def back_ends() -> dict[str, BackEnd]:
     """The installed back ends by their names, in the order of the names.
 
@@ -109,7 +114,7 @@ def back_ends() -> dict[str, BackEnd]:
 @lru_cache
 def _back_end(name: str) -> BackEnd:
     """One of the installed back ends; no other is imported."""
-    (entry_point, *_) = entry_points(group=GROUP, name=name) or (None,)
+    entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry_point is None:
         installed = ", ".join(sorted(entry_points(group=GROUP).names))
         raise SpecError(f"Expected an installed back end ({installed}), got {name!r}")

@@ -75,7 +75,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def acts_on(self, stage: Stage) -> bool:
         """Whether a worker in ``stage`` has anything to do for the request."""
-        return stage.generates or not self.generation_only
+        return stage.takes_specs(self.generation_only)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the size of an engine's vocabulary.

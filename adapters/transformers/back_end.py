@@ -1,11 +1,9 @@
 """What this adapter can do."""
 
-from ...spec import WIRE_KINDS, NativeSpec, PythonProcessorSpec
-from ..back_end import BackEnd
+from ..back_end import REALIZABLE, BackEnd
 
 BACK_END = BackEnd(
     "transformers",
-    realizes=frozenset(kind for kind in WIRE_KINDS if not issubclass(kind, NativeSpec))
-    | {PythonProcessorSpec},
+    realizes=REALIZABLE,
 )
 """``generate`` has sampling parameters for a whole batch alone, and no grammars."""

@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...spec import (
-    WIRE_KINDS,
     GrammarSpec,
     LogitsProcessorSpec,
     NativeSpec,
-    PythonProcessorSpec,
     SamplingSpec,
     encode,
 )
-from ..back_end import BackEnd
+from ..back_end import REALIZABLE, BackEnd
 from .native import engine_fields
 
 KEY = "logitport"
@@ -33,8 +31,7 @@ def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[st
 
 BACK_END = BackEnd(
     "vllm",
-    realizes=frozenset(kind for kind in WIRE_KINDS if not issubclass(kind, NativeSpec))
-    | {PythonProcessorSpec},
+    realizes=REALIZABLE,
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
 )

@@ -61,16 +61,17 @@ def attach(
     extra_args = dict(sampling_params.extra_args or {})
     extra_args.pop(KEY, None)
     fields: dict[str, Any] = {}
+    acts = stage.takes_specs(generation_only)
     if specs:
         payload = payload_for(BACK_END, specs, stage, generation_only)
-        if stage.generates or not generation_only:
+        if acts:
             fields = lowered(sampling_params, specs)
         if payload is not None:
             extra_args[KEY] = payload
     set_fields(sampling_params, fields)
     sampling_params.extra_args = extra_args or None
     if specs:
-        count("attached" if stage.generates or not generation_only else "gated", stage)
+        count("attached" if acts else "gated", stage)
     return sampling_params
 
 

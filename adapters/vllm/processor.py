@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from vllm.logger import init_logger
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import WIRE_KINDS, LivePayload, NativeSpec, SpecError, Stage, encode
+from ...spec import WIRE_KINDS, LivePayload, SpecError, Stage, encode
 from ...spec.base import kind_of
 from ..core import Program, admitted, default_specs
 from ..counters import count
@@ -38,7 +38,7 @@ except ImportError:
 
 logger = init_logger(f"vllm.{__name__}")  # vLLM configures the output of its own loggers alone
 
-_KINDS = [kind_of(kind) for kind in WIRE_KINDS if not issubclass(kind, NativeSpec)]
+_KINDS = [kind_of(kind) for kind in WIRE_KINDS if kind in BACK_END.realizes]
 
 
 class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore

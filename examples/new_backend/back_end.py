@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from logitport.adapters import BackEnd, payload_for
+from logitport.adapters import REALIZABLE, BackEnd, payload_for
 from logitport.adapters.core import Program, Realizer, admitted
-from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, PythonProcessorSpec, Stage
+from logitport.spec import LogitsProcessorSpec, Stage
 
 from .engine import Running
 
@@ -14,8 +14,7 @@ KEY = "logitport"
 
 BACK_END = BackEnd(
     "toy",
-    realizes=frozenset(kind for kind in WIRE_KINDS if not issubclass(kind, NativeSpec))
-    | {PythonProcessorSpec},
+    realizes=REALIZABLE,
 )
 
 
