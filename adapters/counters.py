@@ -1,25 +1,14 @@
 """What became of requests with specs, counted for Prometheus where its client is installed.
 
 ``logitport_requests_total``, with the labels ``decision`` and ``stage``, is in the default registry
-of ``prometheus_client``, which vLLM's server shows at ``/metrics``. Where that is not installed,
-nothing is counted.
+of ``prometheus_client``, which the servers of vLLM and SGLang show at ``/metrics``. Where that is
+not installed, nothing is counted.
 """
 
-from typing import Literal
+from functools import cache
+from typing import Any, Literal
 
 from ..spec import Stage
-
-try:
-    from prometheus_client import Counter
-except ImportError:
-    _requests = None
-else:
-    _requests = Counter(
-        "logitport_requests",
-        "Requests with specs, by what was decided and for which stage: specs attached to a "
-        "request, admitted by an engine, refused by it, or gated, by either.",
-        ("decision", "stage"),
-    )
 
 Decision = Literal["attached", "admitted", "refused", "gated"]
 
@@ -33,5 +22,24 @@ def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
         stage: of the worker that the request is meant for or has reached.
         amount: the part of a request, where several decide alike on one.
     """
-    if _requests is not None:
-        _requests.labels(decision, stage.value).inc(amount)
+    if (requests := _requests()) is not None:
+        requests.labels(decision, stage.value).inc(amount)
+
+
+@cache
+def _requests() -> Any:
+    """Imports the client when the first request is counted.
+
+    Whether it counts for one process or for several it decides when it is imported, by a variable
+    that engines set while they start.
+    """
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return None
+    return Counter(
+        "logitport_requests",
+        "Requests with specs, by what was decided and for which stage: specs attached to a "
+        "request, admitted by an engine, refused by it, or gated, by either.",
+        ("decision", "stage"),
+    )

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..spec import VERSION, LogitsProcessorSpec, Payload, SpecError, Stage, decode, encode
+from .environment import STAGE_VARIABLE
 from .vllm import KEY
 from .vllm import attach as attach_to_vllm
-from .vllm.engine_config import STAGE_VARIABLE
 from .vllm.params import Params
 
 if TYPE_CHECKING:

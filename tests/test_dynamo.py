@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.dynamo import LogitsProcessors, annotation, attach, from_dynamo, requested
+from logitport.adapters.environment import STAGE_VARIABLE
 from logitport.adapters.vllm import KEY
-from logitport.adapters.vllm.engine_config import STAGE_VARIABLE
 from logitport.spec import (
     BannedTokensSpec,
     ForcedTokenSequenceSpec,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.meaning import MEANING
+from logitport.adapters.conformance.suite import DTYPES
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, PromptBiasSpec, Stage
 
 from examples.new_backend.back_end import BACK_END, LogitportEditor, attach
@@ -24,7 +25,7 @@ def model(history: Sequence[int]) -> torch.Tensor:
 
 def generate_with(editor: Editor) -> Generate:
     def generate(requests: Sequence[Request]) -> list[Output]:
-        (stage,) = {request.stage for request in requests}
+        ((stage, dtype),) = {(request.stage, request.dtype) for request in requests}
         editing = editor
         if stage is not Stage.AGGREGATED:
             editing = type(editor)(VOCABULARY, EOS, stage)  # pyright: ignore
@@ -37,8 +38,13 @@ def generate_with(editor: Editor) -> Generate:
             )
             for request in requests
         ]
-        Engine(model, EOS, editing, slots=ToySuite.slots).run(running)
-        return [Output(each.output_ids, each.scores) for each in running]
+        engine = Engine(model, EOS, editing, ToySuite.slots, dtype=getattr(torch, dtype))
+        engine.run(running)
+        return [
+            # numpy, with which the suite looks at them, has no bfloat16.
+            Output(each.output_ids, None if each.scores is None else each.scores.float())
+            for each in running
+        ]
 
     return generate
 
@@ -49,6 +55,7 @@ class ToySuite(ConformanceSuite):
     eos_token_id = EOS
     resumes = True
     has_stages = True
+    dtypes = DTYPES
 
 
 class TestToyBackEnd(ToySuite):
@@ -109,6 +116,22 @@ class DropsCode(LogitportEditor):
         return program and replace(program, per_request=())
 
 
+class EditsACopy(LogitportEditor):
+    """``float`` copies what is not float32."""
+
+    def edit(self, logits: torch.Tensor) -> None:
+        super().edit(logits.float())
+
+
+class EditsInFloat32(LogitportEditor):
+    """What wins in float32 is infinite in float16, and so is no probability."""
+
+    def edit(self, logits: torch.Tensor) -> None:
+        wide = logits.float()
+        super().edit(wide)
+        logits.copy_(wide)
+
+
 class RealizesNothing(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         pass
@@ -129,6 +152,10 @@ class RealizesNothing(LogitportEditor):
         (DropsCode, "test_failure_ends_one_request", ()),
         (RealizesNothing, "test_mixed_batch", ()),
         *((RealizesNothing, "test_kind", (kind,)) for kind in MEANING),
+        *((EditsACopy, "test_dtype", ("float16", kind)) for kind in MEANING),
+        *((EditsACopy, "test_dtype", ("bfloat16", kind)) for kind in MEANING),
+        # The scores that a suite sees are those of the first token: a kind that forces that one.
+        (EditsInFloat32, "test_dtype", ("float16", ForcedTokenSequenceSpec)),
     ],
 )
 def test_wrong_back_end_fails(wrong: type[LogitportEditor], case: str, arguments: tuple[Any, ...]):
@@ -138,3 +165,18 @@ def test_wrong_back_end_fails(wrong: type[LogitportEditor], case: str, arguments
     run(generate_with(LogitportEditor(VOCABULARY, EOS)), *arguments)
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
         run(generate_with(editor), *arguments)
+
+
+@pytest.mark.parametrize("wrong", [EditsACopy, EditsInFloat32])
+def test_only_narrow_logits_find_it(wrong: type[LogitportEditor]):
+    """Whatever else a suite asks, such a back end answers."""
+    suite, generate = ToySuite(), generate_with(wrong(VOCABULARY, EOS))
+    for kind in MEANING:
+        suite.test_kind(generate, kind)
+        suite.test_scores(generate, kind)
+        suite.test_resumption(generate, kind)
+        suite.test_dtype(generate, "float32", kind)
+    suite.test_mixed_batch(generate)
+    suite.test_long_prompt(generate)
+    suite.test_slots_are_left_clean(generate)
+    suite.test_failure_ends_one_request(generate)

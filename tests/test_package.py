@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("spec", "adapters", "hooks")
-ENGINES = ("dynamo", "transformers", "vllm")
+ENGINES = ("dynamo", "llama_cpp", "mlx", "sglang", "tensorrt_llm", "transformers", "vllm")
 """Imported by their own adapters alone."""
 
 

@@ -1,18 +1,22 @@
 """Transformers' ``generate`` with a real model: batches, beams, several outputs, drafts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance.obeys import obeys
+from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.transformers import BACK_END, LogitportProcessor
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
     BannedTokensSpec,
     ChoiceSpec,
+    ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
@@ -21,12 +25,14 @@ from logitport.spec import (
     SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
+    TriggerSpec,
 )
+
+from tests.model_of_chance import EOS, model_of_chance
 
 pytestmark = pytest.mark.engine
 
 VOCABULARY = 49152
-EOS = 2
 PROMPTS = ["The capital of France is", "My name is", "Once upon a time, in a land far away, there"]
 
 
@@ -38,29 +44,27 @@ def generator(model: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Any:
+def tiny() -> dict[str, Any]:
     """A model of chance: the suite runs hundreds of requests, and any model will do."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
-    config = LlamaConfig(vocab_size=TestConformance.vocab_size, **shape, eos_token_id=EOS)
-    config.initializer_range = 0.5  # so that a token's choice is no matter of rounding
-    return LlamaForCausalLM(config).eval()
+    return {dtype: model_of_chance(0).to(getattr(torch, dtype)) for dtype in DTYPES}
 
 
 class TestConformance(ConformanceSuite):
     back_end = BACK_END
     vocab_size = 512
     eos_token_id = EOS
+    # `generate` makes float32 of a model's logits before anybody sees them (transformers 5.19).
+    dtypes = DTYPES
 
     @pytest.fixture
-    def generate(self, tiny: Any, tokenizer: Any) -> Generate:
+    def generate(self, tiny: dict[str, Any], tokenizer: Any) -> Generate:
         def generate(requests: Sequence[Request]) -> list[Output]:
             ids = [{"input_ids": [*request.prompt_ids]} for request in requests]
             inputs = tokenizer.pad(ids, padding_side="left", return_tensors="pt")
-            processor = LogitportProcessor(tiny, [each.specs for each in requests], **inputs)
-            outputs = tiny.generate(
+            (dtype,) = {request.dtype for request in requests}
+            specs = [each.specs for each in requests]
+            processor = LogitportProcessor(tiny[dtype], specs, **inputs)
+            outputs = tiny[dtype].generate(
                 **inputs,
                 logits_processor=[processor],
                 do_sample=False,
@@ -154,6 +158,99 @@ def test_assisted_generation(generator: Any, tokenizer: Any):
         assert drafted == plain
 
 
+@pytest.fixture(scope="module")
+def assistants() -> dict[str, Any]:
+    """Models with the vocabulary of the other: one of another mind, one almost of the same.
+
+    With drafts that are all rejected, and drafts of which many are taken.
+    """
+    similar = model_of_chance(0)
+    with torch.no_grad():
+        for parameter in similar.parameters():
+            parameter += 0.05 * parameter.std() * torch.randn_like(parameter)
+    made = {"another": model_of_chance(1), "similar": similar}
+    for assistant in made.values():
+        assistant.generation_config.assistant_confidence_threshold = 0
+        assistant.generation_config.num_assistant_tokens = 4
+        assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    return made
+
+
+class Spy:
+    """Sees what a model is asked, and what the processor is."""
+
+    def __init__(self, model: Any, processor: LogitportProcessor) -> None:
+        self.forwards = 0
+        self.histories: list[list[int]] = []
+        self._processor = processor
+        self._hook = model.register_forward_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.forwards += 1
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.histories.append(input_ids[0].tolist())
+        return self._processor(input_ids, scores)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+
+DRAFTED: dict[str, Callable[[list[int]], Any]] = {
+    "none": lambda free: (),
+    "forced": lambda free: ForcedTokenSequenceSpec((7, 8, 9, 7, 8, 300, 5, 6), EOS),
+    "forced_then_free": lambda free: ForcedTokenSequenceSpec((7, 8, 9)),
+    "choice": lambda free: ChoiceSpec(((7, 8, 9, 10), (7, 8, 11), (400,)), EOS),
+    "banned": lambda free: BannedTokensSpec(tuple(free[2:4])),
+    "banned_sequence": lambda free: BannedSequencesSpec((tuple(free[3:5]),)),
+    "no_repeat_ngram": lambda free: NoRepeatNgramSpec(1),
+    "forced_end": lambda free: ForcedEndSpec(5, (7, 8), EOS),
+    "thinking_budget": lambda free: ThinkingBudgetSpec(3, (free[1],), (22, 23), (24,)),
+    "trigger": lambda free: TriggerSpec((free[4],), (12, 13, 14), None),
+}
+"""Specs that change what a model says by itself, but for the first and, perhaps, n-grams."""
+
+ASKED = {"input_ids": torch.tensor([[5, 11, 3, 8, 11, 40, 21]])}
+
+
+@pytest.mark.parametrize("assistant", ["another", "similar"])
+@pytest.mark.parametrize("make", DRAFTED.values(), ids=DRAFTED)
+def test_assistant_model(assistants: dict[str, Any], assistant: str, make: Any):
+    """``generate`` calls the processor on the assistant's logits as well, which has our tokens.
+
+    So drafts obey, too, and what comes out is what comes out without an assistant.
+    """
+    model, greedy = model_of_chance(0), {"do_sample": False, "max_new_tokens": 24}
+    (free,) = run(model, ASKED, [()], **greedy)
+    specs = make(free)
+    (plain,) = run(model, ASKED, [specs], **greedy)
+    if specs:
+        assert obeys(specs, ASKED["input_ids"][0].tolist(), plain)
+        assert plain != free or isinstance(specs, NoRepeatNgramSpec)
+    spy = Spy(model, LogitportProcessor(model, [specs], **ASKED))
+    sequences = model.generate(
+        **ASKED, assistant_model=assistants[assistant], logits_processor=[spy], **greedy
+    )
+    spy.close()
+    said = _until_eos(sequences[0, 7:].tolist())
+    assert said == plain
+    lengths = [len(history) for history in spy.histories]
+    assert any(later < earlier for earlier, later in pairwise(lengths)), "no draft was checked"
+    if assistant == "similar":
+        assert spy.forwards < len(said), "no draft was accepted"
+
+
+@pytest.mark.parametrize("kind", sorted(DRAFTED.keys() - {"none", "trigger"}))
+def test_assistant_model_with_sampling(assistants: dict[str, Any], kind: str):
+    model = model_of_chance(0)
+    specs = DRAFTED[kind](run(model, ASKED, [()], do_sample=False)[0])
+    for seed in range(10):
+        torch.manual_seed(seed)
+        sampling = {"do_sample": True, "temperature": 2.0, "max_new_tokens": 12}
+        (said,) = run(model, ASKED, [specs], assistant_model=assistants["similar"], **sampling)
+        assert obeys(specs, ASKED["input_ids"][0].tolist(), said)
+
+
 def test_a_processor_can_be_used_again(generator: Any, inputs: Any):
     """With another number of rows, too."""
     processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
@@ -174,10 +271,25 @@ def test_other_prompts_are_refused(generator: Any, inputs: Any):
             generator.generate(**others, logits_processor=[processor], max_new_tokens=2)
 
 
-def test_an_assistant_with_another_vocabulary_is_left_alone(generator: Any, inputs: Any):
+@pytest.mark.parametrize("columns", [VOCABULARY // 2, VOCABULARY + 1000])
+def test_an_assistant_with_another_vocabulary_is_left_alone(
+    generator: Any, inputs: Any, columns: int
+):
     processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
-    scores = torch.zeros(1, VOCABULARY // 2)
+    scores = torch.zeros(1, columns)
     assert processor(torch.ones(1, 5, dtype=torch.int64), scores) is scores
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_narrow_scores(generator: Any, inputs: Any, dtype: str):
+    processor = LogitportProcessor(generator, [FORCED, (), CHOICE], **inputs)
+    scores = torch.zeros(3, VOCABULARY, dtype=getattr(torch, dtype))
+    edited = processor(inputs["input_ids"], scores)
+    assert edited.dtype == scores.dtype
+    assert edited[0].argmax() == TEXT[0]
+    assert edited[0].max().isfinite()
+    assert torch.equal(edited[1], scores[1])
+    assert edited[2].isfinite().nonzero().flatten().tolist() == [TEXT[2], TEXT[0]]
 
 
 def _broken() -> Any:

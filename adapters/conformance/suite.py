@@ -47,6 +47,8 @@ class Request:
         output_ids: tokens that are out already, chosen by another worker.
         stage: what the worker does that the request reaches, with its specs in any case.
         shows_scores: whether the suite is going to look at the scores.
+        dtype: what the engine's logits are to be, as torch calls it: float32, but for the case
+            that asks for another of the suite's ``dtypes``. An engine with one alone ignores it.
     """
 
     prompt_ids: tuple[int, ...]
@@ -55,6 +57,7 @@ class Request:
     output_ids: tuple[int, ...] = ()
     stage: Stage = Stage.AGGREGATED
     shows_scores: bool = False
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class Output:
     Attributes:
         token_ids: the output's token ids, the handed-over ones first; EOS may be the last.
         scores: ``[vocabulary]``, the edited logits of the first token that was chosen; ``None``
-            if the engine does not show them. They may be normalized (log-probabilities).
+            if the engine does not show them. They may be normalized (log-probabilities), and of
+            any type that numpy has.
     """
 
     token_ids: list[int]
@@ -72,6 +76,10 @@ class Output:
 
 
 Generate = Callable[[Sequence[Request]], list[Output]]
+
+
+DTYPES = ("float32", "float16", "bfloat16")
+"""What engines' logits are."""
 
 
 class ConformanceSuite:
@@ -90,6 +98,8 @@ class ConformanceSuite:
         long_prompt: a number of tokens that it prefills in several chunks.
         resumes: whether it can begin with tokens that another worker chose.
         has_stages: whether ``generate`` can run a request in another stage than aggregated.
+        dtypes: those of ``DTYPES`` that the engine's logits can be of when they reach the back
+            end. All requests of one ``generate`` have the same.
     """
 
     back_end: ClassVar[BackEnd]
@@ -99,6 +109,7 @@ class ConformanceSuite:
     long_prompt: ClassVar[int] = 100
     resumes: ClassVar[bool] = False
     has_stages: ClassVar[bool] = False
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     @pytest.fixture
     def generate(self) -> Generate:
@@ -219,6 +230,24 @@ class ConformanceSuite:
             )
             np.testing.assert_array_equal(neighbour.scores, plain_other.scores)
 
+    @pytest.mark.parametrize("kind", MEANING, ids=kind_of)
+    @pytest.mark.parametrize("dtype", DTYPES[1:])
+    def test_dtype(self, generate: Generate, dtype: str, kind: type[LogitsProcessorSpec]):
+        """Specs hold in narrow logits, whose likeliest token keeps a logit that can be scaled."""
+        self._needs(kind)
+        if dtype not in self.dtypes:
+            pytest.skip(f"the logits of {self.back_end.name} are not {dtype}")
+        free, other = self._free(generate, 2, dtype)
+        shown, beside = (replace(each[0], shows_scores=True) for each in (free, other))
+        for spec in self._specs(free, kind):
+            with_spec, neighbour = generate([replace(shown, specs=(spec,)), beside])
+            assert obeys(spec, list(free[0].prompt_ids), with_spec.token_ids), spec
+            assert with_spec.token_ids != free[1], f"{spec} changes nothing"
+            assert neighbour.token_ids == other[1]
+            if with_spec.scores is not None:
+                highest = np.asarray(with_spec.scores, np.float64).max()
+                assert np.isfinite(highest), f"{spec} makes a logit of {highest}"
+
     @pytest.mark.parametrize("stage", [Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE])
     def test_stages(self, generate: Generate, stage: Stage):
         """Specs that reach a prefill worker do not act there, and elsewhere they do."""
@@ -285,11 +314,13 @@ class ConformanceSuite:
     def _other_than(self, *token_ids: int) -> int:
         return next(token for token in self._tokens(len(token_ids) + 1) if token not in token_ids)
 
-    def _free(self, generate: Generate, count: int) -> list[tuple[Request, list[int]]]:
+    def _free(
+        self, generate: Generate, count: int, dtype: str = "float32"
+    ) -> list[tuple[Request, list[int]]]:
         """Requests without specs, with what the engine says to them: a few tokens at least."""
         found: list[tuple[Request, list[int]]] = []
         for seed in range(0, 100 * count, self.slots):
-            requests = [Request(self._tokens(7, seed + i)) for i in range(self.slots)]
+            requests = [Request(self._tokens(7, seed + i), dtype=dtype) for i in range(self.slots)]
             for request, output in zip(requests, generate(requests), strict=True):
                 if len(output.token_ids) >= 6:
                     found.append((request, output.token_ids))

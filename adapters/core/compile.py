@@ -72,6 +72,13 @@ class Program:
         return sum(automaton.cells for automaton in self.automata)
 
     @property
+    def needs_history(self) -> bool:
+        """Whether what it does depends on the output so far, or on its length alone."""
+        return bool(self.ngrams or self.per_request) or any(
+            automaton.states > 1 for automaton in self.automata
+        )
+
+    @property
     def needs_output_ids(self) -> bool:
         """Whether it is not enough to know how many tokens are out, and which were forced."""
         return bool(self.ngrams or self.per_request) or any(

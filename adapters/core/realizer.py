@@ -1,7 +1,7 @@
 """One batch's requests, whatever acts on them, and the edits of their logits."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -118,20 +118,26 @@ class Realizer:
         """Move the request in row ``source``; one in ``destination`` is forgotten."""
         if source != destination:
             self.remove(destination)
-            self._place(self._requests.pop(source, None), destination)
+            self.rearrange({source: destination})
 
     def swap(self, a: int, b: int) -> None:
         """Exchange two rows."""
-        request_a, request_b = self._requests.pop(a, None), self._requests.pop(b, None)
-        self._place(request_a, b)
-        self._place(request_b, a)
+        self.rearrange({a: b, b: a})
 
-    def _place(self, request: Request | None, row: int) -> None:
-        if request is not None:
-            self._requests[row] = request
-            request.row = row
-            for handle in request.handles:
-                handle.home.set_row(handle.slot, row)
+    def rearrange(self, new_rows: Mapping[int, int]) -> None:
+        """Move several requests at once.
+
+        Args:
+            new_rows: where to, by the row that a request is in. Nothing may be in a row that one
+                moves to, unless it moves as well.
+        """
+        moving = {row: self._requests.pop(row, None) for row in new_rows}
+        for row, request in moving.items():
+            if request is not None:
+                request.row = new_rows[row]
+                self._requests[request.row] = request
+                for handle in request.handles:
+                    handle.home.set_row(handle.slot, request.row)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Edit the logits of the next tokens in place.

@@ -75,7 +75,10 @@ class LogitportProcessor(LogitsProcessor):
         Raises:
             SpecError: if these are not the prompts that the processor has been made for.
         """
-        if scores.shape[-1] < self._vocab_size:
+        columns = scores.shape[-1]
+        if columns < self._vocab_size or (
+            columns > self._vocab_size and self._rows_per_prompt(input_ids) is None
+        ):
             return scores  # of an assistant, which drafts in a vocabulary of its own
         self._follow(input_ids)
         scores = scores.clone()  # `generate` may be asked for those that it passes, too
@@ -93,6 +96,8 @@ class LogitportProcessor(LogitsProcessor):
             return
         # The beginning, or rows have changed places.
         rows_per_prompt = self._rows_per_prompt(input_ids)
+        if rows_per_prompt is None:
+            raise SpecError("Expected the prompts that this processor has been made for")
         for row in [row for row in self._outputs if row >= len(input_ids)]:
             del self._outputs[row]
             self._realizer.remove(row)
@@ -108,13 +113,12 @@ class LogitportProcessor(LogitsProcessor):
             prompt_ids = self._prompts[row // rows_per_prompt]
             self._realizer.add(row, program, prompt_ids, ids, self._stop)
 
-    def _rows_per_prompt(self, input_ids: torch.Tensor) -> int:
+    def _rows_per_prompt(self, input_ids: torch.Tensor) -> int | None:
+        """``None`` if these are not the prompts that the processor has been made for."""
         prompts, length = self._padded.shape
         rows_per_prompt = len(input_ids) // prompts
         expected = self._padded.to(input_ids.device).repeat_interleave(rows_per_prompt, 0)
-        if not torch.equal(input_ids[:, :length], expected):
-            raise SpecError("Expected the prompts that this processor has been made for")
-        return rows_per_prompt
+        return rows_per_prompt if torch.equal(input_ids[:, :length], expected) else None
 
 
 def _program(prompt: int, specs: Sequence[LogitsProcessorSpec], vocab_size: int) -> Program:

@@ -1,19 +1,16 @@
 """What an engine's configuration says about the work that reaches it."""
 
-import os
 import weakref
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ...spec import SpecError, Stage, Tokenizer
+from ...spec import Stage, Tokenizer
+from ..environment import STAGE_VARIABLE, stage_from_environment
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.config import VllmConfig
-
-STAGE_VARIABLE = "LOGITPORT_STAGE"
-"""Says an engine's stage where its configuration does not: one of the values of ``Stage``."""
 
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
@@ -73,10 +70,8 @@ def role_of(vllm_config: "VllmConfig") -> Role:
     Raises:
         SpecError: if the variable names no stage.
     """
-    if name := os.environ.get(STAGE_VARIABLE):
-        if name not in list(Stage):
-            raise SpecError(f"{STAGE_VARIABLE}={name!r}: expected one of {', '.join(Stage)}")
-        return Role(Stage(name), STAGE_VARIABLE)
+    if stage := stage_from_environment():
+        return Role(stage, STAGE_VARIABLE)
     transfer = vllm_config.kv_transfer_config
     if transfer is None or transfer.kv_role is None:
         return Role(Stage.AGGREGATED, "no KV transfer")

@@ -67,13 +67,20 @@ class Engine:
         editor: asked at each step, also for rows whose prompts are not yet done.
         slots: rows of the batch.
         chunk: tokens of a prompt that are prefilled in a step.
+        dtype: of the logits.
     """
 
     def __init__(
-        self, model: Model, eos_token_id: int, editor: Editor, slots: int = 4, chunk: int = 16
+        self,
+        model: Model,
+        eos_token_id: int,
+        editor: Editor,
+        slots: int = 4,
+        chunk: int = 16,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._model, self._eos, self._editor = model, eos_token_id, editor
-        self._slots, self._chunk = slots, chunk
+        self._slots, self._chunk, self._dtype = slots, chunk, dtype
 
     def run(self, sequences: Sequence[Running]) -> None:
         """Run requests until all have their outputs."""
@@ -102,7 +109,7 @@ class Engine:
                 self._model(history[: sequence.prefilled])
                 for sequence, history in zip(rows, histories, strict=True)
             ]
-        )
+        ).to(self._dtype)
         self._editor.edit(logits)
         for row, (sequence, history) in enumerate(zip(rows, histories, strict=True)):
             if sequence.prefilled == len(history):  # what a chunk samples is thrown away

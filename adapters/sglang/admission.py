@@ -1,0 +1,119 @@
+"""What an engine lets in, in the process that takes requests."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.runtime_context import get_exec, get_spec
+
+from ...spec import SpecError, encode
+from ..core import admitted, default_specs
+from ..counters import count
+from .back_end import BACK_END, KEY, PROCESSOR
+from .native import GRAMMARS
+from .params import check_grammar_is_followed
+from .worker import COME_LATE, WITH_DRAFTS, stage, tokens_come_late
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+logger = logging.getLogger(__name__)
+
+OTHERS_VARIABLE = "LOGITPORT_SGLANG_ADMIT_OTHERS"
+"""Set to 1, it admits processors of others, and so code: the engine unpickles what clients send."""
+
+REFUSED = (
+    "This server admits no custom_logit_processor but logitport's, which executes no code of "
+    f"clients; its operator can admit others with {OTHERS_VARIABLE}=1"
+)
+
+
+def is_refused(custom_logit_processor: str | None) -> bool:
+    """Whether a request may not name this processor."""
+    others = os.environ.get(OTHERS_VARIABLE) == "1"
+    return custom_logit_processor not in (None, PROCESSOR) and not others
+
+
+def _tokenizer(manager: "TokenizerManager") -> Any:
+    if manager.tokenizer is None:
+        raise SpecError("Default specs need a tokenizer, and the engine was told to load none")
+    return manager.tokenizer
+
+
+class Admission:
+    """Checks the requests of one engine, before they go to its workers.
+
+    Args:
+        manager: the engine's.
+
+    Raises:
+        SpecError: if default specs are configured which this engine cannot realize.
+    """
+
+    def __init__(self, manager: "TokenizerManager") -> None:
+        self._vocab_size: int = manager.model_config.vocab_size
+        specs = default_specs(lambda: _tokenizer(manager))
+        self._default = encode(specs) if specs else None
+        calls_processors = get_exec().features.enable_custom_logit_processor
+        if self._default is not None:
+            if not calls_processors:
+                raise SpecError(
+                    "Default specs are configured, but SGLang calls no logits processors: start "
+                    "the engine with --enable-custom-logit-processor"
+                )
+            self._check(self._default, {})
+        if calls_processors:
+            logger.info("logitport: stage %s, admits no other logits processors", stage())
+
+    def admit(self, request: Any) -> None:
+        """Refuse a request that names somebody else's processor, or whose specs cannot be realized.
+
+        One that has specs is made to name our processor, and one without gets the default specs.
+
+        Args:
+            request: a ``GenerateReqInput`` for one prompt, changed in place.
+
+        Raises:
+            ValueError: with what is wrong, and where; over HTTP, status 400.
+        """
+        processor = request.custom_logit_processor
+        if is_refused(processor):
+            raise ValueError(REFUSED)
+        sampling_params = request.sampling_params or {}
+        custom_params = sampling_params.get("custom_params") or {}
+        payload = custom_params.get(KEY)
+        if payload is None:
+            default = None if any(map(sampling_params.get, GRAMMARS)) else self._default
+            if default is not None and processor in (None, PROCESSOR):
+                custom_params = {**custom_params, KEY: default}
+                request.sampling_params = {**sampling_params, "custom_params": custom_params}
+                request.custom_logit_processor = PROCESSOR
+            return
+        where = stage()
+        try:
+            if processor not in (None, PROCESSOR):
+                raise SpecError("The request names another custom_logit_processor")
+            acts = self._check(payload, sampling_params)
+        except SpecError as error:
+            count("refused", where)
+            raise ValueError(f"{KEY}: {error}") from None
+        count("admitted" if acts else "gated", where)
+        request.custom_logit_processor = PROCESSOR
+
+    def _check(self, payload: Any, sampling_params: Mapping[str, Any]) -> bool:
+        """Whether a payload acts on this engine, which can then realize it.
+
+        Raises:
+            SpecError: if it cannot, or what is in the payload is wrong.
+        """
+        decoded, program = admitted(BACK_END, payload, self._vocab_size)
+        check_grammar_is_followed(sampling_params, decoded.specs)
+        acts = decoded.acts_on(stage())
+        if acts and get_spec().speculative_algorithm:
+            raise SpecError(WITH_DRAFTS)
+        if acts and program.needs_history and tokens_come_late():
+            raise SpecError(COME_LATE)
+        if acts and (sampling_params.get("beam_width") or 1) > 1:
+            raise SpecError("SGLang tells no logits processor the tokens of its beams")
+        return acts

@@ -1,0 +1,62 @@
+"""What a worker of SGLang is told about itself, and what it tells of a request."""
+
+import os
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from sglang.srt.environ import envs
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
+from sglang.srt.runtime_context import get_disagg, get_schedule
+
+from ...spec import Stage
+from ..environment import stage_from_environment
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+
+_DELAY = envs.SGLANG_ENABLE_DELAY_SAMPLE.name
+
+_STAGES = {"prefill": Stage.PREFILL, "decode": Stage.DECODE}
+
+
+def stage() -> Stage:
+    """What this engine does: as ``LOGITPORT_STAGE`` says, otherwise ``--disaggregation-mode``."""
+    mode = get_disagg().disaggregation_mode
+    return stage_from_environment() or _STAGES.get(mode, Stage.AGGREGATED)
+
+
+def tell_tokens_in_time() -> None:
+    """From now on, let a batch be sampled only when the tokens before are known on the host.
+
+    With overlap scheduling a request's ``output_ids`` would lack the newest token in most steps.
+    SGLang can wait for it, and still overlap the rest, as it does by itself for batches with a
+    grammar; it asks the variable in every step (``sglang/srt/managers/tp_worker.py``).
+    """
+    os.environ.setdefault(_DELAY, "true")
+
+
+def tokens_come_late() -> bool:
+    """Whether that has been refused, in the engine's environment, where it would be needed."""
+    explicitly_off = _DELAY in os.environ and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get()
+    return explicitly_off and not get_schedule().disable_overlap_schedule
+
+
+COME_LATE = (
+    f"The specs need the tokens that are out, which SGLang's overlap scheduling tells too late: "
+    f"start the engine without {_DELAY}=0, or with --disable-overlap-schedule"
+)
+
+WITH_DRAFTS = "SGLang tells no logits processor the draft tokens of speculative decoding"
+
+
+def stop_token_of(req: "Req") -> int | None:
+    """A token that makes SGLang end the request, if there is one."""
+    if req.sampling_params.ignore_eos:
+        return None
+    stops = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    return min(stops, default=getattr(req.tokenizer, "eos_token_id", None))
+
+
+def abort(req: "Req", reason: str) -> None:
+    """End a request after this step; its client is told why, with HTTP 400."""
+    req.to_finish = FINISH_ABORT(reason, HTTPStatus.BAD_REQUEST, "BadRequestError")

@@ -1,0 +1,83 @@
+"""The rows of one call's logits, and the beams that are in them."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+
+from ..core import Realizer, admitted
+from .back_end import BACK_END
+
+logger = logging.getLogger(__name__)
+
+
+class Beam(NamedTuple):
+    """What a row of logits is of.
+
+    Attributes:
+        request_id: whose it is.
+        payload: the request's specs, as JSON text.
+        token_ids: prompt and output so far.
+        prompt_length: how many of them are the prompt's.
+        stop_token_id: a token that makes the engine end the request, if there is one.
+    """
+
+    request_id: int
+    payload: str
+    token_ids: Sequence[int]
+    prompt_length: int
+    stop_token_id: int | None
+
+
+class Rows:
+    """Lets specs act on rows whose beams are said anew at each call."""
+
+    def __init__(self) -> None:
+        self._realizer: Realizer | None = None
+        self._held: list[tuple[int, str, list[int]]] = []  # request, payload and output, by row
+
+    def apply(self, logits: torch.Tensor, beams: Sequence[Beam]) -> None:
+        """Edit the logits of the next tokens in place.
+
+        Args:
+            logits: ``[rows, vocabulary]``.
+            beams: by row.
+        """
+        if self._realizer is None:
+            self._realizer = Realizer(logits.shape[1])
+        for row, beam in enumerate(beams):
+            self._follow(self._realizer, row, beam)
+        for row in range(len(beams), len(self._held)):
+            self._realizer.remove(row)
+        del self._held[len(beams) :]
+        self._realizer.apply(logits)
+
+    def _follow(self, realizer: Realizer, row: int, beam: Beam) -> None:
+        output_ids = list(beam.token_ids[beam.prompt_length :])
+        if row < len(self._held):
+            request_id, payload, known = self._held[row]
+            goes_on = (
+                (request_id, payload) == (beam.request_id, beam.payload)
+                and len(output_ids) - len(known) in (0, 1)
+                and output_ids[: len(known)] == known
+            )
+            if goes_on:  # other beams and other requests are begun again, from their tokens
+                known += output_ids[len(known) :]
+                return
+        self._held[row : row + 1] = [(beam.request_id, beam.payload, output_ids)]
+        try:
+            program = admitted(BACK_END, beam.payload, None)[1]
+        except Exception as error:  # a plugin that this worker has not
+            realizer.fail(row, error, output_ids, beam.stop_token_id)
+            return
+        prompt_ids = beam.token_ids[: beam.prompt_length]
+        realizer.add(row, program, prompt_ids, output_ids, beam.stop_token_id)
+
+
+def on_stream(stream_ptr: int | None, device: torch.device) -> AbstractContextManager[object]:
+    """Work on the engine's own CUDA stream, where it says one; otherwise the current one is it."""
+    if stream_ptr is None or device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr, device))

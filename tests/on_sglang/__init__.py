@@ -1,0 +1,1 @@
+"""Tests on SGLang, in an environment of its own: ``make test-sglang``."""
