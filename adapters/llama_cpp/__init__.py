@@ -1,0 +1,39 @@
+"""llama.cpp through llama-cpp-python: specs for one completion, in one process.
+
+::
+
+    llm = Llama("model.gguf")
+    llm.create_chat_completion(messages, **arguments(llm, specs))
+
+or, for the kinds that llama.cpp does not do by itself::
+
+    processors = LogitsProcessorList([LogitportProcessor(llm, specs)])
+    llm.create_completion(prompt, logits_processor=processors)
+
+llama.cpp calls processors first, whatever the temperature; penalties, the grammar and the other
+samplers follow. What a processor raises, ``ctypes`` prints and passes over. With ``logit_bias=``,
+llama-cpp-python 0.3.36 forgets the processors of an ordinary ``LogitsProcessorList``; those of
+``arguments`` it keeps.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .back_end import BACK_END
+
+if TYPE_CHECKING:
+    from .native import arguments
+    from .processor import LogitportProcessor
+
+__all__ = ["BACK_END", "LogitportProcessor", "arguments"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LogitportProcessor":
+        from .processor import LogitportProcessor
+
+        return LogitportProcessor
+    if name == "arguments":
+        from .native import arguments
+
+        return arguments
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

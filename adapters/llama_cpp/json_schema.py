@@ -1,0 +1,174 @@
+"""JSON Schemas as grammars of llama.cpp.
+
+llama-cpp-python's converter (``llama_cpp/llama_grammar.py``, 0.3.36) passes over what it does not
+know. What it would lose is refused here.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+from ...spec import SpecError
+
+_ANNOTATIONS = frozenset(
+    {"$schema", "$id", "$comment", "title", "description", "default", "examples", "$defs"}
+)
+_SHAPES = [
+    frozenset(shape)
+    for shape in (
+        {"anyOf"},
+        {"const", "type"},
+        {"enum", "type"},
+        {"type", "properties", "required", "additionalProperties"},
+        {"type", "items", "minItems", "maxItems"},
+        {"type", "prefixItems"},
+        {"type", "minLength", "maxLength"},
+    )
+]
+"""Which keywords the converter obeys together, annotations aside."""
+
+_TYPES = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+"""JSON's types, and what a parser makes of them."""
+
+
+def gbnf(schema: Mapping[str, Any]) -> str:
+    """The grammar of the JSON texts that a schema describes, or of a part of them.
+
+    ``$ref`` is replaced by what it names. Objects have no other properties than those named, if
+    ``additionalProperties`` does not say otherwise.
+
+    Raises:
+        SpecError: for a schema of which llama-cpp-python's converter would lose something, with
+            the path.
+    """
+    plain: Any = msgspec.to_builtins(schema)
+    checked = _Checker(plain).checked(plain, "$.json_schema", ())
+    try:
+        text = json_schema_to_gbnf(json.dumps(checked))
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"llama_cpp cannot do this schema: {error}", "$.json_schema") from error
+    # In JSON, control characters are escaped.
+    return text.replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
+
+
+class _Checker:
+    """Copies a schema, with references replaced.
+
+    Args:
+        root: where references start.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+
+    def checked(self, schema: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
+        """A copy of a part of the schema.
+
+        Args:
+            schema: the part.
+            path: of the part.
+            inside: the references that have led there.
+        """
+        if not isinstance(schema, dict):
+            raise SpecError("llama_cpp cannot do schemas that are no objects", path)
+        given = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+        if given.keys() == {"$ref"}:
+            return self._referred(given["$ref"], path, inside)
+        if not given or not any(given.keys() <= shape for shape in _SHAPES):
+            keys = ", ".join(f"`{key}`" for key in given) or "no keyword"
+            raise SpecError(f"llama_cpp cannot do a schema with {keys}", path)
+        _check_type(given, path)
+        _check_values(given, path)
+        _check_properties(given, path)
+        _check_counts(given, path)
+        return {key: self._inner(key, given[key], f"{path}.{key}", inside) for key in given}
+
+    def _inner(self, key: str, value: Any, path: str, inside: tuple[str, ...]) -> Any:
+        if key == "properties":
+            return {
+                name: self.checked(each, f"{path}.{name}", inside) for name, each in value.items()
+            }
+        if key in ("anyOf", "prefixItems"):
+            return [self.checked(each, f"{path}[{i}]", inside) for i, each in enumerate(value)]
+        if key == "items" or (key == "additionalProperties" and not isinstance(value, bool)):
+            return self.checked(value, path, inside)
+        return value
+
+    def _referred(self, reference: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
+        if reference in inside:
+            raise SpecError("llama_cpp cannot do schemas that contain themselves", path)
+        target = self._root
+        try:
+            if not reference.startswith("#/"):
+                raise KeyError(reference)
+            for name in reference.split("/")[1:]:
+                target = target[name.replace("~1", "/").replace("~0", "~")]
+        except (AttributeError, KeyError, TypeError):
+            raise SpecError(f"Expected a `$ref` into the schema, got {reference!r}", path) from None
+        return self.checked(target, path, (*inside, reference))
+
+
+def _check_type(given: dict[str, Any], path: str) -> None:
+    types = given.get("type", [])
+    if isinstance(types, list):
+        if types and given.keys() != {"type"}:
+            raise SpecError("llama_cpp cannot do several types beside other keywords", path)
+    else:
+        types = [types]
+    for name in types:
+        if name not in _TYPES:
+            raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", path)
+
+
+def _check_values(given: dict[str, Any], path: str) -> None:
+    for key in ("anyOf", "enum", "prefixItems", "type"):
+        if given.get(key) == []:
+            raise SpecError("Expected something to choose from", f"{path}.{key}")
+    values = [given["const"]] if "const" in given else given.get("enum", [])
+    for value in values:
+        _check_text(value, path)
+        if "type" in given and type(value) not in _TYPES[given["type"]]:
+            raise SpecError(f"Expected a value of type {given['type']}, got {value!r}", path)
+
+
+def _check_text(value: Any, path: str) -> None:
+    """The converter writes JSON into a terminal of GBNF without escaping backslashes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if re.search(r"[\\\U00010000-\U0010FFFF]", text):
+        raise SpecError(f"llama_cpp cannot do the text {text} in a schema", path)
+
+
+def _check_properties(given: dict[str, Any], path: str) -> None:
+    names, required = list(given.get("properties", ())), set(given.get("required", ()))
+    for name in names:
+        _check_text(name, path)
+    if unknown := required.difference(names):
+        raise SpecError(f"llama_cpp cannot require {sorted(unknown)}, not in `properties`", path)
+    if sorted(names, key=lambda name: name not in required) != names:
+        raise SpecError("llama_cpp writes required properties first; name them first", path)
+    if names and given.get("additionalProperties", False) is not False:
+        # They might have the names of the others.
+        raise SpecError("llama_cpp cannot do `additionalProperties` beside others", path)
+
+
+def _check_counts(given: dict[str, Any], path: str) -> None:
+    for least, most in (("minItems", "maxItems"), ("minLength", "maxLength")):
+        counts = [given[key] for key in (least, most) if key in given]
+        if not all(type(count) is int and count >= 0 for count in counts) or (
+            counts != sorted(counts)
+        ):
+            raise SpecError(f"Expected 0 <= {least} <= {most}", path)
+        if counts and least == "minItems" and "items" not in given:
+            raise SpecError("llama_cpp cannot count items without `items`", path)

@@ -1,0 +1,89 @@
+"""The processor that llama.cpp's sampler calls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, NativeSpec, SpecError
+from ..core import admitted
+from ..core.array_editor import ArrayRealizer
+from .back_end import BACK_END
+
+
+class LogitportProcessor:
+    """Realizes specs on completions of one ``Llama``, as part of a ``LogitsProcessorList``.
+
+    It serves as many of them as one likes, one after the other.
+
+    Args:
+        llm: the ``llama_cpp.Llama`` that generates.
+        specs: one or several.
+
+    Raises:
+        SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` that does not
+            tell its generations apart as that of llama-cpp-python 0.3 does.
+    """
+
+    def __init__(
+        self, llm: Any, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
+    ) -> None:
+        specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+        for i, spec in enumerate(specs):
+            if isinstance(spec, NativeSpec):
+                what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
+                raise SpecError(what, f"$.specs[{i}]")
+        self._vocab_size: int = llm.n_vocab()
+        payload = LivePayload(VERSION, specs)  # pyright: ignore
+        _, self._program = admitted(BACK_END, payload, self._vocab_size)
+        if not hasattr(llm, "_sampler"):
+            raise SpecError("Expected a Llama that has a _sampler for each generation")
+        self._llm = llm
+        self._generation: Any = object()  # none of the Llama's
+        self._realizer = ArrayRealizer(self._vocab_size)
+        self._history: npt.NDArray[np.intc] = np.empty(0, np.intc)
+        self._output_ids: list[int] = []
+
+    def __call__(
+        self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
+    ) -> npt.NDArray[np.single]:
+        """Edit the logits of the next token in place.
+
+        Args:
+            input_ids: ``[tokens]``, the prompt, the output, and drafts of what may follow.
+            scores: ``[vocabulary]`` float32; llama.cpp's are 12 bytes apart.
+
+        Returns:
+            ``scores``.
+
+        Raises:
+            ValueError: for logits or tokens that are not of this ``Llama``.
+        """
+        if scores.shape != (self._vocab_size,):
+            raise ValueError(f"Expected {self._vocab_size} logits, got {scores.shape}")
+        self._follow(input_ids)
+        self._realizer.apply(scores[None])
+        return scores
+
+    def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
+        """Take the tokens that come before the one that is to be chosen.
+
+        ``generate`` makes a sampler, and begins with the prompt. Where the ``Llama`` drafts, the
+        tokens of later calls go on behind the one that is to be chosen, which is the next one each
+        time: while drafts are accepted, all calls bring the same tokens.
+        """
+        generation, known = self._llm._sampler, len(self._history)
+        if generation is not self._generation:
+            self._generation, self._output_ids = generation, []
+            stop: int = self._llm.token_eos()
+            self._realizer.add(
+                0, self._program, input_ids.tolist(), self._output_ids, stop if stop >= 0 else None
+            )
+            self._history = input_ids.copy()
+            return
+        if not np.array_equal(input_ids[:known], self._history):
+            raise ValueError("Expected the tokens of the Llama that this processor is made for")
+        length = len(input_ids) if self._llm.draft_model is None else known + 1
+        self._output_ids += input_ids[known:length].tolist()
+        self._history = input_ids[:length].copy()

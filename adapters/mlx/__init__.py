@@ -1,0 +1,28 @@
+"""MLX through mlx-lm: specs for prompts of a ``generate`` or of a batch, in one process.
+
+::
+
+    processor = LogitportProcessor(model, tokenizer, specs)
+    mlx_lm.generate(model, tokenizer, prompt, logits_processors=[processor])
+
+``BatchGenerator.insert`` takes such a list for each prompt; ``batch_generate`` takes one for all.
+The logits stay where they are, for MLX to edit; the tokens are read at each step, and so each
+step waits for the one before it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .back_end import BACK_END
+
+if TYPE_CHECKING:
+    from .processor import LogitportProcessor
+
+__all__ = ["BACK_END", "LogitportProcessor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LogitportProcessor":
+        from .processor import LogitportProcessor
+
+        return LogitportProcessor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

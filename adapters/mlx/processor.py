@@ -1,0 +1,89 @@
+"""The processor that mlx-lm calls."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, SpecError
+from ..core import Program, admitted
+from .back_end import BACK_END
+from .editor import MlxRealizer
+from .sequences import Sequences
+
+
+class LogitportProcessor:
+    """Realizes specs on what one model generates, as one of mlx-lm's ``logits_processors``.
+
+    It may serve several generations, one after the other or in a batch: it tells them apart by
+    their tokens. A prompt that is an earlier history and one more token goes on with that one's
+    generation; prompts of a batch of which one is another and one more token need a processor
+    each.
+
+    mlx-lm shows it the whole prompt, or if a part of it is in a cache, the rest; with a draft
+    model (``speculative_generate_step``, mlx-lm 0.32) the last token alone.
+
+    Args:
+        model: as ``mlx_lm.load`` returns it.
+        tokenizer: as ``mlx_lm.load`` returns it, or a Hugging Face tokenizer.
+        specs: one or several.
+        prompt_ids: the prompt of all generations, for kinds that look at it where mlx-lm does not
+            show it; by default what it shows.
+
+    Raises:
+        SpecError: for a spec that cannot be realized, with its path; for a model that does not
+            say how many tokens it has.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
+        specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+        self._vocab_size = _vocab_size(model)
+        payload = LivePayload(VERSION, specs)  # pyright: ignore
+        _, program = admitted(BACK_END, payload, self._vocab_size)
+        self._needs_prompt = prompt_ids is None and _reads_prompt(program)
+        make_realizer = partial(MlxRealizer, self._vocab_size)
+        self._sequences = Sequences(make_realizer, program, tokenizer.eos_token_id, prompt_ids)
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        """The edited logits, a new array.
+
+        Args:
+            tokens: ``mlx.core.array``, ``[tokens]``: what is known of the prompt, and the output.
+            logits: ``mlx.core.array``, ``[1, vocabulary]`` float32, float16 or bfloat16.
+
+        Raises:
+            SpecError: if a generation begins that has another prompt than ``prompt_ids``, or with
+                one token, which may be the last of any prompt, and a spec has to know it.
+        """
+        if logits.shape[-1] < self._vocab_size:
+            return logits  # of a draft model, with a vocabulary of its own
+        history = np.array(tokens).astype(np.int64)
+        if self._needs_prompt and len(history) == 1:
+            raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
+        edited = mx.array(logits)
+        self._sequences.at(history).apply(edited)
+        return edited
+
+
+def _vocab_size(model: Any) -> int:
+    args = getattr(model, "args", None)
+    size = getattr(args, "vocab_size", None)
+    if size is None:
+        size = (getattr(args, "text_config", None) or {}).get("vocab_size")
+    if size is None:
+        raise SpecError("Expected a model whose args have a vocab_size")
+    return size
+
+
+def _reads_prompt(program: Program) -> bool:
+    return bool(program.ngrams or program.prompt_biases or program.per_request) or any(
+        automaton.reads_prompt for automaton in program.automata
+    )

@@ -1,0 +1,92 @@
+"""Generations that an engine shows one at a time, and tells apart by nothing but their tokens."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from ...spec import SpecError
+from ..core import Program
+from ..core.array_editor import ArrayRealizer
+from ..core.automaton import Ints
+
+MAX_HISTORIES = 1 << 14
+"""How many of the newest histories are known, of all generations that run at the same time."""
+
+MAX_RUNNING = 32
+"""How many generations are kept ready; others are begun again with their tokens."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A generation, up to one of its tokens."""
+
+    realizer: ArrayRealizer
+    output_ids: list[int]
+
+
+class Sequences:
+    """Realizes one program on all generations that a processor is called for.
+
+    Such an engine calls a processor with one row of logits and the tokens before it. If they are
+    those of an earlier call and one more, the call goes on with that generation; otherwise they
+    are the prompt of a new one. So generations may follow each other, take turns, have the same
+    prompt, and take drafts back. A new prompt that is an earlier history and one more token goes
+    on with it, too.
+
+    Args:
+        make_realizer: makes an empty one.
+        program: what is realized.
+        stop_token_id: a token that makes the engine end a generation, for when its specs fail.
+        prompt_ids: the prompt, where engines may show only the end of it.
+    """
+
+    def __init__(
+        self,
+        make_realizer: Callable[[], ArrayRealizer],
+        program: Program,
+        stop_token_id: int | None,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
+        self._make_realizer = make_realizer
+        self._program = program
+        self._stop = stop_token_id
+        self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
+        self._prompt_lengths: LRUCache[int, int] = LRUCache(MAX_HISTORIES)
+        self._running: LRUCache[int, _Running] = LRUCache(MAX_RUNNING)
+
+    def at(self, token_ids: Ints) -> ArrayRealizer:
+        """The realizer whose row 0 is the generation that these tokens have led to.
+
+        Args:
+            token_ids: ``[tokens]`` int64, the prompt, or the end of it, and the output so far.
+
+        Raises:
+            SpecError: if a prompt was given, and a generation begins with the end of another.
+        """
+        before, now = hash(token_ids[:-1].tobytes()), hash(token_ids.tobytes())
+        shown = self._prompt_lengths.get(before)
+        if shown is None:
+            shown = len(token_ids)
+            self._check_prompt(token_ids.tolist())
+        self._prompt_lengths[now] = shown
+        running = self._running.pop(before, None)
+        if running is None:
+            running = self._begin(token_ids, shown)
+        else:
+            running.output_ids.append(int(token_ids[-1]))
+        self._running[now] = running
+        return running.realizer
+
+    def _check_prompt(self, shown: list[int]) -> None:
+        if self._prompt_ids is not None and self._prompt_ids[-len(shown) :] != shown:
+            raise SpecError("Expected the prompt that this processor has been made for")
+
+    def _begin(self, token_ids: Ints, shown: int) -> _Running:
+        output_ids: list[int] = token_ids[shown:].tolist()
+        prompt_ids = self._prompt_ids
+        if prompt_ids is None:
+            prompt_ids = token_ids[:shown].tolist()
+        realizer = self._make_realizer()
+        realizer.add(0, self._program, prompt_ids, output_ids, self._stop)
+        return _Running(realizer, output_ids)
