@@ -46,7 +46,7 @@ LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo test test-sglang bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -60,6 +60,14 @@ demo-disaggregated: $(READY) ## compare a prefill and a decode server with one t
 demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
+
+demo-portable: $(READY) $(SGLANG)/ready ## run one script on every engine and compare what they say
+	rm -rf build/portable
+	for engine in vllm vllm-v2 transformers llama.cpp; do \
+		$(BIN)/python -m examples.portable run $$engine || exit; \
+	done
+	$(SGLANG)/bin/python -m examples.portable run sglang
+	$(BIN)/python -m examples.portable compare
 
 test: $(READY) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples.smollm2

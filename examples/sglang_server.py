@@ -1,25 +1,42 @@
-"""SGLang's OpenAI server."""
+"""SGLang's engine and its OpenAI server, small, and quick to start."""
 
 import shutil
+from typing import Any
 
 from .server import Server
 
-ON_CPU = (
-    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
-)
+OPTIONS: dict[str, Any] = {
+    "enable_custom_logit_processor": True,
+    "dtype": "float32",
+    "context_length": 1024,
+    "max_total_tokens": 4096,
+    "max_running_requests": 8,
+}
+"""Arguments of ``Engine``, which calls our processor then, and no other."""
+
+if shutil.which("nvidia-smi") is None:
+    OPTIONS |= {
+        "device": "cpu",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "cuda_graph_backend_decode": "disabled",
+        "cuda_graph_backend_prefill": "disabled",
+    }
 
 
 class SglangServer(Server):
-    """Small, and quick to start; it calls our processor, and no other."""
+    """The same on the command line."""
 
     engine = "SGLang"
     arguments = (
         "sglang.launch_server",
-        "--enable-custom-logit-processor",
-        *("--context-length", "1024", "--max-total-tokens", "4096", "--max-running-requests", "8"),
-        *("--dtype", "float32", "--skip-server-warmup"),
-        *(() if shutil.which("nvidia-smi") else ON_CPU),
+        "--skip-server-warmup",
+        *(
+            argument
+            for name, value in OPTIONS.items()
+            for argument in (f"--{name.replace('_', '-')}", str(value))
+            if argument != "True"
+        ),
     )
     model_argument = "--model-path"
     environment = {"HF_HUB_OFFLINE": "1"}  # noqa: RUF012

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine import interpreter
+from examples import v2_on_cpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,8 +38,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     runner = config.getoption("--runner")
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if runner == "v2" else "0"
-    if runner == "v2" and interpreter.is_needed():
-        interpreter.install()
+    if runner == "v2" and v2_on_cpu.is_needed():
+        v2_on_cpu.install()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

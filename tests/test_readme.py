@@ -2,7 +2,8 @@
 
 ``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
 ``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
-it talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself.
+it talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself,
+``<!-- needs: gguf -->`` that it loads the model's GGUF file.
 """
 
 import os
@@ -17,11 +18,13 @@ import pytest
 from logitport.spec import decode
 from markdown_it import MarkdownIt
 
+from examples.smollm2 import gguf
 from examples.vllm_server import VllmServer
 
 ROOT = Path(__file__).parents[1]
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+GGUF = "SmolLM2-135M-Instruct.gguf"
 SERVER_URL = "http://127.0.0.1:8000/v1"
 # Besides what conftest.py sets: the engine in the block's own process, no proxy to the loopback.
 ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "NO_PROXY": "127.0.0.1"}
@@ -61,7 +64,7 @@ def programs(markdown: str) -> list[Program]:
             found.append(Program(line))
         found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
         for comment in comments:
-            if comment in ("needs: server", "needs: engine"):
+            if comment in ("needs: server", "needs: engine", "needs: gguf"):
                 found[-1].needs.add(comment.removeprefix("needs: "))
             elif comment != "continues":
                 raise ValueError(f"line {line}: unknown comment {comment!r}")
@@ -124,6 +127,9 @@ def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path
         source = source.replace(MODEL, str(request.getfixturevalue("model")))
     if "server" in program.needs:
         source = source.replace(SERVER_URL, request.getfixturevalue("server_url"))
+    if "gguf" in program.needs:
+        assert GGUF in source
+        source = source.replace(GGUF, str(gguf()))
     failure = run(Program(program.line, source), tmp_path)
     assert not failure, failure
 

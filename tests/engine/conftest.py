@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from examples import v2_on_cpu
 from tests.compatibility import NO_PROCESSORS
 
-from . import interpreter
 from .in_process import v2_takes_processors
 from .small_vocabulary import with_small_vocabulary
 
@@ -18,7 +18,7 @@ def model(model: Path, runner: str) -> Iterator[Path]:
     """The folder of the checkpoint; with a small vocabulary where kernels are interpreted."""
     if runner == "v2" and not v2_takes_processors():
         pytest.skip(NO_PROCESSORS)
-    if not interpreter.is_installed():
+    if not v2_on_cpu.is_installed():
         yield model
         return
     with tempfile.TemporaryDirectory(prefix="logitport-") as folder:

@@ -9,9 +9,8 @@ import pytest
 from logitport.spec import ForcedTokenSequenceSpec, encode, limits
 from openai import BadRequestError, OpenAI
 
+from examples import v2_on_cpu
 from examples.vllm_server import VllmServer
-
-from . import interpreter
 
 pytestmark = pytest.mark.engine
 
@@ -23,8 +22,8 @@ PROMPT = "Name three rivers of Europe."
 def client(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     arguments = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
     environment = {}
-    if interpreter.is_installed():
-        environment = interpreter.environment_of_children(tmp_path_factory.mktemp("site"))
+    if v2_on_cpu.is_installed():
+        environment = v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
     with VllmServer(model, *arguments, env=environment) as server:
         yield OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 

@@ -7,28 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-OPTIONS: dict[str, Any] = {
-    "enable_custom_logit_processor": True,
-    "dtype": "float32",
-    "context_length": 1024,
-    "max_total_tokens": 4096,
-    "max_running_requests": 8,
-    "random_seed": 0,
-    "log_level": "error",
-}
-ON_CPU: dict[str, Any] = {
-    "device": "cpu",
-    "attention_backend": "torch_native",
-    "sampling_backend": "pytorch",
-    "disable_cuda_graph": True,
-}
-
-
-def options() -> dict[str, Any]:
-    """Of an engine on this machine."""
-    import torch
-
-    return OPTIONS if torch.cuda.is_available() else {**OPTIONS, **ON_CPU}
+from examples.sglang_server import OPTIONS
 
 
 @contextmanager
@@ -39,7 +18,7 @@ def engine(
     from sglang.srt.entrypoints.engine import Engine
 
     with patch.dict(os.environ, environment or {}):
-        running = Engine(model_path=str(model), **{**options(), **others})
+        running = Engine(model_path=str(model), random_seed=0, **OPTIONS | others)
         try:
             yield running
         finally:

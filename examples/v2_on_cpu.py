@@ -39,7 +39,8 @@ def install() -> None:
     # A CPU build of vLLM looks here for Triton's CPU back end, which is not part of any release,
     # and does without Triton when it is not there (vllm/triton_utils/importing.py).
     driver = SimpleNamespace(is_active=lambda: True)
-    triton.backends.backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
+    backends: Any = triton.backends.backends
+    backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
     _tell_cpu_build()
     _accept_masks()
     _be_quick()
@@ -73,9 +74,10 @@ def _accept_masks() -> None:
     A mask that a kernel computes from integers stays an array of integers in the interpreter of
     Triton 3.9, which then refuses it; a compiled kernel takes what is not 0 for true.
     """
-    from triton.runtime.interpreter import InterpreterBuilder
+    from triton.runtime import interpreter
 
-    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+    builder: Any = interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
 
     def masked_load(self: Any, pointers: Any, mask: Any, *others: Any) -> Any:
         mask.data = mask.data.astype(bool)
@@ -85,8 +87,8 @@ def _accept_masks() -> None:
         mask.data = mask.data.astype(bool)
         return store(self, pointers, value, mask, *others)
 
-    InterpreterBuilder.create_masked_load = masked_load
-    InterpreterBuilder.create_masked_store = masked_store
+    builder.create_masked_load = masked_load
+    builder.create_masked_store = masked_store
 
 
 def _be_quick() -> None:

@@ -1,0 +1,1 @@
+"""One script, unchanged on every engine: ``make demo-portable``."""

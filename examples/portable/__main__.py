@@ -1,0 +1,106 @@
+"""One script, unchanged on every engine.
+
+``python -m examples.portable run vllm`` asks an engine, in an environment that has it, and
+``python -m examples.portable compare`` shows what all have said that have been asked.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from logitport.adapters.conformance.obeys import obeys
+from rich.console import Console
+from rich.table import Table
+
+from ..smollm2 import prepare
+from .engines import ENGINES, choose_runner
+from .requests import Request, requests, whole
+
+RESULTS = Path(__file__).resolve().parents[2] / "build" / "portable"
+
+app = typer.Typer(add_completion=False, help=__doc__)
+console = Console(markup=False, highlight=False, width=120)
+
+
+class Said(msgspec.Struct):
+    """What an engine has said to the requests, by their names: with their specs, and without."""
+
+    with_specs: dict[str, list[int]]
+    free: dict[str, list[int]]
+
+    def obeys(self, request: Request) -> bool:
+        """Whether an output is what the specs let through, and would not have come of itself."""
+        output = self.with_specs[request.name]
+        return output != self.free[request.name] and all(
+            obeys(spec, request.prompt_ids, output) for spec in request.specs
+        )
+
+
+@app.command()
+def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None:
+    """Ask one engine everything at once, with specs and without."""
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"Expected one of {', '.join(ENGINES)}, got {engine!r}")
+    choose_runner(engine)
+    asked, tokenizer = _requests()
+    free = [replace(request, specs=()) for request in asked]
+    outputs = [whole(each, tokenizer.eos_token_id) for each in ENGINES[engine]([*asked, *free])]
+    names = [request.name for request in asked]
+    n = len(names)
+    said = Said(
+        with_specs=dict(zip(names, outputs[:n], strict=True)),
+        free=dict(zip(names, outputs[n:], strict=True)),
+    )
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    _file(engine).write_bytes(msgspec.json.encode(said))
+    console.print(f"{engine}: {sum(map(said.obeys, asked))} of {n} obeyed")
+
+
+@app.command()
+def compare() -> None:
+    """Show what has been said; status 1 if specs are not obeyed, or engines differ by them."""
+    said = {
+        engine: msgspec.json.decode(_file(engine).read_bytes(), type=Said)
+        for engine in ENGINES
+        if _file(engine).is_file()
+    }
+    if not said:
+        raise typer.BadParameter(f"Expected an engine that has been asked, in {RESULTS}")
+    asked, tokenizer = _requests()
+    first = next(iter(said))
+    table = Table(*("", *said, f"{first} says"), box=None)
+    right = True
+    for request in asked:
+        obeyed = [each.obeys(request) for each in said.values()]
+        right &= all(obeyed)
+        text = tokenizer.decode(said[first].with_specs[request.name])
+        marks = ("obeys" if each else "DOES NOT" for each in obeyed)
+        table.add_row(request.name, *marks, repr(text)[:40])
+    console.print(table)
+    for a, b in combinations(said, 2):
+        if said[a].free == said[b].free:
+            one, other = said[a].with_specs, said[b].with_specs
+            differ = [name for name in one if one[name] != other[name]]
+            right &= not differ
+            how = f"but not with them: {', '.join(differ)}" if differ else "and with them"
+            console.print(f"{a} and {b} say the same without specs, {how}")
+    if not right:
+        raise typer.Exit(1)
+
+
+def _file(engine: str) -> Path:
+    return RESULTS / f"{engine}.json"
+
+
+def _requests() -> tuple[list[Request], Any]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(prepare())
+    return requests(tokenizer, tokenizer.eos_token_id), tokenizer
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,135 @@
+"""The engines: how each runs requests, greedily, in float32 if it has a choice."""
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+from .. import v2_on_cpu
+from ..smollm2 import gguf, prepare
+from .requests import MAX_TOKENS, Request
+
+Outputs = list[list[int]]
+
+
+def vllm(requests: Sequence[Request]) -> Outputs:
+    """vLLM, under the model runner that has been chosen."""
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
+    from logitport.adapters.vllm import attach
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        str(prepare()),
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=512,
+        kv_cache_memory_bytes=256 << 20,
+        logits_processors=["logitport.adapters.vllm:LogitportProcessor"],
+    )
+    prompts = [{"prompt_token_ids": request.prompt_ids} for request in requests]
+    params = [
+        attach(SamplingParams(temperature=0, max_tokens=MAX_TOKENS), request.specs)
+        for request in requests
+    ]
+    outputs = llm.generate(prompts, params, use_tqdm=False)  # pyright: ignore
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def sglang(requests: Sequence[Request]) -> Outputs:
+    """SGLang."""
+    from logitport.adapters.sglang import attach
+    from sglang.srt.entrypoints.engine import Engine
+
+    from ..sglang_server import OPTIONS
+
+    engine = Engine(model_path=str(prepare()), **OPTIONS)
+    try:
+        asked = [
+            attach(
+                {"sampling_params": {"temperature": 0, "max_new_tokens": MAX_TOKENS}}, request.specs
+            )
+            for request in requests
+        ]
+        results: Any = engine.generate(
+            input_ids=[request.prompt_ids for request in requests],
+            sampling_params=[each["sampling_params"] for each in asked],
+            custom_logit_processor=[each["custom_logit_processor"] for each in asked],
+        )
+        return [result["output_ids"] for result in results]
+    finally:
+        engine.shutdown()
+
+
+def transformers(requests: Sequence[Request]) -> Outputs:
+    """Hugging Face's ``generate``."""
+    import torch
+    from logitport.adapters.transformers import LogitportProcessor
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(prepare(), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(prepare(), padding_side="left")
+    prompts = [{"input_ids": request.prompt_ids} for request in requests]
+    inputs = tokenizer.pad(prompts, return_tensors="pt")
+    processor = LogitportProcessor(model, [request.specs for request in requests], **inputs)
+    output = model.generate(
+        **inputs, logits_processor=[processor], do_sample=False, max_new_tokens=MAX_TOKENS
+    )
+    return output[:, inputs["input_ids"].shape[1] :].tolist()
+
+
+def llama_cpp(requests: Sequence[Request]) -> Outputs:
+    """llama.cpp, with the model's weights in 4 bits, as they come."""
+    from llama_cpp import Llama
+    from logitport.adapters.llama_cpp import arguments
+
+    llm = Llama(str(gguf()), n_ctx=512, verbose=False)
+    return [
+        list(
+            islice(
+                llm.generate(request.prompt_ids, temp=0, **arguments(llm, request.specs)),
+                MAX_TOKENS,
+            )
+        )
+        for request in requests
+    ]
+
+
+def mlx(requests: Sequence[Request]) -> Outputs:
+    """MLX."""
+    import mlx.core as mx
+    from logitport.adapters.mlx import LogitportProcessor
+    from mlx_lm import load, stream_generate
+
+    model, tokenizer = load(str(prepare()))[:2]
+    model.set_dtype(mx.float32)
+    outputs: Outputs = []
+    for request in requests:
+        processors = []
+        if request.specs:
+            processors.append(LogitportProcessor(model, tokenizer, request.specs))
+        stream = stream_generate(
+            model,
+            tokenizer,
+            request.prompt_ids,
+            max_tokens=MAX_TOKENS,
+            logits_processors=processors,
+        )
+        outputs.append([response.token for response in stream])
+    return outputs
+
+
+def choose_runner(engine: str) -> None:
+    """Choose vLLM's model runner, before anything imports Triton."""
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if engine == "vllm-v2" else "0"
+    if engine == "vllm-v2" and v2_on_cpu.is_needed():
+        v2_on_cpu.install()
+
+
+ENGINES: dict[str, Callable[[Sequence[Request]], Outputs]] = {
+    "vllm": vllm,
+    "vllm-v2": vllm,
+    "sglang": sglang,
+    "transformers": transformers,
+    "llama.cpp": llama_cpp,
+    "mlx": mlx,
+}

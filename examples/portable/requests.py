@@ -1,0 +1,86 @@
+"""What every engine is asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    ThinkingBudgetSpec,
+    Tokenizer,
+    TriggerSpec,
+)
+
+MAX_TOKENS = 20
+FRANCE = "The capital of France is"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, and what acts on its output."""
+
+    name: str
+    prompt_ids: list[int]
+    specs: tuple[LogitsProcessorSpec, ...]
+
+
+def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
+    """A dozen specs and one mixture, each on its prompt."""
+
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    def request(name: str, *specs: LogitsProcessorSpec, prompt: str = FRANCE) -> Request:
+        return Request(name, list(ids(prompt)), specs)
+
+    digits = tuple(token for digit in "0123456789" for token in ids(digit))
+    return [
+        request(
+            "forced sequence",
+            ForcedTokenSequenceSpec.from_text("Hello world!", tokenizer),
+        ),
+        request("allowed tokens", AllowedTokensSpec(digits), prompt="My telephone number is"),
+        request("banned tokens", BannedTokensSpec(ids(" Paris"))),
+        request(
+            "banned sequences",
+            BannedSequencesSpec.from_words(["New York"], tokenizer),
+            prompt="The largest city of the United States is",
+        ),
+        request("logit bias", LogitBiasSpec(dict.fromkeys(ids(" Rome"), 1000.0))),
+        request("min tokens", MinTokensSpec(10, (eos_token_id, *ids(".")))),
+        request("forced end", ForcedEndSpec(6, ids(" The end."), eos_token_id)),
+        request(
+            "thinking budget",
+            ThinkingBudgetSpec.from_text(
+                12, tokenizer, start="<think>", end="</think>", message="Enough."
+            ),
+            prompt="<think>Well, 2 + 2 is",
+        ),
+        request("choice", ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer)),
+        request("trigger", TriggerSpec(ids(" Paris"), ids(", or so they say,"))),
+        request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
+        request(
+            "prompt bias", PromptBiasSpec(1000.0), prompt="Repeat after me: the cat sat on the mat"
+        ),
+        request(
+            "a mixture",
+            BannedTokensSpec(ids(" Paris")),
+            MinTokensSpec(4, (eos_token_id,)),
+            ForcedEndSpec(12, ids(" Goodbye."), eos_token_id),
+        ),
+    ]
+
+
+def whole(output_ids: Sequence[int], eos_token_id: int) -> list[int]:
+    """An output up to its EOS; some engines go on behind it, or leave it out."""
+    output = list(output_ids)
+    return output[: output.index(eos_token_id) + 1] if eos_token_id in output else output
