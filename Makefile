@@ -7,6 +7,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# The same, and what the tests need besides one engine.
+WHOLE := $(VENV)/whole
 
 # The versions of vLLM that `make compat` tries, each in an environment of its own: all that
 # pyproject.toml allows.
@@ -61,7 +63,7 @@ demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated an
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
 
-demo-portable: $(READY) $(SGLANG)/ready ## run one script on every engine and compare what they say
+demo-portable: $(WHOLE) $(SGLANG)/ready ## run one script on every engine and compare what they say
 	rm -rf build/portable
 	for engine in vllm vllm-v2 transformers llama.cpp; do \
 		$(BIN)/python -m examples.portable run $$engine || exit; \
@@ -69,7 +71,7 @@ demo-portable: $(READY) $(SGLANG)/ready ## run one script on every engine and co
 	$(SGLANG)/bin/python -m examples.portable run sglang
 	$(BIN)/python -m examples.portable compare
 
-test: $(READY) ## run all tests, those on real engines under both of vLLM's model runners
+test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m pytest $(ARGS)
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
@@ -79,14 +81,14 @@ test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of it
 	$(SGLANG)/bin/python -m examples.smollm2
 	$(SGLANG)/bin/python -m pytest tests/on_sglang $(ARGS)
 
-bench: $(READY) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
+bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
 
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
 	@$(PYTHON) tests/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
 
-lint: $(READY) ## check format, style and types
+lint: $(WHOLE) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
@@ -116,6 +118,10 @@ endef
 
 $(READY): pyproject.toml
 	$(call environment)
+	touch $@
+
+$(WHOLE): $(READY)
+	rm -f $@
 	CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp,mlx]'
 	$(PIP) install --no-deps $(PEERS)
 	mkdir -p $(TYPES)

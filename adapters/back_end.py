@@ -17,7 +17,7 @@ from ..spec import (
     Stage,
     encode,
 )
-from ..spec.base import kind_of
+from ..spec.base import kind_of, several
 
 GROUP = "logitport.adapters"
 """Entry-point group of installed back ends: a name, and a ``BackEnd``."""
@@ -86,7 +86,7 @@ def payload_for(
         SpecError: if the back end cannot do the specs, or ``encode`` refuses them; whatever the
             stage.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     if not specs:
         return None
     back_end.check(specs)
@@ -140,7 +140,7 @@ def extra_body(
         SpecError: if there is no such engine, it has no server, it cannot do one of the specs, two
             of them conflict, or a limit is exceeded.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     back_end = _back_end(engine)
     if back_end.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")

@@ -102,6 +102,13 @@ def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:
     return str(spec_type.__struct_config__.tag)
 
 
+def several(
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+) -> tuple[LogitsProcessorSpec, ...]:
+    """One spec, or several, as callers may give them."""
+    return (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+
+
 def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
     """Check that all sequences together stay within the limit on token ids.
 

@@ -21,6 +21,7 @@ from ...spec import (
     SpecError,
     ThinkingBudgetSpec,
 )
+from ...spec.base import several
 from .back_end import BACK_END
 from .json_schema import gbnf
 from .processor import LogitportProcessor
@@ -50,7 +51,7 @@ def arguments(
     Raises:
         SpecError: for a spec that llama.cpp cannot obey exactly, with its path.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     if not specs:
         return {}
     payload = LivePayload(VERSION, specs)  # pyright: ignore

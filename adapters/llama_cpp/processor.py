@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec import VERSION, LivePayload, LogitsProcessorSpec, NativeSpec, SpecError
+from ...spec.base import several
 from ..core import admitted
 from ..core.array_editor import ArrayRealizer
 from .back_end import BACK_END
@@ -29,7 +30,7 @@ class LogitportProcessor:
     def __init__(
         self, llm: Any, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
     ) -> None:
-        specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+        specs = several(specs)
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"

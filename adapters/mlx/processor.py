@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from ...spec import VERSION, LivePayload, LogitsProcessorSpec, SpecError
+from ...spec.base import several
 from ..core import Program, admitted
 from .back_end import BACK_END
 from .editor import MlxRealizer
@@ -44,7 +45,7 @@ class LogitportProcessor:
         specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
-        specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+        specs = several(specs)
         self._vocab_size = _vocab_size(model)
         payload = LivePayload(VERSION, specs)  # pyright: ignore
         _, program = admitted(BACK_END, payload, self._vocab_size)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
+from ..ebnf import one_of
 
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 """The fields of SGLang's ``SamplingParams`` that ask for a grammar."""
@@ -63,9 +64,7 @@ def _sampling(spec: SamplingSpec, path: str) -> dict[str, Any]:
 
 def _grammar(spec: GrammarSpec) -> tuple[str, str]:
     if spec.choices is not None:
-        # A JSON string is a string of this notation, too.
-        strings = (json.dumps(choice, ensure_ascii=False) for choice in spec.choices)
-        return "ebnf", f"root ::= {' | '.join(strings)}"
+        return "ebnf", one_of(spec.choices)
     if spec.json_schema is not None:
         return "json_schema", msgspec.json.encode(spec.json_schema).decode()
     if spec.regex is not None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
+from ...spec.base import several
 from ...spec.conflicts import BREAKS_GRAMMAR
 from ..back_end import payload_for
 from ..counters import count
@@ -43,7 +44,7 @@ def attach(
         SpecError: as ``encode`` does, whatever the stage; where the specs act, also if one
             conflicts with what the request says already. Nothing has been changed then.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     sampling_params = dict(request.get("sampling_params") or {})
     custom_params = dict(sampling_params.pop("custom_params", None) or {})
     custom_params.pop(KEY, None)

@@ -1,7 +1,6 @@
 """Native kinds: what TensorRT-LLM does by itself, asked for in its ``SamplingParams``."""
 
 import dataclasses
-import json
 import reprlib
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from ...spec import (
     ThinkingBudgetSpec,
 )
 from ...spec.conflicts import BREAKS_GRAMMAR
+from ..ebnf import one_of
 
 WHOLE_PROMPT = (1 << 31) - 1
 """A ``prompt_ignore_length`` that no prompt exceeds; the engine takes the shorter of both."""
@@ -81,9 +81,7 @@ def _guided_decoding(spec: GrammarSpec) -> Any:
     from tensorrt_llm.sampling_params import GuidedDecodingParams  # pyright: ignore
 
     if spec.choices is not None:
-        # A JSON string is a string of this notation, too.
-        strings = (json.dumps(choice, ensure_ascii=False) for choice in spec.choices)
-        return GuidedDecodingParams(grammar=f"root ::= {' | '.join(strings)}")
+        return GuidedDecodingParams(grammar=one_of(spec.choices))
     if spec.json_schema is not None:
         return GuidedDecodingParams(json=msgspec.json.encode(spec.json_schema).decode())
     if spec.regex is not None:

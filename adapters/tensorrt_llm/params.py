@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
+from ...spec.base import several
 from ..back_end import payload_for
 from ..core import admitted, compile_specs
 from ..counters import count
@@ -66,7 +67,7 @@ def attach(
             has been changed then.
         Exception: the engine's own, for sampling parameters that it refuses together.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     acts = stage.takes_specs(generation_only)
     processor = processor_for(
         specs,
@@ -97,7 +98,7 @@ def processor_for(
     stop_token_id: int | None,
 ) -> LogitportProcessor | None:
     """What carries the specs of a request, or ``None`` if nothing is to act; see ``attach``."""
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     payload = payload_for(BACK_END, specs, stage, generation_only)
     if payload is None:
         return None

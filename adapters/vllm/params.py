@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from ...spec import LogitsProcessorSpec, Stage
+from ...spec.base import several
 from ..back_end import payload_for
 from ..counters import count
 from .back_end import BACK_END, KEY
@@ -56,7 +57,7 @@ def attach(
             changed then.
         Exception: vLLM's own, for sampling parameters that it refuses together.
     """
-    specs = (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    specs = several(specs)
     # A new dict: callers share one among requests.
     extra_args = dict(sampling_params.extra_args or {})
     extra_args.pop(KEY, None)

@@ -1,0 +1,134 @@
+"""Specs in SGLang's requests. Whoever sends them needs no SGLang."""
+
+import json
+import pickletools
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from logitport.adapters import extra_body
+from logitport.adapters.sglang import KEY, PROCESSOR, attach
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    Stage,
+    decode,
+    encode,
+)
+
+BANNED = BannedTokensSpec((1, 2))
+FORCED = ForcedTokenSequenceSpec((1, 2), 3)
+
+
+def request(**sampling_params: Any) -> dict[str, Any]:
+    return {"text": "a prompt", "sampling_params": sampling_params}
+
+
+def test_the_processor_is_a_name_and_no_code():
+    (name,) = json.loads(PROCESSOR).values()
+    opcodes = [(code.name, arg) for code, arg, _ in pickletools.genops(bytes.fromhex(name))]
+    assert opcodes == [("GLOBAL", "logitport.adapters.sglang.processor processor"), ("STOP", None)]
+
+
+def test_no_engine_is_imported():
+    code = (
+        "import logitport.adapters.sglang, sys; assert not {'sglang', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class TestAttach:
+    def test_where_it_goes(self):
+        asked = request(temperature=0, custom_params={"mine": 1})
+        before = asked["sampling_params"]
+        assert attach(asked, BANNED) is asked
+        custom_params = asked["sampling_params"]["custom_params"]
+        assert decode(custom_params[KEY]).specs == (BANNED,)
+        assert custom_params["mine"] == 1
+        assert asked["custom_logit_processor"] == PROCESSOR
+        assert before == {"temperature": 0, "custom_params": {"mine": 1}}
+
+    def test_twice_is_once_and_none_takes_off(self):
+        once = attach(request(), BANNED)
+        assert attach(attach(request(), FORCED), BANNED) == once
+        assert attach(once, ()) == request() | {"custom_logit_processor": None}
+
+    @pytest.mark.parametrize(
+        ("stage", "generation_only", "acts"),
+        [
+            (Stage.AGGREGATED, True, True),
+            (Stage.DECODE, True, True),
+            (Stage.PREFILL, True, False),
+            (Stage.PREFILL, False, True),
+        ],
+    )
+    def test_stages(self, stage: Stage, generation_only: bool, acts: bool):
+        specs = (BANNED, SamplingSpec(temperature=0.5))
+        asked = attach(request(), specs, stage=stage, generation_only=generation_only)
+        assert (asked["custom_logit_processor"] == PROCESSOR) is acts
+        assert asked["sampling_params"].get("temperature") == (0.5 if acts else None)
+
+    @pytest.mark.parametrize(
+        ("spec", "fields"),
+        [
+            (SamplingSpec(temperature=0, top_k=0), {"temperature": 0, "top_k": -1}),
+            (SamplingSpec(top_k=5, min_p=0.1), {"top_k": 5, "min_p": 0.1}),
+            (SamplingSpec(top_p=0.5, repetition_penalty=1), {"top_p": 0.5}),
+            (GrammarSpec(regex="a+"), {"regex": "a+"}),
+            (GrammarSpec(ebnf='root ::= "a"'), {"ebnf": 'root ::= "a"'}),
+            (GrammarSpec(choices=('"a"', "ß\n")), {"ebnf": r'root ::= "\"a\"" | "ß\n"'}),
+            (
+                GrammarSpec(json_schema={"required": ["b", "a"]}),
+                {"json_schema": '{"required":["b","a"]}'},
+            ),
+        ],
+    )
+    def test_native_kinds(self, spec: Any, fields: dict[str, Any]):
+        asked = attach(request(), spec)
+        assert asked["sampling_params"] == fields
+        assert asked["custom_logit_processor"] is None
+
+    @pytest.mark.parametrize(
+        ("asked", "specs", "message"),
+        [
+            (request(temperature=1), SamplingSpec(temperature=0), "which sets temperature"),
+            (request(ebnf="x"), GrammarSpec(regex="a"), "which sets ebnf"),
+            (request(regex="b"), GrammarSpec(regex="a"), "which sets regex"),
+            (request(structural_tag="x"), FORCED, "Conflicts with the request's structural_tag"),
+            (request(), SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),
+            (request(), PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
+            (request() | {"custom_logit_processor": "other"}, BANNED, "SGLang takes one"),
+            (request(), (FORCED, GrammarSpec(regex="a")), "grammar"),
+        ],
+    )
+    def test_refusal_changes_nothing(self, asked: dict[str, Any], specs: Any, message: str):
+        before = json.dumps(asked)
+        with pytest.raises(SpecError, match=message):
+            attach(asked, specs)
+        assert json.dumps(asked) == before
+
+    def test_what_is_so_already_is_no_conflict(self):
+        spec = (GrammarSpec(regex="a+"), SamplingSpec(temperature=0))
+        asked = attach(request(), spec)
+        assert attach(asked, spec) == asked
+
+
+def test_body():
+    """Of an OpenAI client: chats know ``response_format`` alone for a schema."""
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    specs = (BANNED, GrammarSpec(json_schema=schema), SamplingSpec(top_k=0))
+    assert extra_body("sglang", specs) == {
+        "top_k": -1,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "logitport", "schema": schema},
+        },
+        "custom_logit_processor": PROCESSOR,
+        "custom_params": {KEY: encode(BANNED)},
+    }
+    assert extra_body("sglang", ()) == {}
