@@ -180,7 +180,7 @@ class Server:
                 self.process.poll()  # reaps it
             atexit.unregister(self.stop)
             self._running = False
-            if left or _is_open(self.port):
+            if left or not _closes(self.port, KILL_TIMEOUT_S):
                 raise RuntimeError(f"Left behind: {left or 'no process'}, port {self.port}")
 
     def _processes(self) -> set[psutil.Process]:
@@ -250,6 +250,14 @@ def free_port() -> int:
 def _is_open(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex((HOST, port)) == 0
+
+
+def _closes(port: int, timeout_s: float) -> bool:
+    """Whether nothing listens any more: threads of a dead process may take a moment to end."""
+    deadline = time.monotonic() + timeout_s
+    while (is_open := _is_open(port)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not is_open
 
 
 def _lives(process: psutil.Process) -> bool:

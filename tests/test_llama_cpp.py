@@ -393,6 +393,9 @@ def _of_schema(schema: Any) -> GrammarSpec:
         (GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
+        # Those in texts nest nothing, and close nothing.
+        (GrammarSpec(ebnf=f'root ::= "{")" * 9**5}" {"(" * 9**5}'), "256 nested paren"),
+        (GrammarSpec(ebnf=f"root ::= [{')' * 9**5}] # {')' * 9}\n {'(' * 9**5}"), "256 nested"),
         (GrammarSpec(choices=("\ud800",)), r"not valid Unicode.*\$\.specs\[0\]\.choices"),
         (SamplingSpec(repetition_penalty=1.1), r"llama_cpp.*`repetition_penalty`.*\[0\]\.rep"),
         (SamplingSpec(presence_penalty=1), r"last_n_tokens_size=n\), with n at least 512"),

@@ -26,8 +26,13 @@ ROOT = Path(__file__).parents[1]
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 GGUF = "SmolLM2-135M-Instruct.gguf"
 SERVER_URL = "http://127.0.0.1:8000/v1"
-# Besides what conftest.py sets: the engine in the block's own process, no proxy to the loopback.
-ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "NO_PROXY": "127.0.0.1"}
+ENV = {
+    # Besides what conftest.py sets: the engine in the block's own process.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "NO_PROXY": "127.0.0.1",
+    # To compile the model takes a minute, for a dozen tokens.
+    "TORCH_COMPILE_DISABLE": "1",
+}
 
 
 @dataclass

@@ -71,7 +71,7 @@ class TestAttach:
         specs = (BANNED, SamplingSpec(temperature=0.5))
         asked = attach(request(), specs, stage=stage, generation_only=generation_only)
         assert (asked["custom_logit_processor"] == PROCESSOR) is acts
-        assert asked["sampling_params"].get("temperature") == (0.5 if acts else None)
+        assert asked["sampling_params"]["temperature"] == 0.5  # prefill chooses the first token
 
     @pytest.mark.parametrize(
         ("spec", "fields"),
@@ -104,6 +104,8 @@ class TestAttach:
             (request(), PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
             (request() | {"custom_logit_processor": "other"}, BANNED, "SGLang takes one"),
             (request(), (FORCED, GrammarSpec(regex="a")), "grammar"),
+            (request(custom_params=[1]), BANNED, "Expected custom_params of one request"),
+            ({"sampling_params": [{}]}, BANNED, "Expected sampling_params of one request"),
         ],
     )
     def test_refusal_changes_nothing(self, asked: dict[str, Any], specs: Any, message: str):

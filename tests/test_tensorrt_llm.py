@@ -536,10 +536,11 @@ def test_it_never_raises(logits: torch.Tensor, token_ids: Any, caplog: pytest.Lo
     (each,) = running(PROMPT, TEXT).processors
     each(3, logits, token_ids, None, None)
     batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
-    batched([3], [logits], [token_ids], 0, [None])
+    beside = torch.zeros(1, 1, VOCABULARY)
+    batched([3, 4], [logits, beside], [token_ids, [[5]]], 0, [None, None])
     assert torch.equal(logits, before)
-    assert "A step of request 3 goes on without its specs" in caplog.text
-    assert "A step of requests [3] goes on without their specs" in caplog.text
+    assert beside.argmax() == TEXT.token_ids[0]
+    assert caplog.text.count("A step of request 3 goes on without its specs") == 2
 
 
 # --- the engine-wide processor ---
@@ -623,7 +624,7 @@ def test_stages():
     with pytest.raises(SpecError, match="tensorrt_llm cannot do `python`"):
         attach(SamplingParams(), PythonProcessorSpec(Fails), stage=Stage.PREFILL)
     sampling = attach(SamplingParams(), SamplingSpec(temperature=1), stage=Stage.PREFILL)
-    assert sampling.temperature is None
+    assert sampling.temperature == 1  # prefill chooses the first token
 
 
 def test_stream(monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,7 @@
 """One batch's requests, whatever acts on them, and the edits of their logits."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,13 +27,18 @@ class Realizer:
     Args:
         vocab_size: number of tokens; logits may have more columns, which are left alone but for
             what ALLOW excludes.
+        on_failure: called with the row and the reason, where an engine can end a request by other
+            means than a stop token.
 
     Attributes:
         failed_requests: how many requests were ended because something of theirs failed.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(
+        self, vocab_size: int, on_failure: Callable[[int, Exception], None] | None = None
+    ) -> None:
         self._vocab_size = vocab_size
+        self._on_failure = on_failure
         self._requests: dict[int, Request] = {}
         self._with_code: dict[Request, OwnCode] = {}
         self._automata = Automata()
@@ -200,6 +205,8 @@ class Realizer:
         where = f"row {request.row}, which has {len(request.output_ids)} output tokens,"
         log_failure(where, error, ends=ends)
         self._stop(request)
+        if self._on_failure is not None:
+            self._on_failure(request.row, error)
         if request.stop_token_id is None:
             del self._requests[request.row]
         else:

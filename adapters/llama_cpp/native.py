@@ -1,5 +1,6 @@
 """Native kinds: what llama.cpp does by itself, asked for in the arguments of a completion."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -28,6 +29,9 @@ from .processor import LogitportProcessor
 
 NOT_BESIDE_GRAMMAR = (AllowedTokensSpec, ThinkingBudgetSpec, PluginSpec, PythonProcessorSpec)
 """The kinds that may leave no token which a grammar takes. llama.cpp ends the process then."""
+
+_TERMINALS = re.compile(r'"(?:\\[\s\S]|[^"\\])*"|\[(?:\\[\s\S]|[^\]\\])*\]|#.*')
+"""What parentheses in a grammar may stand in without nesting anything."""
 
 MAX_NESTED = 256
 """How deep a grammar's parentheses may nest. llama.cpp parses them recursively."""
@@ -118,7 +122,8 @@ def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
         assert spec.ebnf is not None  # exactly one of them is given
         form, text = "ebnf", spec.ebnf
     # `LlamaGrammar` takes anything; what llama.cpp cannot parse ends the process later on.
-    if max(accumulate((c == "(") - (c == ")") for c in text)) > MAX_NESTED:
+    rules = _TERMINALS.sub("", text)
+    if max(accumulate((c == "(") - (c == ")") for c in rules), default=0) > MAX_NESTED:
         raise SpecError(f"Expected at most {MAX_NESTED} nested parentheses", f"$.{form}")
     vocab: Any = llama_cpp.llama_model_get_vocab(llm.model)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import SpecError, encode
 from ..core import admitted, default_specs
@@ -41,6 +42,21 @@ def _tokenizer(manager: "TokenizerManager") -> Any:
     return manager.tokenizer
 
 
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise ValueError(f"Expected {name} to be an object, got {type(value).__name__}")
+    return value or {}
+
+
+def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
+    return sampling_params.get("beam_width") not in (None, 1)
+
+
+def _takes_default(sampling_params: Mapping[str, Any]) -> bool:
+    """A grammar of the request's own might not take what the default specs want."""
+    return not any(map(sampling_params.get, GRAMMARS)) and not _has_beams(sampling_params)
+
+
 class Admission:
     """Checks the requests of one engine, before they go to its workers.
 
@@ -62,8 +78,10 @@ class Admission:
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
-            self._check(self._default, {})
+            self._default_acts = self._check(self._default, {})
         if calls_processors:
+            if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
+                raise SpecError("SGLang has not put logitport's guard in place; its log says why")
             logger.info("logitport: stage %s, admits no other logits processors", stage())
 
     def admit(self, request: Any) -> None:
@@ -80,15 +98,16 @@ class Admission:
         processor = request.custom_logit_processor
         if is_refused(processor):
             raise ValueError(REFUSED)
-        sampling_params = request.sampling_params or {}
-        custom_params = sampling_params.get("custom_params") or {}
+        sampling_params = _mapping(request.sampling_params, "sampling_params")
+        custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
         if payload is None:
-            default = None if any(map(sampling_params.get, GRAMMARS)) else self._default
-            if default is not None and processor in (None, PROCESSOR):
-                custom_params = {**custom_params, KEY: default}
-                request.sampling_params = {**sampling_params, "custom_params": custom_params}
-                request.custom_logit_processor = PROCESSOR
+            if processor in (None, PROCESSOR):
+                request.custom_logit_processor = None
+                if self._default is not None and _takes_default(sampling_params):
+                    custom_params = {**custom_params, KEY: self._default}
+                    request.sampling_params = {**sampling_params, "custom_params": custom_params}
+                    request.custom_logit_processor = PROCESSOR if self._default_acts else None
             return
         where = stage()
         try:
@@ -99,7 +118,7 @@ class Admission:
             count("refused", where)
             raise ValueError(f"{KEY}: {error}") from None
         count("admitted" if acts else "gated", where)
-        request.custom_logit_processor = PROCESSOR
+        request.custom_logit_processor = PROCESSOR if acts else None
 
     def _check(self, payload: Any, sampling_params: Mapping[str, Any]) -> bool:
         """Whether a payload acts on this engine, which can then realize it.
@@ -114,6 +133,8 @@ class Admission:
             raise SpecError(WITH_DRAFTS)
         if acts and program.needs_history and tokens_come_late():
             raise SpecError(COME_LATE)
-        if acts and (sampling_params.get("beam_width") or 1) > 1:
+        if acts and get_exec().dllm.dllm_algorithm:
+            raise SpecError("SGLang's diffusion models choose tokens without logits processors")
+        if acts and _has_beams(sampling_params):
             raise SpecError("SGLang tells no logits processor the tokens of its beams")
         return acts

@@ -28,8 +28,8 @@ def attach(
     replaced, so attaching twice is attaching once; other keys of ``custom_params`` are left alone.
 
     Native kinds (``grammar``, ``sampling``) become fields of ``sampling_params``, and are no part
-    of the payload. What has once been set so is the request's own: attaching other specs later
-    does not take it off.
+    of the payload, whatever the stage: SGLang's prefill workers choose the first token. What has
+    once been set so is the request's own: attaching other specs later does not take it off.
 
     Args:
         request: changed in place; its ``sampling_params`` are copied.
@@ -41,12 +41,12 @@ def attach(
         ``request``.
 
     Raises:
-        SpecError: as ``encode`` does, whatever the stage; where the specs act, also if one
-            conflicts with what the request says already. Nothing has been changed then.
+        SpecError: as ``encode`` does, whatever the stage, and if a spec conflicts with what the
+            request says already. Nothing has been changed then.
     """
     specs = several(specs)
-    sampling_params = dict(request.get("sampling_params") or {})
-    custom_params = dict(sampling_params.pop("custom_params", None) or {})
+    sampling_params = _copied(request.get("sampling_params"), "sampling_params")
+    custom_params = _copied(sampling_params.pop("custom_params", None), "custom_params")
     custom_params.pop(KEY, None)
     processor = request.get("custom_logit_processor")
     if processor == PROCESSOR:
@@ -54,8 +54,7 @@ def attach(
     acts = stage.takes_specs(generation_only)
     if specs:
         payload = payload_for(BACK_END, specs, stage, generation_only)
-        if acts:
-            sampling_params |= _lowered(sampling_params, specs)
+        sampling_params |= _lowered(sampling_params, specs)
         if payload is not None:
             if processor is not None:
                 raise SpecError("The request has a custom_logit_processor, and SGLang takes one")
@@ -70,6 +69,12 @@ def attach(
     return request
 
 
+def _copied(value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise SpecError(f"Expected {name} of one request, got {type(value).__name__}")
+    return dict(value or {})
+
+
 def _lowered(
     sampling_params: Mapping[str, Any], specs: Sequence[LogitsProcessorSpec]
 ) -> dict[str, Any]:
@@ -77,8 +82,10 @@ def _lowered(
     fields = sampling_fields(specs)
     for name, (value, path) in fields.items():
         alike = GRAMMARS if name in GRAMMARS else (name,)  # one grammar excludes the others
-        current = next((other for other in alike if sampling_params.get(other) is not None), name)
-        if current != name or sampling_params.get(name) not in (None, value):
+        current = next(
+            (other for other in alike if sampling_params.get(other) not in (None, "")), name
+        )
+        if current != name or sampling_params.get(name) not in (None, "", value):
             raise SpecError(f"Conflicts with the request, which sets {current}", path)
     return {name: value for name, (value, _) in fields.items()}
 

@@ -7,6 +7,7 @@ It puts hooks where SGLang's own framework for plugins puts them (``sglang/srt/p
   run code of his. With us in the engine it makes our processor and no other.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pkgutil import resolve_name
@@ -35,12 +36,13 @@ def load() -> None:
     ):
         try:
             resolve_name(target)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # SGLang would log it and go on
             sys.exit(
                 f"logitport cannot guard this version of SGLang, which has no {target}: {error}. "
                 "Uninstall one of them, or name the plugins to load in SGLANG_PLUGINS"
             )
         HookRegistry.register(target.replace(":", "."), hook, kind)
+    os.environ.setdefault("SGLANG_HTTP_SERVER_APP_PATH", f"{__package__}.http_server:app")
 
 
 def _start(_: None, manager: "TokenizerManager", *args: Any, **kwargs: Any) -> None:

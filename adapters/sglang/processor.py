@@ -101,15 +101,15 @@ class Member:
 
     Attributes:
         row: of the logits.
-        params: held, so that no other object gets its id.
         req: the request, a weak reference.
         output_ids: the object that holds its output.
+        payload: what the request carries.
     """
 
     row: int
-    params: Params
     req: "Req"
     output_ids: Sequence[int]
+    payload: Any
 
     def has_ended(self) -> bool:
         """Whether the request is finished, or gone."""
@@ -127,9 +127,10 @@ class Batch:
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self.realizer = Realizer(vocab_size)
+        self.realizer = Realizer(vocab_size, self._abort)
         self._vocab_size = vocab_size
-        self._keys: list[int] = []
+        self._keys: list[int] | None = None
+        self._params: Sequence[Params] = ()  # held, so that no other object gets one of the keys
         self._members: dict[int, Member] = {}
 
     def __len__(self) -> int:
@@ -149,13 +150,15 @@ class Batch:
     def forget(self, keys: Sequence[int]) -> None:
         """Let go of these requests, which run with others now, and of those that have ended."""
         ended = {key for key, member in self._members.items() if member.has_ended()}
-        self._remove(ended.union(keys))
+        if leaving := self._members.keys() & ended.union(keys):
+            self._remove(leaving)
+            self._keys = None
 
     def compose(self, keys: list[int], params: Sequence[Params]) -> None:
         """Be made of these requests, row by row."""
-        self._keys = keys
+        self._keys, self._params = keys, params
         members = {
-            key: Member(row, each, each["__req__"], each["__req__"].output_ids)
+            key: Member(row, each["__req__"], each["__req__"].output_ids, each[KEY])
             for row, (key, each) in enumerate(zip(keys, params, strict=True))
             if each is not None and KEY in each
         }
@@ -174,6 +177,12 @@ class Batch:
             elif key not in stay:
                 self._add(member)
 
+    def _abort(self, row: int, error: Exception) -> None:
+        """What has failed in a row is ended, even if it ignores stop tokens."""
+        for member in self._members.values():
+            if member.row == row:
+                abort(member.req, f"logitport: {error}")
+
     def _remove(self, keys: Iterable[int]) -> None:
         for key in list(keys):
             member = self._members.pop(key, None)
@@ -181,10 +190,9 @@ class Batch:
                 self.realizer.remove(member.row)
 
     def _add(self, member: Member) -> None:
-        assert member.params is not None
         req = member.req
         try:
-            payload, program = admitted(BACK_END, member.params[KEY], self._vocab_size)
+            payload, program = admitted(BACK_END, member.payload, self._vocab_size)
             if not payload.acts_on(stage()):
                 return
             if program.needs_history and tokens_come_late():
@@ -195,5 +203,6 @@ class Batch:
             )
             abort(req, f"logitport: {error}")
         else:
-            prompt_ids = req.origin_input_ids_unpadded
+            # For a prompt of embeddings, SGLang makes up ids.
+            prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
             self.realizer.add(member.row, program, prompt_ids, req.output_ids, stop_token_of(req))

@@ -131,8 +131,13 @@ class LogitportBatchedProcessor:
                 if (client_id := client_ids[i]) is not None:
                     processor = self._assigned.get(client_id, processor)
                 if processor is not None:
-                    flat = logits[i].view(-1, logits[i].shape[-1])
-                    beams += processor.beams(req_id, token_ids[i])[: len(flat)]
+                    try:
+                        flat = logits[i].view(-1, logits[i].shape[-1])
+                        of_request = processor.beams(req_id, token_ids[i])
+                    except Exception:
+                        logger.exception("A step of request %s goes on without its specs", req_id)
+                        continue
+                    beams += of_request[: len(flat)]
                     edited.append(flat)
             if edited:
                 with on_stream(stream_ptr, edited[0].device):

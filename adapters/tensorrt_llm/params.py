@@ -41,8 +41,8 @@ def attach(
     replaced, so attaching twice is attaching once; other processors are left alone.
 
     Native kinds (``grammar``, ``sampling``) become the parameters' own ``guided_decoding``,
-    ``temperature`` and so on. What has once been set so is the request's own: attaching other specs
-    later does not take it off.
+    ``temperature`` and so on, whatever the stage: prefill workers choose the first token. What has
+    once been set so is the request's own: attaching other specs later does not take it off.
 
     Args:
         sampling_params: the request's parameters, changed in place. Several requests of one engine
@@ -61,8 +61,8 @@ def attach(
         ``sampling_params``.
 
     Raises:
-        SpecError: as ``encode`` does, whatever the stage; where the specs act, also if the engine
-            cannot do one of them, or it conflicts with a field of ``sampling_params``, or runs
+        SpecError: as ``encode`` does, whatever the stage; if the engine cannot do one of the specs,
+            or it conflicts with a field of ``sampling_params``, or, where the specs act, runs
             code that may fail while nothing is known that ends the request (``end_id``). Nothing
             has been changed then.
         Exception: the engine's own, for sampling parameters that it refuses together.
@@ -78,7 +78,7 @@ def attach(
         vocab_size=vocab_size,
         stop_token_id=stop_token_of(sampling_params),
     )
-    fields = lowered(sampling_params, specs) if acts else {}
+    fields = lowered(sampling_params, specs)
     for name, value in fields.items():
         setattr(sampling_params, name, value)
     sampling_params.logits_processor = _with(sampling_params.logits_processor, processor)

@@ -1,11 +1,14 @@
 """SGLang's engine in the process of a test; its scheduler and detokenizer are children."""
 
+import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from logitport.adapters.sglang import attach
 
 from examples.sglang_server import OPTIONS
 
@@ -23,3 +26,42 @@ def engine(
             yield running
         finally:
             running.shutdown()
+
+
+PROMPTS = [[5 + i, 17, 100 + i] for i in range(8)]
+
+
+def generate(running: Any, specs: Sequence[Any], max_tokens: int = 16) -> list[Any]:
+    """Results for ``PROMPTS``, or what was raised.
+
+    Args:
+        running: the engine.
+        specs: of the first prompts; a dict is all of a request but its prompt.
+        max_tokens: of each output.
+    """
+    requests = [
+        each if isinstance(each, dict) else attach(request(max_tokens), each)
+        for each in [*specs, *((),) * (len(PROMPTS) - len(specs))]
+    ]
+
+    async def all_at_once() -> list[Any]:
+        each = (
+            running.async_generate(input_ids=prompt, **request)
+            for prompt, request in zip(PROMPTS, requests, strict=True)
+        )
+        return await asyncio.gather(*each, return_exceptions=True)
+
+    return running.loop.run_until_complete(all_at_once())
+
+
+def outputs(results: Sequence[Any]) -> list[list[int]]:
+    """Their token ids."""
+    return [result["output_ids"] for result in results]
+
+
+def request(max_tokens: int = 16, processor: str | None = None, **custom: Any) -> dict[str, Any]:
+    """All of a request but its prompt."""
+    sampling_params = {"temperature": 0, "max_new_tokens": max_tokens}
+    if custom:
+        sampling_params["custom_params"] = custom
+    return {"sampling_params": sampling_params, "custom_logit_processor": processor}

@@ -1,6 +1,7 @@
 """SGLang passes the suite that logitport ships for back ends."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.sglang import BACK_END, attach
 
-from tests.model_of_chance import EOS, model_of_chance
+from tests.model_of_chance import EOS
 
 from .in_process import engine
 
@@ -18,11 +19,9 @@ VOCABULARY = 512
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    model = tmp_path_factory.mktemp("model")
-    model_of_chance(0, VOCABULARY).save_pretrained(model)
+def running(tiny_model: Path) -> Iterator[Any]:
     with engine(
-        model,
+        tiny_model,
         skip_tokenizer_init=True,
         chunked_prefill_size=32,
         max_running_requests=TestConformance.slots,

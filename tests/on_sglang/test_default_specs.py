@@ -1,10 +1,15 @@
 """The wiring check: a variable, and any model says "Hello world!"."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from logitport.adapters.sglang import attach
-from logitport.spec import ChoiceSpec, GrammarSpec, SpecError
+from logitport.spec import ChoiceSpec, GrammarSpec
+
+from examples.sglang_server import OPTIONS
 
 from .in_process import engine
 
@@ -25,7 +30,20 @@ def test_any_model_says_hello_world(model: Path):
         assert running.generate(prompt, **grammar)["text"] == " Rome"
 
 
-def test_an_engine_that_calls_no_processors_does_not_start(model: Path):
-    with pytest.raises(SpecError, match="--enable-custom-logit-processor"):
-        with engine(model, ON, enable_custom_logit_processor=False):
-            pass
+def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path: Path):
+    """In a process of its own: the schedulers that it has started by then end it."""
+    script = tmp_path / "script.py"
+    options = OPTIONS | {"enable_custom_logit_processor": False}
+    script.write_text(
+        "import sys\nfrom sglang import Engine\n\nif __name__ == '__main__':\n"
+        f"    Engine(model_path=sys.argv[1], **{options!r})\n"
+    )
+    started = subprocess.run(
+        [sys.executable, script, model],
+        env=os.environ | ON,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode != 0
+    assert "start the engine with --enable-custom-logit-processor" in started.stderr
