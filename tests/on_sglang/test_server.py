@@ -44,15 +44,12 @@ def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
     return ForcedTokenSequenceSpec.from_text('Exactly this: "Grüße" 🙂', tokenizer)
 
 
-def complete(client: OpenAI, specs: Any, prompt: Any = PROMPT, **others: Any) -> str:
-    body = extra_body("sglang", specs) | others
-    return (
-        client.completions.create(
-            model="any", prompt=prompt, max_tokens=16, **({"temperature": 0}), extra_body=body
-        )
-        .choices[0]
-        .text
-    )
+def complete(client: OpenAI, specs: Any, prompt: Any = PROMPT) -> str:
+    body = extra_body("sglang", specs)
+    asked = {"model": "any", "prompt": prompt, "max_tokens": 16}
+    if "temperature" not in body:
+        asked["temperature"] = 0
+    return client.completions.create(**asked, extra_body=body).choices[0].text
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
