@@ -41,7 +41,7 @@ SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools
 	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard
 # Processors that ours are compared with. Their dependencies would replace the engine's, and the
 # modules that hold the processors need none of them.
-PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang==0.5.23
+PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VERSION)
 # llama.cpp comes as sources. Compiled for this very processor it may use instructions that a
 # sandbox or virtual machine does not let it have; and it takes twice as long when optimized more.
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1

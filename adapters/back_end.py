@@ -17,7 +17,7 @@ from ..spec import (
     Stage,
     encode,
 )
-from ..spec.base import kind_of, several
+from ..spec.base import kind_of, several, without_native
 
 GROUP = "logitport.adapters"
 """Entry-point group of installed back ends: a name, and a ``BackEnd``."""
@@ -91,7 +91,7 @@ def payload_for(
         return None
     back_end.check(specs)
     payload = _payload(specs, generation_only)
-    in_payload = [spec for spec in specs if not isinstance(spec, NativeSpec)]
+    in_payload = without_native(specs)
     if not in_payload or not stage.takes_specs(generation_only):
         return None
     return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)

@@ -109,6 +109,11 @@ def several(
     return (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
 
 
+def without_native(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+    """Those that a logits processor realizes; the engine does the others by itself."""
+    return [spec for spec in specs if not isinstance(spec, NativeSpec)]
+
+
 def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
     """Check that all sequences together stay within the limit on token ids.
 

@@ -8,7 +8,7 @@ import msgspec
 from .allowed_tokens import AllowedTokensSpec
 from .banned_sequences import BannedSequencesSpec
 from .banned_tokens import BannedTokensSpec
-from .base import LogitsProcessorSpec, check_fields, kind_of, spec_error
+from .base import LogitsProcessorSpec, check_fields, kind_of, several, spec_error
 from .choice import ChoiceSpec
 from .conflicts import check_conflicts
 from .errors import SpecError
@@ -117,8 +117,7 @@ def encode(
     Raises:
         SpecError: if a spec cannot travel, two of them conflict, or a limit is exceeded.
     """
-    if isinstance(specs, LogitsProcessorSpec):
-        specs = (specs,)
+    specs = several(specs)
     _check_count(specs)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
@@ -219,8 +218,7 @@ def dynamo_entries(
     Raises:
         SpecError: for a spec that Dynamo's format cannot express.
     """
-    if isinstance(specs, LogitsProcessorSpec):
-        specs = (specs,)
+    specs = several(specs)
     entries: list[dict[str, Any]] = []
     for i, spec in enumerate(specs):
         if not isinstance(spec, ForcedTokenSequenceSpec):

@@ -15,14 +15,13 @@ from ...spec import (
     GrammarSpec,
     LivePayload,
     LogitsProcessorSpec,
-    NativeSpec,
     PluginSpec,
     PythonProcessorSpec,
     SamplingSpec,
     SpecError,
     ThinkingBudgetSpec,
 )
-from ...spec.base import several
+from ...spec.base import several, without_native
 from .back_end import BACK_END
 from .json_schema import gbnf
 from .processor import LogitportProcessor
@@ -73,8 +72,7 @@ def arguments(
                 raise SpecError(f"llama_cpp cannot do `{spec.kind}` beside a grammar")
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
-    realized = [spec for spec in specs if not isinstance(spec, NativeSpec)]
-    if realized:
+    if realized := without_native(specs):
         result["logits_processor"] = _Processors([LogitportProcessor(llm, realized)])
     return result
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, PythonProcessorSpec, SamplingSpec, encode
+from ...spec.base import without_native
 from ..back_end import REALIZABLE, BackEnd
-from .native import body_fields, without_native
+from .native import body_fields
 
 KEY = "logitport"
 """Where the payload is in ``custom_params``."""

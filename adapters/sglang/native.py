@@ -6,16 +6,11 @@ from typing import Any
 
 import msgspec
 
-from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
+from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, SpecError
 from ..ebnf import one_of
 
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 """The fields of SGLang's ``SamplingParams`` that ask for a grammar."""
-
-
-def without_native(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
-    """Those that a logits processor has to realize."""
-    return [spec for spec in specs if not isinstance(spec, NativeSpec)]
 
 
 def sampling_fields(specs: Sequence[LogitsProcessorSpec]) -> dict[str, tuple[Any, str]]:

@@ -82,11 +82,9 @@ def _lowered(
     fields = sampling_fields(specs)
     for name, (value, path) in fields.items():
         alike = GRAMMARS if name in GRAMMARS else (name,)  # one grammar excludes the others
-        current = next(
-            (other for other in alike if sampling_params.get(other) not in (None, "")), name
-        )
-        if current != name or sampling_params.get(name) not in (None, "", value):
-            raise SpecError(f"Conflicts with the request, which sets {current}", path)
+        for other in alike:
+            if sampling_params.get(other) not in (None, "", value if other == name else None):
+                raise SpecError(f"Conflicts with the request, which sets {other}", path)
     return {name: value for name, (value, _) in fields.items()}
 
 

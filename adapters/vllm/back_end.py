@@ -6,10 +6,10 @@ from typing import Any
 from ...spec import (
     GrammarSpec,
     LogitsProcessorSpec,
-    NativeSpec,
     SamplingSpec,
     encode,
 )
+from ...spec.base import without_native
 from ..back_end import REALIZABLE, BackEnd
 from .native import engine_fields
 
@@ -23,8 +23,7 @@ def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[st
     fields: dict[str, Any] = {}
     for spec in specs:
         fields |= engine_fields(spec)
-    in_payload = [spec for spec in specs if not isinstance(spec, NativeSpec)]
-    if in_payload:
+    if in_payload := without_native(specs):
         fields["vllm_xargs"] = {KEY: encode(in_payload, generation_only=generation_only)}
     return fields
 
