@@ -86,7 +86,7 @@ def payload_for(
         SpecError: if the back end cannot do the specs, or ``encode`` refuses them; whatever the
             stage.
     """
-    specs = several(specs)
+    specs, stage = several(specs), Stage(stage)
     if not specs:
         return None
     back_end.check(specs)

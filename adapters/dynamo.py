@@ -10,7 +10,7 @@ needs neither.
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..spec import VERSION, LogitsProcessorSpec, Payload, SpecError, Stage, decode, encode
 from .environment import STAGE_VARIABLE
@@ -26,6 +26,7 @@ __all__ = ["DynamoSpec", "LogitsProcessors", "annotation", "attach", "from_dynam
 _PREFIX = f"{KEY}:"
 
 
+@runtime_checkable
 class DynamoSpec(Protocol):
     """Dynamo's ``LogitsProcessorSpec``: what an engine declares for its requests."""
 
@@ -119,9 +120,9 @@ def attach(
     Raises:
         SpecError: as ``from_dynamo`` does, and ``logitport.adapters.vllm.attach``.
     """
-    if not isinstance(specs, LogitsProcessorSpec | Sequence):
+    if isinstance(specs, DynamoSpec):
         specs, generation_only = from_dynamo(specs), specs.generation_only
-    stage = Stage(disaggregation_mode.value)
+    stage = Stage(getattr(disaggregation_mode, "value", disaggregation_mode))
     return attach_to_vllm(sampling_params, specs, stage=stage, generation_only=generation_only)
 
 

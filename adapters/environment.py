@@ -15,6 +15,7 @@ def stage_from_environment() -> Stage | None:
         SpecError: if it names no stage.
     """
     name = os.environ.get(STAGE_VARIABLE)
-    if name and name not in list(Stage):
-        raise SpecError(f"{STAGE_VARIABLE}={name!r}: expected one of {', '.join(Stage)}")
-    return Stage(name) if name else None
+    try:
+        return Stage(name) if name else None
+    except SpecError as error:
+        raise SpecError(f"{STAGE_VARIABLE}: {error}") from None

@@ -1,9 +1,11 @@
 """What every spec has in common: immutable, checked when it is made, tagged by its kind."""
 
 import re
-from collections.abc import Iterator, Sequence
+import reprlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -105,13 +107,40 @@ def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:
 def several(
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
 ) -> tuple[LogitsProcessorSpec, ...]:
-    """One spec, or several, as callers may give them."""
-    return (specs,) if isinstance(specs, LogitsProcessorSpec) else tuple(specs)
+    """One spec, or several, as callers may give them.
+
+    Raises:
+        SpecError: for what is neither, with the path of what is no spec.
+    """
+    if isinstance(specs, LogitsProcessorSpec):
+        return (specs,)
+    expected, given = "Expected a LogitsProcessorSpec", cast("object", specs)
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise SpecError(f"{expected}, or several in a sequence, got {reprlib.repr(specs)}")
+    found = tuple(specs)
+    for i, spec in enumerate(cast("tuple[object, ...]", found)):
+        if not isinstance(spec, LogitsProcessorSpec):
+            raise SpecError(f"{expected}, got {reprlib.repr(spec)}", f"$.specs[{i}]")
+    return found
 
 
 def without_native(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
     """Those that a logits processor realizes; the engine does the others by itself."""
     return [spec for spec in specs if not isinstance(spec, NativeSpec)]
+
+
+@contextmanager
+def native_counted(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
+    """Let errors in what ``without_native(specs)`` returns say where in ``specs`` they are."""
+    try:
+        yield
+    except SpecError as error:
+        place = re.match(r"\$\.specs\[(\d+)\]", error.path)
+        if place is None:
+            raise
+        others = [i for i, spec in enumerate(specs) if not isinstance(spec, NativeSpec)]
+        path = f"$.specs[{others[int(place[1])]}]{error.path[place.end() :]}"
+        raise SpecError(error.message, path) from error.__cause__
 
 
 def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
@@ -125,16 +154,22 @@ def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
         raise SpecError(f"Expected at most {MAX_TOKEN_IDS} token ids in all, got {total}", path)
 
 
-def check_fields(struct: msgspec.Struct) -> None:
+def check_fields(struct: msgspec.Struct, *names: str) -> None:
     """Hold a constructed object to its fields' types, as decoding does.
+
+    Args:
+        struct: the object. Its fields get the values that decoding would give them.
+        names: of the fields, if not all.
 
     Raises:
         SpecError: with the path of the offending value.
     """
     for name, field_type in _field_types(type(struct)):
+        if names and name not in names:
+            continue
         value = getattr(struct, name)
         try:
-            if isinstance(value, set | frozenset):  # msgspec takes these for arrays
+            if _has_set(value):  # msgspec takes these for arrays
                 raise msgspec.ValidationError("Expected `array`, got `set`")
             checked = msgspec.convert(value, field_type)
         except msgspec.ValidationError as error:
@@ -142,6 +177,13 @@ def check_fields(struct: msgspec.Struct) -> None:
         except UnicodeEncodeError:
             raise SpecError("Expected valid Unicode", f"$.{name}") from None
         msgspec.structs.force_setattr(struct, name, checked)
+
+
+def _has_set(value: Any) -> bool:
+    """Whether token ids come in no order. Sequences hold numbers alone, or sequences alone."""
+    if isinstance(value, list | tuple) and value and not isinstance(value[0], int):
+        return any(map(_has_set, cast("Sequence[Any]", value)))
+    return isinstance(value, set | frozenset)
 
 
 @lru_cache

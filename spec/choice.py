@@ -58,7 +58,9 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         """
         if isinstance(choices, str):
             raise SpecError(f"Expected several choices, got the text {choices!r}")
-        eos = eos_token_id_of(tokenizer) if eos_token_id == "tokenizer" else eos_token_id
+        eos = eos_token_id
+        if eos == "tokenizer":
+            eos = eos_token_id_of(tokenizer, advice="pass eos_token_id")
         return cls(tuple(token_ids_of(choice, tokenizer) for choice in choices), eos)
 
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:

@@ -16,7 +16,7 @@ class SpecError(ValueError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.message} - at `{self.path}`"
+        return self.message if self.path == "$" else f"{self.message} - at `{self.path}`"
 
     def under(self, parent: str) -> "SpecError":
         """The same error, seen from an object that holds the failed one at ``parent``."""

@@ -1,11 +1,12 @@
 """``logit_bias``: more of these, less of those."""
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 
-from .base import Bias, LogitsProcessorSpec, TokenId
+from .base import Bias, LogitsProcessorSpec, TokenId, spec_error
 from .errors import SpecError
 from .frozen import FrozenDict
 from .limits import MAX_TOKEN_IDS
@@ -43,7 +44,10 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     bias: _Biases
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except SpecError as error:
+            raise wrong_entry(self.bias) or error from None
         msgspec.structs.force_setattr(self, "bias", FrozenDict(self.bias))
 
     @classmethod
@@ -77,3 +81,15 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
 
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.bias[...]", tuple(self.bias)
+
+
+def wrong_entry(bias: object) -> SpecError | None:
+    """The error of the first token id or value that is wrong by itself; msgspec names none."""
+    entries = cast("Mapping[object, object]", bias).items() if isinstance(bias, Mapping) else ()
+    for token_id, value in entries:
+        try:
+            msgspec.convert({token_id: value}, _Biases, str_keys=True)
+        except msgspec.ValidationError as error:
+            key = reprlib.repr(str(token_id))[1:-1]
+            return SpecError(spec_error(error).message, f"$.bias[{key}]")
+    return None

@@ -39,7 +39,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         Raises:
             SpecError: if the tokenizer has no EOS token.
         """
-        return cls(n, (eos_token_id_of(tokenizer),))
+        return cls(n, (eos_token_id_of(tokenizer, advice="construct it with stop_token_ids"),))
 
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.stop_token_ids[*]", self.stop_token_ids

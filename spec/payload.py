@@ -1,5 +1,6 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -16,7 +17,7 @@ from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .grammar import GrammarSpec
 from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
-from .logit_bias import LogitBiasSpec
+from .logit_bias import LogitBiasSpec, wrong_entry
 from .min_tokens import MinTokensSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
@@ -98,10 +99,8 @@ class LivePayload(Payload, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        _check_count(self.specs)
-        for i, spec in enumerate(cast("tuple[object, ...]", self.specs)):
-            if not isinstance(spec, LogitsProcessorSpec):
-                raise SpecError(f"Expected a LogitsProcessorSpec, got {spec!r}", f"$.specs[{i}]")
+        check_fields(self, "version", "generation_only")
+        _check_count(several(self.specs))
         check_conflicts(self.specs)
 
 
@@ -131,15 +130,12 @@ def _check_count(specs: Sequence[object]) -> None:
         raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "$.specs")
 
 
-def _checked_wire_spec(index: int, spec: object) -> WireSpec:
+def _checked_wire_spec(index: int, spec: LogitsProcessorSpec) -> WireSpec:
     if isinstance(spec, WIRE_KINDS):
         return spec
-    if isinstance(spec, LogitsProcessorSpec):
-        what = f"{type(spec).__name__} cannot be serialized"
-        if fields := msgspec.structs.asdict(spec):
-            what += ": it holds " + ", ".join(f"{k}={v!r}" for k, v in fields.items())
-    else:
-        what = f"Expected a LogitsProcessorSpec, got {spec!r}"
+    what = f"{type(spec).__name__} cannot be serialized"
+    if fields := msgspec.structs.asdict(spec):
+        what += ": it holds " + ", ".join(f"{k}={v!r}" for k, v in fields.items())
     raise SpecError(f"{what}; {_known_kinds()}", f"$.specs[{index}]")
 
 
@@ -168,6 +164,10 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         return msgspec.convert(body, Payload, str_keys=True)
     except msgspec.ValidationError as error:
         failure = spec_error(error)
+        if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
+            index = int(place[1])
+            if wrong := wrong_entry(body["specs"][index]["bias"]):
+                failure = wrong.under(f"$.specs[{index}]")
         if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
             failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
         if is_entry_list:

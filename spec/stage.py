@@ -1,12 +1,18 @@
 """The roles that a worker of a deployment can have."""
 
 from enum import StrEnum
+from typing import NoReturn
+
+from .errors import SpecError
 
 
 class Stage(StrEnum):
     """What a worker does for a request.
 
     The values are those of Dynamo's ``DisaggregationMode`` (``dynamo/common/constants.py``).
+
+    Raises:
+        SpecError: for a value that is none of them.
     """
 
     AGGREGATED = "agg"
@@ -17,6 +23,10 @@ class Stage(StrEnum):
     """Generates the reply from a KV cache that a prefill worker computed."""
     ENCODE = "encode"
     """Encodes images, audio and the like; samples nothing."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise SpecError(f"Expected a stage, one of {', '.join(cls)}; got {value!r}")
 
     @property
     def generates(self) -> bool:

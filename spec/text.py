@@ -1,7 +1,8 @@
 """From text to token ids, once, before a request is sent."""
 
+import reprlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from .errors import SpecError
 
@@ -30,8 +31,10 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     Tags that the tokenizer knows as one token (``<think>``) become that token.
 
     Raises:
-        SpecError: if nothing comes out.
+        SpecError: if nothing comes out, or ``tokenizer`` is none.
     """
+    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+        raise SpecError(f"Expected a tokenizer, got {reprlib.repr(tokenizer)}")
     encoded = tokenizer.encode(text, add_special_tokens=False)
     token_ids = tuple(getattr(encoded, "ids", encoded))
     if not token_ids:
@@ -39,18 +42,19 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     return token_ids
 
 
-def eos_token_id_of(tokenizer: Tokenizer) -> int:
+def eos_token_id_of(tokenizer: Tokenizer, *, advice: str) -> int:
     """The tokenizer's end-of-sequence token.
+
+    Args:
+        tokenizer: any Hugging Face tokenizer, that of the model.
+        advice: what to do where it has none.
 
     Raises:
         SpecError: if it has none.
     """
     eos_token_id = getattr(tokenizer, "eos_token_id", None)
     if eos_token_id is None:
-        raise SpecError(
-            f"{type(tokenizer).__name__} has no EOS token: pass eos_token_id, "
-            "or None to let the model go on by itself"
-        )
+        raise SpecError(f"{type(tokenizer).__name__} has no EOS token: {advice}")
     return eos_token_id
 
 
@@ -60,7 +64,10 @@ def resolved_eos(eos_token_id: Eos, tokenizer: Tokenizer) -> int | None:
     Raises:
         SpecError: if it is the tokenizer's, which has none.
     """
-    return eos_token_id_of(tokenizer) if eos_token_id == "tokenizer" else eos_token_id
+    if eos_token_id != "tokenizer":
+        return eos_token_id
+    advice = "pass eos_token_id, or None to let the model go on by itself"
+    return eos_token_id_of(tokenizer, advice=advice)
 
 
 def word_forms(
@@ -77,10 +84,13 @@ def word_forms(
         Each form (``" word"``) with its token ids.
 
     Raises:
-        SpecError: if ``words`` is one text, or a word is empty.
+        SpecError: if ``words`` is one text, a word is empty, or there are no such forms.
     """
     if isinstance(words, str):
         raise SpecError(f"Expected several words, got the text {words!r}")
+    if leading_space not in get_args(LeadingSpace):
+        forms = ", ".join(map(repr, get_args(LeadingSpace)))
+        raise SpecError(f"Expected leading_space to be one of {forms}; got {leading_space!r}")
     for word in words:
         bare = word.lstrip(" ")
         if not bare:

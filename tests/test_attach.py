@@ -66,6 +66,20 @@ def test_gate(make_params: MakeParams, stage: Stage, generation_only: bool, sent
         assert params.extra_args == ({**rest, KEY: payload} if sent else rest or None)
 
 
+def test_a_stage_by_its_value(make_params: MakeParams):
+    prefill: Any = "prefill"
+    assert attach(make_params({"a": 1}), SPEC, stage=prefill).extra_args == {"a": 1}
+    for unknown in ("PREFILL", "aggregated", None, 1):
+        with pytest.raises(SpecError, match="Expected a stage, one of agg, prefill, decode"):
+            attach(make_params(None), SPEC, stage=unknown)
+
+
+@pytest.mark.parametrize("other", [{}, None, SPEC, "text"])
+def test_no_sampling_params(other: Any):
+    with pytest.raises(SpecError, match="Expected vLLM's SamplingParams, got "):
+        attach(other, SPEC)
+
+
 def test_returns_its_argument(make_params: MakeParams):
     params = make_params(None)
     assert attach(params, SPEC) is params

@@ -163,13 +163,13 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
         "bias",
     ),
     (LogitBiasSpec, {"bias": [[1, 2.0]]}, "Expected `object`, got `array`", "bias"),
-    (LogitBiasSpec, {"bias": {-1: 1.0}}, "Expected `int` >= 0 as a key", "bias"),
-    (LogitBiasSpec, {"bias": {BIG: 1.0}}, "Expected `int` <= 2147483647 as a key", "bias"),
-    (LogitBiasSpec, {"bias": {"x": 1.0}}, "Expected `int`, got `str` as a key", "bias"),
-    (LogitBiasSpec, {"bias": {"01": 1.0}}, "Expected `int`, got `str` as a key", "bias"),
-    (LogitBiasSpec, {"bias": {1: 10_001}}, BIAS_RANGE, "bias[...]"),
-    (LogitBiasSpec, {"bias": {1: -1e300}}, "Expected `float` >= -10000.0", "bias[...]"),
-    (LogitBiasSpec, {"bias": {1: None}}, "Expected `float`, got `null`", "bias[...]"),
+    (LogitBiasSpec, {"bias": {-1: 1.0}}, "Expected `int` >= 0 as a key", "bias[-1]"),
+    (LogitBiasSpec, {"bias": {BIG: 1.0}}, "Expected `int` <= 2147483647 as a key", f"bias[{BIG}]"),
+    (LogitBiasSpec, {"bias": {"x": 1.0}}, "Expected `int`, got `str` as a key", "bias[x]"),
+    (LogitBiasSpec, {"bias": {"01": 1.0}}, "Expected `int`, got `str` as a key", "bias[01]"),
+    (LogitBiasSpec, {"bias": {9: 1, 1: 10_001}}, BIAS_RANGE, "bias[1]"),
+    (LogitBiasSpec, {"bias": {1: -1e300}}, "Expected `float` >= -10000.0", "bias[1]"),
+    (LogitBiasSpec, {"bias": {1: None, 9: 1}}, "Expected `float`, got `null`", "bias[1]"),
     (MinTokensSpec, {"n": 0, "stop_token_ids": [1]}, "Expected `int` >= 1", "n"),
     (MinTokensSpec, {"n": 2**31, "stop_token_ids": [1]}, "Expected `int` <= 2147483647", "n"),
     (MinTokensSpec, {"n": 1.5, "stop_token_ids": [1]}, "Expected `int`, got `float`", "n"),
@@ -402,7 +402,7 @@ def test_plugin_params_nest_so_deep():
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_bias_is_finite(value: float):
     for kind, bias, path in [
-        (LogitBiasSpec, {1: value}, "$.bias[...]"),
+        (LogitBiasSpec, {9: 1.0, 1: value}, "$.bias[1]"),
         (PromptBiasSpec, value, "$.bias"),
     ]:
         with pytest.raises(SpecError, match="Expected `float`") as error:

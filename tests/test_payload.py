@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logitport.spec import (
     ForcedTokenSequenceSpec,
+    LivePayload,
     Payload,
     PythonProcessorSpec,
     SpecError,
@@ -236,7 +237,7 @@ def test_no_payload_at_all(payload: Any, message: str):
     with pytest.raises(SpecError) as error:
         decode(payload)
     assert message in str(error.value)
-    assert str(error.value).count(" - at ") == 1
+    assert str(error.value).count(" - at ") == (error.value.path != "$")
 
 
 class TestSizes:
@@ -264,6 +265,10 @@ class TestSizes:
             encode(GOLDEN_SPECS)
 
 
+def live(specs: Any, *, generation_only: bool = True) -> LivePayload:
+    return LivePayload(1, specs, generation_only)
+
+
 class TestEncodeRefuses:
     def test_conflicts(self):
         with pytest.raises(SpecError) as error:
@@ -276,11 +281,31 @@ class TestEncodeRefuses:
             encode([ForcedTokenSequenceSpec((1,)), thing])
         assert error.value.path == "$.specs[1]"
 
+    @pytest.mark.parametrize(
+        "thing",
+        [
+            None,
+            1,
+            "text",
+            b"{}",
+            {},
+            FORCED,
+            PythonProcessorSpec,
+            decode(encode(GOLDEN_SPECS)),
+            object(),
+        ],
+    )
+    def test_neither_one_spec_nor_several(self, thing: Any):
+        for refuse in (encode, dynamo_entries, live):
+            with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, or several"):
+                refuse(thing)
+
     @pytest.mark.parametrize("value", ["x", 1, None])
     def test_generation_only(self, value: Any):
-        with pytest.raises(SpecError) as error:
-            encode(GOLDEN_SPECS, generation_only=value)
-        assert error.value.path == "$.generation_only"
+        for refuse in (encode, live):
+            with pytest.raises(SpecError) as error:
+                refuse(GOLDEN_SPECS, generation_only=value)
+            assert error.value.path == "$.generation_only"
 
 
 class TestDynamo:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from logitport.spec import (
+    ChoiceSpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
     PythonProcessorSpec,
@@ -90,6 +91,9 @@ def test_token_ids_need_an_order(unordered: Any):
     with pytest.raises(SpecError) as error:
         ForcedTokenSequenceSpec(unordered)
     assert error.value.path == "$.token_ids"
+    with pytest.raises(SpecError) as error:
+        ChoiceSpec([(1, 2), unordered], 0)
+    assert error.value.path == "$.choices"
 
 
 def test_limits_are_inclusive():
@@ -179,4 +183,5 @@ def test_spec_error():
         assert type(twin) is SpecError
         assert (twin.message, twin.path, str(twin)) == (error.message, error.path, str(error))
     assert SpecError("No").path == "$"
+    assert str(SpecError("No")) == "No"
     assert SpecError("No", "$.token_ids[1]").under("$.specs[2]").path == "$.specs[2].token_ids[1]"

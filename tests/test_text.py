@@ -3,7 +3,13 @@
 from typing import Any
 
 import pytest
-from logitport.spec import ForcedTokenSequenceSpec, SpecError
+from logitport.spec import (
+    BannedSequencesSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    MinTokensSpec,
+    SpecError,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -57,6 +63,25 @@ def test_bare_tokenizer(bare: Tokenizer):
         ForcedTokenSequenceSpec.from_text("Hello", bare)
     spec = ForcedTokenSequenceSpec.from_text("Hello world", bare, eos_token_id=EOS)
     assert spec == ForcedTokenSequenceSpec((HELLO, WORLD), EOS)
+
+
+@pytest.mark.parametrize("other", ["gpt2", 64, None])
+def test_no_tokenizer(other: Any):
+    with pytest.raises(SpecError, match="Expected a tokenizer, got "):
+        ForcedTokenSequenceSpec.from_text("Hello", other)
+
+
+def test_what_to_do_without_eos(bare: Tokenizer):
+    with pytest.raises(SpecError, match=r"no EOS token: pass eos_token_id$"):
+        ChoiceSpec.from_text(["Hello"], bare)
+    with pytest.raises(SpecError, match="no EOS token: construct it with stop_token_ids"):
+        MinTokensSpec.from_tokenizer(3, bare)
+
+
+@pytest.mark.parametrize("leading_space", [True, False, None, "neither"])
+def test_no_such_forms_of_a_word(bare: Tokenizer, leading_space: Any):
+    with pytest.raises(SpecError, match="leading_space to be one of 'both', 'with', 'without'"):
+        BannedSequencesSpec.from_words(["Hello"], bare, leading_space=leading_space)
 
 
 @pytest.mark.parametrize("text", ["", "  "])

@@ -64,7 +64,11 @@ def lowered(sampling_params: Any, specs: Sequence[LogitsProcessorSpec]) -> dict[
             wanted[name] = value
     if grammar := wanted.get("structured_outputs"):
         current = sampling_params.structured_outputs
-        wanted["structured_outputs"] = _structured_outputs(current, grammar)
+        try:
+            wanted["structured_outputs"] = _structured_outputs(current, grammar)
+        except ModuleNotFoundError as error:
+            what = "A grammar becomes an object of vLLM's own, which is not installed here"
+            raise SpecError(f"{what} ({error})", path_of["structured_outputs"]) from error
     defaults: dict[str, Any] = {}
     result = wanted
     if wanted and isinstance(sampling_params, msgspec.Struct):  # SamplingParams

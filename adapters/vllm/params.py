@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import LogitsProcessorSpec, Stage
+from ...spec import LogitsProcessorSpec, SpecError, Stage
 from ...spec.base import several
 from ..back_end import payload_for
 from ..counters import count
@@ -53,11 +53,13 @@ def attach(
 
     Raises:
         SpecError: as ``encode`` does, whatever the stage; where the specs act, also if one
-            conflicts with a field of ``sampling_params``, or it lacks a field. Nothing has been
-            changed then.
+            conflicts with a field of ``sampling_params``, or it lacks a field, or a ``grammar`` is
+            attached where vLLM is not installed. Nothing has been changed then.
         Exception: vLLM's own, for sampling parameters that it refuses together.
     """
-    specs = several(specs)
+    specs, stage = several(specs), Stage(stage)
+    if not hasattr(sampling_params, "extra_args"):
+        raise SpecError(f"Expected vLLM's SamplingParams, got {type(sampling_params).__name__}")
     # A new dict: callers share one among requests.
     extra_args = dict(sampling_params.extra_args or {})
     extra_args.pop(KEY, None)

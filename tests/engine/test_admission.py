@@ -33,7 +33,7 @@ def test_live_callable_is_refused_by_an_engine_in_another_process():
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (LiveProcessor(), r"an object of type LiveProcessor - at `\$`"),
+        (LiveProcessor(), r"an object of type LiveProcessor$"),
         ({"version": 1, "specs": [LiveProcessor()]}, r"LiveProcessor.* - at `\$\.specs\[0\]`"),
     ],
     ids=["an object", "an object as spec"],
