@@ -603,7 +603,7 @@ def test_zoo_generation_length_as_a_plugin(tokenizer: Any, factor: float):
     words = tokenizer.encode("This goes on for quite a while, and then it is over.")
     plan = [*words, eos, *words[:3]]
     logits = rows(tokenizer, [None] * (len(plan) + 1))
-    with patch.object(plugins, "_plugins", return_value={"length": LengthRule}):
+    with patch.object(plugins, "_plugins", return_value={"length": lambda: LengthRule}):
         spec = PluginSpec("length", {"token": eos, "factor": factor})
         for step in steps(spec, peer, words, plan, logits=logits):
             step.assert_same()

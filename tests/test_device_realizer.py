@@ -448,7 +448,7 @@ class Seen(HistoryRule):
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     def install(part: Any) -> PluginSpec:
-        monkeypatch.setattr(plugins, "_plugins", lambda: {"mine": lambda params: part})
+        monkeypatch.setattr(plugins, "_plugins", lambda: {"mine": lambda: lambda params: part})
         return PluginSpec("mine")
 
     return install
@@ -500,7 +500,7 @@ class RaisesLater(HistoryRule):
     ("part", "at_once", "steps", "logged"),
     [
         (lambda output_ids, logits: raises(), False, 0, "no more"),
-        (lambda logits: None, True, 0, "takes 1 arguments"),
+        (PythonProcessorSpec(lambda: raises), True, 0, "takes 0 arguments"),
         (too_high(), True, 0, "beyond the vocabulary"),
         (RaisesLater(), False, 2, "beyond the vocabulary"),
     ],
@@ -518,7 +518,8 @@ def test_what_fails_ends_its_own_request(
     stop: int | None,
 ) -> None:
     neighbours = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]]
-    slot = engine.add(Request((install(part),), [1, 2], stop=stop))
+    spec = part if isinstance(part, PythonProcessorSpec) else install(part)
+    slot = engine.add(Request((spec,), [1, 2], stop=stop))
     for _ in range(steps):
         engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
         engine.accept(slot, [3])

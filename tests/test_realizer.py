@@ -474,7 +474,7 @@ def python(processor: Any) -> PythonProcessorSpec:
 
 
 def plugin_spec(part: Any, monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
-    monkeypatch.setattr(plugins, "_plugins", lambda: {"p": lambda params: part})
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"p": lambda: lambda params: part})
     return PluginSpec("p")
 
 

@@ -58,7 +58,11 @@ def edits_nothing(output_ids: Sequence[int], logits: torch.Tensor) -> None:
     pass
 
 
-PLUGINS = {"turns": turns, "rule": lambda params: Rule(), "code": lambda params: edits_nothing}
+PLUGINS = {
+    "turns": lambda: turns,
+    "rule": lambda: lambda params: Rule(),
+    "code": lambda: lambda params: edits_nothing,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,11 @@
 """A request's own Python callable."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from .plugins import takes_prompt
 
 
 class LiveProcessor:
@@ -20,21 +21,8 @@ class LiveProcessor:
     """
 
     def __init__(self, processor: Callable[..., Any]) -> None:
-        if not callable(processor):
-            raise TypeError(f"expected a callable, got {processor!r}")
-        positional = [
-            parameter
-            for parameter in inspect.signature(processor).parameters.values()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        required = [p for p in positional if p.default is inspect.Parameter.empty]
-        if len(required) > 3 or len(positional) < 2:
-            raise TypeError(
-                f"{processor!r} takes {len(positional)} arguments; expected "
-                "(output_ids, logits) or (prompt_ids, output_ids, logits)"
-            )
+        self._takes_prompt = takes_prompt(processor)
         self._processor = processor
-        self._takes_prompt = len(required) == 3
 
     def __call__(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: torch.Tensor

@@ -11,6 +11,7 @@ request's own, with the arguments (output ids, logits) or (prompt ids, output id
 Any exception refuses the request with the exception's message.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -48,27 +49,58 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
     """Ask an installed plugin for what it does with ``params``.
 
     Raises:
-        SpecError: if there is no such plugin, or it raises.
+        SpecError: if there is no such plugin, it cannot be imported, it raises, or it makes what
+            cannot act.
     """
-    make = _plugins().get(name)
-    if make is None:
+    load = _plugins().get(name)
+    if load is None:
         known = ", ".join(sorted(_plugins())) or "none"
         raise SpecError(
             f"No plugin {name!r} is installed on the server; installed: {known}", "$.name"
         )
+    try:
+        make = load()
+    except Exception as error:
+        raise SpecError(f"The plugin {name!r} cannot be imported: {error}", "$.name") from error
     try:
         part = make(params)
     except Exception as error:
         raise SpecError(
             f"The plugin {name!r} refuses its parameters: {error}", "$.params"
         ) from error
-    if not (isinstance(part, Automaton | HistoryRule) or callable(part)):
-        raise SpecError(
-            f"The plugin {name!r} made a {type(part).__name__}, which cannot act", "$.name"
-        )
+    if not isinstance(part, Automaton | HistoryRule):
+        try:
+            takes_prompt(part)
+        except TypeError as error:
+            raise SpecError(
+                f"The plugin {name!r} made what cannot act: {error}", "$.name"
+            ) from error
     return part
 
 
+def takes_prompt(processor: Callable[..., Any]) -> bool:
+    """Whether a callable is to be given the prompt's ids, before the output's and the logits.
+
+    Raises:
+        TypeError: if it is not callable or takes something else.
+    """
+    if not callable(processor):
+        raise TypeError(f"expected a callable, got {processor!r}")
+    positional = [
+        parameter
+        for parameter in inspect.signature(processor).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    required = [p for p in positional if p.default is inspect.Parameter.empty]
+    if len(required) > 3 or len(positional) < 2:
+        raise TypeError(
+            f"{processor!r} takes {len(positional)} arguments; expected "
+            "(output_ids, logits) or (prompt_ids, output_ids, logits)"
+        )
+    return len(required) == 3
+
+
 @lru_cache(maxsize=1)
-def _plugins() -> dict[str, Callable[[Mapping[str, Any]], PluginPart]]:
-    return {entry_point.name: entry_point.load() for entry_point in entry_points(group=GROUP)}
+def _plugins() -> dict[str, Callable[[], Callable[[Mapping[str, Any]], PluginPart]]]:
+    """What imports each: one that cannot be imported is a matter of the requests that name it."""
+    return {entry_point.name: entry_point.load for entry_point in entry_points(group=GROUP)}

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from logitport.adapters.core import plugins
@@ -31,6 +31,7 @@ from .test_catalogue import LENGTH, PLUGINS, REQUESTS, STORY, Free
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
 
+LOADERS = {name: Mock(return_value=make) for name, make in PLUGINS.items()}
 LOADING = {"flag": {"logits_processors": FLAG}, "entry point": {}}
 
 NEED_CONTENTS = {
@@ -92,7 +93,7 @@ def asynchronous(model: Path, loading: str, **arguments: Any) -> Iterator[Engine
         patch("torch.cuda.Event", _Event),
         patch("torch.cuda.current_stream", _Stream),
         patch("torch.cuda.stream", nullcontext),
-        patch.object(plugins, "_plugins", return_value=PLUGINS),
+        patch.object(plugins, "_plugins", return_value=LOADERS),
         engine(model, runner="v1", **LOADING[loading], **arguments) as running,
     ):
         core = running.client.engine_core
@@ -186,7 +187,7 @@ def catalogue(model: Path, tokenizer: Any) -> Catalogue:
         for i, name in enumerate(REQUESTS)
     }
     with (
-        patch.object(plugins, "_plugins", return_value=PLUGINS),
+        patch.object(plugins, "_plugins", return_value=LOADERS),
         engine(model, runner="v1", logits_processors=FLAG, **ARGUMENTS) as running,
     ):
         free = generate(running, sampling)

@@ -1,0 +1,60 @@
+"""Plugins that a server has installed, and what is refused of them when a request is admitted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from logitport.adapters.core import HistoryRule, compile_specs, plugins
+from logitport.spec import BannedTokensSpec, PluginSpec, SpecError
+
+
+class Rule(HistoryRule):
+    def additions(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> Mapping[int, float]:
+        return {}
+
+
+def two(output_ids: Sequence[int], logits: Any) -> None: ...
+
+
+def three(prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Any) -> None: ...
+
+
+def one(logits: Any) -> None: ...
+
+
+def absent() -> Any:
+    raise ModuleNotFoundError("No module named 'absent'")
+
+
+def refuses(params: Mapping[str, Any]) -> Any:
+    raise KeyError("width")
+
+
+# What an entry point loads, and what is wrong with it.
+PLUGINS: dict[str, tuple[Any, str, str]] = {
+    "rule": (lambda: lambda params: Rule(), "", ""),
+    "two": (lambda: lambda params: two, "", ""),
+    "three": (lambda: lambda params: three, "", ""),
+    "absent": (absent, "cannot be imported: No module named 'absent'", "name"),
+    "refuses": (lambda: refuses, "refuses its parameters: 'width'", "params"),
+    "one": (lambda: lambda params: one, "what cannot act: .* takes 1 arguments", "name"),
+    "class": (lambda: lambda params: Rule, "what cannot act: .* takes 0 arguments", "name"),
+    "nothing": (lambda: lambda params: None, "what cannot act: expected a callable", "name"),
+}
+
+
+@pytest.mark.parametrize("name", [*PLUGINS, "unknown"])
+def test_what_is_wrong_is_the_matter_of_who_names_it(monkeypatch: pytest.MonkeyPatch, name: str):
+    loaders = {each: load for each, (load, _, _) in PLUGINS.items()}
+    monkeypatch.setattr(plugins, "_plugins", lambda: loaders)
+    unknown = None, "No plugin 'unknown' is installed .*; installed: absent, class", "name"
+    _, message, field = PLUGINS.get(name, unknown)
+    specs = [BannedTokensSpec((1,)), PluginSpec(name)]
+    if message:
+        with pytest.raises(SpecError, match=message) as error:
+            compile_specs(specs)
+        assert error.value.path == f"$.specs[1].{field}"
+    else:
+        assert len(compile_specs(specs).per_request) == 1
