@@ -106,6 +106,8 @@ class TestAttach:
             (request(), (FORCED, GrammarSpec(regex="a")), "grammar"),
             (request(custom_params=[1]), BANNED, "Expected custom_params of one request"),
             ({"sampling_params": [{}]}, BANNED, "Expected sampling_params of one request"),
+            ({"messages": []}, BANNED, r"A chat takes no sampling_params: send extra_body\("),
+            ([{"text": "a"}], BANNED, "Expected the arguments of a request, got list"),
         ],
     )
     def test_refusal_changes_nothing(self, asked: dict[str, Any], specs: Any, message: str):

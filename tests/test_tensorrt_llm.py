@@ -428,7 +428,7 @@ def test_what_comes_late_is_refused(spec: LogitsProcessorSpec):
     if not compile_specs((spec,)).needs_history:
         attach(params, spec)
         return
-    with pytest.raises(SpecError, match=rf"tensorrt_llm cannot do `{spec.kind}` .*specs\[1\]"):
+    with pytest.raises(SpecError, match=rf"`{spec.kind}` .*TensorRT-LLM.*specs\[1\]"):
         attach(params, [LogitBiasSpec({1: 1.0}), spec])
     assert params.logits_processor is None
     assert attach(params, spec, disable_overlap_scheduler=True).logits_processor is not None
@@ -488,7 +488,7 @@ class Fails:
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
-    monkeypatch.setattr(plugins, "_plugins", lambda: {"fails": lambda params: Fails()})
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"fails": lambda: lambda params: Fails()})
     return PluginSpec("fails")
 
 
@@ -534,13 +534,51 @@ def test_tokens_beyond_the_vocabulary_of_the_worker(caplog: pytest.LogCaptureFix
 def test_it_never_raises(logits: torch.Tensor, token_ids: Any, caplog: pytest.LogCaptureFixture):
     before = logits.clone()
     (each,) = running(PROMPT, TEXT).processors
-    each(3, logits, token_ids, None, None)
+    each(3, ended := logits.clone(), token_ids, None, None)
+    assert not ended.shape or ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
     batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
     beside = torch.zeros(1, 1, VOCABULARY)
     batched([3, 4], [logits, beside], [token_ids, [[5]]], 0, [None, None])
     assert torch.equal(logits, before)
     assert beside.argmax() == TEXT.token_ids[0]
-    assert caplog.text.count("A step of request 3 goes on without its specs") == 2
+    assert caplog.text.count("The specs of request 3 cannot be realized") == 2
+
+
+def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
+    """And said once. A prompt cannot be longer than all tokens."""
+    request = running(PROMPT, TEXT, prompt_length=len(PROMPT) + 1)
+    other = running((3,), TEXT)
+    assert say(Caller(), request, other) == [[EOS], [21, 22, 23, EOS]]
+    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
+    batched.assign(5, TEXT, prompt_length=9)
+    batched.assign(6, TEXT)
+    for step in range(3):
+        ended, goes_on = torch.zeros(1, 1, VOCABULARY), torch.zeros(1, 1, VOCABULARY)
+        tokens = [[4], *([each] for each in TEXT.token_ids[:step])]
+        batched([5, 6], [ended, goes_on], [[[1]], [[t for [t] in tokens]]], 0, [5, 6])
+        assert ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
+        assert goes_on.argmax() == TEXT.token_ids[step]
+    assert caplog.text.count("The specs of request 5 cannot be realized: prompt_length is 9") == 1
+
+
+@pytest.mark.parametrize("length", [-1, True, "4", [5, 6], 1.0])
+def test_a_prompt_length_that_is_none(length: Any):
+    with pytest.raises(SpecError, match="Expected prompt_length to be a number of tokens, got "):
+        running(PROMPT, TEXT, prompt_length=length)
+
+
+def test_errors_count_native_kinds():
+    for spec, place in ((BannedTokensSpec((3, 99)), "token_ids[1]"), (PluginSpec("no"), "name")):
+        with pytest.raises(SpecError) as error:
+            attach(SamplingParams(), [SamplingSpec(top_k=3), spec], vocab_size=9)
+        assert error.value.path == f"$.specs[1].{place}"
+
+
+def test_no_sampling_params():
+    params: Any
+    for params in ({}, None, TEXT):
+        with pytest.raises(SpecError, match="Expected TensorRT-LLM's SamplingParams, got "):
+            attach(params, TEXT)
 
 
 # --- the engine-wide processor ---
@@ -588,7 +626,7 @@ def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):
         batched.assign(3, LogitBiasSpec({1: 1.0}))
     batched.release(2)
     batched.assign(3, LogitBiasSpec({1: 1.0}))
-    with pytest.raises(SpecError, match="cannot do `forced_sequence` with its overlap scheduler"):
+    with pytest.raises(SpecError, match=r"`forced_sequence` .* TensorRT-LLM's overlap scheduler"):
         batched.assign(1, TEXT)
 
 

@@ -313,7 +313,9 @@ def test_failing_code_ends_its_row(generator: Any, inputs: Any):
         ([(), SamplingSpec(temperature=1), ()], r"transformers cannot do `sampling`.*\$\[1\]"),
         ([(), (), BannedTokensSpec((VOCABULARY,))], r"beyond the vocabulary.*\$\[2\]\.specs\[0\]"),
         ([(FORCED, AllowedTokensSpec((3,))), (), ()], r"\$\[0\]"),
-        ([(), (), "text"], r"Expected a LogitsProcessorSpec"),
+        ([(), (), "text"], r"Expected a LogitsProcessorSpec.* got 'text' - at `\$\[2\]`"),
+        ([(), None, ()], r"Expected a LogitsProcessorSpec.* got None - at `\$\[1\]`"),
+        ([(), [[FORCED]], ()], r"Expected a LogitsProcessorSpec, got \[.*\$\[1\]\.specs\[0\]"),
     ],
 )
 def test_refused(generator: Any, inputs: Any, specs: Sequence[Any], message: str):

@@ -5,10 +5,10 @@ the logits. ``compile_specs`` and what it makes need numpy; only ``Realizer`` ne
 ``DeviceRealizer`` Triton too.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .admission import admitted
+from ..lazy import lazy
+from .admission import admitted, admitted_live
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -18,7 +18,7 @@ from .automaton import (
     UnknownTokenError,
     unreachable,
 )
-from .compile import Program, compile_specs
+from .compile import Program, compile_specs, refusal
 from .defaults import default_specs
 from .plugins import HistoryRule
 
@@ -41,22 +41,18 @@ __all__ = [
     "Rows",
     "UnknownTokenError",
     "admitted",
+    "admitted_live",
     "compile_specs",
     "default_specs",
+    "refusal",
     "unreachable",
 ]
 
-
-_MODULES = {
-    "Realizer": ".realizer",
-    "DeviceRealizer": ".device_realizer",
-    "History": ".advance_kernel",
-    "Rows": ".advance_kernel",
-}
-"""Of what needs torch, and Triton."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs torch, and Triton.
+__getattr__ = lazy(
+    __name__,
+    Realizer=".realizer",
+    DeviceRealizer=".device_realizer",
+    History=".advance_kernel",
+    Rows=".advance_kernel",
+)

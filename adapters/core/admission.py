@@ -1,11 +1,13 @@
 """What an engine lets in: a request's payload, checked, and compiled."""
 
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache, cached
 
-from ...spec import Payload, decode
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode
+from ...spec.base import several
 from ..back_end import BackEnd
 from .compile import Program, compile_specs
 
@@ -31,6 +33,20 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     if vocab_size is not None:
         decoded.check_vocabulary(vocab_size)
     return decoded, compile_specs(decoded.specs)
+
+
+def admitted_live(
+    back_end: BackEnd,
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    vocab_size: int,
+) -> Program:
+    """What specs compile to that never travel: the engine is in this process.
+
+    Raises:
+        SpecError: if they cannot be realized.
+    """
+    payload = LivePayload(VERSION, several(specs))  # pyright: ignore
+    return admitted(back_end, payload, vocab_size)[1]
 
 
 def _bytes_of(entry: tuple[Payload, Program, int]) -> int:

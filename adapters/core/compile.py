@@ -31,6 +31,7 @@ from ...spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from ...spec.base import NativeSpec
 from ...spec.limits import MAX_CELLS
 from .automaton import CARRY, Automaton, AutomatonBuilder
 from .plugins import PluginPart, resolve_plugin
@@ -106,6 +107,22 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
+
+
+def refusal(
+    specs: Sequence[LogitsProcessorSpec], asked: Callable[[Program], bool], why: str
+) -> SpecError:
+    """The error for what an engine cannot give, at the spec that asks for it.
+
+    Args:
+        specs: a request's, of which some does.
+        asked: whether a program asks for it.
+        why: what follows the spec's kind in the message.
+    """
+    for i, spec in enumerate(specs):
+        if not isinstance(spec, NativeSpec) and asked(compile_specs((spec,))):
+            return SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
+    raise AssertionError("unreachable: what one of the specs asks for, the whole does")
 
 
 def _check_size(cells: int) -> None:

@@ -178,7 +178,7 @@ class DeviceRealizer:
     def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs cannot be realized."""
         self.failed_requests += 1
-        log_failure(f"slot {number}", error, ends=stop_token_id is not None)
+        log_failure(f"the request in slot {number}", error, ends=stop_token_id is not None)
         self.remove(number)
         if stop_token_id is not None:
             self._put(number, _Request(stop_token_id, (forced_chain((), stop_token_id),)))

@@ -84,12 +84,12 @@ def log_failure(request: str, error: Exception, *, ends: bool) -> None:
     """Say, once, why the specs of a request do not act any more.
 
     Args:
-        request: which one.
+        request: which one, "the request in row 3" for example.
         error: what happened.
         ends: whether it is ended, or goes on without its specs.
     """
     logger.error(
-        "The specs of the request in %s cannot be realized: %s. %s; no other request is affected.",
+        "The specs of %s cannot be realized: %s. %s; no other request is affected.",
         request,
         error,
         "It is ended" if ends else "It goes on without them",

@@ -202,8 +202,8 @@ class Realizer:
     def _fail(self, request: Request, error: Exception) -> None:
         self.failed_requests += 1
         ends = request.stop_token_id is not None
-        where = f"row {request.row}, which has {len(request.output_ids)} output tokens,"
-        log_failure(where, error, ends=ends)
+        which = f"the request in row {request.row}, with {len(request.output_ids)} output tokens,"
+        log_failure(which, error, ends=ends)
         self._stop(request)
         if self._on_failure is not None:
             self._on_failure(request.row, error)

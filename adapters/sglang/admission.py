@@ -14,7 +14,7 @@ from ..counters import count
 from .back_end import BACK_END, KEY, PROCESSOR
 from .native import GRAMMARS
 from .params import check_grammar_is_followed
-from .worker import COME_LATE, WITH_DRAFTS, stage, tokens_come_late
+from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
 if TYPE_CHECKING:
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
@@ -27,6 +27,11 @@ OTHERS_VARIABLE = "LOGITPORT_SGLANG_ADMIT_OTHERS"
 REFUSED = (
     "This server admits no custom_logit_processor but logitport's, which executes no code of "
     f"clients; its operator can admit others with {OTHERS_VARIABLE}=1"
+)
+
+NO_SPECS = (
+    f"The request names logitport's processor, and brings no specs in custom_params[{KEY!r}]: "
+    "`attach` makes what /generate takes, `extra_body` what OpenAI's routes take"
 )
 
 
@@ -102,12 +107,12 @@ class Admission:
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
         if payload is None:
-            if processor in (None, PROCESSOR):
-                request.custom_logit_processor = None
-                if self._default is not None and _takes_default(sampling_params):
-                    custom_params = {**custom_params, KEY: self._default}
-                    request.sampling_params = {**sampling_params, "custom_params": custom_params}
-                    request.custom_logit_processor = PROCESSOR if self._default_acts else None
+            if processor == PROCESSOR:
+                raise ValueError(NO_SPECS)
+            if processor is None and self._default is not None and _takes_default(sampling_params):
+                custom_params = {**custom_params, KEY: self._default}
+                request.sampling_params = {**sampling_params, "custom_params": custom_params}
+                request.custom_logit_processor = PROCESSOR if self._default_acts else None
             return
         where = stage()
         try:
@@ -129,12 +134,13 @@ class Admission:
         decoded, program = admitted(BACK_END, payload, self._vocab_size)
         check_grammar_is_followed(sampling_params, decoded.specs)
         acts = decoded.acts_on(stage())
-        if acts and get_spec().speculative_algorithm:
+        if not acts:
+            return False
+        if get_spec().speculative_algorithm:
             raise SpecError(WITH_DRAFTS)
-        if acts and program.needs_history and tokens_come_late():
-            raise SpecError(COME_LATE)
-        if acts and get_exec().dllm.dllm_algorithm:
+        check_tokens_in_time(decoded.specs, program)
+        if get_exec().dllm.dllm_algorithm:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
-        if acts and _has_beams(sampling_params):
+        if _has_beams(sampling_params):
             raise SpecError("SGLang tells no logits processor the tokens of its beams")
-        return acts
+        return True

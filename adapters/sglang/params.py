@@ -42,9 +42,13 @@ def attach(
 
     Raises:
         SpecError: as ``encode`` does, whatever the stage, and if a spec conflicts with what the
-            request says already. Nothing has been changed then.
+            request says already, or it is the body of a chat. Nothing has been changed then.
     """
-    specs = several(specs)
+    specs, stage = several(specs), Stage(stage)
+    if not isinstance(request, dict):
+        raise SpecError(f"Expected the arguments of a request, got {type(request).__name__}")
+    if "messages" in request:
+        raise SpecError("A chat takes no sampling_params: send extra_body('sglang', specs) with it")
     sampling_params = _copied(request.get("sampling_params"), "sampling_params")
     custom_params = _copied(sampling_params.pop("custom_params", None), "custom_params")
     custom_params.pop(KEY, None)

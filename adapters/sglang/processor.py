@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ...spec import SpecError
 from ..core import Realizer, admitted
 from .admission import REFUSED
 from .back_end import BACK_END, KEY
 from .worker import (
-    COME_LATE,
     WITH_DRAFTS,
     abort,
+    check_tokens_in_time,
     stage,
     stop_token_of,
     tell_tokens_in_time,
-    tokens_come_late,
 )
 
 if TYPE_CHECKING:
@@ -195,8 +193,7 @@ class Batch:
             payload, program = admitted(BACK_END, member.payload, self._vocab_size)
             if not payload.acts_on(stage()):
                 return
-            if program.needs_history and tokens_come_late():
-                raise SpecError(COME_LATE)
+            check_tokens_in_time(payload.specs, program)
         except Exception as error:
             logger.error(
                 "The request %s is ended: its specs cannot be realized: %s", req.rid, error

@@ -1,6 +1,7 @@
 """What a worker of SGLang is told about itself, and what it tells of a request."""
 
 import os
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,8 @@ from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.runtime_context import get_disagg, get_schedule
 
-from ...spec import Stage
+from ...spec import LogitsProcessorSpec, Stage
+from ..core import Program, refusal
 from ..environment import stage_from_environment
 
 if TYPE_CHECKING:
@@ -41,10 +43,24 @@ def tokens_come_late() -> bool:
     return explicitly_off and not get_schedule().disable_overlap_schedule
 
 
-COME_LATE = (
-    f"The specs need the tokens that are out, which SGLang's overlap scheduling tells too late: "
-    f"start the engine without {_DELAY}=0, or with --disable-overlap-schedule"
-)
+def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
+    """Refuse what needs the tokens that are out where they come late.
+
+    Args:
+        specs: a request's.
+        program: what they compile to.
+
+    Raises:
+        SpecError: at the spec that needs them.
+    """
+    if program.needs_history and tokens_come_late():
+        raise refusal(
+            specs,
+            lambda program: program.needs_history,
+            "needs the tokens that are out, which SGLang's overlap scheduling tells too late: "
+            f"start the engine without {_DELAY}=0, or with --disable-overlap-schedule",
+        )
+
 
 WITH_DRAFTS = "SGLang tells no logits processor the draft tokens of speculative decoding"
 

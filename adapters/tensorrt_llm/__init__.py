@@ -31,9 +31,9 @@ with a caller that does what is written there.
   the engine's own front end, and knows the stage. There is no second gate.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .back_end import BACK_END
 
 if TYPE_CHECKING:
@@ -43,15 +43,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BACK_END", "LogitportBatchedProcessor", "LogitportProcessor", "attach"]
 
-_MODULES = {
-    "attach": ".params",
-    "LogitportProcessor": ".processor",
-    "LogitportBatchedProcessor": ".batched_processor",
-}
-"""Of what needs torch, as the engine does."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs torch, as the engine does.
+__getattr__ = lazy(
+    __name__,
+    attach=".params",
+    LogitportProcessor=".processor",
+    LogitportBatchedProcessor=".batched_processor",
+)

@@ -9,7 +9,7 @@ import torch
 from ...spec import LogitsProcessorSpec, SpecError, Stage
 from .params import processor_for
 from .processor import LogitportProcessor
-from .rows import Beam, Rows, on_stream
+from .rows import Beam, Failed, Rows, on_stream
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +57,11 @@ class LogitportBatchedProcessor:
         self._of_all = self._processor(specs, None)
         self._assigned: dict[int, LogitportProcessor | None] = {}
         self._rows = Rows()
+        self._failed = Failed()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rows": Rows()}  # nothing live travels to the worker
+        # Nothing live travels to the worker.
+        return self.__dict__ | {"_rows": Rows(), "_failed": Failed()}
 
     def assign(
         self,
@@ -134,8 +136,8 @@ class LogitportBatchedProcessor:
                     try:
                         flat = logits[i].view(-1, logits[i].shape[-1])
                         of_request = processor.beams(req_id, token_ids[i])
-                    except Exception:
-                        logger.exception("A step of request %s goes on without its specs", req_id)
+                    except Exception as error:
+                        self._failed.end(req_id, error, logits[i], self._stop, stream_ptr)
                         continue
                     beams += of_request[: len(flat)]
                     edited.append(flat)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
-from ...spec.base import several
+from ...spec.base import native_counted, several
 from ..back_end import payload_for
-from ..core import admitted, compile_specs
+from ..core import admitted, refusal
 from ..counters import count
 from .back_end import BACK_END
 from .native import lowered
@@ -67,7 +67,10 @@ def attach(
             has been changed then.
         Exception: the engine's own, for sampling parameters that it refuses together.
     """
-    specs = several(specs)
+    specs, stage = several(specs), Stage(stage)
+    if not hasattr(sampling_params, "logits_processor"):
+        name = type(sampling_params).__name__
+        raise SpecError(f"Expected TensorRT-LLM's SamplingParams, got {name}")
     acts = stage.takes_specs(generation_only)
     processor = processor_for(
         specs,
@@ -99,21 +102,20 @@ def processor_for(
 ) -> LogitportProcessor | None:
     """What carries the specs of a request, or ``None`` if nothing is to act; see ``attach``."""
     specs = several(specs)
+    if prompt_length is not None and (type(prompt_length) is not int or prompt_length < 0):
+        raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
     payload = payload_for(BACK_END, specs, stage, generation_only)
     if payload is None:
         return None
     assert isinstance(payload, str)  # the back end takes no live objects
-    _, program = admitted(BACK_END, payload, vocab_size)
+    with native_counted(specs):
+        _, program = admitted(BACK_END, payload, vocab_size)
     if program.needs_history and not disable_overlap_scheduler:
-        i, spec = next(
-            (i, spec)
-            for i, spec in enumerate(specs)
-            if type(spec) in BACK_END.realizes and compile_specs((spec,)).needs_history
-        )
-        raise SpecError(
-            f"{BACK_END.name} cannot do `{spec.kind}` with its overlap scheduler, which shows "
-            "tokens one step late; start it with disable_overlap_scheduler=True, and say so here",
-            f"$.specs[{i}]",
+        raise refusal(
+            specs,
+            lambda program: program.needs_history,
+            "needs the tokens that are out, which TensorRT-LLM's overlap scheduler shows one step "
+            "late: start it with disable_overlap_scheduler=True, and say so here",
         )
     if program.per_request and stop_token_id is None:
         raise SpecError(

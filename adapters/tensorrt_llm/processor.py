@@ -1,17 +1,11 @@
 """The processor that a request of TensorRT-LLM carries to the worker."""
 
-import logging
 from collections.abc import Sequence
 
 import torch
 from cachetools import LRUCache
 
-from .rows import Beam, Rows, on_stream
-
-logger = logging.getLogger(__name__)
-
-KNOWN_PROMPTS = 1 << 16
-"""Of how many requests the prompt's length is kept, the latest; far more than run at a time."""
+from .rows import KNOWN_REQUESTS, Beam, Failed, Rows, on_stream
 
 KEPT_ROWS = 256
 """Of how many requests the states are kept. A further one is begun again from its tokens."""
@@ -42,8 +36,9 @@ class LogitportProcessor:
         self.prompt_length = prompt_length
         self.handed_over = handed_over
         self.stop_token_id = stop_token_id
-        self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_PROMPTS)
+        self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_REQUESTS)
         self._rows: LRUCache[int, Rows] = LRUCache(KEPT_ROWS)
+        self._failed = Failed()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         state = (self.payload, self.prompt_length, self.handed_over, self.stop_token_id)
@@ -59,7 +54,7 @@ class LogitportProcessor:
     ) -> None:
         """Edit a request's logits in place; ``LogitsProcessor`` in ``sampling_params.py``.
 
-        It never raises: what fails ends this request, or leaves its logits alone.
+        It never raises: what fails ends this request.
 
         Args:
             req_id: the engine's number of the request.
@@ -75,13 +70,18 @@ class LogitportProcessor:
                 beams = self.beams(req_id, token_ids)
                 flat = logits.view(-1, logits.shape[-1])
                 rows.apply(flat, beams[: len(flat)])
-        except Exception:
-            logger.exception("A step of request %s goes on without its specs", req_id)
+        except Exception as error:
+            self._failed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
 
     def beams(self, req_id: int, token_ids: Sequence[Sequence[int]]) -> list[Beam]:
-        """The beams of a request, whose prompt ends where it ended at the first call."""
-        length = self.prompt_length
+        """The beams of a request, whose prompt ends where it ended at the first call.
+
+        Raises:
+            ValueError: if the request is shorter than its prompt is said to be.
+        """
+        length, known = self.prompt_length, len(token_ids[0])
         if length is None:
-            first = max(0, len(token_ids[0]) - self.handed_over)
-            length = self._prompt_lengths.setdefault(req_id, first)
+            length = self._prompt_lengths.setdefault(req_id, max(0, known - self.handed_over))
+        elif length > known:
+            raise ValueError(f"prompt_length is {length}, and there are {known} tokens")
         return [Beam(req_id, self.payload, ids, length, self.stop_token_id) for ids in token_ids]

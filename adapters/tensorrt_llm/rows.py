@@ -1,16 +1,18 @@
 """The rows of one call's logits, and the beams that are in them."""
 
-import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import torch
+from cachetools import LRUCache
 
 from ..core import Realizer, admitted
+from ..core.own_code import log_failure
 from .back_end import BACK_END
 
-logger = logging.getLogger(__name__)
+KNOWN_REQUESTS = 1 << 16
+"""Of how many requests something is remembered, the latest; far more than run at a time."""
 
 
 class Beam(NamedTuple):
@@ -74,6 +76,31 @@ class Rows:
             return
         prompt_ids = beam.token_ids[: beam.prompt_length]
         realizer.add(row, program, prompt_ids, output_ids, beam.stop_token_id)
+
+
+class Failed:
+    """Requests that cannot be followed: each is said once, and ended where that is possible."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[int, None] = LRUCache(KNOWN_REQUESTS)
+
+    def end(
+        self,
+        request_id: int,
+        error: Exception,
+        logits: torch.Tensor,
+        stop_token_id: int | None,
+        stream_ptr: int | None,
+    ) -> None:
+        """Let only the stop token be chosen; without one, the request goes on without its specs."""
+        if request_id not in self._known:
+            self._known[request_id] = None
+            log_failure(f"request {request_id}", error, ends=stop_token_id is not None)
+        if stop_token_id is not None:
+            with suppress(Exception), on_stream(stream_ptr, logits.device):  # odd logits
+                stop = logits[..., stop_token_id]
+                logits.fill_(-torch.inf)
+                stop.zero_()
 
 
 def on_stream(stream_ptr: int | None, device: torch.device) -> AbstractContextManager[object]:

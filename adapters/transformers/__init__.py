@@ -11,8 +11,9 @@ beams may change places, and drafts of assisted generation may be taken back. Co
 (``generate_batch``) has no place for a processor of ours (transformers 5.19).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .back_end import BACK_END
 
 if TYPE_CHECKING:
@@ -20,10 +21,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BACK_END", "LogitportProcessor"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "LogitportProcessor":
-        from .processor import LogitportProcessor
-
-        return LogitportProcessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, LogitportProcessor=".processor")

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, SpecError
-from ..core import Program, Realizer, admitted
+from ...spec import LogitsProcessorSpec, SpecError
+from ...spec.base import several
+from ..core import Program, Realizer, admitted_live
 from .back_end import BACK_END
 
 
@@ -46,14 +47,16 @@ class LogitportProcessor(LogitsProcessor):
                 f"Expected a sequence with the specs of each of {len(input_ids)} prompts"
             )
         self._vocab_size: int = model.config.get_text_config().vocab_size
-        of_all = [
-            (each,) if isinstance(each, LogitsProcessorSpec) else tuple(each) for each in specs
-        ]
         programs: dict[tuple[LogitsProcessorSpec, ...], Program | None] = {(): None}
-        for prompt, each in enumerate(of_all):
-            if each not in programs:
-                programs[each] = _program(prompt, each, self._vocab_size)
-        self._programs = [programs[each] for each in of_all]
+        self._programs: list[Program | None] = []
+        for prompt, each in enumerate(specs):
+            try:
+                of_prompt = several(each)
+                if of_prompt not in programs:
+                    programs[of_prompt] = admitted_live(BACK_END, of_prompt, self._vocab_size)
+            except SpecError as error:
+                raise error.under(f"$[{prompt}]") from error.__cause__
+            self._programs.append(programs[of_prompt])
         self._padded = input_ids.clone()
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         self._prompts: list[list[int]] = [
@@ -119,11 +122,3 @@ class LogitportProcessor(LogitsProcessor):
         rows_per_prompt = len(input_ids) // prompts
         expected = self._padded.to(input_ids.device).repeat_interleave(rows_per_prompt, 0)
         return rows_per_prompt if torch.equal(input_ids[:, :length], expected) else None
-
-
-def _program(prompt: int, specs: Sequence[LogitsProcessorSpec], vocab_size: int) -> Program:
-    try:
-        payload = LivePayload(VERSION, specs)  # pyright: ignore
-        return admitted(BACK_END, payload, vocab_size)[1]
-    except SpecError as error:
-        raise error.under(f"$[{prompt}]") from error.__cause__

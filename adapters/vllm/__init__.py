@@ -1,11 +1,12 @@
 """vLLM: attach specs to ``SamplingParams``, and realize them inside the engine.
 
 Importing this module imports neither vLLM nor torch; a gateway that only attaches specs needs
-neither.
+neither, unless it attaches a grammar, which becomes an object of vLLM's.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .back_end import BACK_END, KEY
 from .params import attach
 
@@ -14,10 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BACK_END", "KEY", "LogitportProcessor", "attach"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "LogitportProcessor":
-        from .processor import LogitportProcessor
-
-        return LogitportProcessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, LogitportProcessor=".processor")

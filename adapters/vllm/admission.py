@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ...spec import Payload, SpecError
-from ..core import Program, compile_specs, default_specs
+from ..core import Program, default_specs, refusal
 from .engine_config import load_tokenizer, once_per_engine, role_of
 from .placeholders import tells_output_ids
 
@@ -26,15 +26,13 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     if _drops_processors(vllm_config):
         raise SpecError(f"The request has specs, but {_DROPPED}")
     if program.needs_output_ids and not tells_output_ids(vllm_config):
-        for i, spec in enumerate(payload.specs):
-            if compile_specs((spec,)).needs_output_ids:
-                raise SpecError(
-                    f"`{spec.kind}` needs the ids of the sampled tokens, which vLLM's asynchronous "
-                    "scheduling tells no processor that it has found by itself: start the engine "
-                    "with --logits-processors logitport.adapters.vllm:LogitportProcessor, or with "
-                    "--no-async-scheduling",
-                    f"$.specs[{i}]",
-                )
+        raise refusal(
+            payload.specs,
+            lambda program: program.needs_output_ids,
+            "needs the ids of the sampled tokens, which vLLM's asynchronous scheduling tells no "
+            "processor that it has found by itself: start the engine with --logits-processors "
+            "logitport.adapters.vllm:LogitportProcessor, or with --no-async-scheduling",
+        )
 
 
 def check_free(vllm_config: "VllmConfig") -> None:

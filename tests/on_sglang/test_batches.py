@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from logitport.adapters.sglang import KEY, processor
+from logitport.adapters.sglang import KEY, processor, worker
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, Stage, encode
 
 VOCABULARY = 8
@@ -37,7 +37,7 @@ class Req:
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> processor.LogitportProcessor:
     monkeypatch.setattr(processor, "stage", lambda: Stage.AGGREGATED)
-    monkeypatch.setattr(processor, "tokens_come_late", lambda: False)
+    monkeypatch.setattr(worker, "tokens_come_late", lambda: False)
     monkeypatch.setenv("SGLANG_ENABLE_DELAY_SAMPLE", "")  # put back as it was
     return processor.LogitportProcessor()
 

@@ -92,6 +92,14 @@ def test_a_bad_request_hurts_nobody_else(
     assert outputs(generate(small, [()])) == free
 
 
+def test_specs_that_got_lost(small: Any):
+    """Who names our processor wanted some: ``attach`` on the body of a chat, which drops them."""
+    lost, *others = generate(small, [request(processor=PROCESSOR, any=1), FORCED])
+    assert isinstance(lost, ValueError)
+    assert "brings no specs" in str(lost)
+    assert others[0]["output_ids"] == [10, 11, 12, EOS]
+
+
 def test_a_request_need_not_name_the_processor(small: Any):
     asked = attach(request(), FORCED) | {"custom_logit_processor": None}
     assert generate(small, [asked])[0]["output_ids"] == [10, 11, 12, EOS]

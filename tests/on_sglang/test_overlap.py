@@ -26,5 +26,6 @@ def test_only_what_needs_no_tokens_is_let_in(tiny_model: Path, monkeypatch: pyte
             )
             assert obeys(banned, [], static["output_ids"])
             assert isinstance(needs_tokens, ValueError)
-            assert "overlap scheduling tells too late" in str(needs_tokens)
+            assert "`forced_sequence` needs the tokens" in str(needs_tokens)
+            assert "$.specs[0]" in str(needs_tokens)
             assert outputs(others) == free[2:]
