@@ -216,12 +216,13 @@ DRAFTED: list[Any] = [
     lambda free: ChoiceSpec(((11, 40, 21, 10), (11, 40, 22), (400,)), EOS),
     lambda free: BannedTokensSpec(tuple(free[2:4])),
     lambda free: BannedSequencesSpec((tuple(free[3:5]),)),
-    lambda free: NoRepeatNgramSpec(1),
+    lambda free: [NoRepeatNgramSpec(1), LogitBiasSpec({300: 1000.0, 301: 900.0})],
     lambda free: ForcedEndSpec(5, (11, 40, 21), EOS),
     lambda free: ThinkingBudgetSpec(3, (free[1],), (11, 40), (8,)),
     lambda free: TriggerSpec((free[4],), (11, 40, 21, 9, 31), None),
     lambda free: PythonProcessorSpec(_recording),
 ]
+CHANGING = DRAFTED[:-1]
 HISTORIES: list[list[int]] = []
 
 
@@ -255,7 +256,7 @@ def test_drafts(tiny: Path):
         drafted = LogitsProcessorList([LogitportProcessor(drafting, specs)] if specs else [])
         drafted.append(note)
         said = run(llm, plain)
-        assert specs == () or not isinstance(specs, ForcedTokenSequenceSpec) or said != free
+        assert (said == free) == (make not in CHANGING)
         for prompt in (PROMPT, PROMPT, [*PROMPT, *said], [*PROMPT, *said, 3, 8, 11], [11, 40]):
             expected = run(llm, plain, prompt)
             HISTORIES.clear()
@@ -295,6 +296,15 @@ def test_logit_bias_argument(llm: Llama):
     spec = BannedTokensSpec(ids(llm, " Paris"))
     bias: Any = {ids(llm, " Rome")[0]: 100.0}
     assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) == " Rome"
+    given = arguments(llm, spec)
+    first: list[str] = []
+    for more in ({"logit_bias": bias}, {}):
+        said: Any = llm.create_completion(PARIS, **given, **more, max_tokens=1, temperature=0)
+        first.append(said["choices"][0]["text"])
+    assert first[0] == " Rome"
+    assert (
+        first[1] == complete(llm, PARIS, spec, max_tokens=1) != " Rome"
+    )  # it was that one's alone
     bias = {ids(llm, " Paris")[0]: 100.0}
     assert complete(llm, PARIS, logit_bias=bias, max_tokens=1) == " Paris"
     assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) != " Paris"
@@ -387,6 +397,7 @@ def _of_schema(schema: Any) -> GrammarSpec:
             r"beyond the vocabulary.*\$\.specs\[1\]",
         ),
         (PluginSpec("nobody"), r"No plugin 'nobody'"),
+        ([SamplingSpec(top_k=1), PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
         ([ForcedTokenSequenceSpec((1,)), AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
         (GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
         (GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
@@ -453,8 +464,34 @@ def test_a_processor_is_refused(llm: Llama):
             r"contain themselves",
         ),
         ({"minLength": 3}, r"cannot do this schema"),
-        ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected 0 <= minLength"),
-        ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r"Expected 0 <= minItems"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
+        ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
+        ({"type": "string", "maxLength": 201}, r"`int` <= 200 - at `\$\.json_schema\.maxLength`"),
+        ({"type": "string", "minLength": 10**9}, r"<= 200"),
+        ({"type": "string", "minLength": True}, r"Expected `int`, got `bool`"),
+        ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
+        ({"properties": {}, "required": 3}, r"Expected `array`, got `int`.*schema\.required"),
+        ({"anyOf": 3}, r"Expected `array`, got `int` - at `\$\.json_schema\.anyOf`"),
+        ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
+        ({"type": {}}, r"got `object` - at `\$\.json_schema\.type`"),
+        ({"type": ["null", 3]}, r"got `int`"),
+        # The converter has names for its own rules, and one that means any other property.
+        ({"properties": {"": {"enum": ["x"]}, "b": {"type": "null"}}}, r"the name ''"),
+        ({"properties": {"a": {"type": "null"}, "*": {"type": "null"}}}, r"the name '\*'"),
+        (
+            {"properties": {"integral_part": {"enum": ["x"]}, "n": {"type": "integer"}}},
+            r"a property for its own `integral-part`",
+        ),
+        (
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(30)
+                }
+                | {"a30": {"type": "null"}},
+            },
+            r"at most 4096 parts",
+        ),
         ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
         ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),
         (

@@ -16,8 +16,9 @@ llama-cpp-python 0.3.36 forgets the processors of an ordinary ``LogitsProcessorL
 ``arguments`` it keeps.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .back_end import BACK_END
 
 if TYPE_CHECKING:
@@ -26,14 +27,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BACK_END", "LogitportProcessor", "arguments"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "LogitportProcessor":
-        from .processor import LogitportProcessor
-
-        return LogitportProcessor
-    if name == "arguments":
-        from .native import arguments
-
-        return arguments
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, LogitportProcessor=".processor", arguments=".native")

@@ -7,12 +7,37 @@ know. What it would lose is refused here.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
-from llama_cpp.llama_grammar import json_schema_to_gbnf
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, json_schema_to_gbnf
 
 from ...spec import SpecError
+from ...spec.base import spec_error
+
+MAX_PARTS = 4096
+"""How many parts a schema may have, counted anew wherever a ``$ref`` repeats them."""
+
+MAX_REPEATED = 200
+"""How many characters or items can be counted: llama.cpp's grammar has a part for each."""
+
+_Repeated = Annotated[int, msgspec.Meta(ge=0, le=MAX_REPEATED)]
+
+
+class _Keywords(TypedDict, total=False):
+    """The JSON types of what keywords say."""
+
+    type: str | list[str]
+    properties: dict[str, Any]
+    required: list[str]
+    anyOf: list[Any]
+    enum: list[Any]
+    prefixItems: list[Any]
+    minItems: _Repeated
+    maxItems: _Repeated
+    minLength: _Repeated
+    maxLength: _Repeated
+
 
 _ANNOTATIONS = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "$defs"}
@@ -59,6 +84,11 @@ def gbnf(schema: Mapping[str, Any]) -> str:
         text = json_schema_to_gbnf(json.dumps(checked))
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise SpecError(f"llama_cpp cannot do this schema: {error}", "$.json_schema") from error
+    for rule in text.splitlines():
+        name, _, content = rule.partition(" ::= ")
+        if name in PRIMITIVE_RULES and content != PRIMITIVE_RULES[name].content:
+            what = f"the converter takes a property for its own `{name}`"
+            raise SpecError(f"llama_cpp cannot do this schema: {what}", "$.json_schema")
     # In JSON, control characters are escaped.
     return text.replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
 
@@ -72,6 +102,7 @@ class _Checker:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._parts = 0
 
     def checked(self, schema: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
         """A copy of a part of the schema.
@@ -83,12 +114,20 @@ class _Checker:
         """
         if not isinstance(schema, dict):
             raise SpecError("llama_cpp cannot do schemas that are no objects", path)
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            what = "with each `$ref` replaced by what it names"
+            raise SpecError(f"Expected a schema of at most {MAX_PARTS} parts, {what}", path)
         given = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         if given.keys() == {"$ref"}:
             return self._referred(given["$ref"], path, inside)
         if not given or not any(given.keys() <= shape for shape in _SHAPES):
             keys = ", ".join(f"`{key}`" for key in given) or "no keyword"
             raise SpecError(f"llama_cpp cannot do a schema with {keys}", path)
+        try:
+            msgspec.convert(given, _Keywords)
+        except msgspec.ValidationError as error:
+            raise spec_error(error).under(path) from None
         _check_type(given, path)
         _check_values(given, path)
         _check_properties(given, path)
@@ -153,6 +192,8 @@ def _check_text(value: Any, path: str) -> None:
 def _check_properties(given: dict[str, Any], path: str) -> None:
     names, required = list(given.get("properties", ())), set(given.get("required", ()))
     for name in names:
+        if name in ("", "*"):
+            raise SpecError(f"llama_cpp cannot do properties with the name {name!r}", path)
         _check_text(name, path)
     if unknown := required.difference(names):
         raise SpecError(f"llama_cpp cannot require {sorted(unknown)}, not in `properties`", path)
@@ -166,9 +207,7 @@ def _check_properties(given: dict[str, Any], path: str) -> None:
 def _check_counts(given: dict[str, Any], path: str) -> None:
     for least, most in (("minItems", "maxItems"), ("minLength", "maxLength")):
         counts = [given[key] for key in (least, most) if key in given]
-        if not all(type(count) is int and count >= 0 for count in counts) or (
-            counts != sorted(counts)
-        ):
-            raise SpecError(f"Expected 0 <= {least} <= {most}", path)
+        if counts != sorted(counts):
+            raise SpecError(f"Expected {least} <= {most}", path)
         if counts and least == "minItems" and "items" not in given:
             raise SpecError("llama_cpp cannot count items without `items`", path)

@@ -21,7 +21,7 @@ from ...spec import (
     SpecError,
     ThinkingBudgetSpec,
 )
-from ...spec.base import several, without_native
+from ...spec.base import native_counted, several, without_native
 from .back_end import BACK_END
 from .json_schema import gbnf
 from .processor import LogitportProcessor
@@ -73,7 +73,8 @@ def arguments(
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     if realized := without_native(specs):
-        result["logits_processor"] = _Processors([LogitportProcessor(llm, realized)])
+        with native_counted(specs):
+            result["logits_processor"] = _Processors([LogitportProcessor(llm, realized)])
     return result
 
 
@@ -81,12 +82,12 @@ class _Processors(LogitsProcessorList):
     """A list that ``create_completion(logit_bias=...)`` does not lose.
 
     It goes on with what ``extend`` returns, which for any other list is ``None``
-    (``llama_cpp/llama.py``, llama-cpp-python 0.3.36).
+    (``llama_cpp/llama.py``, llama-cpp-python 0.3.36). The bias is that completion's alone, so the
+    list stays as it is.
     """
 
     def extend(self, others: Any) -> Any:
-        super().extend(others)
-        return self
+        return _Processors([*self, *others])
 
 
 def _sampling(llm: Llama, spec: SamplingSpec) -> Iterator[tuple[str, float]]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, NativeSpec, SpecError
+from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.base import several
-from ..core import admitted
+from ..core import admitted_live
 from ..core.array_editor import ArrayRealizer
 from .back_end import BACK_END
 
@@ -16,7 +16,9 @@ from .back_end import BACK_END
 class LogitportProcessor:
     """Realizes specs on completions of one ``Llama``, as part of a ``LogitsProcessorList``.
 
-    It serves as many of them as one likes, one after the other.
+    It serves as many of them as one likes, one after the other. It tells them apart by the sampler
+    that ``Llama.generate`` makes for each; a loop of one's own around ``Llama.sample``, which makes
+    one for each token, is not followed.
 
     Args:
         llm: the ``llama_cpp.Llama`` that generates.
@@ -36,8 +38,7 @@ class LogitportProcessor:
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
                 raise SpecError(what, f"$.specs[{i}]")
         self._vocab_size: int = llm.n_vocab()
-        payload = LivePayload(VERSION, specs)  # pyright: ignore
-        _, self._program = admitted(BACK_END, payload, self._vocab_size)
+        self._program = admitted_live(BACK_END, specs, self._vocab_size)
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm
