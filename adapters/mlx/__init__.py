@@ -10,8 +10,9 @@ The logits stay where they are, for MLX to edit; the tokens are read at each ste
 step waits for the one before it.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import lazy
 from .back_end import BACK_END
 
 if TYPE_CHECKING:
@@ -19,10 +20,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BACK_END", "LogitportProcessor"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "LogitportProcessor":
-        from .processor import LogitportProcessor
-
-        return LogitportProcessor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, LogitportProcessor=".processor")

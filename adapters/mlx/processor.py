@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, SpecError
-from ...spec.base import several
-from ..core import Program, admitted
+from ...spec import LogitsProcessorSpec, SpecError
+from ..core import admitted_live
 from .back_end import BACK_END
 from .editor import MlxRealizer
 from .sequences import Sequences
@@ -45,30 +45,25 @@ class LogitportProcessor:
         specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
-        specs = several(specs)
         self._vocab_size = _vocab_size(model)
-        payload = LivePayload(VERSION, specs)  # pyright: ignore
-        _, program = admitted(BACK_END, payload, self._vocab_size)
-        self._needs_prompt = prompt_ids is None and _reads_prompt(program)
+        program = admitted_live(BACK_END, specs, self._vocab_size)
         make_realizer = partial(MlxRealizer, self._vocab_size)
         self._sequences = Sequences(make_realizer, program, tokenizer.eos_token_id, prompt_ids)
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
         """The edited logits, a new array.
 
+        It does not raise, which would take other generations of the batch along. One that begins
+        with another prompt than ``prompt_ids`` is ended, and so is one that begins with one token,
+        which may be the last of any prompt, where a spec has to know it.
+
         Args:
             tokens: ``mlx.core.array``, ``[tokens]``: what is known of the prompt, and the output.
             logits: ``mlx.core.array``, ``[1, vocabulary]`` float32, float16 or bfloat16.
-
-        Raises:
-            SpecError: if a generation begins that has another prompt than ``prompt_ids``, or with
-                one token, which may be the last of any prompt, and a spec has to know it.
         """
         if logits.shape[-1] < self._vocab_size:
             return logits  # of a draft model, with a vocabulary of its own
         history = np.array(tokens).astype(np.int64)
-        if self._needs_prompt and len(history) == 1:
-            raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
         edited = mx.array(logits)
         self._sequences.at(history).apply(edited)
         return edited
@@ -76,15 +71,10 @@ class LogitportProcessor:
 
 def _vocab_size(model: Any) -> int:
     args = getattr(model, "args", None)
-    size = getattr(args, "vocab_size", None)
-    if size is None:
-        size = (getattr(args, "text_config", None) or {}).get("vocab_size")
-    if size is None:
-        raise SpecError("Expected a model whose args have a vocab_size")
-    return size
-
-
-def _reads_prompt(program: Program) -> bool:
-    return bool(program.ngrams or program.prompt_biases or program.per_request) or any(
-        automaton.reads_prompt for automaton in program.automata
-    )
+    text = getattr(args, "text_config", None)
+    if isinstance(text, dict):
+        text = SimpleNamespace(**text)
+    for config in (args, text):
+        if (size := getattr(config, "vocab_size", None)) is not None:
+            return size
+    raise SpecError("Expected a model whose args have a vocab_size")

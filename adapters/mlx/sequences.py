@@ -50,6 +50,7 @@ class Sequences:
     ) -> None:
         self._make_realizer = make_realizer
         self._program = program
+        self._reads_prompt = _reads_prompt(program)
         self._stop = stop_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
         self._prompt_lengths: LRUCache[int, int] = LRUCache(MAX_HISTORIES)
@@ -61,14 +62,13 @@ class Sequences:
         Args:
             token_ids: ``[tokens]`` int64, the prompt, or the end of it, and the output so far.
 
-        Raises:
-            SpecError: if a prompt was given, and a generation begins with the end of another.
+        Where a generation begins with the end of another prompt than the one that was given, or
+        with one token, and none was given that a spec has to know, it is ended.
         """
         before, now = hash(token_ids[:-1].tobytes()), hash(token_ids.tobytes())
         shown = self._prompt_lengths.get(before)
         if shown is None:
             shown = len(token_ids)
-            self._check_prompt(token_ids.tolist())
         self._prompt_lengths[now] = shown
         running = self._running.pop(before, None)
         if running is None:
@@ -78,15 +78,28 @@ class Sequences:
         self._running[now] = running
         return running.realizer
 
-    def _check_prompt(self, shown: list[int]) -> None:
-        if self._prompt_ids is not None and self._prompt_ids[-len(shown) :] != shown:
-            raise SpecError("Expected the prompt that this processor has been made for")
-
     def _begin(self, token_ids: Ints, shown: int) -> _Running:
         output_ids: list[int] = token_ids[shown:].tolist()
-        prompt_ids = self._prompt_ids
-        if prompt_ids is None:
-            prompt_ids = token_ids[:shown].tolist()
         realizer = self._make_realizer()
-        realizer.add(0, self._program, prompt_ids, output_ids, self._stop)
+        try:
+            prompt_ids = self._prompt(token_ids[:shown].tolist())
+        except SpecError as error:
+            realizer.fail(0, error, output_ids, self._stop)
+        else:
+            realizer.add(0, self._program, prompt_ids, output_ids, self._stop)
         return _Running(realizer, output_ids)
+
+    def _prompt(self, shown: list[int]) -> list[int]:
+        if self._prompt_ids is None:
+            if self._reads_prompt and len(shown) == 1:  # it may be the last of any
+                raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
+            return shown
+        if self._prompt_ids[-len(shown) :] != shown:
+            raise SpecError("Expected the prompt that this processor has been made for")
+        return self._prompt_ids
+
+
+def _reads_prompt(program: Program) -> bool:
+    return bool(program.ngrams or program.prompt_biases or program.per_request) or any(
+        automaton.reads_prompt for automaton in program.automata
+    )
