@@ -14,6 +14,7 @@ from logitport.adapters.conformance.meaning import (
     combine,
     edit,
 )
+from logitport.adapters.conformance.obeys import obeys
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -137,3 +138,17 @@ GONE = -np.inf
 def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None:
     np.testing.assert_array_equal(combine(ROW, acting), expected)
     assert ROW.tolist() == [1, 2, 3, GONE]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "expected"),
+    [
+        ([5], [1, 2, 3, 4, 6, 7], True),
+        ([], [1, 2, 3, 1, 2, 4], True),
+        ([], [1, 2, 3, 1, 2, 3], False),
+        ([1, 2], [3, 1, 2, 3], False),
+    ],
+)
+def test_ngrams_that_begin_before_the_prompt(prompt: list[int], output: list[int], expected: bool):
+    """There are none, so they repeat nothing."""
+    assert obeys(NoRepeatNgramSpec(3), prompt, output) is expected

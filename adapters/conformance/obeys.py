@@ -84,7 +84,7 @@ def _is_triggered(spec: TriggerSpec, output: Tokens) -> bool:
 
 def _repeats_nothing(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) -> bool:
     tokens, n = prompt + output, spec.n
-    for i in range(len(prompt), len(tokens)):
+    for i in range(max(len(prompt), n - 1), len(tokens)):
         window = tokens[:i][-(spec.window or len(tokens)) :]
         repeats = _holds(window, tokens[i - n + 1 : i + 1])
         if repeats and tokens[i] not in spec.allowed_token_ids:

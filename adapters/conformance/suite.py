@@ -285,13 +285,15 @@ class ConformanceSuite:
 
     def test_refuses_what_it_cannot_do(self, generate: Generate):
         """By its own name and the kind's."""
-        for kind in {*WIRE_KINDS, PythonProcessorSpec} - self.back_end.realizes:
-            if kind not in self.back_end.lowers:
-                request = Request(self._tokens(5), (EXAMPLES[kind],))
-                with pytest.raises(
-                    Exception, match=rf"{re.escape(self.back_end.name)}.*{kind_of(kind)}"
-                ):
-                    generate([request])
+        able = self.back_end.realizes | self.back_end.lowers
+        if not (others := {*WIRE_KINDS, PythonProcessorSpec} - able):
+            pytest.skip(f"{self.back_end.name} can do every kind")
+        for kind in others:
+            request = Request(self._tokens(5), (EXAMPLES[kind],))
+            with pytest.raises(
+                Exception, match=rf"{re.escape(self.back_end.name)}.*{kind_of(kind)}"
+            ):
+                generate([request])
 
     def test_refuses_tokens_beyond_the_vocabulary(self, generate: Generate):
         self._needs(BannedTokensSpec)

@@ -41,7 +41,7 @@ class Editor(Protocol):
         """Look at a request before it is taken; raises what refuses it."""
         ...
 
-    def enter(self, row: int, sequence: Running) -> None:
+    def enter(self, row: int, running: Running) -> None:
         """A request has got a row."""
         ...
 

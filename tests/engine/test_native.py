@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,15 +111,16 @@ def test_sampling_is_as_set_by_hand(running: Engine):
     chosen = [{name: value} for name, value in FIELDS.items()]
     chosen += [{"temperature": 0}, {"temperature": 0, "top_p": 0.2}, FIELDS]
     prompts = [PROMPT] * len(chosen)
-    plain = running.generate(prompts, [_plain() for _ in chosen])
-    by_hand = running.generate(prompts, [_plain(**fields) for fields in chosen])
+    short = partial(_plain, 32)
+    plain = running.generate(prompts, [short() for _ in chosen])
+    by_hand = running.generate(prompts, [short(**fields) for fields in chosen])
     attached = running.generate(
-        prompts, [attach(_plain(), SamplingSpec(**fields)) for fields in chosen]
+        prompts, [attach(short(), SamplingSpec(**fields)) for fields in chosen]
     )
     for fields, ours, theirs, without in zip(chosen, attached, by_hand, plain, strict=True):
         assert ours.token_ids == theirs.token_ids, fields
         assert ours.token_ids != without.token_ids, fields
-    (greedy,) = running.generate([PROMPT], [_plain(temperature=0)])
+    (greedy,) = running.generate([PROMPT], [short(temperature=0)])
     assert attached[len(FIELDS)].token_ids == greedy.token_ids
 
 
@@ -202,7 +204,7 @@ def test_the_wiring_check_gives_way_to_a_grammar(model: Path, monkeypatch: pytes
     assert free.text == "Hello world!"
 
 
-def _plain(**fields: Any) -> "SamplingParams":
+def _plain(max_tokens: int = 100, **fields: Any) -> "SamplingParams":
     from vllm import SamplingParams
 
-    return SamplingParams(max_tokens=100, seed=5, **fields)
+    return SamplingParams(max_tokens=max_tokens, seed=5, **fields)
