@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Annotated, Any, cast
@@ -115,7 +115,7 @@ def several(
     if isinstance(specs, LogitsProcessorSpec):
         return (specs,)
     expected, given = "Expected a LogitsProcessorSpec", cast("object", specs)
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
         raise SpecError(f"{expected}, or several in a sequence, got {reprlib.repr(specs)}")
     found = tuple(specs)
     for i, spec in enumerate(cast("tuple[object, ...]", found)):
@@ -130,8 +130,8 @@ def without_native(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessor
 
 
 @contextmanager
-def native_counted(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
-    """Let errors in what ``without_native(specs)`` returns say where in ``specs`` they are."""
+def places_among(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
+    """Errors that say a place in ``without_native(specs)`` say the one in ``specs`` instead."""
     try:
         yield
     except SpecError as error:
@@ -169,7 +169,7 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
             continue
         value = getattr(struct, name)
         try:
-            if _has_set(value):  # msgspec takes these for arrays
+            if _has_no_order(value):  # msgspec takes sets for arrays
                 raise msgspec.ValidationError("Expected `array`, got `set`")
             checked = msgspec.convert(value, field_type)
         except msgspec.ValidationError as error:
@@ -179,11 +179,15 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
         msgspec.structs.force_setattr(struct, name, checked)
 
 
-def _has_set(value: Any) -> bool:
-    """Whether token ids come in no order. Sequences hold numbers alone, or sequences alone."""
-    if isinstance(value, list | tuple) and value and not isinstance(value[0], int):
-        return any(map(_has_set, cast("Sequence[Any]", value)))
-    return isinstance(value, set | frozenset)
+_SETS = frozenset({set, frozenset})
+
+
+def _has_no_order(value: Any) -> bool:
+    """Whether token ids come in a set. Sequences hold numbers alone, or sequences alone."""
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        return bool(items) and type(items[0]) is not int and not _SETS.isdisjoint(map(type, items))
+    return type(value) in _SETS
 
 
 @lru_cache

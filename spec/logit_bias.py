@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -85,11 +85,29 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
 
 def wrong_entry(bias: object) -> SpecError | None:
     """The error of the first token id or value that is wrong by itself; msgspec names none."""
-    entries = cast("Mapping[object, object]", bias).items() if isinstance(bias, Mapping) else ()
-    for token_id, value in entries:
-        try:
-            msgspec.convert({token_id: value}, _Biases, str_keys=True)
-        except msgspec.ValidationError as error:
-            key = reprlib.repr(str(token_id))[1:-1]
-            return SpecError(spec_error(error).message, f"$.bias[{key}]")
+    if not isinstance(bias, Mapping) or len(cast("Mapping[Any, Any]", bias)) > MAX_TOKEN_IDS:
+        return None
+    entries = list(cast("Mapping[Any, Any]", bias).items())
+    error = _error_in(entries)
+    while error and len(entries) > 1:
+        half = len(entries) // 2
+        if first := _error_in(entries[:half]):
+            entries, error = entries[:half], first
+        else:
+            entries, error = entries[half:], _error_in(entries[half:])
+    if not error or not entries:
+        return None
+    (token_id, _), *_ = entries
+    is_short = isinstance(token_id, str) or (isinstance(token_id, int) and abs(token_id) < 1 << 64)
+    key = reprlib.repr(token_id).strip("'") if is_short else "..."
+    return SpecError(error.message, f"$.bias[{key}]")
+
+
+def _error_in(entries: Sequence[tuple[Any, Any]]) -> SpecError | None:
+    try:
+        msgspec.convert(dict(entries), _Biases, str_keys=True)
+    except msgspec.ValidationError as error:
+        return spec_error(error)
+    except UnicodeEncodeError:
+        return SpecError("Expected valid Unicode")
     return None

@@ -100,7 +100,8 @@ class LivePayload(Payload, frozen=True):
 
     def __post_init__(self) -> None:
         check_fields(self, "version", "generation_only")
-        _check_count(several(self.specs))
+        msgspec.structs.force_setattr(self, "specs", several(self.specs))
+        _check_count(self.specs)
         check_conflicts(self.specs)
 
 

@@ -466,8 +466,8 @@ def test_a_processor_is_refused(llm: Llama):
         ({"minLength": 3}, r"cannot do this schema"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
         ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
-        ({"type": "string", "maxLength": 201}, r"`int` <= 200 - at `\$\.json_schema\.maxLength`"),
-        ({"type": "string", "minLength": 10**9}, r"<= 200"),
+        ({"type": "string", "maxLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.maxLength`"),
+        ({"type": "string", "minLength": 10**9}, r"<= 256"),
         ({"type": "string", "minLength": True}, r"Expected `int`, got `bool`"),
         ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
         ({"properties": {}, "required": 3}, r"Expected `array`, got `int`.*schema\.required"),
@@ -491,6 +491,17 @@ def test_a_processor_is_refused(llm: Llama):
                 | {"a30": {"type": "null"}},
             },
             r"at most 4096 parts",
+        ),
+        (
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}}
+                    for i in range(900)
+                }
+                | {"a900": {"type": "null"}},
+            },
+            r"cannot do this schema: maximum recursion depth",
         ),
         ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
         ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),

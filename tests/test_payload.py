@@ -285,6 +285,7 @@ class TestEncodeRefuses:
         "thing",
         [
             None,
+            set[Any](),
             1,
             "text",
             b"{}",

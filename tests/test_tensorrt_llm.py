@@ -561,6 +561,21 @@ def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
     assert caplog.text.count("The specs of request 5 cannot be realized: prompt_length is 9") == 1
 
 
+def test_it_is_not_said_to_be_ended_where_it_cannot_be(caplog: pytest.LogCaptureFixture):
+    (each,) = running(PROMPT, TEXT, prompt_length=9).processors
+    each.stop_token_id = VOCABULARY
+    each(3, logits := torch.zeros(1, 1, VOCABULARY), [[1]], None, None)
+    assert not logits.any()
+    assert "It goes on without them" in caplog.text
+
+
+def test_requests_without_logits_hurt_nobody():
+    batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
+    logits = torch.zeros(1, 1, VOCABULARY)
+    batched([1, 2], [logits], [[[5]], [[5]]], 0, [None, None])
+    assert logits.argmax() == TEXT.token_ids[0]
+
+
 @pytest.mark.parametrize("length", [-1, True, "4", [5, 6], 1.0])
 def test_a_prompt_length_that_is_none(length: Any):
     with pytest.raises(SpecError, match="Expected prompt_length to be a number of tokens, got "):

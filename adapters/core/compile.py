@@ -110,19 +110,19 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
 
 
 def refusal(
-    specs: Sequence[LogitsProcessorSpec], asked: Callable[[Program], bool], why: str
+    specs: Sequence[LogitsProcessorSpec], asks: Callable[[Program], bool], why: str
 ) -> SpecError:
     """The error for what an engine cannot give, at the spec that asks for it.
 
     Args:
         specs: a request's, of which some does.
-        asked: whether a program asks for it.
+        asks: whether a program asks for it.
         why: what follows the spec's kind in the message.
     """
     for i, spec in enumerate(specs):
-        if not isinstance(spec, NativeSpec) and asked(compile_specs((spec,))):
+        if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,))):
             return SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
-    raise AssertionError("unreachable: what one of the specs asks for, the whole does")
+    raise AssertionError("unreachable: what the whole asks for, one of the specs does")
 
 
 def _check_size(cells: int) -> None:

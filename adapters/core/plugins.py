@@ -58,10 +58,9 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
         raise SpecError(
             f"No plugin {name!r} is installed on the server; installed: {known}", "$.name"
         )
-    try:
-        make = load()
-    except Exception as error:
-        raise SpecError(f"The plugin {name!r} cannot be imported: {error}", "$.name") from error
+    make = _loaded(load)
+    if isinstance(make, Exception):
+        raise SpecError(f"The plugin {name!r} cannot be imported: {make}", "$.name") from make
     try:
         part = make(params)
     except Exception as error:
@@ -86,9 +85,13 @@ def takes_prompt(processor: Callable[..., Any]) -> bool:
     """
     if not callable(processor):
         raise TypeError(f"expected a callable, got {processor!r}")
+    try:
+        parameters = inspect.signature(processor).parameters
+    except ValueError as error:  # of some that are not written in Python
+        raise TypeError(f"{error}; wrap it in a function of Python's") from error
     positional = [
         parameter
-        for parameter in inspect.signature(processor).parameters.values()
+        for parameter in parameters.values()
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     ]
     required = [p for p in positional if p.default is inspect.Parameter.empty]
@@ -100,7 +103,19 @@ def takes_prompt(processor: Callable[..., Any]) -> bool:
     return len(required) == 3
 
 
+Make = Callable[[Mapping[str, Any]], PluginPart]
+
+
+@lru_cache
+def _loaded(load: Callable[[], Make]) -> Make | Exception:
+    """An import that fails can take long, and is not tried again for each request."""
+    try:
+        return load()
+    except Exception as error:
+        return error.with_traceback(None)
+
+
 @lru_cache(maxsize=1)
-def _plugins() -> dict[str, Callable[[], Callable[[Mapping[str, Any]], PluginPart]]]:
+def _plugins() -> dict[str, Callable[[], Make]]:
     """What imports each: one that cannot be imported is a matter of the requests that name it."""
     return {entry_point.name: entry_point.load for entry_point in entry_points(group=GROUP)}

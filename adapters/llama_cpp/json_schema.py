@@ -18,8 +18,8 @@ from ...spec.base import spec_error
 MAX_PARTS = 4096
 """How many parts a schema may have, counted anew wherever a ``$ref`` repeats them."""
 
-MAX_REPEATED = 200
-"""How many characters or items can be counted: llama.cpp's grammar has a part for each."""
+MAX_REPEATED = 256
+"""How many characters or items can be counted: the grammar nests a part for each."""
 
 _Repeated = Annotated[int, msgspec.Meta(ge=0, le=MAX_REPEATED)]
 
@@ -79,10 +79,12 @@ def gbnf(schema: Mapping[str, Any]) -> str:
             the path.
     """
     plain: Any = msgspec.to_builtins(schema)
-    checked = _Checker(plain).checked(plain, "$.json_schema", ())
     try:
+        checked = _Checker(plain).checked(plain, "$.json_schema", ())
         text = json_schema_to_gbnf(json.dumps(checked))
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
+    except SpecError:
+        raise
+    except (AssertionError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SpecError(f"llama_cpp cannot do this schema: {error}", "$.json_schema") from error
     for rule in text.splitlines():
         name, _, content = rule.partition(" ::= ")

@@ -21,7 +21,7 @@ from ...spec import (
     SpecError,
     ThinkingBudgetSpec,
 )
-from ...spec.base import native_counted, several, without_native
+from ...spec.base import places_among, several, without_native
 from .back_end import BACK_END
 from .json_schema import gbnf
 from .processor import LogitportProcessor
@@ -46,10 +46,11 @@ def arguments(
         specs: one or several; with none there is nothing to pass.
 
     Returns:
-        ``logits_processor`` for what logitport realizes; ``grammar``, ``temperature`` and the like
-        for what llama.cpp does. They serve any number of completions, one after the other. Other
-        arguments may stand beside them, but no grammar where there is none here: llama.cpp ends
-        the process where it takes none of the tokens that specs leave.
+        ``logits_processor`` for what logitport realizes, to which others may be appended;
+        ``grammar``, ``temperature`` and the like for what llama.cpp does. They serve any number of
+        completions, one after the other. Other arguments may stand beside them, but no grammar
+        where there is none here: llama.cpp ends the process where it takes none of the tokens that
+        specs leave.
 
     Raises:
         SpecError: for a spec that llama.cpp cannot obey exactly, with its path.
@@ -73,7 +74,7 @@ def arguments(
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     if realized := without_native(specs):
-        with native_counted(specs):
+        with places_among(specs):
             result["logits_processor"] = _Processors([LogitportProcessor(llm, realized)])
     return result
 

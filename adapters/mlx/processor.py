@@ -30,8 +30,8 @@ class LogitportProcessor:
         model: as ``mlx_lm.load`` returns it.
         tokenizer: as ``mlx_lm.load`` returns it, or a Hugging Face tokenizer.
         specs: one or several.
-        prompt_ids: the prompt of all generations, for kinds that look at it where mlx-lm does not
-            show it; by default what it shows.
+        prompt_ids: the prompt of all generations, by default what mlx-lm shows. Kinds that look at
+            the prompt need it with a draft model, with a cache, and for prompts of one token.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a model that does not
@@ -55,7 +55,8 @@ class LogitportProcessor:
 
         It does not raise, which would take other generations of the batch along. One that begins
         with another prompt than ``prompt_ids`` is ended, and so is one that begins with one token,
-        which may be the last of any prompt, where a spec has to know it.
+        which may be the last of any prompt, where a spec has to know it. (Where the tokenizer has
+        no EOS, they go on without their specs.) The log says why.
 
         Args:
             tokens: ``mlx.core.array``, ``[tokens]``: what is known of the prompt, and the output.

@@ -31,7 +31,8 @@ REFUSED = (
 
 NO_SPECS = (
     f"The request names logitport's processor, and brings no specs in custom_params[{KEY!r}]: "
-    "`attach` makes what /generate takes, `extra_body` what OpenAI's routes take"
+    "`attach` makes what /generate takes, `extra_body` what OpenAI's routes take. In a batch where "
+    "some prompts have specs, name none: those that have some need not"
 )
 
 
@@ -108,6 +109,7 @@ class Admission:
         payload = custom_params.get(KEY)
         if payload is None:
             if processor == PROCESSOR:
+                count("refused", stage())
                 raise ValueError(NO_SPECS)
             if processor is None and self._default is not None and _takes_default(sampling_params):
                 custom_params = {**custom_params, KEY: self._default}

@@ -9,7 +9,7 @@ import torch
 from ...spec import LogitsProcessorSpec, SpecError, Stage
 from .params import processor_for
 from .processor import LogitportProcessor
-from .rows import Beam, Failed, Rows, on_stream
+from .rows import Beam, Rows, Unfollowed, on_stream
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ class LogitportBatchedProcessor:
         self._of_all = self._processor(specs, None)
         self._assigned: dict[int, LogitportProcessor | None] = {}
         self._rows = Rows()
-        self._failed = Failed()
+        self._unfollowed = Unfollowed()
 
     def __getstate__(self) -> dict[str, Any]:
         # Nothing live travels to the worker.
-        return self.__dict__ | {"_rows": Rows(), "_failed": Failed()}
+        return self.__dict__ | {"_rows": Rows(), "_unfollowed": Unfollowed()}
 
     def assign(
         self,
@@ -128,18 +128,20 @@ class LogitportBatchedProcessor:
         try:
             beams: list[Beam] = []
             edited: list[torch.Tensor] = []
-            for i, req_id in enumerate(req_ids):
+            # Nothing is to be done for a request without logits.
+            rows = zip(req_ids, logits, token_ids, client_ids, strict=False)
+            for req_id, of_request, tokens, client_id in rows:
                 processor = self._of_all
-                if (client_id := client_ids[i]) is not None:
+                if client_id is not None:
                     processor = self._assigned.get(client_id, processor)
                 if processor is not None:
                     try:
-                        flat = logits[i].view(-1, logits[i].shape[-1])
-                        of_request = processor.beams(req_id, token_ids[i])
+                        flat = of_request.view(-1, of_request.shape[-1])
+                        its_beams = processor.beams(req_id, tokens)
                     except Exception as error:
-                        self._failed.end(req_id, error, logits[i], self._stop, stream_ptr)
+                        self._unfollowed.end(req_id, error, of_request, self._stop, stream_ptr)
                         continue
-                    beams += of_request[: len(flat)]
+                    beams += its_beams[: len(flat)]
                     edited.append(flat)
             if edited:
                 with on_stream(stream_ptr, edited[0].device):

@@ -1,10 +1,11 @@
 """Specs on their way through TensorRT-LLM's per-request parameters."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Protocol, TypeVar
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
-from ...spec.base import native_counted, several
+from ...spec.base import places_among, several
 from ..back_end import payload_for
 from ..core import admitted, refusal
 from ..counters import count
@@ -102,13 +103,14 @@ def processor_for(
 ) -> LogitportProcessor | None:
     """What carries the specs of a request, or ``None`` if nothing is to act; see ``attach``."""
     specs = several(specs)
-    if prompt_length is not None and (type(prompt_length) is not int or prompt_length < 0):
+    is_number = isinstance(prompt_length, Integral) and not isinstance(prompt_length, bool)
+    if prompt_length is not None and not (is_number and prompt_length >= 0):
         raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
     payload = payload_for(BACK_END, specs, stage, generation_only)
     if payload is None:
         return None
     assert isinstance(payload, str)  # the back end takes no live objects
-    with native_counted(specs):
+    with places_among(specs):
         _, program = admitted(BACK_END, payload, vocab_size)
     if program.needs_history and not disable_overlap_scheduler:
         raise refusal(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from cachetools import LRUCache
 
-from .rows import KNOWN_REQUESTS, Beam, Failed, Rows, on_stream
+from .rows import KNOWN_REQUESTS, Beam, Rows, Unfollowed, on_stream
 
 KEPT_ROWS = 256
 """Of how many requests the states are kept. A further one is begun again from its tokens."""
@@ -38,7 +38,7 @@ class LogitportProcessor:
         self.stop_token_id = stop_token_id
         self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_REQUESTS)
         self._rows: LRUCache[int, Rows] = LRUCache(KEPT_ROWS)
-        self._failed = Failed()
+        self._unfollowed = Unfollowed()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         state = (self.payload, self.prompt_length, self.handed_over, self.stop_token_id)
@@ -71,7 +71,7 @@ class LogitportProcessor:
                 flat = logits.view(-1, logits.shape[-1])
                 rows.apply(flat, beams[: len(flat)])
         except Exception as error:
-            self._failed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
+            self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
 
     def beams(self, req_id: int, token_ids: Sequence[Sequence[int]]) -> list[Beam]:
         """The beams of a request, whose prompt ends where it ended at the first call.

@@ -78,8 +78,8 @@ class Rows:
         realizer.add(row, program, prompt_ids, output_ids, beam.stop_token_id)
 
 
-class Failed:
-    """Requests that cannot be followed: each is said once, and ended where that is possible."""
+class Unfollowed:
+    """Requests whose tokens cannot be followed: each is ended, where it can be, and said once."""
 
     def __init__(self) -> None:
         self._known: LRUCache[int, None] = LRUCache(KNOWN_REQUESTS)
@@ -93,14 +93,16 @@ class Failed:
         stream_ptr: int | None,
     ) -> None:
         """Let only the stop token be chosen; without one, the request goes on without its specs."""
-        if request_id not in self._known:
-            self._known[request_id] = None
-            log_failure(f"request {request_id}", error, ends=stop_token_id is not None)
+        ended = False
         if stop_token_id is not None:
             with suppress(Exception), on_stream(stream_ptr, logits.device):  # odd logits
                 stop = logits[..., stop_token_id]
                 logits.fill_(-torch.inf)
                 stop.zero_()
+                ended = True
+        if request_id not in self._known:
+            self._known[request_id] = None
+            log_failure(f"request {request_id}", error, ends=ended)
 
 
 def on_stream(stream_ptr: int | None, device: torch.device) -> AbstractContextManager[object]:
