@@ -236,7 +236,7 @@ class Machine(RuleBasedStateMachine):
 if INTERPRETED or torch.cuda.is_available():
     TestMachine: Any = Machine.TestCase
     TestMachine.settings = settings(
-        max_examples=30,
+        max_examples=20,
         deadline=None,
         stateful_step_count=12,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

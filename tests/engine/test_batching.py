@@ -33,9 +33,9 @@ class Request:
         ),
         pytest.param(
             8,
-            40,
+            24,
             {},
-            id="40 through 8 slots",
+            id="24 through 8 slots",
             marks=pytest.mark.only("v2", reason="200 are more"),
         ),
     ],
@@ -88,9 +88,9 @@ def _request(i: int, tokenizer: Any) -> Request:
     subject = ("tea", "the moon", "prime numbers", "a dog", "rain")[i % 5]
     prompt = f"Question {i}, about {subject}. Answer:"
     sampling = ({}, {"temperature": 1.5}, {"temperature": 1.0, "top_k": 1})[i // 2 % 3]
-    sampling |= {"seed": i, "max_tokens": 6 + i % 11}
+    sampling |= {"seed": i, "max_tokens": 5 + i % 7}
     if i % 2 == 0:
         return Request(prompt, None, [], sampling)
-    text = f"{i} says: {'so be it, ' * (i % 7)}amen {i}."
+    text = f"{i} says: {'so be it, ' * (i % 4)}amen {i}."
     token_ids = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
     return Request(prompt, text, token_ids, sampling | {"max_tokens": 100})

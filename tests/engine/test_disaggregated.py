@@ -160,6 +160,7 @@ def test_bad_payload_is_a_400(proxied: OpenAI):
         _ask(proxied, vllm_xargs={KEY: "{"})
 
 
+@pytest.mark.parametrize("proxied", [True], ids=["copied whole"], indirect=True)
 def test_killed_decode_worker(proxied: OpenAI, deployment: Deployment, aggregated: Aggregated):
     assert deployment.decode.process is not None
     for process in [

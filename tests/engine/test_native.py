@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engine
 
+ONE_RUNNER = pytest.mark.only("v1", reason="the request's fields are the same, their kernels slow")
+
 PROMPT = "The capital of France is"
 SCHEMA = {
     "type": "object",
@@ -68,8 +70,10 @@ def running(model: Path) -> Iterator[Engine]:
 
 @pytest.mark.parametrize(
     "sampling",
-    [SamplingSpec(temperature=0), SamplingSpec(temperature=0.5)],
-    ids=["greedy", "random"],
+    [
+        pytest.param(SamplingSpec(temperature=0), id="greedy"),
+        pytest.param(SamplingSpec(temperature=0.5), id="random", marks=ONE_RUNNER),
+    ],
 )
 def test_grammars(running: Engine, sampling: SamplingSpec):
     """All forms in one batch, alone and with other kinds, beside a request without any."""
@@ -107,6 +111,7 @@ FIELDS = {
 }
 
 
+@ONE_RUNNER
 def test_sampling_is_as_set_by_hand(running: Engine):
     chosen = [{name: value} for name, value in FIELDS.items()]
     chosen += [{"temperature": 0}, {"temperature": 0, "top_p": 0.2}, FIELDS]
