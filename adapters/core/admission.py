@@ -7,7 +7,6 @@ from typing import Any
 from cachetools import LRUCache, cached
 
 from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode
-from ...spec.base import several
 from ..back_end import BackEnd
 from .compile import Program, compile_specs
 
@@ -45,7 +44,7 @@ def admitted_live(
     Raises:
         SpecError: if they cannot be realized.
     """
-    payload = LivePayload(VERSION, several(specs))  # pyright: ignore
+    payload = LivePayload(VERSION, specs)  # pyright: ignore
     return admitted(back_end, payload, vocab_size)[1]
 
 

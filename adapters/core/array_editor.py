@@ -111,7 +111,7 @@ class ArrayEditor:
         return best
 
     def _count(self, events: Any) -> None:
-        self._overruled = self._overruled + events.sum()
+        self._overruled = events.sum() + self._overruled  # the first decides whose sum it is
 
 
 class ArrayRealizer(Realizer):

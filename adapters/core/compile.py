@@ -22,6 +22,7 @@ from ...spec import (
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
+    NativeSpec,
     NoRepeatNgramSpec,
     PluginSpec,
     PromptBiasSpec,
@@ -31,7 +32,6 @@ from ...spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ...spec.base import NativeSpec
 from ...spec.limits import MAX_CELLS
 from .automaton import CARRY, Automaton, AutomatonBuilder
 from .plugins import PluginPart, resolve_plugin

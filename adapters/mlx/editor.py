@@ -30,7 +30,7 @@ class MlxEditor(ArrayEditor):
         return mx.full((rows,), -mx.inf, kept.dtype).at[row_of].maximum(kept)
 
     def _count(self, events: Any) -> None:
-        self._overruled = events.sum() + self._overruled  # in this order it is MLX's, and lazy
+        super()._count(events)
         mx.async_eval(self._overruled)  # it would keep the graph of every step alive
 
 
