@@ -23,7 +23,9 @@ def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcesso
     name = next((name for name in VARIABLES if _is_on(name)), None)
     if name is None:
         return ()
-    logger.warning("%s is on: every request without specs of its own says %r.", name, TEXT)
+    logger.warning(
+        "%s is on: every request without specs or a grammar of its own says %r.", name, TEXT
+    )
     return (ForcedTokenSequenceSpec.from_text(TEXT, tokenizer()),)
 
 

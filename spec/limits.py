@@ -33,6 +33,11 @@ about as many as token ids in the specs; a trigger's count as often as it fires,
 a banned sequence counts after each token sequence that ends like its beginning.
 """
 
+MAX_PROMPT_BIASES = 4
+"""Prompt biases on one request. A device has a bit per token of the vocabulary for each that one
+request has, and for as many requests as there can be.
+"""
+
 MAX_NGRAM = 64
 """The longest n-gram that can be kept from repeating, in tokens."""
 

@@ -121,8 +121,7 @@ def encode(
     _check_count(specs)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
-    if len(text) > MAX_PAYLOAD_BYTES:
-        raise SpecError(_too_large(len(text)))
+    _check_bytes(text)
     return text.decode()
 
 
@@ -162,7 +161,12 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
     try:
         _check_version(body)
         # Token ids as keys of an object (a bias) are text in JSON.
-        return msgspec.convert(body, Payload, str_keys=True)
+        decoded = msgspec.convert(body, Payload, str_keys=True)
+        if content is payload:
+            _check_bytes(
+                msgspec.json.encode(decoded)
+            )  # a text's limit holds for what it has become
+        return decoded
     except msgspec.ValidationError as error:
         failure = spec_error(error)
         if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
@@ -182,8 +186,7 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
 def _parsed(payload: str | bytes) -> Any:
     try:
         text = payload.encode() if isinstance(payload, str) else payload
-        if len(text) > MAX_PAYLOAD_BYTES:
-            raise SpecError(_too_large(len(text)))
+        _check_bytes(text)
         return msgspec.json.decode(text)
     except UnicodeEncodeError:
         raise SpecError("The payload is not valid Unicode") from None
@@ -248,5 +251,6 @@ def _known_kinds() -> str:
     return "the kinds that can travel are " + ", ".join(map(kind_of, WIRE_KINDS))
 
 
-def _too_large(size: int) -> str:
-    return f"The payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}"
+def _check_bytes(text: bytes) -> None:
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")

@@ -1,7 +1,7 @@
 """A live Python callable, for engines that run in the caller's own process."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from .base import LogitsProcessorSpec
 from .errors import SpecError
@@ -38,6 +38,10 @@ class PythonProcessorSpec(LogitsProcessorSpec, frozen=True, tag="python"):
     def __post_init__(self) -> None:
         if not callable(self.factory):
             raise SpecError(f"Expected a callable, got {self.factory!r}", "$.factory")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """The same: vLLM copies the parameters of each request, and what they hold is live."""
+        return self
 
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         return iter(())

@@ -25,6 +25,11 @@ class Tokenizer(Protocol):
         ...
 
 
+def _check_tokenizer(tokenizer: object) -> None:
+    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+        raise SpecError(f"Expected a tokenizer, got {reprlib.repr(tokenizer)}")
+
+
 def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokenize ``text`` as it stands, without special tokens.
 
@@ -33,8 +38,7 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     Raises:
         SpecError: if nothing comes out, or ``tokenizer`` is none.
     """
-    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
-        raise SpecError(f"Expected a tokenizer, got {reprlib.repr(tokenizer)}")
+    _check_tokenizer(tokenizer)
     encoded = tokenizer.encode(text, add_special_tokens=False)
     token_ids = tuple(getattr(encoded, "ids", encoded))
     if not token_ids:
@@ -50,10 +54,11 @@ def eos_token_id_of(tokenizer: Tokenizer, *, advice: str) -> int:
         advice: what to do where it has none.
 
     Raises:
-        SpecError: if it has none.
+        SpecError: if it has none, or ``tokenizer`` is none.
     """
     eos_token_id = getattr(tokenizer, "eos_token_id", None)
     if eos_token_id is None:
+        _check_tokenizer(tokenizer)
         raise SpecError(f"{type(tokenizer).__name__} has no EOS token: {advice}")
     return eos_token_id
 

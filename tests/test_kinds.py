@@ -489,6 +489,32 @@ def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], pa
     assert error.value.path == path
 
 
+def test_prompt_biases_that_are_too_many():
+    pytest.importorskip("numpy")
+    from logitport.adapters.core import compile_specs
+
+    most = [PromptBiasSpec(1.0, (i,)) for i in range(limits.MAX_PROMPT_BIASES)]
+    assert len(compile_specs(most).prompt_biases) == len(most)
+    with pytest.raises(SpecError, match="at most 4 prompt biases") as error:
+        compile_specs([*most, PromptBiasSpec(2.0)])
+    assert error.value.path == "$.specs[4]"
+
+
+def test_what_a_parser_has_made_of_a_text_shares_its_program():
+    pytest.importorskip("cachetools")
+    from logitport.adapters.core import admitted
+    from logitport.adapters.vllm import BACK_END
+
+    banned, bias = BannedTokensSpec((7,)), LogitBiasSpec({9: -1.5})
+    for carried in ([banned], [banned, bias]):
+        text = encode(carried, generation_only=False)
+        payload, program = admitted(BACK_END, text, 100)
+        assert admitted(BACK_END, json.loads(text), 100) == (payload, program)
+        assert admitted(BACK_END, json.loads(text), 100)[1] is program
+        with pytest.raises(SpecError, match="beyond the vocabulary"):
+            admitted(BACK_END, json.loads(text), 5)
+
+
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("cachetools")
     from logitport.adapters.core import Program, admission, compile_specs

@@ -9,9 +9,16 @@ import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.meaning import MEANING
 from logitport.adapters.conformance.suite import DTYPES
-from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, PromptBiasSpec, Stage
+from logitport.spec import (
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    Stage,
+    decode,
+)
 
-from examples.new_backend.back_end import BACK_END, LogitportEditor, attach
+from examples.new_backend.back_end import BACK_END, KEY, LogitportEditor, attach
 from examples.new_backend.engine import Editor, Engine, Running
 
 VOCABULARY, EOS = 96, 0
@@ -132,6 +139,14 @@ class EditsInFloat32(LogitportEditor):
         logits.copy_(wide)
 
 
+class KeepsTheFirst(LogitportEditor):
+    """Of a request's specs."""
+
+    def _program(self, extra: dict[str, Any]) -> Any:
+        (first, *_) = decode(extra[KEY]).specs if KEY in extra else (None,)
+        return super()._program(extra if first is None else attach({}, first))
+
+
 class RealizesNothing(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         pass
@@ -150,6 +165,7 @@ class RealizesNothing(LogitportEditor):
         (ActsInAnyStage, "test_stages", (Stage.PREFILL,)),
         (DropsCode, "test_code_of_a_request", ()),
         (DropsCode, "test_failure_ends_one_request", ()),
+        (KeepsTheFirst, "test_several_specs", ()),
         (RealizesNothing, "test_mixed_batch", ()),
         *((RealizesNothing, "test_kind", (kind,)) for kind in MEANING),
         *((EditsACopy, "test_dtype", ("float16", kind)) for kind in MEANING),
@@ -181,3 +197,31 @@ def test_only_narrow_logits_find_it(wrong: type[LogitportEditor]):
     suite.test_long_prompt(generate)
     suite.test_slots_are_left_clean(generate)
     suite.test_failure_ends_one_request(generate)
+
+
+@pytest.mark.parametrize("eos", range(18, 34))
+def test_any_token_may_end_an_output(eos: int):
+    class Suite(ToySuite):
+        eos_token_id = eos
+
+    def generate(requests: Sequence[Request]) -> list[Output]:
+        running = [
+            Running([*each.prompt_ids], [], each.max_tokens, attach({}, each.specs))
+            for each in requests
+        ]
+        Engine(model, eos, LogitportEditor(VOCABULARY, eos)).run(running)
+        return [Output(each.output_ids) for each in running]
+
+    Suite().test_code_of_a_request(generate)
+
+
+def test_a_worker_without_the_plugin_ends_the_request():
+    """Somebody else has admitted it."""
+    free, other = (Running([5, 6, 7], [], 5) for _ in range(2))
+    lacking = Running([1, 2], [], 5, attach({}, PluginSpec("not-here")))
+    editor = LogitportEditor(VOCABULARY, EOS)
+    editor.admit = lambda extra: None
+    Engine(model, EOS, LogitportEditor(VOCABULARY, EOS)).run([free])
+    Engine(model, EOS, editor).run([lacking, other])
+    assert lacking.output_ids == [EOS]
+    assert other.output_ids == free.output_ids

@@ -256,6 +256,16 @@ class TestSizes:
             with pytest.raises(SpecError, match="has 1048577 bytes; the limit is 1048576"):
                 decode(one_too_many)
 
+    @pytest.mark.parametrize(
+        "params", [{"text": "x" * (1 << 20)}, {str(i): i for i in range(99_999)}]
+    )
+    def test_bytes_of_an_object(self, params: dict[str, Any]):
+        """What a JSON parser has made of a text is no smaller."""
+        spec = {"kind": "plugin", "name": "any", "params": params}
+        for payload in ({"version": 1, "specs": [spec]}, [spec]):
+            with pytest.raises(SpecError, match=r"has \d+ bytes; the limit is 1048576"):
+                decode(payload)
+
     def test_bytes_encoded(self, monkeypatch: pytest.MonkeyPatch):
         size = len(encode(GOLDEN_SPECS))
         monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size)

@@ -10,7 +10,16 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from logitport.adapters.conformance.meaning import FORCED, Add, Allow, Edit, Force, combine, edits
+from logitport.adapters.conformance.meaning import (
+    FORCED,
+    Add,
+    Allow,
+    Edit,
+    Force,
+    combine,
+    edit,
+    edits,
+)
 from logitport.adapters.core import (
     BAN_BIAS,
     Automaton,
@@ -21,7 +30,9 @@ from logitport.adapters.core import (
     compile_specs,
     plugins,
 )
+from logitport.adapters.core import realizer as realizer_module
 from logitport.adapters.core.edits import Planner
+from logitport.adapters.core.torch_editor import TorchEditor
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -670,6 +681,57 @@ def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch
         realizer.apply(after)
         assert torch.equal(before, after)
     assert not realizer.rows
+
+
+def test_kernels_that_cannot_be_compiled_end_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes later is edited by torch."""
+    calls = 0
+
+    class Broken(TorchEditor):
+        def apply(self, logits: torch.Tensor, additions: Sequence[Any]) -> None:
+            nonlocal calls
+            calls += 1
+            raise BrokenError("no kernel")
+
+    monkeypatch.setattr(realizer_module, "_editor", lambda automata, device: Broken(automata))
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    for row in (0, 1):
+        assert_ended(before[row], after[row])
+    later = Request(ONE_OF_EACH[3:4])
+    realizer.add(1, compile_specs(later.specs), later.prompt, later.output, STOP)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[1], after[1], later.edits())
+    assert calls == 2
+
+
+def test_prompts_may_be_arrays() -> None:
+    realizer = Realizer(VOCABULARY)
+    realizer.add(0, compile_specs((PromptBiasSpec(3.0),)), np.array([1, 2]), [])  # pyright: ignore
+    realizer.add(1, compile_specs((NoRepeatNgramSpec(1),)), np.array([1, 2]), [])  # pyright: ignore
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[0], after[0], [edit(PromptBiasSpec(3.0), [1, 2], [])])
+    assert_row(before[1], after[1], [edit(NoRepeatNgramSpec(1), [1, 2], [])])
+
+
+def test_what_a_long_history_has_needed_is_given_back() -> None:
+    realizer, spec = Realizer(VOCABULARY), NoRepeatNgramSpec(1, allowed_token_ids=(2, 4))
+    short, prompt = [2, 3], [4, 5]
+    for row, prompt_ids in enumerate(([1] * 100_000, prompt)):
+        realizer.add(row, compile_specs((spec,)), prompt_ids, [] if row == 0 else short)
+    realizer.remove(0)
+    assert realizer._ngrams._history.nbytes < 100_000
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    for token in (6, 7):
+        after = before.clone()
+        realizer.apply(after)
+        assert_row(before[1], after[1], [edit(spec, prompt, short)])
+        short.append(token)
 
 
 def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:

@@ -141,6 +141,26 @@ def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None
 
 
 @pytest.mark.parametrize(
+    ("spec", "output", "expected"),
+    [
+        (TriggerSpec((1,), (2, 3)), [4, 5, 6], True),
+        (TriggerSpec((1,), (2, 3)), [4, 1, 2, 3, 1], True),
+        (TriggerSpec((1,), (2, 3)), [4, 1, 2], True),
+        (TriggerSpec((1,), (2, 3)), [4, 1, 5], False),
+        # A tag that is half out when the budget is spent, and cut off by max_tokens.
+        (ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,)), [1, 2, 2, 7, 8], True),
+        (ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,)), [1, 2, 2, 7, 8, 9, 4], True),
+        (ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,)), [1, 2, 2, 7, 5], False),
+        (ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,)), [1, 2, 2, 2, 5, 7], True),
+        (ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,)), [1, 2, 2, 2, 2], False),
+    ],
+    ids=str,
+)
+def test_what_a_spec_lets_through(spec: Any, output: list[int], expected: bool):
+    assert obeys(spec, [], output) is expected
+
+
+@pytest.mark.parametrize(
     ("prompt", "output", "expected"),
     [
         ([5], [1, 2, 3, 4, 6, 7], True),

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import threading
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -162,6 +164,12 @@ def test_python_processor_needs_a_callable():
     with pytest.raises(SpecError) as error:
         PythonProcessorSpec(not_callable)
     assert raised(error) == ("Expected a callable, got 3", "$.factory")
+
+
+def test_python_processor_is_not_copied():
+    """Engines copy the parameters of a request, and what they hold is live."""
+    spec = PythonProcessorSpec(partial(print, threading.Lock()))
+    assert copy.deepcopy({"logitport": [spec]})["logitport"][0] is spec
 
 
 def test_python_processor_never_travels():

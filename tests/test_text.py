@@ -67,8 +67,13 @@ def test_bare_tokenizer(bare: Tokenizer):
 
 @pytest.mark.parametrize("other", ["gpt2", 64, None])
 def test_no_tokenizer(other: Any):
-    with pytest.raises(SpecError, match="Expected a tokenizer, got "):
-        ForcedTokenSequenceSpec.from_text("Hello", other)
+    for make in (
+        lambda: ForcedTokenSequenceSpec.from_text("Hello", other),
+        lambda: ChoiceSpec.from_text(["yes", "no"], other),
+        lambda: MinTokensSpec.from_tokenizer(3, other),
+    ):
+        with pytest.raises(SpecError, match="Expected a tokenizer, got "):
+            make()
 
 
 def test_what_to_do_without_eos(bare: Tokenizer):

@@ -10,6 +10,7 @@ import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.obeys import obeys
 from logitport.adapters.conformance.suite import DTYPES
+from logitport.adapters.core import plugins
 from logitport.adapters.transformers import BACK_END, LogitportProcessor
 from logitport.spec import (
     AllowedTokensSpec,
@@ -21,6 +22,7 @@ from logitport.spec import (
     LogitBiasSpec,
     LogitsProcessorSpec,
     NoRepeatNgramSpec,
+    PluginSpec,
     PythonProcessorSpec,
     SamplingSpec,
     SpecError,
@@ -129,6 +131,17 @@ def test_several_rows_for_a_prompt(generator: Any, inputs: Any, arguments: dict[
         start = inputs["input_ids"].shape[1]
         expected = [_until_eos(row) for row in free[each : 2 * each, start:].tolist()]
         assert said[each : 2 * each] == expected
+
+
+def test_beams_without_specs_are_left_alone(generator: Any, inputs: Any):
+    """Their scores are not normalized where a penalty comes before us, and are not by us."""
+    processor = LogitportProcessor(generator, [FORCED, (), CHOICE], **inputs)
+    torch.manual_seed(0)
+    scores = torch.randn(6, VOCABULARY)
+    edited = processor(inputs["input_ids"].repeat_interleave(2, 0), scores)
+    assert torch.equal(edited[2:4], scores[2:4])
+    rows = edited[[0, 1, 4, 5]]
+    torch.testing.assert_close(rows, rows.log_softmax(-1))
 
 
 def test_state_follows_the_beams(generator: Any, inputs: Any):
@@ -297,6 +310,55 @@ def _broken() -> Any:
         raise RuntimeError("broken")
 
     return process
+
+
+def test_failing_code_is_called_once_for_a_beam(generator: Any, inputs: Any, caplog: Any):
+    """However often the beams change places, and again in the next generation."""
+    processor = LogitportProcessor(generator, [(), PythonProcessorSpec(_broken), ()], **inputs)
+    for times in (1, 2):
+        generator.generate(**inputs, logits_processor=[processor], num_beams=3, max_new_tokens=12)
+        failures = [each for each in caplog.records if "broken" in each.getMessage()]
+        assert len(failures) <= 3 * times
+
+
+class Unhashable:
+    """A factory, as an ordinary dataclass may be one."""
+
+    __hash__ = None  # pyright: ignore
+
+    def __call__(self) -> Any:
+        def process(output_ids: Sequence[int], logits: torch.Tensor) -> None:
+            logits[TEXT[0]] += 1000
+
+        return process
+
+
+def test_a_factory_needs_no_hash(generator: Any, inputs: Any):
+    spec = PythonProcessorSpec(Unhashable())
+    said = run(generator, inputs, [spec, (), spec], do_sample=False, max_new_tokens=2)
+    assert [said[0], said[2]] == [[TEXT[0]] * 2] * 2
+
+
+def test_equal_specs_keep_their_own_parameters(
+    generator: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """To Python, 1 is True."""
+    seen: list[Any] = []
+
+    def noting(params: Any) -> Any:
+        seen.append(params["strict"])
+        return lambda output_ids, logits: None
+
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"noting": lambda: noting})
+    specs = [PluginSpec("noting", {"strict": strict}) for strict in (True, 1, 1.0)]
+    run(generator, inputs, specs, max_new_tokens=1)
+    assert {repr(each) for each in seen} == {"True", "1", "1.0"}
+
+
+def test_what_is_no_tensor_of_prompts(generator: Any, tokenizer: Any):
+    for inputs in (tokenizer(PROMPTS), {"input_ids": torch.tensor([1, 2, 3])}):
+        with pytest.raises(SpecError, match='return_tensors="pt"'):
+            LogitportProcessor(generator, [FORCED, (), ()], **inputs)
 
 
 def test_failing_code_ends_its_row(generator: Any, inputs: Any):

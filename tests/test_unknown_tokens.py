@@ -93,7 +93,7 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([PluginSpec("turns")], False),
     ([PluginSpec("rule")], True),
     ([PluginSpec("code")], True),
-    ([PythonProcessorSpec(lambda: edits_nothing)], True),
+    ([PythonProcessorSpec(dict)], True),
     ([MinTokensSpec(3, (0,)), ForcedEndSpec(3, (4, 5)), LogitBiasSpec({1: 2.0})], False),
     ([MinTokensSpec(3, (0,)), TriggerSpec((1,), (2, 3))], True),
     ([LogitBiasSpec({1: 2.0}), NoRepeatNgramSpec(2)], True),

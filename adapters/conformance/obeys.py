@@ -69,6 +69,7 @@ def _holds(tokens: Tokens, sequence: Sequence[int]) -> bool:
 
 
 def _is_triggered(spec: TriggerSpec, output: Tokens) -> bool:
+    """One that never says the trigger is let through."""
     fired = start = i = 0  # the trigger is looked for from `start` on
     trigger, phrase = [*spec.trigger_token_ids], [*spec.token_ids]
     while i < len(output) and fired != spec.times:
@@ -79,7 +80,7 @@ def _is_triggered(spec: TriggerSpec, output: Tokens) -> bool:
                 return False
             fired += 1
             start = i = i + len(phrase)
-    return fired > 0
+    return True
 
 
 def _repeats_nothing(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) -> bool:
@@ -113,7 +114,11 @@ def _is_within_budget(
     spec: ThinkingBudgetSpec, content: Tokens, in_prompt: int, is_closed: bool
 ) -> bool:
     budget = max(spec.budget, in_prompt)  # what the prompt has said is said
-    after, message = content[budget:], [*spec.message_token_ids]
+    thoughts, after = content[:budget], content[budget:]
+    message, end = [*spec.message_token_ids], [*spec.end_token_ids]
     if is_closed:
         return len(content) < budget or after == message
-    return after == [*message, *spec.end_token_ids][: len(after)]
+    # A tag that is half out goes on.
+    half = max(i for i in range(len(end)) if thoughts[len(thoughts) - i :] == end[:i])
+    due = end[half:] if half else [*message, *end]
+    return after == due[: len(after)]

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -149,6 +150,19 @@ class ConformanceSuite:
         for request, output in zip(requests, together, strict=False):
             assert obeys(request.specs[0], list(request.prompt_ids), output)
 
+    def test_several_specs(self, generate: Generate):
+        """All specs of a request act, whichever comes first."""
+        self._needs(BannedTokensSpec)
+        self._needs(ForcedEndSpec)
+        free, other = self._free(generate, 2)
+        first, (a, b) = free[1][0], self._others(free, 2)
+        specs = BannedTokensSpec((first, self.eos_token_id)), ForcedEndSpec(2, (a, b))
+        for order in (specs, specs[::-1]):
+            both, neighbour = generate([replace(free[0], specs=order, max_tokens=6), other[0]])
+            for spec in specs:
+                assert obeys(spec, list(free[0].prompt_ids), both.token_ids), spec
+            assert neighbour.token_ids == other[1]
+
     def test_slots_are_left_clean(self, generate: Generate):
         """What a request leaves behind does not act on the next one in its place."""
         self._needs(ForcedTokenSequenceSpec)
@@ -204,7 +218,7 @@ class ConformanceSuite:
         for spec in self._specs(free, kind):
             request = replace(free[0], specs=(spec,))
             (whole,) = generate([request])
-            for out in range(1, len(whole.token_ids) - 1):
+            for out in range(1, len(whole.token_ids)):
                 again = replace(request, output_ids=tuple(whole.token_ids[:out]))
                 assert generate([again])[0].token_ids == whole.token_ids
 
@@ -266,9 +280,12 @@ class ConformanceSuite:
         """A live callable edits the logits of its own request, knowing its tokens."""
         self._needs(PythonProcessorSpec)
         free, other = self._free(generate, 2)
-        spec = PythonProcessorSpec(_counting)
+        expected = list(range(20, 24))
+        if self.eos_token_id in expected:
+            expected = list(range(30, 34))
+        spec = PythonProcessorSpec(partial(_counting, expected[0] - len(free[0].prompt_ids)))
         (counting, neighbour) = generate([replace(free[0], specs=(spec,)), other[0]])
-        assert counting.token_ids[:4] == [10 + len(free[0].prompt_ids) + i for i in range(4)]
+        assert counting.token_ids[:4] == expected
         assert neighbour.token_ids == other[1]
 
     def test_failure_ends_one_request(self, generate: Generate):
@@ -316,6 +333,15 @@ class ConformanceSuite:
     def _other_than(self, *token_ids: int) -> int:
         return next(token for token in self._tokens(len(token_ids) + 1) if token not in token_ids)
 
+    def _others(self, free: tuple[Request, list[int]], count: int) -> tuple[int, ...]:
+        """Tokens that neither a request nor its output has."""
+        request, said = free
+        return tuple(
+            token
+            for token in self._tokens(self.vocab_size)
+            if token not in (*said, *request.prompt_ids)
+        )[:count]
+
     def _free(
         self, generate: Generate, count: int, dtype: str = "float32"
     ) -> list[tuple[Request, list[int]]]:
@@ -342,8 +368,7 @@ class ConformanceSuite:
         """Specs of each kind that change what the engine says by itself."""
         request, said = free
         eos = self.eos_token_id
-        in_use = {*said, *request.prompt_ids}
-        a, b, c = [token for token in self._tokens(self.vocab_size) if token not in in_use][:3]
+        a, b, c = self._others(free, 3)
         first, second = said[:2]
         return {
             ForcedTokenSequenceSpec: [
@@ -357,7 +382,7 @@ class ConformanceSuite:
             MinTokensSpec: [MinTokensSpec(4, (first, eos))],
             ForcedEndSpec: [ForcedEndSpec(2, (a, b), eos), ForcedEndSpec(3, (a, b))],
             ThinkingBudgetSpec: [ThinkingBudgetSpec(1, (first,), (a,), (b,))],
-            ChoiceSpec: [ChoiceSpec(((a, b), (a, b, c), (c,)), eos)],
+            ChoiceSpec: [ChoiceSpec(((a, b), (a, b, c), (c, a)), eos)],
             TriggerSpec: [TriggerSpec((first,), (a, b)), TriggerSpec((first, second), (a,), None)],
             NoRepeatNgramSpec: [NoRepeatNgramSpec(1)] if _repeats(request, said) else [],
             PromptBiasSpec: [_prompt_bias(request, said)],
@@ -370,9 +395,9 @@ def _prompt_bias(request: Request, said: list[int]) -> PromptBiasSpec:
     return PromptBiasSpec(1000, tuple(set(said) & set(request.prompt_ids)))
 
 
-def _counting() -> Callable[..., None]:
+def _counting(first: int) -> Callable[..., None]:
     def process(prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Any) -> None:
-        logits[10 + len(prompt_ids) + len(output_ids)] += 1000
+        logits[first + len(prompt_ids) + len(output_ids)] += 1000
 
     return process
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cachetools import LRUCache, cached
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode, encode
 from ..back_end import BackEnd
 from .compile import Program, compile_specs
 
@@ -25,13 +25,15 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     Raises:
         SpecError: if it cannot be realized.
     """
-    if isinstance(payload, str):
+    if not isinstance(payload, Payload):
+        if not isinstance(payload, str):
+            decoded = decode(payload)
+            payload = encode(decoded.specs, generation_only=decoded.generation_only)
         return _admitted_text(back_end, payload, vocab_size)[:2]
-    decoded = payload if isinstance(payload, Payload) else decode(payload)
-    back_end.check(decoded.specs)
+    back_end.check(payload.specs)
     if vocab_size is not None:
-        decoded.check_vocabulary(vocab_size)
-    return decoded, compile_specs(decoded.specs)
+        payload.check_vocabulary(vocab_size)
+    return payload, compile_specs(payload.specs)
 
 
 def admitted_live(

@@ -28,7 +28,10 @@ _NO_TIMER = tl.constexpr(int(NO_TIMER))
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tokens of all requests, as the engine keeps them on the device.
+    """The tokens of all requests, as the engine keeps them for the device.
+
+    They may be in host memory that the device reads (vLLM's V2 runner has them so, but where drafts
+    are looked up by n-grams).
 
     Attributes:
         token_ids: ``[requests, longest]`` int32, prompt and output.

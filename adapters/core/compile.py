@@ -32,7 +32,7 @@ from ...spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ...spec.limits import MAX_CELLS
+from ...spec.limits import MAX_CELLS, MAX_PROMPT_BIASES
 from .automaton import CARRY, Automaton, AutomatonBuilder
 from .plugins import PluginPart, resolve_plugin
 
@@ -92,13 +92,16 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
 
     Raises:
         SpecError: for a plugin that is not installed or refuses its parameters, for a kind that
-            the engine does by itself, and beyond ``MAX_CELLS``, with the path.
+            the engine does by itself, and beyond ``MAX_CELLS`` and ``MAX_PROMPT_BIASES``, with the
+            path.
     """
     parts: list[Part] = []
     for i, spec in enumerate(specs):
         try:
             parts.extend(COMPILERS[type(spec)](spec))
             _check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
+            if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
+                raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     return Program(

@@ -1,8 +1,9 @@
-"""Realization on a device that keeps the tokens itself: a step takes nothing from the host."""
+"""Realization on a device that reads the tokens itself: nothing is copied for a step."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from .device_tables import DeviceArray, DeviceTables
 from .edit_kernel import EditKernel
 from .edits import Additions
 from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
-from .own_code import OwnCode, beyond_vocabulary, log_failure
+from .own_code import OwnCode, log_failure, started
 from .tables import Tables
 from .torch_editor import add
 
@@ -27,8 +28,12 @@ _PLACES, _ALLOWS, _NGRAMS, _BIASES, _CODE = range(5)
 """What is counted of each request: automata; whether one of them may ALLOW; rules; own code."""
 
 
-def _holder(token_ids: Sequence[int]) -> Automaton:
-    """An automaton that never runs: its state 0 brings a token set into the tables."""
+@lru_cache(maxsize=64)
+def _holder(token_ids: tuple[int, ...]) -> Automaton:
+    """An automaton that never runs: its state 0 brings a token set into the tables.
+
+    The same for the same tokens, of which the tables then have one copy.
+    """
     builder = AutomatonBuilder()
     builder.add(builder.token_set(token_ids, 0.0))
     return builder.build()
@@ -65,7 +70,7 @@ class _Request:
 
 
 class DeviceRealizer:
-    """Realizes programs on the rows of an engine that keeps all tokens on the device.
+    """Realizes programs on the rows of an engine that keeps all tokens where the device reads them.
 
     Requests have a number each, below ``max_requests``; who gets the number of another one takes
     its place, and nothing of that one is left. The adapter says when a request comes (``add``,
@@ -130,29 +135,22 @@ class DeviceRealizer:
             program: what its specs compile to.
             stop_token_id: a token that makes the engine end it, for when its specs fail.
         """
+        try:
+            automata, code = started(program, self._vocab_size)
+        except Exception as error:
+            self.fail(number, error, stop_token_id)
+            return
         request = _Request(
             stop_token_id,
-            program.automata,
+            tuple(automata),
             tuple(
                 (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
                 for spec in program.ngrams
             ),
             tuple((spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases),
+            code,
         )
-        try:
-            for part in program.per_request:
-                made = part.make()
-                if isinstance(made, Automaton):
-                    request.automata += (made,)
-                    continue
-                request.code = request.code or OwnCode(self._vocab_size)
-                request.code.append(made)
-            if any(automaton.highest_token >= self._vocab_size for automaton in request.automata):
-                raise beyond_vocabulary(self._vocab_size)
-        except Exception as error:
-            self.fail(number, error, stop_token_id)
-        else:
-            self._put(number, request)
+        self._put(number, request)
 
     def _put(self, number: int, request: _Request) -> None:
         self._requests[number] = request
@@ -190,7 +188,7 @@ class DeviceRealizer:
             history: the engine's, with the prompts of the requests that have come.
         """
         if self._stale and self._requests:
-            self._or_end_all(self._upload, history)
+            self._or_end(self._upload, history)
 
     def apply(
         self,
@@ -210,7 +208,7 @@ class DeviceRealizer:
             longest: no history of theirs is longer, draft tokens included.
         """
         if self._requests and self._counts[:, numbers].any():
-            self._or_end_all(self._apply, logits, history, rows, numbers, longest)
+            self._or_end(self._apply, logits, history, rows, numbers, longest)
 
     @classmethod
     def warm_up(cls, vocab_size: int, history: History, columns: int) -> None:
@@ -238,20 +236,33 @@ class DeviceRealizer:
             rows = Rows(requests, row, row)
             realizer._apply(logits, history, rows, np.zeros(1, np.int64), 1)
 
-    def _or_end_all(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Do it; where that fails, by a defect of ours, only those that use us may pay for it."""
-        try:
+    def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Do it; where that fails, those who have just come pay for it, or all who use us.
+
+        The device may have no memory for what newcomers bring. Otherwise it is a defect of ours.
+        """
+
+        def again(*arguments: Any) -> None:
+            self._tables.rebuild(())  # there may have been too much in them
+            self._stale |= self._requests.keys()
             step(*arguments)
-        except Exception as error:
-            for number, request in list(self._requests.items()):
-                self.fail(number, error, request.stop_token_id)
+
+        attempt = step
+        newcomers = self._stale & self._requests.keys()
+        for ended in filter(None, (newcomers, self._requests)):
             try:
-                self._tables.rebuild(())  # there may have been too much in them
-                step(*arguments)
-            except Exception:
-                logger.exception("Requests that should have been ended go on without their specs")
-                for number in list(self._requests):
-                    self.remove(number)
+                attempt(*arguments)
+                return
+            except Exception as error:
+                for number in list(ended):
+                    self.fail(number, error, self._requests[number].stop_token_id)
+            attempt = again
+        try:
+            again(*arguments)
+        except Exception:
+            logger.exception("Requests that should have been ended go on without their specs")
+            for number in list(self._requests):
+                self.remove(number)
 
     def _apply(
         self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int

@@ -1,14 +1,19 @@
-"""No n-gram twice: the history rule of ``no_repeat_ngram``, for all rows at once."""
+"""No n-gram twice: the history rule of ``no_repeat_ngram``, for all rows at once.
+
+Only what a rule lets repeat is looked up rule by rule.
+"""
 
 import numpy as np
+import numpy.typing as npt
 
 from ...spec import NoRepeatNgramSpec
-from .automaton import UnknownTokenError
+from .automaton import Ints, UnknownTokenError
 from .edits import NO_CELLS, Cells
 from .slots import FOLDED, ROW, Failures, Request, Slots
 
-LENGTH, N, WINDOW = 2, 3, 4
-"""Columns: tokens in the history; n; how many of the newest tokens count."""
+LENGTH, N, WINDOW, EXCEPTS = 2, 3, 4, 5
+"""Columns: tokens in the history; n; how many of the newest tokens count; whether some may repeat.
+"""
 
 
 class Ngrams(Slots):
@@ -19,15 +24,17 @@ class Ngrams(Slots):
     """
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(columns=5)
+        super().__init__(columns=6)
         self._vocab_size = vocab_size
         self._history = np.zeros((16, 1024), np.int32)
 
     def start(self, request: Request, spec: NoRepeatNgramSpec) -> None:
         """Let the rule act on a request."""
-        slot = self.new(request, spec).slot
+        allowed = np.unique(np.array(spec.allowed_token_ids, np.int64))
+        slot = self.new(request, allowed).slot
         self.values[N, slot] = spec.n
         self.values[WINDOW, slot] = spec.window or np.iinfo(np.int64).max
+        self.values[EXCEPTS, slot] = len(allowed) > 0
         self._make_room(slot + 1, 0)
         self._read(slot)
 
@@ -35,6 +42,10 @@ class Ngrams(Slots):
         """See ``Slots``."""
         self._history[slot] = self._history[len(self) - 1]
         super().delete(slot)
+        # What one long request has needed is not kept for ever.
+        longest = int(self.values[LENGTH, : len(self)].max(initial=0))
+        if self._history.shape[1] > max(1024, 8 * longest):
+            self._history = self._history[:, : max(1024, 2 * longest)].copy()
 
     def _read(self, slot: int) -> None:
         request = self.handles[slot].request
@@ -93,8 +104,14 @@ class Ngrams(Slots):
             slot, position = slot[same], position[same]
         tokens = history[slot, position].astype(np.int64)
         keep = tokens < self._vocab_size
-        for i in np.unique(slot).tolist():
-            if allowed := self.handles[i].what.allowed_token_ids:
-                keep &= (slot != i) | ~np.isin(tokens, allowed)
+        for i in np.flatnonzero(self.values[EXCEPTS, :slots]).tolist():
+            own = slice(*np.searchsorted(slot, [i, i + 1]))  # a slot's are next to each other
+            keep[own] &= ~_among(tokens[own], self.handles[i].what)
         cells = np.unique(self.values[ROW, slot[keep]] << 32 | tokens[keep])
         return Cells(cells >> 32, cells & 0xFFFFFFFF)
+
+
+def _among(tokens: Ints, ascending: Ints) -> npt.NDArray[np.bool_]:
+    """Which of ``tokens`` are among those of a sorted array, which is not empty."""
+    at = np.searchsorted(ascending, tokens)
+    return ascending[np.minimum(at, len(ascending) - 1)] == tokens

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .automaton import UNKNOWN, UnknownTokenError
+from .automaton import UNKNOWN, Automaton, UnknownTokenError
+from .compile import Program
 from .edits import Additions, Cells
 from .live import LiveProcessor
 from .plugins import HistoryRule
@@ -73,6 +74,31 @@ class OwnCode:
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite; ban a token with BAN_BIAS")
         return Additions(Cells(np.full(len(added), row), token_ids), values)
+
+
+def started(program: Program, vocab_size: int) -> tuple[list[Automaton], OwnCode | None]:
+    """A program's automata with those that a new request gets its own of, and what is Python.
+
+    Args:
+        program: the request's.
+        vocab_size: number of tokens.
+
+    Raises:
+        Exception: whatever the code raises that makes a request's own; ``ValueError`` for token
+            ids beyond the vocabulary.
+    """
+    automata = [*program.automata]
+    code: OwnCode | None = None
+    for part in program.per_request:
+        made = part.make()
+        if isinstance(made, Automaton):
+            automata.append(made)
+        else:
+            code = code or OwnCode(vocab_size)
+            code.append(made)
+    if any(automaton.highest_token >= vocab_size for automaton in automata):
+        raise beyond_vocabulary(vocab_size)
+    return automata, code
 
 
 def beyond_vocabulary(vocab_size: int) -> ValueError:

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from .automata import Automata
-from .automaton import BAN_BIAS, Automaton
+from .automaton import BAN_BIAS
 from .compile import Program, forced_chain, prompt_bias
 from .edits import Additions, Cells, Editor
 from .ngrams import Ngrams
-from .own_code import OwnCode, beyond_vocabulary, log_failure
+from .own_code import OwnCode, log_failure, started
 from .slots import Failures, Request
 from .torch_editor import TorchEditor
 
@@ -83,24 +83,16 @@ class Realizer:
             stop_token_id: a token that makes the engine end the request, for when its specs fail.
         """
         self.remove(row)
-        request = Request(row, prompt_ids or (), output_ids, stop_token_id)
+        request = Request(row, () if prompt_ids is None else prompt_ids, output_ids, stop_token_id)
         self._requests[row] = request
         try:
-            automata = [
-                *program.automata,
-                *(
-                    prompt_bias(spec, request.prompt_ids, self._vocab_size)
-                    for spec in program.prompt_biases
-                ),
+            automata, code = started(program, self._vocab_size)
+            if code is not None:
+                self._with_code[request] = code
+            automata += [
+                prompt_bias(spec, request.prompt_ids, self._vocab_size)
+                for spec in program.prompt_biases
             ]
-            for part in program.per_request:
-                made = part.make()
-                if isinstance(made, Automaton):
-                    automata.append(made)
-                else:
-                    self._with_code.setdefault(request, OwnCode(self._vocab_size)).append(made)
-            if any(automaton.highest_token >= self._vocab_size for automaton in automata):
-                raise beyond_vocabulary(self._vocab_size)
             self._automata.start(request, automata)
             for spec in program.ngrams:
                 self._ngrams.start(request, spec)
@@ -161,9 +153,19 @@ class Realizer:
                 self._editor = None
                 self._apply(logits)
             except Exception:
-                logger.exception("Requests that should have been ended go on without their specs")
-                for row in self.rows:
-                    self.remove(row)
+                self._end_with_torch(logits)
+
+    def _end_with_torch(self, logits: torch.Tensor) -> None:
+        """Where a device's own kernels fail, or cannot be compiled, torch's operations may not."""
+        logger.exception("Logits are edited with torch operations from now on")
+        try:
+            self._editor = TorchEditor(self._automata)
+            self._editor.update()
+            self._apply(logits)
+        except Exception:
+            logger.exception("Requests that should have been ended go on without their specs")
+            for row in self.rows:
+                self.remove(row)
 
     def _apply(self, logits: torch.Tensor) -> None:
         additions: list[Additions] = []

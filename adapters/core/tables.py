@@ -26,7 +26,9 @@ class Tables:
     """A growing pool of automata.
 
     An automaton stays while there is room, whether a request uses it at the moment or not. When
-    there is none, those in use are kept, and the room is made at least twice what they need.
+    there is none, those in use are kept, and the room is made at least twice what they need. (Under
+    vLLM's V2 runner, which does not say when a request ends, it is in use until another one has
+    its slot.)
 
     Attributes:
         edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered

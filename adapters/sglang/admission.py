@@ -12,7 +12,6 @@ from ...spec import SpecError, encode
 from ..core import admitted, default_specs
 from ..counters import count
 from .back_end import BACK_END, KEY, PROCESSOR
-from .native import GRAMMARS
 from .params import check_grammar_is_followed
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
@@ -58,11 +57,6 @@ def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
     return sampling_params.get("beam_width") not in (None, 1)
 
 
-def _takes_default(sampling_params: Mapping[str, Any]) -> bool:
-    """A grammar of the request's own might not take what the default specs want."""
-    return not any(map(sampling_params.get, GRAMMARS)) and not _has_beams(sampling_params)
-
-
 class Admission:
     """Checks the requests of one engine, before they go to its workers.
 
@@ -75,8 +69,8 @@ class Admission:
 
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
-        specs = default_specs(lambda: _tokenizer(manager))
-        self._default = encode(specs) if specs else None
+        self._default_specs = default_specs(lambda: _tokenizer(manager))
+        self._default = encode(self._default_specs) if self._default_specs else None
         calls_processors = get_exec().features.enable_custom_logit_processor
         if self._default is not None:
             if not calls_processors:
@@ -111,7 +105,7 @@ class Admission:
             if processor == PROCESSOR:
                 count("refused", stage())
                 raise ValueError(NO_SPECS)
-            if processor is None and self._default is not None and _takes_default(sampling_params):
+            if processor is None and self._takes_default(sampling_params):
                 custom_params = {**custom_params, KEY: self._default}
                 request.sampling_params = {**sampling_params, "custom_params": custom_params}
                 request.custom_logit_processor = PROCESSOR if self._default_acts else None
@@ -126,6 +120,14 @@ class Admission:
             raise ValueError(f"{KEY}: {error}") from None
         count("admitted" if acts else "gated", where)
         request.custom_logit_processor = PROCESSOR if acts else None
+
+    def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
+        """Whether there are default specs, and the request can have them."""
+        try:
+            check_grammar_is_followed(sampling_params, self._default_specs)
+        except SpecError:  # a grammar of the request's own would not take what is forced
+            return False
+        return self._default is not None and not _has_beams(sampling_params)
 
     def _check(self, payload: Any, sampling_params: Mapping[str, Any]) -> bool:
         """Whether a payload acts on this engine, which can then realize it.

@@ -8,7 +8,8 @@
 
 What acts on a row is a function of the row's tokens, which ``generate`` passes at each step. So
 beams may change places, and drafts of assisted generation may be taken back. Continuous batching
-(``generate_batch``) has no place for a processor of ours (transformers 5.19).
+has no place for a processor of ours (transformers 5.19): ``generate_batch`` takes none, and
+``generate`` with ``cache_implementation="paged"`` drops those that it is given without a word.
 """
 
 from typing import TYPE_CHECKING

@@ -23,8 +23,8 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     Raises:
         SpecError: with what the engine would have to do differently.
     """
-    if _drops_processors(vllm_config):
-        raise SpecError(f"The request has specs, but {_DROPPED}")
+    if why := _drops_processors(vllm_config):
+        raise SpecError(f"The request has specs, but {why}")
     if program.needs_output_ids and not tells_output_ids(vllm_config):
         raise refusal(
             payload.specs,
@@ -45,8 +45,8 @@ def check_free(vllm_config: "VllmConfig") -> None:
         SpecError: with what the engine would have to do differently.
     """
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
-    if _drops_processors(vllm_config) and _has_default_specs(vllm_config):
-        raise SpecError(f"Default specs are configured, but {_DROPPED}")
+    if (why := _drops_processors(vllm_config)) and _has_default_specs(vllm_config):
+        raise SpecError(f"Default specs are configured, but {why}")
 
 
 @once_per_engine
@@ -56,19 +56,22 @@ def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     )
 
 
-def _drops_processors(vllm_config: "VllmConfig") -> bool:
-    """Whether the engine has started without the processors of the entry-point group.
+def _drops_processors(vllm_config: "VllmConfig") -> str | None:
+    """Why the engine runs without the processors of the entry-point group, if it does.
 
-    So ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` does, without a word; with
-    processors on the command line it does not start.
+    With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` drops them without a
+    word; with processors on the command line such an engine does not start. A diffusion model
+    brings a sampler of its own, which asks none (``DiffusionSampler`` in
+    ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
     """
-    return vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner
-
-
-_DROPPED = (
-    "vLLM's V1 model runner loads no logits processors when it decodes speculatively: start the "
-    "engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
-)
+    if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
+        return (
+            "vLLM's V1 model runner loads no logits processors when it decodes speculatively: "
+            "start the engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
+        )
+    if getattr(vllm_config.model_config, "is_diffusion", False):
+        return "vLLM's diffusion models choose tokens without logits processors"
+    return None
 
 
 def admitting_engine_config() -> "VllmConfig | None":

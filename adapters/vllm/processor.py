@@ -211,12 +211,15 @@ def _program_of(
     Raises:
         Exception: for what ``validate_params`` has not seen: something else admitted it.
     """
-    # A grammar of the request's own might not take what the default wants.
-    default = default if params.structured_outputs is None else None
-    payload = (params.extra_args or {}).get(KEY, default)
-    if payload is None:
+    given = (params.extra_args or {}).get(KEY, default)
+    if given is None:
         return None
-    payload, program = admitted(BACK_END, payload, vocab_size)
+    payload, program = admitted(BACK_END, given, vocab_size)
+    if given is default:
+        try:
+            check_grammar_is_followed(params, payload.specs)
+        except SpecError:  # a grammar of the request's own would not take what is forced
+            return None
     return program if payload.acts_on(role.stage_for(params)) else None
 
 

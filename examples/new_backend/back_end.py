@@ -60,7 +60,11 @@ class LogitportEditor:
 
     def enter(self, row: int, running: Running) -> None:
         """The engine appends to ``output_ids``; they may not be empty already."""
-        program = self._program(running.extra)
+        try:
+            program = self._program(running.extra)
+        except Exception as error:  # a plugin that this worker lacks, for example
+            self._realizer.fail(row, error, running.output_ids, self._eos)
+            return
         if program is not None:
             self._realizer.add(row, program, running.prompt_ids, running.output_ids, self._eos)
 

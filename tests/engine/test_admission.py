@@ -2,12 +2,25 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from logitport.adapters.core import compile_specs
 from logitport.adapters.vllm import KEY, LogitportProcessor
-from logitport.spec import ForcedTokenSequenceSpec, PythonProcessorSpec, encode
+from logitport.adapters.vllm.admission import check_engine
+from logitport.adapters.vllm.engine_config import Role
+from logitport.adapters.vllm.processor import _program_of
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    Payload,
+    PythonProcessorSpec,
+    SpecError,
+    Stage,
+    encode,
+)
 
 from .in_process import Engine, engine, params
 
@@ -107,3 +120,27 @@ def _assert_forces(running: Engine, tokenizer: Any) -> None:
     spec = ForcedTokenSequenceSpec.from_text("Still here.", tokenizer)
     (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
     assert (output.text, output.finish_reason) == ("Still here.", "stop")
+
+
+def test_a_diffusion_model_takes_no_specs():
+    """It brings a sampler of its own, which asks no processors."""
+    model_config = SimpleNamespace(is_diffusion=True)
+    config: Any = SimpleNamespace(
+        model_config=model_config, speculative_config=None, use_v2_model_runner=True
+    )
+    specs = (ForcedTokenSequenceSpec((5,)),)
+    with pytest.raises(SpecError, match="vLLM's diffusion models choose tokens without"):
+        check_engine(config, Payload(1, specs), compile_specs(specs))
+
+
+@pytest.mark.parametrize("regex", [None, "a+"])
+@pytest.mark.parametrize("default", [BannedTokensSpec((5,)), ForcedTokenSequenceSpec((5,))])
+def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any):
+    """Of the default specs, in a worker."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    grammar = StructuredOutputsParams(regex=regex) if regex else None
+    role = Role(Stage.AGGREGATED, "a test")
+    program = _program_of(role, 100, encode(default), params(structured_outputs=grammar))
+    gives_way = bool(regex) and isinstance(default, ForcedTokenSequenceSpec)
+    assert (program is None) is gives_way

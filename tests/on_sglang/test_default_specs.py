@@ -4,10 +4,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from logitport.adapters.sglang import attach
-from logitport.spec import ChoiceSpec, GrammarSpec
+from logitport.adapters.sglang.admission import Admission
+from logitport.spec import (
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    encode,
+)
 
 from examples.sglang_server import OPTIONS
 
@@ -47,3 +55,13 @@ def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path
     )
     assert started.returncode != 0
     assert "start the engine with --enable-custom-logit-processor" in started.stderr
+
+
+@pytest.mark.parametrize("grammar", [{}, {"regex": "a+"}])
+@pytest.mark.parametrize("default", [BannedTokensSpec((5,)), ForcedTokenSequenceSpec((5,))])
+def test_only_what_forces_gives_way_to_a_grammar(grammar: dict[str, str], default: Any):
+    admission = Admission.__new__(Admission)
+    admission._default_specs, admission._default = [default], encode(default)
+    gives_way = bool(grammar) and isinstance(default, ForcedTokenSequenceSpec)
+    assert admission._takes_default(grammar) is not gives_way
+    assert not admission._takes_default({"beam_width": 2})
