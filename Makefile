@@ -45,6 +45,10 @@ PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VER
 # llama.cpp comes as sources. Compiled for this very processor it may use instructions that a
 # sandbox or virtual machine does not let it have; and it takes twice as long when optimized more.
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
+# Under V1, engines are tested one after the other, and beside them what is none. Under V2, two at
+# a time where kernels are interpreted: such an engine is one thread of Python.
+BESIDE := -n 2 --dist loadgroup
+IN_PAIRS := $(if $(shell command -v nvidia-smi),,-n 2 --dist loadfile --no-loadscope-reorder)
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
@@ -52,6 +56,10 @@ TYPES := $(VENV)/types/logitport
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+# Memory that has been freed is kept: an engine's is large, and new pages are slow to come.
+test test-sglang demo-portable: export MALLOC_MMAP_THRESHOLD_ := 4294967296
+test test-sglang demo-portable: export MALLOC_TRIM_THRESHOLD_ := 4294967296
 
 demo: $(READY) ## force an answer on a real engine with a real model, then leave nothing running
 	$(BIN)/python -m examples.demo
@@ -73,9 +81,9 @@ demo-portable: $(WHOLE) $(SGLANG)/ready ## run one script on every engine and co
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples.smollm2
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
-	$(BIN)/python -m pytest --runner v2 $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
 
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
 	$(SGLANG)/bin/python -m examples.smollm2

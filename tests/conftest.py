@@ -51,7 +51,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     runner = config.getoption("--runner")
+    goes_beside = config.pluginmanager.hasplugin("xdist")
     for item in items:
+        if goes_beside and item.get_closest_marker("engine"):
+            item.add_marker(pytest.mark.xdist_group("engine"))  # one process, one at a time
         only = item.get_closest_marker("only")
         if only is not None and only.args != (runner,):
             item.add_marker(pytest.mark.skip(**only.kwargs))
