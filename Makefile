@@ -47,8 +47,8 @@ PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VER
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
 # Under V1, engines are tested one after the other, and beside them what is none. Under V2, two at
 # a time where kernels are interpreted: such an engine is one thread of Python.
-BESIDE := -n 2 --dist loadgroup
-IN_PAIRS := $(if $(shell command -v nvidia-smi),,-n 2 --dist loadfile --no-loadscope-reorder)
+BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
+IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
@@ -56,10 +56,6 @@ TYPES := $(VENV)/types/logitport
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
-
-# Memory that has been freed is kept: an engine's is large, and new pages are slow to come.
-test test-sglang demo-portable: export MALLOC_MMAP_THRESHOLD_ := 4294967296
-test test-sglang demo-portable: export MALLOC_TRIM_THRESHOLD_ := 4294967296
 
 demo: $(READY) ## force an answer on a real engine with a real model, then leave nothing running
 	$(BIN)/python -m examples.demo

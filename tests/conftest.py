@@ -6,7 +6,7 @@ that ask for the fixture ``runner``, under the V2 runner.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,10 @@ for name, value in {
     "VLLM_NO_USAGE_STATS": "1",
 }.items():
     os.environ.setdefault(name, value)
+
+
+ENGINES = "tests/engine/", "tests/test_benchmarks.py", "tests/test_readme.py"
+"""Where vLLM is started: under V1, one at a time."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,10 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     runner = config.getoption("--runner")
-    goes_beside = config.pluginmanager.hasplugin("xdist")
     for item in items:
-        if goes_beside and item.get_closest_marker("engine"):
-            item.add_marker(pytest.mark.xdist_group("engine"))  # one process, one at a time
         only = item.get_closest_marker("only")
         if only is not None and only.args != (runner,):
             item.add_marker(pytest.mark.skip(**only.kwargs))
@@ -62,6 +63,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if "runner" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Several processes take the tests file by file; under V1, one of them takes all engines.
+
+    (``loadgroup`` of pytest-xdist 3.8 does nothing under pytest 9.2.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            is_engine = nodeid.startswith(ENGINES) and config.getoption("--runner") == "v1"
+            return "engines" if is_engine else nodeid.partition("::")[0]
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
