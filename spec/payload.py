@@ -162,10 +162,8 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         _check_version(body)
         # Token ids as keys of an object (a bias) are text in JSON.
         decoded = msgspec.convert(body, Payload, str_keys=True)
-        if content is payload:
-            _check_bytes(
-                msgspec.json.encode(decoded)
-            )  # a text's limit holds for what it has become
+        if content is payload:  # the limit of a text holds for what a parser has made of it
+            _check_bytes(msgspec.json.encode(decoded))
         return decoded
     except msgspec.ValidationError as error:
         failure = spec_error(error)

@@ -593,6 +593,19 @@ def test_no_memory_for_tables(
     free_run(engine, slots, 3)
 
 
+def test_no_memory_twice_in_a_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the mask of one that nothing can end, and then for the tables of another."""
+    gone = engine.add(Request((PromptBiasSpec(1.0),), [1, 5], stop=None))
+    ended = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    monkeypatch.setattr(engine.realizer, "_make_masks", raises)
+    no_memory = NoMemory(torch.empty, 1)
+    monkeypatch.setattr(device_tables, "torch", SimpleNamespace(empty=no_memory))
+    after, _ = engine.apply({gone: [], ended: []}, torch.zeros(2, VOCABULARY))
+    assert not after[0].any()
+    assert after[1].argmax() == STOP
+    assert engine.realizer.failed_requests == 2
+
+
 def test_no_memory_for_a_mask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     other = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
     marked = engine.add(Request((PromptBiasSpec(1.0),), [1, 5]))
@@ -623,6 +636,7 @@ def test_a_device_that_does_nothing_for_us(
         for _ in range(3):
             after, _ = engine.apply({slot: [] for slot in slots}, before)
             assert torch.equal(after, before[:2])
+    assert sum("cannot be realized" in record.getMessage() for record in caplog.records) == 2
     assert sum("without their specs" in record.getMessage() for record in caplog.records) == 1
     assert engine.realizer.failed_requests == 2
     assert not len(engine.realizer)

@@ -31,6 +31,7 @@ from logitport.adapters.core import (
     plugins,
 )
 from logitport.adapters.core import realizer as realizer_module
+from logitport.adapters.core.array_editor import ArrayEditor, ArrayRealizer
 from logitport.adapters.core.edits import Planner
 from logitport.adapters.core.torch_editor import TorchEditor
 from logitport.spec import (
@@ -706,6 +707,26 @@ def test_kernels_that_cannot_be_compiled_end_what_is_there(monkeypatch: pytest.M
     realizer.apply(after)
     assert_row(before[1], after[1], later.edits())
     assert calls == 2
+
+
+def test_arrays_stay_with_the_editor_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it has failed."""
+    apply, broken = ArrayEditor.apply, iter([True] * 3)
+
+    def break_thrice(editor: ArrayEditor, logits: Any, additions: Any) -> None:
+        if next(broken, False):
+            raise BrokenError("a defect")
+        apply(editor, logits, additions)
+
+    monkeypatch.setattr(ArrayEditor, "apply", break_thrice)
+    realizer, before = ArrayRealizer(VOCABULARY), random_logits(1, VOCABULARY, 0, torch.float32)
+    for specs_of_request in (ONE_OF_EACH[:1], ONE_OF_EACH[3:4]):
+        request = Request(specs_of_request)
+        request.add_to(realizer, 0)
+        after = before.clone()
+        realizer.apply(after.numpy())
+    assert_row(before[0], after[0], request.edits())
+    assert realizer.failed_requests == 1
 
 
 def test_prompts_may_be_arrays() -> None:

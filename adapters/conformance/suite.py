@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -155,7 +155,7 @@ class ConformanceSuite:
         self._needs(BannedTokensSpec)
         self._needs(ForcedEndSpec)
         free, other = self._free(generate, 2)
-        first, (a, b) = free[1][0], self._others(free, 2)
+        first, (a, b) = free[1][0], self._others({*free[1], *free[0].prompt_ids}, 2)
         specs = BannedTokensSpec((first, self.eos_token_id)), ForcedEndSpec(2, (a, b))
         for order in (specs, specs[::-1]):
             both, neighbour = generate([replace(free[0], specs=order, max_tokens=6), other[0]])
@@ -202,7 +202,7 @@ class ConformanceSuite:
             pytest.skip(f"{self.back_end.name} does not take over")
         text = self._tokens(4)
         spec = ForcedTokenSequenceSpec(text, self.eos_token_id)
-        first = text[0] if fits else self._other_than(*text)
+        first = text[0] if fits else self._others(text, 1)[0]
         request = Request(self._tokens(5), (spec,), max_tokens=8, output_ids=(first,))
         (output,) = generate([request])
         expected = [*text] if fits else [first, *text]
@@ -330,17 +330,10 @@ class ConformanceSuite:
         random.Random(seed).shuffle(all_tokens)
         return tuple(all_tokens[i % len(all_tokens)] for i in range(count))
 
-    def _other_than(self, *token_ids: int) -> int:
-        return next(token for token in self._tokens(len(token_ids) + 1) if token not in token_ids)
-
-    def _others(self, free: tuple[Request, list[int]], count: int) -> tuple[int, ...]:
-        """Tokens that neither a request nor its output has."""
-        request, said = free
-        return tuple(
-            token
-            for token in self._tokens(self.vocab_size)
-            if token not in (*said, *request.prompt_ids)
-        )[:count]
+    def _others(self, token_ids: Collection[int], count: int) -> list[int]:
+        """Tokens that are not among these."""
+        candidates = self._tokens(len(token_ids) + count)
+        return [token for token in candidates if token not in token_ids][:count]
 
     def _free(
         self, generate: Generate, count: int, dtype: str = "float32"
@@ -368,7 +361,7 @@ class ConformanceSuite:
         """Specs of each kind that change what the engine says by itself."""
         request, said = free
         eos = self.eos_token_id
-        a, b, c = self._others(free, 3)
+        a, b, c = self._others({*said, *request.prompt_ids}, 3)
         first, second = said[:2]
         return {
             ForcedTokenSequenceSpec: [

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+import msgspec
 from cachetools import LRUCache, cached
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode, encode
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode
 from ..back_end import BackEnd
 from .compile import Program, compile_specs
 
@@ -27,8 +28,7 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     """
     if not isinstance(payload, Payload):
         if not isinstance(payload, str):
-            decoded = decode(payload)
-            payload = encode(decoded.specs, generation_only=decoded.generation_only)
+            payload = msgspec.json.encode(decode(payload)).decode()
         return _admitted_text(back_end, payload, vocab_size)[:2]
     back_end.check(payload.specs)
     if vocab_size is not None:

@@ -249,12 +249,12 @@ class DeviceRealizer:
 
         attempt = step
         newcomers = self._stale & self._requests.keys()
-        for ended in filter(None, (newcomers, self._requests)):
+        for ended in filter(None, (newcomers, self._requests.keys() - newcomers)):
             try:
                 attempt(*arguments)
                 return
             except Exception as error:
-                for number in list(ended):
+                for number in ended & self._requests.keys():  # some may be gone already
                     self.fail(number, error, self._requests[number].stop_token_id)
             attempt = again
         try:

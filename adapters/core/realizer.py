@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,8 +32,11 @@ class Realizer:
             means than a stop token.
 
     Attributes:
+        editor: what edits where nothing faster does.
         failed_requests: how many requests were ended because something of theirs failed.
     """
+
+    editor: ClassVar[type[Any]] = TorchEditor
 
     def __init__(
         self, vocab_size: int, on_failure: Callable[[int, Exception], None] | None = None
@@ -153,19 +157,20 @@ class Realizer:
                 self._editor = None
                 self._apply(logits)
             except Exception:
-                self._end_with_torch(logits)
+                self._end_plainly(logits)
 
-    def _end_with_torch(self, logits: torch.Tensor) -> None:
-        """Where a device's own kernels fail, or cannot be compiled, torch's operations may not."""
-        logger.exception("Logits are edited with torch operations from now on")
+    def _end_plainly(self, logits: torch.Tensor) -> None:
+        """Where a device's own kernels fail, or cannot be compiled, ``editor`` may not."""
         try:
-            self._editor = TorchEditor(self._automata)
-            self._editor.update()
+            self._editor = editor = self.editor(self._automata)
+            editor.update()
             self._apply(logits)
         except Exception:
             logger.exception("Requests that should have been ended go on without their specs")
             for row in self.rows:
                 self.remove(row)
+        else:
+            logger.warning("Logits are edited by %s from now on", self.editor.__name__)
 
     def _apply(self, logits: torch.Tensor) -> None:
         additions: list[Additions] = []

@@ -62,13 +62,13 @@ class LogitportProcessor(LogitsProcessor):
         self._programs: list[Program | None] = []
         # By identity: equal specs may hold parameters that are not the same (1 and True), and what
         # is live need not have a hash. With the specs, whose identities are to stay theirs.
-        made: dict[tuple[int, ...], tuple[tuple[LogitsProcessorSpec, ...], Program | None]] = {}
+        made: dict[tuple[int, ...], tuple[Any, Program | None]] = {(): ((), None)}
         for prompt, each in enumerate(specs):
             try:
                 of_prompt = several(each)
                 key = tuple(map(id, of_prompt))
                 if key not in made:
-                    made[key] = of_prompt, self._program_of(of_prompt)
+                    made[key] = of_prompt, admitted_live(BACK_END, of_prompt, self._vocab_size)
             except SpecError as error:
                 raise error.under(f"$[{prompt}]") from error.__cause__
             self._programs.append(made[key][1])
@@ -84,9 +84,6 @@ class LogitportProcessor(LogitsProcessor):
         self._ended: set[int] = set()
         self._outputs: dict[int, list[int]] = {}
         self._seen = input_ids[:0]
-
-    def _program_of(self, specs: tuple[LogitsProcessorSpec, ...]) -> Program | None:
-        return admitted_live(BACK_END, specs, self._vocab_size) if specs else None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> Any:
         """The edited scores, a new tensor.

@@ -23,7 +23,7 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     Raises:
         SpecError: with what the engine would have to do differently.
     """
-    if why := _drops_processors(vllm_config):
+    if why := _why_dropped(vllm_config):
         raise SpecError(f"The request has specs, but {why}")
     if program.needs_output_ids and not tells_output_ids(vllm_config):
         raise refusal(
@@ -45,7 +45,7 @@ def check_free(vllm_config: "VllmConfig") -> None:
         SpecError: with what the engine would have to do differently.
     """
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
-    if (why := _drops_processors(vllm_config)) and _has_default_specs(vllm_config):
+    if (why := _why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
 
 
@@ -56,7 +56,7 @@ def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     )
 
 
-def _drops_processors(vllm_config: "VllmConfig") -> str | None:
+def _why_dropped(vllm_config: "VllmConfig") -> str | None:
     """Why the engine runs without the processors of the entry-point group, if it does.
 
     With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` drops them without a
