@@ -46,6 +46,7 @@ def check_conflicts(specs: Specs) -> None:
         check_one_at_a_time(specs)
         check_something_is_allowed(specs)
         check_forced_is_possible(specs)
+        check_forced_avoids_sequences(specs)
         check_end_is_possible(specs)
         check_grammar_is_followed(specs)
         check_sampling_agrees(specs)
@@ -157,6 +158,59 @@ def _forced(spec: LogitsProcessorSpec) -> Iterator[tuple[str, Sequence[int]]]:
         case ChoiceSpec():
             yield "$.choices[*]", list(chain.from_iterable(spec.choices))
             yield "$.eos_token_id", (spec.eos_token_id,)
+        case _:
+            return
+
+
+MAX_COMPARISONS = 4096
+"""How many positions of forced tokens are compared with banned sequences.
+
+An index by first token leaves one position in hundreds to compare. Only tokens that repeat the
+beginning of many sequences come near this bound, and beyond it the forced tokens win unrefused.
+"""
+
+
+def check_forced_avoids_sequences(specs: Specs) -> None:
+    """No run of tokens that a spec forces contains a banned sequence of several tokens.
+
+    Raises:
+        SpecError: at the token that would complete the sequence; for a choice, at the choice.
+    """
+    starting_with: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    for i, spec in _of_type(specs, BannedSequencesSpec):
+        for sequence in spec.sequences:
+            if len(sequence) > 1:
+                starting_with.setdefault(sequence[0], []).append((i, sequence))
+    if not starting_with:
+        return
+    left = MAX_COMPARISONS
+    for i, spec in enumerate(specs):
+        for path, token_ids in _runs(spec):
+            for k, token in enumerate(token_ids):
+                candidates = starting_with.get(token, ())
+                left -= len(candidates)
+                if left < 0:
+                    return
+                for other, sequence in candidates:
+                    if tuple(token_ids[k : k + len(sequence)]) == sequence:
+                        at = path.removeprefix("$").replace("*", str(k + len(sequence) - 1))
+                        what = f"Conflicts with {_at(other)}, which bans {list(sequence)}"
+                        raise SpecError(what, f"$.specs[{i}]{at}")
+
+
+def _runs(spec: LogitsProcessorSpec) -> Iterator[tuple[str, Sequence[int]]]:
+    """Tokens that follow one another for certain where a spec forces them: their path, and they."""
+    match spec:
+        case ForcedTokenSequenceSpec() | ForcedEndSpec():
+            yield "$.token_ids[*]", spec.token_ids
+        case ChoiceSpec():
+            for i, choice in enumerate(spec.choices):
+                yield f"$.choices[{i}]", choice
+        case TriggerSpec():
+            yield "$.token_ids[*]", spec.token_ids
+        case ThinkingBudgetSpec():
+            yield "$.message_token_ids[*]", spec.message_token_ids
+            yield "$.end_token_ids[*]", spec.end_token_ids
         case _:
             return
 

@@ -44,6 +44,36 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str, str]] = {
         "`$.specs[1]`: both force the first output token",
         "specs[2]",
     ),
+    "a banned sequence in a forced one": (
+        (BannedSequencesSpec(((3, 4), (1, 2))), Forced((7, 1, 2, 8))),
+        (BannedSequencesSpec(((3, 4), (1, 2))), Forced((7, 1, 8, 2))),
+        "`$.specs[0]`, which bans [1, 2]",
+        "specs[1].token_ids[2]",
+    ),
+    "a banned sequence in a choice": (
+        (ChoiceSpec(((5, 6), (1, 2)), EOS), BannedSequencesSpec(((1, 2),))),
+        (ChoiceSpec(((5, 1), (2, 6)), EOS), BannedSequencesSpec(((1, 2),))),
+        "`$.specs[1]`, which bans [1, 2]",
+        "specs[0].choices[1]",
+    ),
+    "a banned sequence in a closing one": (
+        (BannedSequencesSpec(((1, 2, 3),)), ForcedEndSpec(4, (1, 2, 3))),
+        (BannedSequencesSpec(((1, 2, 3),)), ForcedEndSpec(4, (1, 2), 3)),
+        "`$.specs[0]`, which bans [1, 2, 3]",
+        "specs[1].token_ids[2]",
+    ),
+    "a banned sequence in a phrase": (
+        (BannedSequencesSpec(((1, 2),)), TriggerSpec((9,), (1, 2))),
+        (BannedSequencesSpec(((1, 2),)), TriggerSpec((1,), (2,))),
+        "`$.specs[0]`, which bans [1, 2]",
+        "specs[1].token_ids[1]",
+    ),
+    "a banned sequence in a message": (
+        (BannedSequencesSpec(((1, 2),)), ThinkingBudgetSpec(3, (7,), (8,), (1, 2))),
+        (BannedSequencesSpec(((1, 2),)), ThinkingBudgetSpec(3, (7,), (8,), (2, 1))),
+        "`$.specs[0]`, which bans [1, 2]",
+        "specs[1].message_token_ids[1]",
+    ),
     "choice twice": (
         (ChoiceSpec(((1,), (2,)), EOS), ChoiceSpec(((1,),), EOS)),
         (ChoiceSpec(((1,), (2,)), EOS), AllowedTokensSpec((1, 2))),
@@ -82,7 +112,7 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str, str]] = {
     ),
     "a forced token is a banned sequence": (
         (BannedSequencesSpec(((1, 3), (4,))), Forced((1, 3, 4))),
-        (BannedSequencesSpec(((1, 3), (4, 4))), Forced((1, 3, 4))),
+        (BannedSequencesSpec(((1, 4), (4, 4))), Forced((1, 3, 4))),
         "`$.specs[0]`, which bans token 4",
         "specs[1].token_ids[2]",
     ),
