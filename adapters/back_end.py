@@ -1,7 +1,7 @@
 """What the installed back ends can do, and how their clients ask for it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -40,12 +40,16 @@ class BackEnd:
         lowers: the kinds that the engine does by itself, asked for in its own request fields.
         body: makes of specs what an OpenAI client sends beside the standard fields, given whether
             they act on stages that generate alone; ``None`` for an engine without such a server.
+        routes: the routes of its server that take specs, and where in the body of a request the
+            object is that has the payload: ``{"/v1/completions": "vllm_xargs"}``. A route is the
+            end of a path.
     """
 
     name: str
     realizes: Kinds
     lowers: Kinds = frozenset()
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
+    routes: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse what this back end cannot do. What is no spec at all is refused elsewhere.
@@ -108,12 +112,16 @@ def back_ends() -> dict[str, BackEnd]:
 
     An engine itself need not be installed to know what its adapter can do.
     """
-    return {name: _back_end(name) for name in sorted(entry_points(group=GROUP).names)}
+    return {name: back_end(name) for name in sorted(entry_points(group=GROUP).names)}
 
 
 @lru_cache
-def _back_end(name: str) -> BackEnd:
-    """One of the installed back ends; no other is imported."""
+def back_end(name: str) -> BackEnd:
+    """One of the installed back ends; no other is imported.
+
+    Raises:
+        SpecError: if it is not installed.
+    """
     entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry_point is None:
         installed = ", ".join(sorted(entry_points(group=GROUP).names))
@@ -141,8 +149,8 @@ def extra_body(
             of them conflict, or a limit is exceeded.
     """
     specs = several(specs)
-    back_end = _back_end(engine)
-    if back_end.body is None:
+    asked = back_end(engine)
+    if asked.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
-    back_end.check(specs)
-    return back_end.body(specs, generation_only) if specs else {}
+    asked.check(specs)
+    return asked.body(specs, generation_only) if specs else {}

@@ -80,6 +80,13 @@ class Program:
         )
 
     @property
+    def reads_prompt(self) -> bool:
+        """Whether a batched part of it depends on the prompt's token ids; callables may, too."""
+        return bool(self.ngrams or self.prompt_biases) or any(
+            automaton.reads_prompt for automaton in self.automata
+        )
+
+    @property
     def needs_output_ids(self) -> bool:
         """Whether it is not enough to know how many tokens are out, and which were forced."""
         return bool(self.ngrams or self.per_request) or any(

@@ -7,10 +7,15 @@ from typing import Any
 from ...spec import GrammarSpec, LogitsProcessorSpec, PythonProcessorSpec, SamplingSpec, encode
 from ...spec.base import without_native
 from ..back_end import REALIZABLE, BackEnd
+from ..key import KEY
 from .native import body_fields
 
-KEY = "logitport"
-"""Where the payload is in ``custom_params``."""
+ROUTES = {
+    "/v1/completions": "custom_params",
+    "/v1/chat/completions": "custom_params",
+    "/generate": "sampling_params.custom_params",
+}
+"""The routes of SGLang's server that make its ``custom_params`` of what a client sends."""
 
 PROCESSOR = json.dumps({"callable": b"clogitport.adapters.sglang.processor\nprocessor\n.".hex()})
 """What requests with specs give as their ``custom_logit_processor``: a constant.
@@ -35,5 +40,6 @@ BACK_END = BackEnd(
     realizes=REALIZABLE - {PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
+    routes=ROUTES,
 )
 """SGLang; its workers are processes of their own, which no live callable can reach."""

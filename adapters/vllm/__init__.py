@@ -11,8 +11,9 @@ from .back_end import BACK_END, KEY
 from .params import attach
 
 if TYPE_CHECKING:
+    from .middleware import SpecMiddleware
     from .processor import LogitportProcessor
 
-__all__ = ["BACK_END", "KEY", "LogitportProcessor", "attach"]
+__all__ = ["BACK_END", "KEY", "LogitportProcessor", "SpecMiddleware", "attach"]
 
-__getattr__ = lazy(__name__, LogitportProcessor=".processor")
+__getattr__ = lazy(__name__, LogitportProcessor=".processor", SpecMiddleware=".middleware")

@@ -1,15 +1,118 @@
 """What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ...spec import Payload, SpecError
-from ..core import Program, default_specs, refusal
-from .engine_config import load_tokenizer, once_per_engine, role_of
+from ...spec import LivePayload, LogitsProcessorSpec, Payload, SpecError, Stage
+from ..core import Program, admitted, default_specs, refusal
+from ..counters import count
+from ..key import check_spelling
+from ..own_fields import check_own_fields
+from .back_end import BACK_END
+from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
+from .native import check_grammar_is_followed
+from .own_fields import own_fields
 from .placeholders import tells_output_ids
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+EXACT_METHODS = "standard", "block"
+"""Values of vLLM's ``rejection_sample_method`` that keep a draft token only as the edited logits
+would have chosen it. ``synthetic`` keeps it whatever they are, and ``fly`` (from 0.33 on) even if
+it is banned, as long as its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
+
+
+@dataclass(frozen=True)
+class Admitting:
+    """What is known where a request is admitted.
+
+    Attributes:
+        vllm_config: the engine's configuration; ``None`` outside of one.
+        tokenizer: the engine's, if it has loaded one.
+        has_prompt_ids: whether the prompt has token ids; one of embeddings has none.
+        share: the part of a request that is admitted here, where several decide alike on one; with
+            0, nothing is counted.
+    """
+
+    vllm_config: "VllmConfig | None" = None
+    tokenizer: Any = None
+    has_prompt_ids: bool = True
+    share: float = 1
+
+
+def admit(
+    admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
+) -> None:
+    """Check a request's payload, as far as the engine is known, and count what comes of it.
+
+    Args:
+        admitting: what is known of the engine and of the request.
+        sampling_params: the request's; or what has their fields, as the body of an HTTP request.
+        payload: what it carries.
+        in_process: whether the engine's workers are in this process, where live callables can
+            reach them.
+
+    Raises:
+        SpecError: with what is wrong, and where.
+    """
+    config = admitting.vllm_config
+    stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
+    vocab_size = None if config is None else config.model_config.get_vocab_size()
+    decision = "refused"
+    try:
+        checked, program = admitted(BACK_END, payload, vocab_size)
+        check_grammar_is_followed(sampling_params, checked.specs)
+        acts = checked.acts_on(stage)
+        if acts:
+            if config is not None:
+                check_engine(config, checked, program)
+            check_request(admitting, sampling_params, checked.specs, program)
+        if isinstance(checked, LivePayload) and not in_process:
+            raise SpecError("A live callable cannot reach an engine in another process")
+        decision = "admitted" if acts else "gated"
+    finally:
+        if admitting.share:
+            count(decision, stage, admitting.share)
+
+
+def check_names(extra_args: Any) -> None:
+    """Refuse a misspelt key in a request's ``extra_args``.
+
+    Raises:
+        SpecError: see ``check_spelling``.
+    """
+    check_spelling(extra_args or (), "extra_args")
+
+
+def check_request(
+    admitting: Admitting,
+    sampling_params: Any,
+    specs: Sequence[LogitsProcessorSpec],
+    program: Program,
+) -> None:
+    """Refuse specs that this request's prompt or its own fields rule out.
+
+    Args:
+        admitting: what is known of the engine and of the request.
+        sampling_params: the request's.
+        specs: of the request.
+        program: what they compile to.
+
+    Raises:
+        SpecError: at the spec.
+    """
+    if program.reads_prompt and not admitting.has_prompt_ids:
+        raise refusal(
+            specs,
+            lambda program: program.reads_prompt,
+            "looks at the token ids of the prompt, and a prompt of embeddings has none",
+        )
+    config = admitting.vllm_config
+    eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
+    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer))
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
@@ -71,22 +174,41 @@ def _why_dropped(vllm_config: "VllmConfig") -> str | None:
         )
     if getattr(vllm_config.model_config, "is_diffusion", False):
         return "vLLM's diffusion models choose tokens without logits processors"
+    method = getattr(vllm_config.speculative_config, "rejection_sample_method", EXACT_METHODS[0])
+    if method not in EXACT_METHODS:
+        return (
+            f"the engine keeps draft tokens that the logits rule out ({method=!s}): start it with "
+            f"rejection_sample_method {' or '.join(EXACT_METHODS)}"
+        )
     return None
 
 
-def admitting_engine_config() -> "VllmConfig | None":
-    """The configuration of the engine that is admitting a request, from within ``validate_params``.
+def admitting_engine() -> Admitting:
+    """What is known of the engine that is admitting a request, from within ``validate_params``.
 
     vLLM calls ``validate_params`` on the class and passes the parameters alone
     (``vllm/v1/engine/input_processor.py``), so a process with several engines leaves no other way
     to know the vocabulary than to ask the caller: the nearest method whose object has a
-    ``vllm_config``. ``None`` when there is none; the worker checks again in any case.
+    ``vllm_config``, and the prompt that its own caller holds. Where there is none the worker checks
+    again in any case.
     """
     frame = sys._getframe(1)
     for _ in range(8):
         if (frame := frame.f_back) is None:
             break
-        config = getattr(frame.f_locals.get("self"), "vllm_config", None)
+        caller = frame.f_locals.get("self")
+        config = getattr(caller, "vllm_config", None)
         if config is not None:
-            return config
-    return None
+            has_ids = _has_prompt_ids(frame.f_locals) and (
+                frame.f_back is None or _has_prompt_ids(frame.f_back.f_locals)
+            )
+            return Admitting(config, getattr(caller, "tokenizer", None), has_ids)
+    return Admitting()
+
+
+def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:
+    """Whether the prompt that a caller holds has token ids, as far as one is there."""
+    prompt = variables.get("prompt")
+    if not isinstance(prompt, Mapping):
+        return True
+    return "prompt_embeds" not in prompt or prompt.get("prompt_token_ids") is not None

@@ -11,10 +11,18 @@ from ...spec import (
 )
 from ...spec.base import without_native
 from ..back_end import REALIZABLE, BackEnd
+from ..key import KEY
 from .native import engine_fields
 
-KEY = "logitport"
-"""Where the payload is in ``SamplingParams.extra_args``, and in ``vllm_xargs`` over HTTP."""
+_OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+ROUTES = {
+    **{route + end: "vllm_xargs" for route in _OPENAI for end in ("", "/render")},
+    "/v1/chat/completions/batch": "vllm_xargs",
+    "/invocations": "vllm_xargs",
+    "/inference/v1/generate": "sampling_params.extra_args",
+}
+"""The routes of vLLM's server that make ``SamplingParams.extra_args`` of what a client sends."""
 
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
@@ -33,5 +41,6 @@ BACK_END = BackEnd(
     realizes=REALIZABLE,
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
+    routes=ROUTES,
 )
 """vLLM, under either of its model runners. A live callable needs the engine in its own process."""

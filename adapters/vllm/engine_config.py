@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...spec import Stage, Tokenizer
 from ..environment import STAGE_VARIABLE, stage_from_environment
@@ -93,3 +93,24 @@ def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
         revision=model.tokenizer_revision,
         trust_remote_code=model.trust_remote_code,
     )
+
+
+def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a reply of the model, which vLLM's ``min_tokens`` holds back.
+
+    The tokenizer's EOS and those of the model's generation configuration
+    (``SamplingParams.update_from_generation_config``).
+
+    Args:
+        vllm_config: the engine's configuration.
+        tokenizer: the engine's, or ``None``.
+    """
+    eos_token_id = getattr(tokenizer, "eos_token_id", None)
+    others = _configured_eos(vllm_config)
+    return others if eos_token_id is None else others | {eos_token_id}
+
+
+@once_per_engine
+def _configured_eos(vllm_config: "VllmConfig") -> frozenset[int]:
+    eos = vllm_config.model_config.try_get_generation_config().get("eos_token_id") or ()
+    return frozenset([eos] if isinstance(eos, int) else eos)

@@ -1,6 +1,7 @@
 """The class that vLLM loads, under either of its model runners."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pkgutil import resolve_name
@@ -10,12 +11,12 @@ from weakref import WeakValueDictionary
 from vllm.logger import init_logger
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import WIRE_KINDS, LivePayload, SpecError, Stage, encode
+from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from ..core import Program, admitted, default_specs
-from ..counters import count
-from .admission import admitting_engine_config, check_engine, check_free
-from .back_end import BACK_END, KEY
+from ..key import KEY
+from .admission import admit, admitting_engine, check_engine, check_free, check_names
+from .back_end import BACK_END
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .native import check_grammar_is_followed
 
@@ -62,38 +63,20 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         Raises:
             ValueError: with what is wrong, and where.
         """
-        config = admitting_engine_config()
+        admitting = admitting_engine()
+        config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
         try:
+            check_names(extra_args)
             if KEY in extra_args:
-                cls._admit(config, sampling_params, extra_args[KEY])
+                if config is not None:
+                    admitting = replace(admitting, share=1 / _times_loaded(config))
+                in_process = id(config) in cls._newest
+                admit(admitting, sampling_params, extra_args[KEY], in_process=in_process)
             elif config is not None:
                 check_free(config)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
-
-    @classmethod
-    def _admit(
-        cls, config: "VllmConfig | None", sampling_params: "SamplingParams", payload: Any
-    ) -> None:
-        """Check a payload, as far as the engine is known, and count what comes of it."""
-        stage, vocab_size, asked = Stage.AGGREGATED, None, 1
-        if config is not None:
-            stage = role_of(config).stage_for(sampling_params)
-            vocab_size = config.model_config.get_vocab_size()
-            asked = _times_loaded(config)
-        try:
-            checked, program = admitted(BACK_END, payload, vocab_size)
-            check_grammar_is_followed(sampling_params, checked.specs)
-            acts = checked.acts_on(stage)
-            if config is not None and acts:
-                check_engine(config, checked, program)
-            if isinstance(checked, LivePayload) and id(config) not in cls._newest:
-                raise SpecError("A live callable cannot reach an engine in another process")
-        except SpecError:
-            count("refused", stage)
-            raise
-        count("admitted" if acts else "gated", stage, 1 / asked)
 
     def __init__(
         self,
@@ -212,7 +195,7 @@ def _program_of(
         Exception: for what ``validate_params`` has not seen: something else admitted it.
     """
     given = (params.extra_args or {}).get(KEY, default)
-    if given is None:
+    if given is None or (given is default and _reads_probabilities(params)):
         return None
     payload, program = admitted(BACK_END, given, vocab_size)
     if given is default:
@@ -221,6 +204,19 @@ def _program_of(
         except SpecError:  # a grammar of the request's own would not take what is forced
             return None
     return program if payload.acts_on(role.stage_for(params)) else None
+
+
+def _reads_probabilities(params: "SamplingParams") -> bool:
+    """Whether a request is one of vLLM's own, for the probabilities of one token.
+
+    A step of a beam search (``vllm/entrypoints/generate/beam_search``) asks for no text, and a
+    score or decision (``generative_scoring`` and ``structured_decisions`` beside it) for the
+    probabilities of labels. To default specs each would look like the first token of a reply.
+    """
+    if params.max_tokens != 1:
+        return False
+    is_beam = bool(params.logprobs) and not params.detokenize
+    return is_beam or getattr(params, "logprob_token_ids", None) is not None
 
 
 @once_per_engine

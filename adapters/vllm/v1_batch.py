@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
+from ...spec import SpecError
 from ..core import Program, Realizer
 from .params import stop_token_of
 from .placeholders import Placeholders, tells_output_ids
@@ -67,6 +68,9 @@ class V1Batch:
             return
         if program is None:
             self.realizer.remove(row)
+        elif prompt_ids is None and program.reads_prompt:
+            error = SpecError("The specs look at the prompt, which is one of embeddings")
+            self.realizer.fail(row, error, output_ids, stop_token_of(params))
         else:
             self.realizer.add(row, program, prompt_ids, output_ids, stop_token_of(params))
 

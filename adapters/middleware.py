@@ -1,0 +1,260 @@
+"""An ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from ..spec import SpecError, Stage, decode
+from .back_end import back_end
+from .counters import count
+from .key import KEY, check_spelling
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CONTAINERS = (
+    "",
+    "vllm_xargs",
+    "extra_args",
+    "custom_params",
+    "sampling_params",
+    "sampling_params.vllm_xargs",
+    "sampling_params.extra_args",
+    "sampling_params.custom_params",
+    "extra_body",
+    "extra_body.vllm_xargs",
+    "extra_body.custom_params",
+)
+"""Where people put a payload, for one engine or another; the empty path is the body itself."""
+
+
+class SpecMiddleware:
+    """Checks the specs of each HTTP request, and answers a bad one with status 400.
+
+    An engine validates a request late, or not at all: a streamed reply has begun with status 200
+    by then, and a route that knows no logits processors drops the payload. This class reads the
+    body as soon as the application asks for it, which is after the application's own
+    authentication, and lets the application read it too if all is well.
+
+    It is a class for ``add_middleware`` of Starlette and FastAPI, and wraps any ASGI application::
+
+        app.add_middleware(SpecMiddleware, engine="vllm")
+
+    In an engine's own server, use that engine's subclass, which also checks the payload against the
+    model and the server: ``logitport.adapters.vllm.SpecMiddleware``. SGLang's is in place where
+    logitport is installed.
+
+    Args:
+        app: the application.
+        engine: name of an installed back end; the requests are for its server.
+
+    Raises:
+        SpecError: if there is no such engine, or it has no server.
+    """
+
+    def __init__(self, app: App, engine: str = "vllm") -> None:
+        self.app = app
+        self._back_end = back_end(engine)
+        if not self._back_end.routes:
+            raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, with its body checked."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        exchange = _Exchange(lambda body: self.check(scope, body), scope["path"], receive, send)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except Exception:
+            if not exchange.is_refused:
+                raise
+        await exchange.finish()
+
+    def check(self, scope: Scope, body: bytes) -> None:
+        """Check the specs of one request.
+
+        Args:
+            scope: the request's.
+            body: of the request, whole. What is no JSON object is the application's to refuse.
+
+        Raises:
+            SpecError: with what is wrong, and where.
+        """
+        fields = parse(body)
+        if fields is None:
+            return
+        path = scope["path"].rstrip("/")
+        place = next((p for r, p in self._back_end.routes.items() if path.endswith(r)), None)
+        try:
+            for container, value in fields.containers():
+                check_spelling(value, container or "the request")
+                if KEY in value:
+                    self._check_place(container, place, path)
+                    self.check_payload(scope, fields, value[KEY])
+        except SpecError:
+            count("refused", self.stage(scope))
+            raise
+
+    def _check_place(self, container: str, place: str | None, path: str) -> None:
+        if place is None:
+            routes = ", ".join(sorted(self._back_end.routes))
+            raise SpecError(
+                f"{path} takes no specs; these routes do: {routes}", f"{container}.{KEY}"
+            )
+        if container != place:
+            raise SpecError(
+                f"Expected specs for {path} in `{place}.{KEY}`", f"{container}.{KEY}".lstrip(".")
+            )
+
+    def check_payload(self, scope: Scope, fields: "Fields", payload: Any) -> None:
+        """Check a payload, as far as it is known what it meets.
+
+        Args:
+            scope: the request's.
+            fields: of the request.
+            payload: as it was sent.
+
+        Raises:
+            SpecError: with what is wrong, and where.
+        """
+        self._back_end.check(decode(payload).specs)
+
+    def stage(self, scope: Scope) -> Stage:
+        """The stage of the engine behind the application, for the count of refusals."""
+        return Stage.AGGREGATED
+
+
+class Fields(Mapping[str, Any]):
+    """The fields of a JSON object, each parsed when it is asked for.
+
+    Args:
+        raw: the fields, not yet parsed.
+    """
+
+    def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> Any:
+        return msgspec.json.decode(self._raw[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the objects of ``CONTAINERS`` that the request has: path, and object."""
+        first = {path.partition(".")[0] for path in CONTAINERS} & self._raw.keys()
+        parsed = {name: self[name] for name in first}
+        yield "", self
+        for path in CONTAINERS[1:]:
+            value: Any = parsed
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if isinstance(value, Mapping):
+                yield path, value
+
+
+def parse(body: bytes) -> Fields | None:
+    """The fields of a request, or none if its body is no JSON object.
+
+    Only the names are read at first: most of a body is messages, which are nothing to specs.
+    """
+    try:
+        return Fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except msgspec.ValidationError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:  # what Python reads beyond the standard, as servers do: NaN, UTF-16
+        content = json.loads(body)
+        encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in content.items()}
+    except (ValueError, AttributeError, RecursionError, TypeError):
+        return None
+    return Fields(encoded)
+
+
+class _RefusedError(Exception):
+    """Raised into the application, which has asked for a body that is refused."""
+
+
+class _Exchange:
+    """One request: its body is read and checked once, and its answer replaced if it is refused."""
+
+    def __init__(
+        self, check: Callable[[bytes], None], path: str, receive: Receive, send: Send
+    ) -> None:
+        self._check = check
+        self._path = path
+        self._receive = receive
+        self._send = send
+        self._is_read = False
+        self._refusal: SpecError | None = None
+        self._is_answered = False
+
+    @property
+    def is_refused(self) -> bool:
+        return self._refusal is not None
+
+    async def receive(self) -> Message:
+        """The body as one message, checked; after it, what the server has to say."""
+        if self._is_read:
+            return await self._receive()
+        chunks: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":  # the client is gone
+                return message
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+        self._is_read = True
+        body = b"".join(chunks)
+        try:
+            self._check(body)
+        except SpecError as error:
+            self._refuse(error)
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    def _refuse(self, error: SpecError) -> NoReturn:
+        self._refusal = error
+        raise _RefusedError from error
+
+    async def send(self, message: Message) -> None:
+        """Pass the answer on, or put the refusal in its place, with the answer's other headers."""
+        if self._refusal is None:
+            await self._send(message)
+        elif message["type"] == "http.response.start":
+            await self._answer(self._refusal, message.get("headers", ()))
+
+    async def finish(self) -> None:
+        """Answer a refused request that the application has not answered."""
+        if self._refusal is not None:
+            await self._answer(self._refusal, ())
+
+    async def _answer(self, refusal: SpecError, headers: Any) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
+        body = msgspec.json.encode(_error(self._path, f"{KEY}: {refusal}"))
+        ours = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
+        others = [(name, value) for name, value in headers if name.lower() not in ours]
+        await self._send(
+            {"type": "http.response.start", "status": 400, "headers": [*others, *ours.items()]}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _error(path: str, message: str) -> dict[str, Any]:
+    """An error as clients of a route expect it."""
+    if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
+        return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+    error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
+    return {"error": error}

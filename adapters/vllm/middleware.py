@@ -1,0 +1,67 @@
+"""The middleware of vLLM's own server, which knows the engine behind it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...spec import SpecError, Stage
+from ..key import KEY
+from ..middleware import App, Fields, Scope
+from ..middleware import SpecMiddleware as NeutralMiddleware
+from .admission import Admitting, admit
+from .engine_config import role_of
+
+
+class SpecMiddleware(NeutralMiddleware):
+    """Refuses bad specs on every route of vLLM's server, streamed or not.
+
+    Start the server with ``--middleware logitport.adapters.vllm.SpecMiddleware``. A payload is
+    held to the model's vocabulary, to what the server can do and to the request's own fields, as
+    ``LogitportProcessor.validate_params`` does, but before there is any answer.
+    """
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app, "vllm")
+
+    def check_payload(self, scope: Scope, fields: Fields, payload: Any) -> None:
+        """See ``SpecMiddleware.check_payload``."""
+        if fields.get("use_beam_search"):
+            raise SpecError("vLLM's beam search chooses tokens without logits processors", KEY)
+        client = getattr(_state(scope), "engine_client", None)
+        tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
+        has_prompt_ids = fields.get("prompt_embeds") is None
+        admitting = Admitting(_config(scope), tokenizer, has_prompt_ids, share=0)
+        admit(admitting, _Params(fields, payload), payload)
+
+    def stage(self, scope: Scope) -> Stage:
+        """See ``SpecMiddleware.stage``."""
+        config = _config(scope)
+        return Stage.AGGREGATED if config is None else role_of(config).stage
+
+
+def _state(scope: Scope) -> Any:
+    return getattr(scope.get("app"), "state", None)
+
+
+def _config(scope: Scope) -> Any:
+    return getattr(_state(scope), "vllm_config", None)
+
+
+class _Params:
+    """The body of a request, with the names of ``SamplingParams``."""
+
+    def __init__(self, fields: Fields, payload: Any) -> None:
+        inner: Any = fields.get("sampling_params")
+        self._fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else fields
+        transfer = fields.get("kv_transfer_params")
+        self.extra_args = {KEY: payload, "kv_transfer_params": transfer}
+
+    @property
+    def structured_outputs(self) -> Any:
+        """What asks for a grammar, under either name."""
+        own = self._fields.get("structured_outputs")
+        asked = self._fields.get("response_format")
+        is_text = not isinstance(asked, Mapping) or asked.get("type") == "text"
+        return own if is_text else asked
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fields.get(name)

@@ -1,0 +1,306 @@
+"""The middleware: what it refuses, what it lets through untouched, and in whose words."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters import SpecMiddleware
+from logitport.adapters.key import KEY
+from logitport.spec import ForcedTokenSequenceSpec, SpecError, encode
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+GOOD = encode(ForcedTokenSequenceSpec((1, 2, 3)))
+BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
+NEWER = '{"version":2,"specs":[]}'
+
+CHAT = "/v1/chat/completions"
+GENERATE = "/inference/v1/generate"
+
+
+async def echo(request: Request) -> Response:
+    """What the application was given, to the last byte."""
+    return Response(await request.body(), media_type="application/octet-stream")
+
+
+async def stream(request: Request) -> Response:
+    body = await request.body()
+
+    async def chunks() -> Any:
+        for i in range(0, len(body), 7):
+            yield body[i : i + 7]
+
+    return StreamingResponse(chunks())
+
+
+async def closed(request: Request) -> Response:
+    """Answers before it has read anything, as authentication does."""
+    return JSONResponse({"error": "Unauthorized"}, 401)
+
+
+async def breaks(request: Request) -> Response:
+    await request.body()
+    raise RuntimeError("the application's own fault")
+
+
+def parsing() -> FastAPI:
+    """An application that has its framework read the body, as engines have."""
+    app = FastAPI()
+
+    @app.post("/v1/completions")
+    def completions(body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    return app
+
+
+def application(engine: str = "vllm") -> Starlette:
+    methods = ["GET", "POST"]
+    return Starlette(
+        routes=[
+            Route("/closed/v1/completions", closed, methods=methods),
+            Route("/breaks/v1/completions", breaks, methods=methods),
+            Route("/stream/v1/completions", stream, methods=methods),
+            Mount("/fastapi", parsing()),
+            Route("/{path:path}", echo, methods=methods),
+        ],
+        middleware=[
+            Middleware(SpecMiddleware, engine=engine),
+            Middleware(CORSMiddleware, allow_origins=["*"]),
+        ],
+    )
+
+
+def post(
+    path: str,
+    body: Any,
+    *,
+    engine: str = "vllm",
+    headers: Mapping[str, str] | None = None,
+    method: str = "POST",
+) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(application(engine))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            return await client.request(method, path, content=content, headers=headers)
+
+    return asyncio.run(ask())
+
+
+def xargs(payload: Any, key: str = KEY, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [], "vllm_xargs": {key: payload}, **more}
+
+
+# route | body | what the message has
+REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "unknown kind": (CHAT, xargs(BAD), ("mind_reader", "`$.specs[0].kind`")),
+    "streamed": (CHAT, xargs(BAD, stream=True), ("mind_reader",)),
+    "newer version": ("/v1/completions", xargs(NEWER), ("2 is newer than 1",)),
+    "not JSON": ("/v1/responses", xargs("Hello"), ("not valid JSON",)),
+    "a number": ("/v1/chat/completions/batch", xargs(7), ("int",)),
+    "null": (CHAT, xargs(None), ("NoneType",)),
+    "behind a prefix": ("/team" + CHAT, xargs(BAD), ("mind_reader",)),
+    "a slash at the end": (CHAT + "/", xargs(BAD), ("mind_reader",)),
+    "to be rendered": (CHAT + "/render", xargs(BAD), ("mind_reader",)),
+    "tokens in, tokens out": (
+        GENERATE,
+        {"sampling_params": {"extra_args": {KEY: BAD}}},
+        ("mind_reader",),
+    ),
+    "in another route's place": (
+        GENERATE,
+        xargs(GOOD, sampling_params={}),
+        ("Expected specs for /inference/v1/generate in `sampling_params.extra_args.logitport`",),
+    ),
+    "in another engine's place": (
+        CHAT,
+        {"custom_params": {KEY: GOOD}},
+        ("in `vllm_xargs.logitport`", "at `custom_params.logitport`"),
+    ),
+    "in the body itself": (CHAT, {KEY: GOOD}, ("in `vllm_xargs.logitport`", "at `logitport`")),
+    "as a client would have passed it on": (
+        CHAT,
+        {"extra_body": {"vllm_xargs": {KEY: GOOD}}},
+        ("in `vllm_xargs.logitport`", "at `extra_body.vllm_xargs.logitport`"),
+    ),
+    "on a route that takes none": (
+        "/v1/systemone",
+        xargs(GOOD),
+        ("/v1/systemone takes no specs", "/v1/completions"),
+    ),
+    "misspelt": (CHAT, xargs(GOOD, "logit_port"), ("`logitport`", "'logit_port'", "vllm_xargs")),
+    "misspelt otherwise": (CHAT, xargs(GOOD, "LogitsPort"), ("'LogitsPort'",)),
+    "misspelt at the top": (CHAT, {"logit-port": GOOD}, ("'logit-port'", "the request")),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "parts"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused_with_400(path: str, body: dict[str, Any], parts: tuple[str, ...]):
+    reply = post(path, body)
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("BadRequestError", KEY, 400)
+    assert error["message"].startswith("logitport: ")
+    for part in parts:
+        assert part in error["message"]
+
+
+def test_refused_in_anthropics_form():
+    reply = post("/v1/messages", xargs(BAD))
+    assert reply.status_code == 400
+    assert reply.json()["type"] == "error"
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert "mind_reader" in reply.json()["error"]["message"]
+
+
+PASSED: dict[str, tuple[str, Any]] = {
+    "good": (CHAT, xargs(GOOD)),
+    "good, streamed": ("/stream/v1/completions", xargs(GOOD, stream=True)),
+    "good, tokens in": (GENERATE, {"sampling_params": {"extra_args": {KEY: GOOD}}}),
+    "none": (CHAT, {"model": "m", "messages": [{"role": "user", "content": KEY}]}),
+    "other keys": (CHAT, {"vllm_xargs": {"support": 1, "port": 2, "logprobs": 3, "logit": 4}}),
+    "a tool's parameter": (CHAT, {"tools": [{"function": {"parameters": {KEY: {}}}}]}),
+    "no object": (CHAT, [1, 2]),
+    "not JSON": (CHAT, b"Hello"),
+    "nothing": (CHAT, b""),
+    "half of it": (CHAT, b'{"vllm_xargs": {"logitport": "'),
+    "nested": (CHAT, b"[" * 100_000),
+    "NaN": (CHAT, b'{"temperature": NaN, "vllm_xargs": {"support": 1}}'),
+    "an argument that is no object": (CHAT, {"vllm_xargs": 3, "sampling_params": [1]}),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), PASSED.values(), ids=PASSED.keys())
+def test_passed_untouched(path: str, body: Any):
+    reply = post(path, body)
+    assert reply.status_code == 200
+    assert reply.content == (body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-16", "escaped"], ids=["UTF-8", "UTF-16", "escaped"]
+)
+def test_no_way_of_writing_hides_a_payload(encoding: str):
+    text = json.dumps(xargs(BAD))
+    if encoding == "escaped":
+        body = text.replace(KEY, "\\u006cogitport").encode()
+    else:
+        body = text.encode(encoding)
+    assert json.loads(body) == xargs(BAD)
+    assert post(CHAT, body).status_code == 400
+
+
+def test_sglang_has_its_own_place():
+    assert post("/generate", {"sampling_params": {"custom_params": {KEY: BAD}}}, engine="sglang")
+    good = {"custom_logit_processor": "x", "custom_params": {KEY: GOOD}}
+    assert post(CHAT, good, engine="sglang").status_code == 200
+    assert post(CHAT, xargs(GOOD), engine="sglang").status_code == 400
+
+
+def test_the_application_decides_who_may_ask():
+    assert post("/closed/v1/completions", xargs(BAD)).status_code == 401
+
+
+def test_the_application_keeps_its_headers_and_its_faults():
+    reply = post("/fastapi/v1/completions", xargs(BAD), headers={"origin": "http://a.page"})
+    assert reply.status_code == 400
+    assert reply.headers["access-control-allow-origin"] == "*"
+    assert int(reply.headers["content-length"]) == len(reply.content)
+    with pytest.raises(RuntimeError, match="own fault"):
+        post("/breaks/v1/completions", xargs(GOOD))
+    assert post("/breaks/v1/completions", xargs(BAD)).status_code == 400
+
+
+def test_only_posts_are_looked_at():
+    assert post(CHAT, xargs(BAD), method="GET").status_code == 200
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_a_body_may_come_in_pieces_and_the_client_may_leave(pieces: int):
+    body = json.dumps(xargs(GOOD)).encode()
+    size = -(-len(body) // pieces)
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": body[i : i + size], "more_body": True}
+        for i in range(0, len(body), size)
+    ]
+    messages[-1]["more_body"] = False
+    assert asyncio.run(_received([*messages, GONE]))[:2] == [
+        {"type": "http.request", "body": body, "more_body": False},
+        GONE,
+    ]
+    left = [*messages[:-1], GONE]
+    assert asyncio.run(_received(left))[0] == GONE
+
+
+GONE = {"type": "http.disconnect"}
+
+
+async def _received(messages: list[dict[str, Any]]) -> list[Any]:
+    """What an application receives that asks twice."""
+    given = iter(messages)
+    received: list[Any] = []
+
+    async def receive() -> Any:
+        return next(given, GONE)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received.extend([await receive(), await receive()])
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nothing is sent")
+
+    scope = {"type": "http", "method": "POST", "path": CHAT}
+    await SpecMiddleware(app)(scope, receive, send)  # type: ignore[arg-type]
+    return received
+
+
+def test_what_is_no_http_passes():
+    passed: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope["type"])
+
+    async def nothing(*_: Any) -> Any: ...
+
+    for kind in ("lifespan", "websocket"):
+        asyncio.run(SpecMiddleware(app)({"type": kind}, nothing, nothing))  # type: ignore[arg-type]
+    assert passed == ["lifespan", "websocket"]
+
+
+@pytest.mark.parametrize("engine", ["transformers", "no_such_engine"])
+def test_an_engine_without_a_server(engine: str):
+    with pytest.raises(SpecError):
+        SpecMiddleware(echo, engine)  # type: ignore[arg-type]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [KEY, "vllm_xargs", "sampling_params", "extra_args", "logit_port", "x"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.sampled_from([CHAT, GENERATE, "/v1/systemone"]))
+def test_nothing_that_a_client_sends_is_a_500(body: Any, path: str):
+    assert post(path, body).status_code in (200, 400)
