@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
+from vllm import envs
 from vllm.logger import init_logger
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
@@ -120,6 +121,11 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
                 if role.stage.generates
                 else "acts on requests alone whose payload says generation_only=false",
             )
+            if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):
+                logger.warning(
+                    "logitport: vLLM's Rust front end does not check specs when it admits a "
+                    "request; what cannot be realized is ended here, with status 200"
+                )
 
     # --- V1 model runner ---
 

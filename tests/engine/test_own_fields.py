@@ -1,0 +1,129 @@
+"""Specs beside what a request to vLLM says by itself, and beside its own one-token reads."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    ThinkingBudgetSpec,
+)
+
+from .in_process import Engine, engine, params
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def running(model: Path) -> Iterator[Engine]:
+    with engine(model, enable_prompt_embeds=True) as running:
+        yield running
+
+
+def _refused(running: Engine, prompt: Any, sampling_params: Any) -> str:
+    from vllm.exceptions import VLLMValidationError
+
+    with pytest.raises(VLLMValidationError) as error:
+        running.generate([prompt], [sampling_params])
+    return str(error.value)
+
+
+@pytest.fixture(scope="module")
+def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
+    return ForcedTokenSequenceSpec.from_text("Paris is nice.", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "place"),
+    [
+        ("min_tokens", 12, "$.specs[0].eos_token_id"),
+        ("bad_words", ["nice"], "$.specs[0].token_ids[2]"),
+        ("allowed_token_ids", [5, 6], "$.specs[0].token_ids[0]"),
+    ],
+)
+def test_what_a_field_rules_out_is_refused(
+    running: Engine, forced: ForcedTokenSequenceSpec, field: str, value: Any, place: str
+):
+    message = _refused(running, "Hello", params(forced, max_tokens=20, **{field: value}))
+    assert f"the request's `{field}`" in message
+    assert f"`{place}`" in message
+
+
+def test_what_a_field_leaves_is_obeyed(
+    running: Engine, forced: ForcedTokenSequenceSpec, tokenizer: Any
+):
+    fields: dict[str, Any] = {
+        "min_tokens": len(forced.token_ids),
+        "bad_words": ["London"],
+        "allowed_token_ids": [*forced.token_ids, tokenizer.eos_token_id],
+    }
+    (output,) = running.generate(["Hello"], [params(forced, max_tokens=20, **fields)])
+    assert output.text == "Paris is nice."
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [PromptBiasSpec(2.0), NoRepeatNgramSpec(2), ThinkingBudgetSpec(4, (5,), (6,))],
+    ids=lambda spec: spec.kind,
+)
+def test_a_prompt_of_embeddings_has_no_ids_to_look_at(running: Engine, spec: LogitsProcessorSpec):
+    message = _refused(running, _embeddings(running), params(spec, max_tokens=4))
+    assert f"`{spec.kind}` looks at the token ids of the prompt" in message
+    assert "`$.specs[0]`" in message
+
+
+def test_other_kinds_do_not_look_at_the_prompt(running: Engine):
+    allowed = AllowedTokensSpec((40, 41))
+    (output,) = running.generate([_embeddings(running)], [params(allowed, max_tokens=4)])
+    assert set(output.token_ids) <= {40, 41}
+
+
+def _embeddings(running: Engine) -> dict[str, Any]:
+    import torch
+
+    size = running.llm.llm_engine.model_config.get_hidden_size()
+    return {"prompt_embeds": torch.zeros((6, size), dtype=torch.float32)}
+
+
+def test_a_misspelt_key_is_refused(running: Engine):
+    message = _refused(running, "Hello", params(extra_args={"logit_port": "{}"}))
+    assert "Expected the key `logitport`, got 'logit_port'" in message
+
+
+def test_default_specs_leave_beam_search_alone(model: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each step of it looks like the first token of a reply."""
+    from vllm.sampling_params import BeamSearchParams
+
+    search = BeamSearchParams(beam_width=2, max_tokens=4)
+    with engine(model) as running:
+        (free,) = running.llm.beam_search([{"prompt": "My name is"}], search)
+    monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
+    with engine(model) as running:
+        (beams,) = running.llm.beam_search([{"prompt": "My name is"}], search)
+        (reply,) = running.generate(["My name is"], [params(max_tokens=8)])
+        (short,) = running.generate(["My name is"], [params(max_tokens=1, logprobs=2)])
+    assert [beam.tokens for beam in beams.sequences] == [beam.tokens for beam in free.sequences]
+    assert reply.text == "Hello world!"
+    assert short.text == "Hello"  # one token, with its text, is a reply
+
+
+@pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
+def test_drafts_that_are_kept_whatever_the_logits(model: Path):
+    drafts = {
+        "method": "ngram",
+        "num_speculative_tokens": 2,
+        "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2.0,
+    }
+    with engine(model, speculative_config=drafts) as running:
+        message = _refused(running, "Hello", params(BannedTokensSpec((5,))))
+    assert "keeps draft tokens that the logits rule out (method=synthetic)" in message
+    assert "standard or block" in message
