@@ -119,6 +119,26 @@ def test_refused_whatever_the_stage(make_params: MakeParams, stage: Stage):
         assert params.extra_args == {"a": 1, KEY: encode(OTHER_SPEC)}
 
 
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"min_tokens": 3, "stop_token_ids": [3]}, "$.specs[0].eos_token_id"),
+        ({"allowed_token_ids": [1, 3]}, "$.specs[0].token_ids[1]"),
+    ],
+    ids=["min_tokens", "allowed_token_ids"],
+)
+def test_conflicts_with_the_requests_own_fields(fields: dict[str, Any], path: str):
+    from vllm import SamplingParams
+
+    params = SamplingParams(**fields)
+    with pytest.raises(SpecError, match="Conflicts with the request's") as error:
+        attach(params, SPEC)
+    assert error.value.path == path
+    assert params.extra_args is None
+    attach(params, SPEC, stage=Stage.PREFILL)
+    attach(params, BANNED)
+
+
 def test_live_callables_are_attached_as_they_are(make_params: MakeParams):
     specs = (PythonProcessorSpec(dict), SPEC)
     params = attach(make_params({"a": 1}), specs)

@@ -7,8 +7,10 @@ from ...spec import LogitsProcessorSpec, SpecError, Stage
 from ...spec.base import several
 from ..back_end import payload_for
 from ..counters import count
+from ..own_fields import check_own_fields
 from .back_end import BACK_END, KEY
 from .native import lowered, set_fields
+from .own_fields import own_fields
 
 
 class HasExtraArgs(Protocol):
@@ -68,6 +70,7 @@ def attach(
     if specs:
         payload = payload_for(BACK_END, specs, stage, generation_only)
         if acts:
+            check_own_fields(specs, own_fields(sampling_params))
             fields = lowered(sampling_params, specs)
         if payload is not None:
             extra_args[KEY] = payload
