@@ -43,7 +43,7 @@ def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
     ("field", "value", "place"),
     [
         ("min_tokens", 12, "$.specs[0].eos_token_id"),
-        ("bad_words", ["nice"], "$.specs[0].token_ids[2]"),
+        ("bad_words", ["Paris"], "$.specs[0].token_ids[0]"),
         ("allowed_token_ids", [5, 6], "$.specs[0].token_ids[0]"),
     ],
 )

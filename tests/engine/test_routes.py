@@ -13,10 +13,12 @@ from logitport.adapters import extra_body
 from logitport.adapters.vllm.back_end import ROUTES
 from logitport.spec import ForcedTokenSequenceSpec, encode
 
-from examples import v2_on_cpu
 from examples.vllm_server import VllmServer
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="the front end is the same"),
+]
 
 TEXT = "Exactly this."
 BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
@@ -90,12 +92,8 @@ NO_REPLY = {
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    environment = {}
-    if v2_on_cpu.is_installed():
-        environment = v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
-    arguments = (*LOADED, *CHECKED, "--enable-scale-out")
-    with VllmServer(model, *arguments, env=environment) as server:
+def server(model: Path) -> Iterator[httpx.Client]:
+    with VllmServer(model, *LOADED, *CHECKED, "--enable-scale-out") as server:
         url = server.base_url.removesuffix("/v1")
         with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
             yield client
@@ -239,7 +237,6 @@ def test_every_route_is_known_and_documented(server: httpx.Client):
         assert f"`{path}`" in documentation
 
 
-@pytest.mark.only("v1", reason="the same front end")
 def test_a_file_of_requests(model: Path, good: str, tokenizer: Any, tmp_path: Path):
     """``run-batch`` has no HTTP server: what is wrong is in the line of the answer."""
     payloads = {"good": good, "bad": BAD, "none": None}
