@@ -42,14 +42,14 @@ class BackEnd:
             they act on stages that generate alone; ``None`` for an engine without such a server.
         routes: the routes of its server that take specs, and where in the body of a request the
             object is that has the payload: ``{"/v1/completions": "vllm_xargs"}``. A route is the
-            end of a path.
+            end of a path, and of several that fit the longest counts; ``None`` takes one out.
     """
 
     name: str
     realizes: Kinds
     lowers: Kinds = frozenset()
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
-    routes: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse what this back end cannot do. What is no spec at all is refused elsewhere.

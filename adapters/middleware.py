@@ -1,8 +1,9 @@
 """An ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 
@@ -17,20 +18,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-CONTAINERS = (
-    "",
-    "vllm_xargs",
-    "extra_args",
-    "custom_params",
-    "sampling_params",
-    "sampling_params.vllm_xargs",
-    "sampling_params.extra_args",
-    "sampling_params.custom_params",
-    "extra_body",
-    "extra_body.vllm_xargs",
-    "extra_body.custom_params",
+CONTAINERS = frozenset(
+    ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")
 )
-"""Where people put a payload, for one engine or another; the empty path is the body itself."""
+"""The fields of requests in which people put a payload, for one engine or another; one may be in
+another, and there may be a list of them, one for each prompt."""
+
+METHODS = "POST", "PUT"
+"""The methods of HTTP with which a request may have specs."""
+
+MAX_NESTED = 6
+"""How many of them are looked into inside of one another, lists counted."""
+
+_INDEX = re.compile(r"\[\d+\]")
 
 
 class SpecMiddleware:
@@ -60,15 +60,16 @@ class SpecMiddleware:
     def __init__(self, app: App, engine: str = "vllm") -> None:
         self.app = app
         self._back_end = back_end(engine)
-        if not self._back_end.routes:
+        self.routes = self._back_end.routes
+        if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, with its body checked."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] not in METHODS:
             await self.app(scope, receive, send)
             return
-        exchange = _Exchange(lambda body: self.check(scope, body), scope["path"], receive, send)
+        exchange = _Exchange(self, scope, receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
@@ -90,40 +91,66 @@ class SpecMiddleware:
         if fields is None:
             return
         path = scope["path"].rstrip("/")
-        place = next((p for r, p in self._back_end.routes.items() if path.endswith(r)), None)
+        route = max(filter(path.endswith, self.routes), key=len, default=None)
+        place = self.routes[route] if route else None
         try:
-            for container, value in fields.containers():
-                check_spelling(value, container or "the request")
+            for container, value, owner in fields.containers():
+                self.check_container(container, value)
                 if KEY in value:
                     self._check_place(container, place, path)
-                    self.check_payload(scope, fields, value[KEY])
+                    self.check_payload(scope, fields, owner, value[KEY])
         except SpecError:
             count("refused", self.stage(scope))
             raise
 
     def _check_place(self, container: str, place: str | None, path: str) -> None:
+        where = f"{container}.{KEY}".lstrip(".")
         if place is None:
-            routes = ", ".join(sorted(self._back_end.routes))
-            raise SpecError(
-                f"{path} takes no specs; these routes do: {routes}", f"{container}.{KEY}"
-            )
-        if container != place:
-            raise SpecError(
-                f"Expected specs for {path} in `{place}.{KEY}`", f"{container}.{KEY}".lstrip(".")
-            )
+            routes = ", ".join(sorted(route for route, place in self.routes.items() if place))
+            raise SpecError(f"{path} takes no specs; these routes do: {routes}", where)
+        if _INDEX.sub("", container) != place:
+            raise SpecError(f"Expected specs for {path} in `{place}.{KEY}`", where)
 
-    def check_payload(self, scope: Scope, fields: "Fields", payload: Any) -> None:
+    def check_container(self, path: str, container: Mapping[str, Any]) -> None:
+        """Check an object in which a payload may be, whether there is one or not.
+
+        Args:
+            path: of the object; empty for the request itself.
+            container: the object.
+
+        Raises:
+            SpecError: with what is wrong, and where.
+        """
+        check_spelling(container, path or "the request")
+
+    def check_payload(
+        self, scope: Scope, fields: "Fields", owner: Mapping[str, Any], payload: Any
+    ) -> None:
         """Check a payload, as far as it is known what it meets.
 
         Args:
             scope: the request's.
             fields: of the request.
+            owner: what holds the object that the payload is in, and so the fields beside it: the
+                request, or its ``sampling_params`` for one prompt.
             payload: as it was sent.
 
         Raises:
             SpecError: with what is wrong, and where.
         """
         self._back_end.check(decode(payload).specs)
+
+    def error(self, path: str, message: str) -> dict[str, Any]:
+        """The body of a refusal, in the form that clients of a route expect.
+
+        Args:
+            path: of the request.
+            message: what is wrong, and where.
+        """
+        if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
+            return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+        error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
+        return {"error": error}
 
     def stage(self, scope: Scope) -> Stage:
         """The stage of the engine behind the application, for the count of refusals."""
@@ -149,17 +176,31 @@ class Fields(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._raw)
 
-    def containers(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the objects of ``CONTAINERS`` that the request has: path, and object."""
-        first = {path.partition(".")[0] for path in CONTAINERS} & self._raw.keys()
-        parsed = {name: self[name] for name in first}
-        yield "", self
-        for path in CONTAINERS[1:]:
-            value: Any = parsed
-            for name in path.split("."):
-                value = value.get(name) if isinstance(value, Mapping) else None
-            if isinstance(value, Mapping):
-                yield path, value
+    def containers(self) -> "Iterator[Container]":
+        """Yield the request itself, and the objects of ``CONTAINERS`` that it has."""
+        return _containers("", self, self, MAX_NESTED)
+
+
+Container = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""The path of an object, the object, and the one that holds it."""
+
+
+def _containers(
+    path: str, value: Any, owner: Mapping[str, Any], nested: int
+) -> Iterator[Container]:
+    if isinstance(value, Mapping):
+        held = cast("Mapping[str, Any]", value)
+        yield path, held, owner
+        names = sorted(CONTAINERS & held.keys())
+        inner = [(f"{path}.{name}".lstrip("."), held[name]) for name in names]
+        owner = held
+    elif isinstance(value, list):
+        inner = [(f"{path}[{i}]", each) for i, each in enumerate(cast("list[Any]", value))]
+    else:
+        return
+    if nested:
+        for inner_path, each in inner:
+            yield from _containers(inner_path, each, owner, nested - 1)
 
 
 def parse(body: bytes) -> Fields | None:
@@ -189,10 +230,10 @@ class _Exchange:
     """One request: its body is read and checked once, and its answer replaced if it is refused."""
 
     def __init__(
-        self, check: Callable[[bytes], None], path: str, receive: Receive, send: Send
+        self, middleware: SpecMiddleware, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self._check = check
-        self._path = path
+        self._middleware = middleware
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._is_read = False
@@ -218,7 +259,7 @@ class _Exchange:
         self._is_read = True
         body = b"".join(chunks)
         try:
-            self._check(body)
+            self._middleware.check(self._scope, body)
         except SpecError as error:
             self._refuse(error)
         return {"type": "http.request", "body": body, "more_body": False}
@@ -243,18 +284,11 @@ class _Exchange:
         if self._is_answered:
             return
         self._is_answered = True
-        body = msgspec.json.encode(_error(self._path, f"{KEY}: {refusal}"))
+        error = self._middleware.error(self._scope["path"], f"{KEY}: {refusal}")
+        body = msgspec.json.encode(error)
         ours = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
         others = [(name, value) for name, value in headers if name.lower() not in ours]
         await self._send(
             {"type": "http.response.start", "status": 400, "headers": [*others, *ours.items()]}
         )
         await self._send({"type": "http.response.body", "body": body})
-
-
-def _error(path: str, message: str) -> dict[str, Any]:
-    """An error as clients of a route expect it."""
-    if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
-        return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
-    error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
-    return {"error": error}

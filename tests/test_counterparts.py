@@ -16,6 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import llama_cpp
+import mlx.core as mx
+import numpy as np
 import pytest
 import torch
 from dynamo.logits_processing.examples import ForcedSequenceLogitsProcessor
@@ -39,6 +42,7 @@ from logitport.spec import (
     TriggerSpec,
 )
 from logits_processor_zoo import transformers as zoo
+from mlx_lm.sample_utils import make_logits_processors
 from transformers.generation import logits_process as hf
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import (
@@ -157,6 +161,24 @@ def of_vllm(
             thinking_budget_state_holder=budgets,
         )
         return Sampler().apply_logits_processors(logits[None], metadata, False)[0]
+
+    return call
+
+
+def of_llama_cpp(processor: Any) -> Peer:
+    def call(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+        input_ids = np.array([*prompt, *output], np.intc)
+        return torch.from_numpy(processor(input_ids, logits.numpy()))
+
+    return call
+
+
+def of_mlx(processors: Sequence[Any]) -> Peer:
+    def call(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+        tokens, edited = mx.array([*prompt, *output]), mx.array(logits.numpy())[None]
+        for processor in processors:
+            edited = processor(tokens, edited)
+        return torch.from_numpy(np.array(edited)[0])
 
     return call
 
@@ -330,6 +352,14 @@ SAME = {
     "SGLang no-repeat trigrams, some allowed": sglang_no_repeat(3, 20, [0, 3]),
     "SGLang no-repeat tokens": sglang_no_repeat(1, 2, [0]),
     "SGLang no-repeat in the narrowest window": sglang_no_repeat(2, 2, []),
+    "llama.cpp min_tokens": Same(
+        MinTokensSpec(9, (EOS,)), lambda: of_llama_cpp(llama_cpp.MinTokensLogitsProcessor(9, EOS))
+    ),
+    "MLX-LM logit_bias": Same(
+        LogitBiasSpec({0: -3.5, 6: 4.0}),
+        lambda: of_mlx(make_logits_processors(logit_bias={0: -3.5, 6: 4.0})),
+        always=True,
+    ),
     "vLLM bad_words": Same(
         BannedSequencesSpec(SEQUENCES),
         lambda: of_vllm(params(), bad_words=SEQUENCES),

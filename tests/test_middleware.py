@@ -65,7 +65,7 @@ def parsing() -> FastAPI:
 
 
 def application(engine: str = "vllm") -> Starlette:
-    methods = ["GET", "POST"]
+    methods = ["GET", "POST", "PUT"]
     return Starlette(
         routes=[
             Route("/closed/v1/completions", closed, methods=methods),
@@ -202,11 +202,39 @@ def test_no_way_of_writing_hides_a_payload(encoding: str):
     assert post(CHAT, body).status_code == 400
 
 
-def test_sglang_has_its_own_place():
-    assert post("/generate", {"sampling_params": {"custom_params": {KEY: BAD}}}, engine="sglang")
-    good = {"custom_logit_processor": "x", "custom_params": {KEY: GOOD}}
-    assert post(CHAT, good, engine="sglang").status_code == 200
-    assert post(CHAT, xargs(GOOD), engine="sglang").status_code == 400
+def native(*payloads: Any) -> dict[str, Any]:
+    """The body of SGLang's own route, with parameters for each of several prompts."""
+    each = [{"custom_params": {} if payload is None else {KEY: payload}} for payload in payloads]
+    return {"text": ["a"] * len(each), "sampling_params": each}
+
+
+# route | body | method | part of the message, or None where it passes
+SGLANG: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
+    "chat": (CHAT, {"custom_params": {KEY: GOOD}}, "POST", None),
+    "another engine's place": (CHAT, xargs(GOOD), "POST", "in `custom_params.logitport`"),
+    "its own": ("/generate", {"sampling_params": native(GOOD)["sampling_params"][0]}, "POST", None),
+    "several": ("/generate", native(GOOD, None, GOOD), "POST", None),
+    "one of several is bad": ("/generate", native(GOOD, BAD), "POST", "mind_reader"),
+    "put": ("/generate", native(BAD), "PUT", "mind_reader"),
+    "Vertex": ("/vertex_generate", {"parameters": native(BAD)}, "POST", "mind_reader"),
+    "Ollama": ("/api/generate", native(GOOD), "POST", "/api/generate takes no specs"),
+    "one of several is misspelt": (
+        "/generate",
+        {"sampling_params": [{}, {"custom_params": {"logit_port": GOOD}}]},
+        "POST",
+        "at `sampling_params[1].custom_params`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "method", "part"), SGLANG.values(), ids=SGLANG.keys())
+def test_sglang_has_its_own_places(path: str, body: Any, method: str, part: str | None):
+    reply = post(path, body, engine="sglang", method=method)
+    if part is None:
+        assert reply.status_code == 200
+    else:
+        assert reply.status_code == 400
+        assert part in reply.json()["error"]["message"]
 
 
 def test_the_application_decides_who_may_ask():
@@ -223,7 +251,7 @@ def test_the_application_keeps_its_headers_and_its_faults():
     assert post("/breaks/v1/completions", xargs(BAD)).status_code == 400
 
 
-def test_only_posts_are_looked_at():
+def test_what_has_no_body_is_not_looked_at():
     assert post(CHAT, xargs(BAD), method="GET").status_code == 200
 
 

@@ -1,6 +1,7 @@
 """Specs in SGLang's requests. Whoever sends them needs no SGLang."""
 
 import json
+import math
 import pickletools
 import subprocess
 import sys
@@ -100,6 +101,12 @@ class TestAttach:
             (request(ebnf="x"), GrammarSpec(regex="a"), "which sets ebnf"),
             (request(regex="b"), GrammarSpec(regex="a"), "which sets regex"),
             (request(structural_tag="x"), FORCED, "Conflicts with the request's structural_tag"),
+            (
+                request(min_new_tokens=3, stop_token_ids=[3]),
+                FORCED,
+                r"the request's `min_new_tokens`, which bans token 3 before 3 tokens are out",
+            ),
+            (request(logit_bias={"2": -math.inf}), FORCED, "`logit_bias`, which bans token 2"),
             (request(), SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),
             (request(), PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
             (request() | {"custom_logit_processor": "other"}, BANNED, "SGLang takes one"),
@@ -115,6 +122,22 @@ class TestAttach:
         with pytest.raises(SpecError, match=message):
             attach(asked, specs)
         assert json.dumps(asked) == before
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"min_new_tokens": 2, "stop_token_ids": [3]},
+            {"min_new_tokens": 3},  # the engine knows its EOS, and checks again
+            {"stop_token_ids": [1]},  # ends the reply, as max_new_tokens may
+            {"logit_bias": {"2": -100.0}},
+            # What SGLang refuses by itself is left to it.
+            {"min_new_tokens": "many", "stop_token_ids": "all", "logit_bias": [1]},
+            {"min_new_tokens": 1, "stop_token_ids": [None, "3", [4]]},
+        ],
+    )
+    def test_fields_that_rule_out_nothing(self, fields: dict[str, Any]):
+        asked = attach(request(**fields), FORCED)
+        assert asked["custom_logit_processor"] == PROCESSOR
 
     def test_what_is_so_already_is_no_conflict(self):
         spec = (GrammarSpec(regex="a+"), SamplingSpec(temperature=0))

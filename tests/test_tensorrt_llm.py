@@ -88,6 +88,9 @@ class SamplingParams:
     frequency_penalty: float | None = None
     prompt_ignore_length: int | None = None
     guided_decoding: GuidedDecodingParams | None = None
+    min_tokens: int | None = None
+    bad_token_ids: list[int] | None = None
+    embedding_bias: torch.Tensor | None = None
     _bad_word_ids: list[list[int]] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -746,6 +749,49 @@ def test_what_the_request_says_otherwise():
         )
     with pytest.raises(ValueError, match="Greedy decoding"):
         attach(SamplingParams(n=2), SamplingSpec(top_k=1))
+
+
+def bias(value: float) -> torch.Tensor:
+    """A bias for token 5 alone."""
+    return torch.zeros(VOCABULARY).index_fill(0, torch.tensor(5), value)
+
+
+OWN = ForcedTokenSequenceSpec((4, 5), EOS)
+
+
+# spec | the request's own fields | message, or None where both can be obeyed
+@pytest.mark.parametrize(
+    ("spec", "fields", "message"),
+    [
+        (OWN, {"min_tokens": 3, "end_id": EOS}, "`min_tokens`, which bans token 0 before 3"),
+        (OWN, {"min_tokens": 2, "end_id": EOS}, None),
+        (OWN, {"min_tokens": 3}, None),  # the engine asks its tokenizer for EOS, later
+        (OWN, {"bad_token_ids": [5]}, r"`bad_token_ids`, which bans token 5 - at `\$\.specs\[1\]"),
+        (OWN, {"bad_token_ids": [6]}, None),
+        (OWN, {"embedding_bias": bias(-math.inf)}, "`embedding_bias`, which bans token 5"),
+        (OWN, {"embedding_bias": bias(-100)}, None),
+        (AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "every allowed token is banned"),
+    ],
+)
+def test_own_fields(spec: LogitsProcessorSpec, fields: dict[str, Any], message: str | None):
+    params = SamplingParams(**fields)
+
+    def ask() -> SamplingParams:
+        return attach(params, [LogitBiasSpec({1: 1}), spec], disable_overlap_scheduler=True)
+
+    if message is None:
+        assert ask().logits_processor is not None
+    else:
+        with pytest.raises(SpecError, match=f"Conflicts with .*{message}"):
+            ask()
+        assert params.logits_processor is None
+
+
+def test_bad_words_once_the_engine_has_made_tokens_of_them():
+    params = SamplingParams()
+    params._bad_word_ids = [[4, 5]]
+    with pytest.raises(SpecError, match=r"the request's `bad`, which bans \[4, 5\]"):
+        attach(params, OWN, disable_overlap_scheduler=True)
 
 
 GRAMMARS: list[tuple[GrammarSpec, Callable[[], GuidedDecodingParams]]] = [

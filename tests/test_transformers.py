@@ -1,5 +1,6 @@
 """Transformers' ``generate`` with a real model: batches, beams, several outputs, drafts."""
 
+import copy
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -383,6 +384,50 @@ def test_failing_code_ends_its_row(generator: Any, inputs: Any):
 def test_refused(generator: Any, inputs: Any, specs: Sequence[Any], message: str):
     with pytest.raises(SpecError, match=message):
         LogitportProcessor(generator, specs, **inputs)
+
+
+# the configuration's fields | spec | message, or None where both can be obeyed
+OWN_FIELDS: list[tuple[dict[str, Any], LogitsProcessorSpec, str | None]] = [
+    ({"min_new_tokens": 5}, FORCED, r"`min_new_tokens`, which bans token 2 before 5 .*\$\[1\]"),
+    ({"min_new_tokens": 4}, FORCED, None),
+    ({"min_length": 20}, FORCED, "`min_length`, which bans token 2 before 8"),
+    ({"min_length": 12}, FORCED, None),  # counts the prompt and its padding, 12 tokens
+    ({"bad_words_ids": [[905, 17]]}, FORCED, r"`bad_words_ids`, which bans \[905, 17\]"),
+    ({"bad_words_ids": [[17, 905], [EOS]]}, FORCED, None),
+    ({"suppress_tokens": [17]}, FORCED, "`suppress_tokens`, which bans token 17"),
+    ({"begin_suppress_tokens": [504]}, FORCED, "`begin_suppress_tokens`, which bans token 504"),
+    ({"begin_suppress_tokens": [905]}, FORCED, None),
+    ({"sequence_bias": {(17,): float("-inf")}}, FORCED, "`sequence_bias`, which bans token 17"),
+    ({"sequence_bias": [[[17], -100.0]]}, FORCED, None),
+    ({"suppress_tokens": [5]}, AllowedTokensSpec((5,)), "every allowed token is banned"),
+]
+
+
+@pytest.mark.parametrize(("fields", "spec", "message"), OWN_FIELDS)
+def test_own_fields_of_the_configuration(
+    generator: Any,
+    inputs: Any,
+    fields: dict[str, Any],
+    spec: LogitsProcessorSpec,
+    message: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    config = copy.deepcopy(generator.generation_config)
+    config.update(**fields)
+    assert inputs["input_ids"].shape[1] == 12
+    for given in ({"generation_config": config}, {}):
+        if not given:
+            monkeypatch.setattr(generator, "generation_config", config)
+        if message is None:
+            said = LogitportProcessor(generator, [(), spec, ()], **inputs, **given)
+            with torch.inference_mode():
+                sequences = generator.generate(
+                    **inputs, generation_config=config, logits_processor=[said], max_new_tokens=5
+                )
+            assert sequences[1, 12:].tolist() == [*TEXT, EOS]
+        else:
+            with pytest.raises(SpecError, match=f"Conflicts with .*{message}"):
+                LogitportProcessor(generator, [(), spec, ()], **inputs, **given)
 
 
 def test_thinking_budget_with_padding(generator: Any, inputs: Any, tokenizer: Any):

@@ -13,7 +13,8 @@ or, for the kinds that llama.cpp does not do by itself::
 llama.cpp calls processors first, whatever the temperature; penalties, the grammar and the other
 samplers follow. What a processor raises, ``ctypes`` prints and passes over. With ``logit_bias=``,
 llama-cpp-python 0.3.36 forgets the processors of an ordinary ``LogitsProcessorList``; those of
-``arguments`` it keeps.
+``arguments`` it keeps, and adds the bias after them: of a completion's own arguments, that is the
+one which may rule out a forced token, with a value of minus infinity.
 """
 
 from typing import TYPE_CHECKING

@@ -50,7 +50,7 @@ class Sequences:
     ) -> None:
         self._make_realizer = make_realizer
         self._program = program
-        self._reads_prompt = _reads_prompt(program)
+        self._reads_prompt = program.reads_prompt or bool(program.per_request)
         self._stop = stop_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
         self._prompt_lengths: LRUCache[int, int] = LRUCache(MAX_HISTORIES)
@@ -97,9 +97,3 @@ class Sequences:
         if self._prompt_ids[-len(shown) :] != shown:
             raise SpecError("Expected the prompt that this processor has been made for")
         return self._prompt_ids
-
-
-def _reads_prompt(program: Program) -> bool:
-    return bool(program.ngrams or program.prompt_biases or program.per_request) or any(
-        automaton.reads_prompt for automaton in program.automata
-    )

@@ -9,10 +9,11 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import SpecError, encode
-from ..core import admitted, default_specs
+from ..core import admitted, default_specs, refusal
 from ..counters import count
+from ..key import check_spelling
 from .back_end import BACK_END, KEY, PROCESSOR
-from .params import check_grammar_is_followed
+from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
 if TYPE_CHECKING:
@@ -47,6 +48,18 @@ def _tokenizer(manager: "TokenizerManager") -> Any:
     return manager.tokenizer
 
 
+def _eos_token_ids(manager: "TokenizerManager") -> frozenset[int]:
+    """All that ``min_new_tokens`` holds back, the request's own stop tokens aside.
+
+    See ``sglang/srt/sampling/penaltylib/min_new_tokens.py``.
+    """
+    tokenizer = manager.tokenizer
+    eos = {getattr(tokenizer, "eos_token_id", None)}
+    others = getattr(tokenizer, "additional_stop_token_ids", None) or ()
+    configured = manager.model_config.hf_eos_token_id or ()
+    return frozenset({*eos, *others, *configured} - {None})
+
+
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping | None):
         raise ValueError(f"Expected {name} to be an object, got {type(value).__name__}")
@@ -69,6 +82,7 @@ class Admission:
 
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
+        self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs = default_specs(lambda: _tokenizer(manager))
         self._default = encode(self._default_specs) if self._default_specs else None
         calls_processors = get_exec().features.enable_custom_logit_processor
@@ -78,7 +92,8 @@ class Admission:
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
-            self._default_acts = self._check(self._default, {})
+            if not self.check(self._default, {}):
+                self._default = None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
                 raise SpecError("SGLang has not put logitport's guard in place; its log says why")
@@ -87,7 +102,8 @@ class Admission:
     def admit(self, request: Any) -> None:
         """Refuse a request that names somebody else's processor, or whose specs cannot be realized.
 
-        One that has specs is made to name our processor, and one without gets the default specs.
+        One whose specs act here is made to name our processor, from one whose specs do not they are
+        taken off, and one without gets the default specs.
 
         Args:
             request: a ``GenerateReqInput`` for one prompt, changed in place.
@@ -101,45 +117,69 @@ class Admission:
         sampling_params = _mapping(request.sampling_params, "sampling_params")
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
-        if payload is None:
-            if processor == PROCESSOR:
-                count("refused", stage())
-                raise ValueError(NO_SPECS)
-            if processor is None and self._takes_default(sampling_params):
-                custom_params = {**custom_params, KEY: self._default}
-                request.sampling_params = {**sampling_params, "custom_params": custom_params}
-                request.custom_logit_processor = PROCESSOR if self._default_acts else None
-            return
         where = stage()
         try:
-            if processor not in (None, PROCESSOR):
+            check_spelling(custom_params, "custom_params")
+            if payload is None and processor == PROCESSOR:
+                raise SpecError(NO_SPECS)
+            if payload is not None and processor not in (None, PROCESSOR):
                 raise SpecError("The request names another custom_logit_processor")
-            acts = self._check(payload, sampling_params)
+            has_prompt_ids = request.input_embeds is None
+            acts = payload is not None and self.check(payload, sampling_params, has_prompt_ids)
         except SpecError as error:
             count("refused", where)
             raise ValueError(f"{KEY}: {error}") from None
+        if payload is None:
+            if processor is None and self._takes_default(sampling_params):
+                custom_params = {**custom_params, KEY: self._default}
+                request.sampling_params = {**sampling_params, "custom_params": custom_params}
+                request.custom_logit_processor = PROCESSOR
+            return
         count("admitted" if acts else "gated", where)
-        request.custom_logit_processor = PROCESSOR if acts else None
+        if acts:
+            request.custom_logit_processor = PROCESSOR
+        else:
+            others = {name: value for name, value in custom_params.items() if name != KEY}
+            request.sampling_params = {**sampling_params, "custom_params": others or None}
+            request.custom_logit_processor = None
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
-        """Whether there are default specs, and the request can have them."""
-        try:
-            check_grammar_is_followed(sampling_params, self._default_specs)
-        except SpecError:  # a grammar of the request's own would not take what is forced
-            return False
-        return self._default is not None and not _has_beams(sampling_params)
+        """Whether there are default specs, and the request can have them.
 
-    def _check(self, payload: Any, sampling_params: Mapping[str, Any]) -> bool:
+        A request that generates nothing reads the logits of labels: ``/v1/score`` and the like.
+        """
+        if self._default is None or sampling_params.get("max_new_tokens") == 0:
+            return False
+        try:
+            check_request(sampling_params, self._default_specs, self._eos_token_ids)
+        except SpecError:  # the request's own fields come first
+            return False
+        return not _has_beams(sampling_params)
+
+    def check(
+        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
+    ) -> bool:
         """Whether a payload acts on this engine, which can then realize it.
+
+        Args:
+            payload: as it was sent.
+            sampling_params: the fields beside it.
+            has_prompt_ids: whether the prompt has token ids; one of embeddings has none.
 
         Raises:
             SpecError: if it cannot, or what is in the payload is wrong.
         """
         decoded, program = admitted(BACK_END, payload, self._vocab_size)
-        check_grammar_is_followed(sampling_params, decoded.specs)
+        check_request(sampling_params, decoded.specs, self._eos_token_ids)
         acts = decoded.acts_on(stage())
         if not acts:
             return False
+        if program.reads_prompt and not has_prompt_ids:
+            raise refusal(
+                decoded.specs,
+                lambda program: program.reads_prompt,
+                "looks at the token ids of the prompt, and a prompt of embeddings has none",
+            )
         if get_spec().speculative_algorithm:
             raise SpecError(WITH_DRAFTS)
         check_tokens_in_time(decoded.specs, program)

@@ -10,10 +10,13 @@ from ..back_end import REALIZABLE, BackEnd
 from ..key import KEY
 from .native import body_fields
 
-ROUTES = {
+ROUTES: dict[str, str | None] = {
     "/v1/completions": "custom_params",
     "/v1/chat/completions": "custom_params",
+    "/invocations": "custom_params",
     "/generate": "sampling_params.custom_params",
+    "/vertex_generate": "parameters.sampling_params.custom_params",
+    "/api/generate": None,  # Ollama's
 }
 """The routes of SGLang's server that make its ``custom_params`` of what a client sends."""
 

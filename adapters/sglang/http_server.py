@@ -7,6 +7,9 @@ load no plugins (``sglang/srt/entrypoints/http_server.py``): they import it from
 from sglang.srt.entrypoints.http_server import app
 from sglang.srt.plugins import load_plugins
 
+from .middleware import install
+
 load_plugins()
+install()
 
 __all__ = ["app"]

@@ -1,6 +1,6 @@
 """Specs on their way through SGLang's per-request parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
@@ -8,8 +8,10 @@ from ...spec.base import several
 from ...spec.conflicts import BREAKS_GRAMMAR
 from ..back_end import payload_for
 from ..counters import count
+from ..own_fields import check_own_fields
 from .back_end import BACK_END, KEY, PROCESSOR
 from .native import GRAMMARS, sampling_fields
+from .own_fields import own_fields
 
 Request = dict[str, Any]
 """The arguments of ``Engine.generate`` for one prompt, or the body of a ``POST /generate``."""
@@ -82,7 +84,7 @@ def _copied(value: Any, name: str) -> dict[str, Any]:
 def _lowered(
     sampling_params: Mapping[str, Any], specs: Sequence[LogitsProcessorSpec]
 ) -> dict[str, Any]:
-    check_grammar_is_followed(sampling_params, specs)
+    check_request(sampling_params, specs)
     fields = sampling_fields(specs)
     for name, (value, path) in fields.items():
         alike = GRAMMARS if name in GRAMMARS else (name,)  # one grammar excludes the others
@@ -92,14 +94,30 @@ def _lowered(
     return {name: value for name, (value, _) in fields.items()}
 
 
-def check_grammar_is_followed(
-    sampling_params: Mapping[str, Any], specs: Sequence[LogitsProcessorSpec]
+def check_request(
+    sampling_params: Mapping[str, Any],
+    specs: Sequence[LogitsProcessorSpec],
+    eos_token_ids: Iterable[int] = (),
 ) -> None:
-    """Hold specs to a grammar that the request has by itself, as to a ``GrammarSpec``.
+    """Refuse specs that contradict the fields which the request has besides.
+
+    Args:
+        sampling_params: the request's.
+        specs: of the request.
+        eos_token_ids: the model's, where they are known.
 
     Raises:
-        SpecError: at the spec that forces tokens of its own.
+        SpecError: for a contradiction that is certain. Message and path name the spec and the
+            field.
     """
+    _check_grammar_is_followed(sampling_params, specs)
+    check_own_fields(specs, own_fields(sampling_params, eos_token_ids))
+
+
+def _check_grammar_is_followed(
+    sampling_params: Mapping[str, Any], specs: Sequence[LogitsProcessorSpec]
+) -> None:
+    """Hold specs to a grammar that the request has by itself, as to a ``GrammarSpec``."""
     grammar = next((name for name in GRAMMARS if sampling_params.get(name)), None)
     for i, spec in enumerate(specs):
         if grammar and isinstance(spec, BREAKS_GRAMMAR):

@@ -2,9 +2,12 @@
 
 It puts hooks where SGLang's own framework for plugins puts them (``sglang/srt/plugins``):
 
-- on the admission of requests, so that a bad one is refused by its front end, and
+- on the admission of requests, so that a bad one is refused by its front end, which gets a
+  middleware that does so before a streamed answer has begun,
 - on ``CustomLogitProcessor.from_str``, which would unpickle whatever a client has sent, that is,
-  run code of his. With us in the engine it makes our processor and no other.
+  run code of his; with us in the engine it makes our processor and no other, and
+- on the way from front ends that check nothing: the log names them when the engine starts, and a
+  request whose specs arrive without the name of our processor gets it.
 """
 
 import os
@@ -14,7 +17,10 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+    from .admission import Admission
 
 _ADMISSION = "_logitport_admission"
 
@@ -28,10 +34,13 @@ def load() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     manager = "sglang.srt.managers.tokenizer_manager:TokenizerManager"
+    scheduler = "sglang.srt.managers.scheduler:Scheduler"
     processor = "sglang.srt.sampling.custom_logit_processor:CustomLogitProcessor"
     for target, hook, kind in (
         (f"{manager}.__init__", _start, HookType.AFTER),
         (f"{manager}._validate_one_request", _admit, HookType.BEFORE),
+        (f"{scheduler}.__init__", _warn, HookType.AFTER),
+        (f"{scheduler}.handle_generate_request", _name_processor, HookType.BEFORE),
         (f"{processor}.from_str", _from_str, HookType.AROUND),
     ):
         try:
@@ -49,11 +58,34 @@ def _start(_: None, manager: "TokenizerManager", *args: Any, **kwargs: Any) -> N
     from .admission import Admission
 
     setattr(manager, _ADMISSION, Admission(manager))
+    if "sglang.srt.entrypoints.http_server" in sys.modules:
+        from .middleware import install
+
+        install()
+
+
+def admission_of(manager: "TokenizerManager") -> "Admission":
+    """What checks the requests that go through a manager."""
+    return getattr(manager, _ADMISSION)
 
 
 def _admit(manager: "TokenizerManager", request: Any, *args: Any, **kwargs: Any) -> None:
     if hasattr(request, "custom_logit_processor"):  # it generates
-        getattr(manager, _ADMISSION).admit(request)
+        admission_of(manager).admit(request)
+
+
+def _warn(*args: Any, **kwargs: Any) -> None:
+    from .worker import warn_of_front_end
+
+    warn_of_front_end()
+
+
+def _name_processor(scheduler: "Scheduler", request: Any, *args: Any, **kwargs: Any) -> None:
+    from .back_end import KEY, PROCESSOR
+
+    custom_params = request.sampling_params.custom_params or ()
+    if request.custom_logit_processor is None and KEY in custom_params:
+        request.custom_logit_processor = PROCESSOR
 
 
 def _from_str(from_str: Callable[[type, str], Any], owner: type, json_str: str) -> Any:

@@ -1,5 +1,6 @@
 """What a worker of SGLang is told about itself, and what it tells of a request."""
 
+import logging
 import os
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -7,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
-from sglang.srt.runtime_context import get_disagg, get_schedule
+from sglang.srt.runtime_context import (
+    get_disagg,
+    get_exec,
+    get_parallel,
+    get_schedule,
+    get_serving,
+)
 
 from ...spec import LogitsProcessorSpec, Stage
 from ..core import Program, refusal
@@ -15,6 +22,8 @@ from ..environment import stage_from_environment
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
+
+logger = logging.getLogger(__name__)
 
 _DELAY = envs.SGLANG_ENABLE_DELAY_SAMPLE.name
 
@@ -25,6 +34,41 @@ def stage() -> Stage:
     """What this engine does: as ``LOGITPORT_STAGE`` says, otherwise ``--disaggregation-mode``."""
     mode = get_disagg().disaggregation_mode
     return stage_from_environment() or _STAGES.get(mode, Stage.AGGREGATED)
+
+
+UNCHECKED = (
+    "logitport: %s. Default specs do not act; bad specs end their request in a worker; nothing "
+    "refuses specs beside fields that contradict them, beams or drafts, or misspelt keys. See "
+    "docs/sglang.md"
+)
+
+RUST_SERVER = (
+    "The Rust server (SGLANG_RUST_SERVER=1) checks no specs, and drops those of /v1/completions"
+)
+
+SMG_SERVER = "The gRPC server of --smg-grpc-mode checks no specs"
+
+
+def unchecked_front_end() -> str | None:
+    """What is to be said of this engine's front end, if it is not one of those that admit specs.
+
+    Two of SGLang's have no ``TokenizerManager``, which is where requests are admitted.
+    """
+    if envs.SGLANG_RUST_SERVER.get():
+        return RUST_SERVER
+    if get_serving().smg_grpc_mode:
+        return SMG_SERVER
+    return None
+
+
+def warn_of_front_end() -> None:
+    """Log once per engine, in its first worker, that its front end checks nothing."""
+    parallel = get_parallel()
+    is_first = not (parallel.pp_rank or parallel.attn_tp_rank or parallel.attn_cp_rank)
+    calls_processors = get_exec().features.enable_custom_logit_processor
+    front_end = unchecked_front_end()
+    if front_end and is_first and calls_processors:
+        logger.warning(UNCHECKED, front_end)
 
 
 def tell_tokens_in_time() -> None:

@@ -22,6 +22,9 @@ with a caller that does what is written there.
 - *Workers* get a processor by pickle, or by a deep copy for each of ``n`` outputs. A pickle of ours
   is the class ``logitport.adapters.tensorrt_llm.processor.LogitportProcessor`` with text and
   numbers, for a deployment that reads pickles of approved classes alone.
+- *The request's own fields* (``min_tokens``, ``bad``, ``embedding_bias``, a grammar) come after the
+  processors and have the last word. ``attach`` refuses what is certain to contradict specs, as far
+  as it is known before the engine has a tokenizer.
 - *Speculative decoding* and the engine's processors do not go together, says its
   ``docs/source/features/feature-combination-matrix.md``; nothing here can see whether it is on. The
   same table says so of disaggregated serving, whose source calls processors all the same.

@@ -9,8 +9,10 @@ from ...spec.base import places_among, several
 from ..back_end import payload_for
 from ..core import admitted, refusal
 from ..counters import count
+from ..own_fields import check_own_fields
 from .back_end import BACK_END
 from .native import lowered
+from .own_fields import own_fields
 from .processor import LogitportProcessor
 
 
@@ -63,7 +65,8 @@ def attach(
 
     Raises:
         SpecError: as ``encode`` does, whatever the stage; if the engine cannot do one of the specs,
-            or it conflicts with a field of ``sampling_params``, or, where the specs act, runs
+            or it conflicts with a field of ``sampling_params`` (``min_tokens``, ``bad_token_ids``
+            and the like as well as those of native kinds), or, where the specs act, runs
             code that may fail while nothing is known that ends the request (``end_id``). Nothing
             has been changed then.
         Exception: the engine's own, for sampling parameters that it refuses together.
@@ -82,6 +85,7 @@ def attach(
         vocab_size=vocab_size,
         stop_token_id=stop_token_of(sampling_params),
     )
+    check_own_fields(specs, own_fields(sampling_params))
     fields = lowered(sampling_params, specs)
     for name, value in fields.items():
         setattr(sampling_params, name, value)

@@ -10,7 +10,9 @@ from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.base import several
 from ..core import Program, Realizer, admitted_live
 from ..core.compile import forced_chain
+from ..own_fields import check_own_fields
 from .back_end import BACK_END
+from .own_fields import own_fields
 
 
 class LogitportProcessor(LogitsProcessor):
@@ -30,11 +32,14 @@ class LogitportProcessor(LogitsProcessor):
         input_ids: ``[prompts, length]``, as they go to ``generate``; padded on the left. Prompts of
             embeddings alone are not known here.
         attention_mask: ``[prompts, length]``, 0 where there is padding; without one, there is none.
+        generation_config: what goes to ``generate``, if it is not the model's; what ``generate``
+            is given beside it is not seen.
         others: what else the tokenizer made; not used.
 
     Raises:
-        SpecError: for a spec that cannot be realized, with its path: ``$[prompt].specs[i]``; for
-            another number of them than of prompts; for ids that are no tensor of prompts.
+        SpecError: for a spec that cannot be realized, or contradicts a field of the generation
+            configuration, with its path: ``$[prompt].specs[i]``; for another number of them than of
+            prompts; for ids that are no tensor of prompts.
     """
 
     supports_continuous_batching = False
@@ -45,6 +50,7 @@ class LogitportProcessor(LogitsProcessor):
         specs: Sequence[LogitsProcessorSpec | Sequence[LogitsProcessorSpec]],
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        generation_config: Any = None,
         **others: Any,
     ) -> None:
         if model.config.is_encoder_decoder:
@@ -63,13 +69,20 @@ class LogitportProcessor(LogitsProcessor):
         # By identity: equal specs may hold parameters that are not the same (1 and True), and what
         # is live need not have a hash. With the specs, whose identities are to stay theirs.
         made: dict[tuple[int, ...], tuple[Any, Program | None]] = {(): ((), None)}
+        config = generation_config or model.generation_config
+        eos = config.eos_token_id
+        eos_token_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        own = own_fields(config, eos_token_ids, input_ids.shape[1])
         for prompt, each in enumerate(specs):
             try:
                 of_prompt = several(each)
+                check_own_fields(of_prompt, own)
                 key = tuple(map(id, of_prompt))
                 if key not in made:
                     made[key] = of_prompt, admitted_live(BACK_END, of_prompt, self._vocab_size)
             except SpecError as error:
+                if not error.path.startswith("$"):  # a field of the configuration, the same for all
+                    raise
                 raise error.under(f"$[{prompt}]") from error.__cause__
             self._programs.append(made[key][1])
         self._padded = input_ids.clone()
@@ -77,8 +90,7 @@ class LogitportProcessor(LogitsProcessor):
         self._prompts: list[list[int]] = [
             ids[present.bool()].tolist() for ids, present in zip(input_ids, mask, strict=True)
         ]
-        eos = model.generation_config.eos_token_id
-        self._stop: int | None = eos[0] if isinstance(eos, list) else eos
+        self._stop: int | None = next(iter(eos_token_ids), None)
         self._realizer = Realizer(self._vocab_size, on_failure=self._end)
         self._rows_per_prompt = 1
         self._ended: set[int] = set()

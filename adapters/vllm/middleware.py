@@ -22,7 +22,9 @@ class SpecMiddleware(NeutralMiddleware):
     def __init__(self, app: App) -> None:
         super().__init__(app, "vllm")
 
-    def check_payload(self, scope: Scope, fields: Fields, payload: Any) -> None:
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
+    ) -> None:
         """See ``SpecMiddleware.check_payload``."""
         if fields.get("use_beam_search"):
             raise SpecError("vLLM's beam search chooses tokens without logits processors", KEY)
@@ -30,7 +32,7 @@ class SpecMiddleware(NeutralMiddleware):
         tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
         has_prompt_ids = fields.get("prompt_embeds") is None
         admitting = Admitting(_config(scope), tokenizer, has_prompt_ids, share=0)
-        admit(admitting, _Params(fields, payload), payload)
+        admit(admitting, _Params(fields, owner, payload), payload)
 
     def stage(self, scope: Scope) -> Stage:
         """See ``SpecMiddleware.stage``."""
@@ -49,9 +51,8 @@ def _config(scope: Scope) -> Any:
 class _Params:
     """The body of a request, with the names of ``SamplingParams``."""
 
-    def __init__(self, fields: Fields, payload: Any) -> None:
-        inner: Any = fields.get("sampling_params")
-        self._fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else fields
+    def __init__(self, fields: Fields, owner: Mapping[str, Any], payload: Any) -> None:
+        self._fields = owner
         transfer = fields.get("kv_transfer_params")
         self.extra_args = {KEY: payload, "kv_transfer_params": transfer}
 

@@ -1,5 +1,6 @@
 """The wiring check: a variable, and any model says "Hello world!"."""
 
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from logitport.spec import (
     ChoiceSpec,
     ForcedTokenSequenceSpec,
     GrammarSpec,
+    LogitsProcessorSpec,
     encode,
 )
 
@@ -37,6 +39,10 @@ def test_any_model_says_hello_world(model: Path):
         grammar = attach({"sampling_params": greedy}, GrammarSpec(choices=(" Rome",)))
         assert running.generate(prompt, **grammar)["text"] == " Rome"
 
+        # What reads the logits of labels generates nothing, and is left alone.
+        hello, paris = running.score(prompt, [""], label_token_ids=[19556, 7042]).scores[0]
+        assert hello < paris < 1
+
 
 def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path: Path):
     """In a process of its own: the schedulers that it has started by then end it."""
@@ -57,11 +63,28 @@ def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path
     assert "start the engine with --enable-custom-logit-processor" in started.stderr
 
 
-@pytest.mark.parametrize("grammar", [{}, {"regex": "a+"}])
-@pytest.mark.parametrize("default", [BannedTokensSpec((5,)), ForcedTokenSequenceSpec((5,))])
-def test_only_what_forces_gives_way_to_a_grammar(grammar: dict[str, str], default: Any):
+FORCED = ForcedTokenSequenceSpec((5,), 2)
+
+
+# default spec | the request's own fields | whether it acts beside them
+@pytest.mark.parametrize(
+    ("default", "own", "acts"),
+    [
+        (BannedTokensSpec((5,)), {}, True),
+        (BannedTokensSpec((5,)), {"regex": "a+"}, True),
+        (FORCED, {}, True),
+        (FORCED, {"regex": "a+"}, False),
+        (FORCED, {"min_new_tokens": 2}, False),
+        (FORCED, {"min_new_tokens": 1}, True),
+        (FORCED, {"min_new_tokens": 1, "stop_token_ids": [5]}, False),
+        (FORCED, {"logit_bias": {"5": -math.inf}}, False),
+        (FORCED, {"logit_bias": {"5": -100.0}}, True),
+        (FORCED, {"beam_width": 2}, False),
+        (FORCED, {"max_new_tokens": 0}, False),
+    ],
+)
+def test_the_request_comes_first(default: LogitsProcessorSpec, own: dict[str, Any], acts: bool):
     admission = Admission.__new__(Admission)
     admission._default_specs, admission._default = [default], encode(default)
-    gives_way = bool(grammar) and isinstance(default, ForcedTokenSequenceSpec)
-    assert admission._takes_default(grammar) is not gives_way
-    assert not admission._takes_default({"beam_width": 2})
+    admission._eos_token_ids = frozenset({2})
+    assert admission._takes_default(own) is acts

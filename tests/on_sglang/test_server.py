@@ -158,6 +158,9 @@ def test_its_own_route(client: OpenAI, forced: ForcedTokenSequenceSpec):
     ):
         refused = httpx.post(url, json=wrong, timeout=60)
         assert (refused.status_code, reason in refused.text) == (400, True)
+        if reason == REFUSED:  # each front end has the middleware
+            for _ in range(4):
+                assert httpx.post(url, json=wrong | {"stream": True}, timeout=60).status_code == 400
 
 
 def test_metrics(client: OpenAI, forced: ForcedTokenSequenceSpec):

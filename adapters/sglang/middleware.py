@@ -1,0 +1,77 @@
+"""The middleware of SGLang's own server, which knows the engine behind it."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from sglang.srt.entrypoints import http_server
+from starlette.middleware import Middleware
+
+from ...spec import SpecError, Stage
+from ..key import KEY
+from ..middleware import App, Fields, Scope
+from ..middleware import SpecMiddleware as NeutralMiddleware
+from .admission import REFUSED, is_refused
+from .back_end import ROUTES
+from .plugin import admission_of
+from .worker import stage
+
+
+class SpecMiddleware(NeutralMiddleware):
+    """Refuses bad specs on every route of SGLang's server, streamed or not.
+
+    A payload is held to all that ``Admission`` holds it to, but before there is any answer: SGLang
+    begins the answer of a streamed ``/generate`` before it validates the request, and other routes
+    drop the payload.
+    """
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app, "sglang")
+        self.routes = _routes()
+
+    def check_container(self, path: str, container: Mapping[str, Any]) -> None:
+        """See ``SpecMiddleware.check_container``."""
+        super().check_container(path, container)
+        given = container.get("custom_logit_processor")
+        for each in given if isinstance(given, list) else (given,):
+            if is_refused(each):
+                raise SpecError(REFUSED, f"{path}.custom_logit_processor".lstrip("."))
+
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
+    ) -> None:
+        """See ``SpecMiddleware.check_payload``."""
+        manager: Any = http_server.get_global_state().tokenizer_manager
+        admission = admission_of(manager)
+        admission.check(payload, owner, fields.get("input_embeds") is None)
+
+    def stage(self, scope: Scope) -> Stage:
+        """See ``SpecMiddleware.stage``."""
+        return stage()
+
+    def error(self, path: str, message: str) -> dict[str, Any]:
+        """See ``SpecMiddleware.error``."""
+        if path.endswith(("/v1/responses", "/v1/messages")):
+            return super().error(path, message)
+        if "/v1/" in path or path.endswith("/invocations"):
+            about = {"type": "BadRequestError", "param": KEY, "code": 400}
+            return {"object": "error", "message": message, **about}
+        return {"error": {"message": message}}
+
+
+def _routes() -> dict[str, str | None]:
+    """Two of them have other paths where the environment names some (``http_server.py``)."""
+    ollama = os.environ.get("SGLANG_OLLAMA_GENERATE_ROUTE")
+    vertex = os.environ.get("AIP_PREDICT_ROUTE")
+    own = {} if vertex is None else {vertex: ROUTES["/vertex_generate"]}
+    return ROUTES | own | ({} if ollama is None else {ollama: None})
+
+
+def install() -> None:
+    """Put the middleware into SGLang's application, next to its routes, if it is not there yet.
+
+    So the application's own middlewares come first, which authenticate, decompress and count.
+    """
+    installed = http_server.app.user_middleware
+    if all(each.cls is not SpecMiddleware for each in installed):
+        installed.append(Middleware(SpecMiddleware))

@@ -1,0 +1,53 @@
+"""What a ``GenerationConfig`` bans or delays by itself."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ...spec import (
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+)
+from ..own_fields import same_as
+
+
+def own_fields(
+    generation_config: Any, eos_token_ids: Sequence[int], prompt_length: int
+) -> dict[str, LogitsProcessorSpec]:
+    """Its fields as the specs that mean the same.
+
+    Not looked at: ``forced_eos_token_id``, whose place depends on the length that ``generate``
+    settles on, and a finite ``sequence_bias``, which bans nothing for certain.
+
+    Args:
+        generation_config: a ``GenerationConfig``.
+        eos_token_ids: its end-of-sequence tokens.
+        prompt_length: number of tokens of the prompts, padding included, as ``min_length`` counts.
+    """
+    get, eos = generation_config.__dict__.get, tuple(eos_token_ids)
+    words = [tuple(word) for word in get("bad_words_ids") or ()]
+    bias = get("sequence_bias") or {}
+    # As pairs, where the configuration comes from JSON.
+    pairs = bias.items() if isinstance(bias, dict) else bias
+    fields = {
+        "min_new_tokens": same_as(MinTokensSpec, n=get("min_new_tokens"), stop_token_ids=eos),
+        "min_length": same_as(
+            MinTokensSpec, n=(get("min_length") or 0) - prompt_length, stop_token_ids=eos
+        ),
+        # EOS alone is left out there.
+        "bad_words_ids": same_as(
+            BannedSequencesSpec,
+            sequences=tuple(word for word in words if word not in {(each,) for each in eos}),
+        ),
+        "sequence_bias": same_as(
+            BannedSequencesSpec,
+            sequences=tuple(tuple(word) for word, value in pairs if value == -math.inf),
+        ),
+        "suppress_tokens": same_as(BannedTokensSpec, token_ids=get("suppress_tokens")),
+        "begin_suppress_tokens": same_as(
+            MinTokensSpec, n=1, stop_token_ids=get("begin_suppress_tokens")
+        ),
+    }
+    return {name: spec for name, spec in fields.items() if spec is not None}

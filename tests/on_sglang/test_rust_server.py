@@ -1,0 +1,65 @@
+"""SGLang's Rust server, which checks nothing: what is lost there, and who is told."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from logitport.adapters import extra_body
+from logitport.adapters.sglang import KEY
+from logitport.adapters.sglang.worker import RUST_SERVER, UNCHECKED
+from logitport.spec import ForcedTokenSequenceSpec
+
+from examples.sglang_server import SglangServer
+
+from .test_routes import BAD, SAID, Json, chat, completions, generate
+
+pytest.importorskip("sglang.srt.rust_extensions._server")
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[SglangServer]:
+    with SglangServer(model, env={"SGLANG_RUST_SERVER": "1"}) as running:
+        yield running
+
+
+@pytest.fixture
+def good(tokenizer: Any) -> Json:
+    return extra_body("sglang", ForcedTokenSequenceSpec.from_text(SAID, tokenizer))
+
+
+def ask(server: SglangServer, path: str, body: Json) -> httpx.Response:
+    base_url = server.base_url.removesuffix("/v1")
+    return httpx.post(base_url + path, json=body, timeout=120, trust_env=False)
+
+
+def test_the_log_says_so_once(server: SglangServer):
+    assert server.log.read_text(encoding="utf-8").count(UNCHECKED % RUST_SERVER) == 1
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "name lost"])
+def test_specs_act(server: SglangServer, good: Json, named: bool):
+    """The worker goes by the payload: this front end loses the name of our processor."""
+    if not named:
+        del good["custom_logit_processor"]
+    assert ask(server, "/generate", generate(good)).json()["text"] == SAID
+    reply = ask(server, "/v1/chat/completions", chat(good)).json()
+    assert reply["choices"][0]["message"]["content"] == SAID
+
+
+def test_the_worker_refuses_what_is_bad(server: SglangServer):
+    reply = ask(server, "/generate", generate(BAD))
+    assert reply.status_code == 400
+    assert f"{KEY}: Expected" in reply.json()["error"]["message"]
+    assert "$.specs[0].choices[0]" in reply.json()["error"]["message"]
+
+
+def test_completions_lose_their_specs(server: SglangServer, good: Json):
+    """As ``docs/sglang.md`` says. Nothing of ours sees such a request."""
+    for extra in (good, BAD):
+        reply = ask(server, "/v1/completions", completions(extra))
+        assert reply.status_code == 200
+        assert reply.json()["choices"][0]["text"] != SAID
