@@ -61,6 +61,7 @@ class Server:
         env: Mapping[str, str] | None = None,
         log: Path | None = None,
         timeout_s: float = START_TIMEOUT_S,
+        python: str | Path = sys.executable,
     ):
         """Nothing is started yet.
 
@@ -70,6 +71,7 @@ class Server:
             env: more environment variables; they win over those of this process.
             log: file for the output of the server, overwritten; a temporary file by default.
             timeout_s: seconds that the server may take to start.
+            python: of the environment that has the engine; by default, of this process.
         """
         self.model = model
         self.model_name = model.name
@@ -83,6 +85,7 @@ class Server:
         self._args = args
         self._env = {**self.environment, **os.environ, **(env or {})}
         self._timeout_s = timeout_s
+        self._python = str(python)
         self._running = False
 
     @property
@@ -121,7 +124,7 @@ class Server:
         if self._running:
             raise RuntimeError(f"The server runs already, at {self.base_url}")
         self.port = self.port or free_port()
-        command = [sys.executable, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
+        command = [self._python, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
         command += [self.model_argument, str(self.model)]
         command += ["--served-model-name", self.model_name, *self._args]
         atexit.register(self.stop)
