@@ -64,7 +64,7 @@ def run(clone: Path, demo: str, **env: str) -> tuple[int, list[str]]:
     result = subprocess.run(
         [sys.executable, "-m", *DEMOS[demo]],
         cwd=clone,
-        env={**os.environ, **env},
+        env={**os.environ, "LOGITPORT_MODEL": "", **env},
         capture_output=True,
         text=True,
         check=False,
