@@ -5,8 +5,6 @@ wiring works, the second that specs act on the request that carries them and on 
 """
 
 import asyncio
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
 from rich.table import Table
 
+from .ending import run
 from .smollm2 import prepare
 from .vllm_server import VllmServer
 
@@ -82,9 +81,9 @@ def main() -> int:
     """Run both parts; the exit status: 0 when every answer is as expected."""
     watch = Stopwatch()
     with watch.part("prepare the model"):
+        model = prepare()
         from transformers import AutoTokenizer
 
-        model = prepare()
         tokenizer = AutoTokenizer.from_pretrained(model)
     console.print(f"Model: {model}")
 
@@ -120,7 +119,8 @@ def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: 
     """Start a server, hold the chats at once, stop it; whether every answer is right.
 
     Raises:
-        RuntimeError: if the server does not start, or leaves a process or its port behind.
+        CannotRunError: if the server does not start.
+        RuntimeError: if it leaves a process or its port behind.
     """
     name = title.split()[0]
     env = dict.fromkeys(VARIABLES, "0") | {VARIABLES[0]: str(int(hook))}
@@ -173,18 +173,5 @@ async def ask(server: VllmServer, chats: Sequence[Chat]) -> list[str]:
     return [completion.choices[0].message.content or "" for completion in completions]
 
 
-def _terminate(*_: object) -> None:
-    """SIGTERM ends the demo as an exception does, so that the server is stopped."""
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        console.print(f"\n{error}", style="red")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        console.print("\nInterrupted; nothing is left running.")
-        sys.exit(128 + signal.SIGINT)
+    run(main)

@@ -21,6 +21,8 @@ import psutil
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from .ending import CannotRunError
+
 HOST = "127.0.0.1"
 
 START_TIMEOUT_S = 600
@@ -61,6 +63,7 @@ class Server:
         env: Mapping[str, str] | None = None,
         log: Path | None = None,
         timeout_s: float = START_TIMEOUT_S,
+        python: str | Path = sys.executable,
     ):
         """Nothing is started yet.
 
@@ -70,6 +73,7 @@ class Server:
             env: more environment variables; they win over those of this process.
             log: file for the output of the server, overwritten; a temporary file by default.
             timeout_s: seconds that the server may take to start.
+            python: of the environment that has the engine; by default, of this process.
         """
         self.model = model
         self.model_name = model.name
@@ -83,6 +87,7 @@ class Server:
         self._args = args
         self._env = {**self.environment, **os.environ, **(env or {})}
         self._timeout_s = timeout_s
+        self._python = str(python)
         self._running = False
 
     @property
@@ -106,8 +111,9 @@ class Server:
         """Start the server and wait until it answers; when that fails, nothing is left of it.
 
         Raises:
-            RuntimeError: if it runs already, ends early or does not answer in time; with the last
-                lines of the log.
+            CannotRunError: if it ends early or does not answer in time; the last lines of its log
+                are the error's note.
+            RuntimeError: if it runs already.
         """
         self.launch()
         self.wait()
@@ -121,7 +127,7 @@ class Server:
         if self._running:
             raise RuntimeError(f"The server runs already, at {self.base_url}")
         self.port = self.port or free_port()
-        command = [sys.executable, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
+        command = [self._python, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
         command += [self.model_argument, str(self.model)]
         command += ["--served-model-name", self.model_name, *self._args]
         atexit.register(self.stop)
@@ -146,8 +152,8 @@ class Server:
         """Wait until the launched server answers; when that fails, nothing is left of it.
 
         Raises:
-            RuntimeError: if it ends early or does not answer in time; with the last lines of the
-                log.
+            CannotRunError: if it ends early or does not answer in time; the last lines of its log
+                are the error's note.
         """
         if self.process is None:
             raise RuntimeError("The server has not been launched")
@@ -211,13 +217,14 @@ class Server:
             progress.add_task("", total=None, port=self.port)
             while True:
                 if (status := process.poll()) is not None:
-                    raise RuntimeError(self._failure(f"{self.engine} ended with status {status}"))
+                    raise failed_start(f"{self.engine} ended with status {status}", self.log)
                 with suppress(httpx.TransportError):
                     if client.get(f"http://{HOST}:{self.port}/health").is_success:
                         return
                 now = time.monotonic()
                 if now - began > self._timeout_s:
-                    raise RuntimeError(self._failure(f"No answer after {self._timeout_s:g} s"))
+                    what = f"{self.engine} did not answer within {self._timeout_s:g} s"
+                    raise failed_start(what, self.log)
                 if not console.is_terminal and now - said >= 10:
                     said = now
                     console.print(
@@ -225,9 +232,12 @@ class Server:
                     )
                 time.sleep(0.25)
 
-    def _failure(self, what: str, lines: int = 30) -> str:
-        end = self.log.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join([f"{what}; the end of {self.log}:", *end])
+
+def failed_start(what: str, log: Path, lines: int = 30) -> CannotRunError:
+    """The error of a process that did not start, with the end of its log as a note."""
+    error = CannotRunError(f"{what} when it was started: its output, with the reason, is in {log}")
+    error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-lines:]))
+    return error
 
 
 def _end_with_parent() -> None:

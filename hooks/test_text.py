@@ -1,4 +1,8 @@
-"""The wiring check: set an environment variable, and any model says "Hello world!"."""
+"""The wiring check: set an environment variable, and any model says "Hello world!".
+
+It acts on models that generate text. For pooling models (embeddings, scores), vLLM loads no logits
+processors: the check does nothing there.
+"""
 
 import logging
 import os
@@ -17,16 +21,31 @@ TEXT = "Hello world!"
 def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcessorSpec]:
     """The forced sequence ``TEXT`` when one of ``VARIABLES`` is on, otherwise nothing.
 
+    After the text comes the tokenizer's EOS token. If it has none, the model goes on by itself.
+
     Raises:
-        ValueError: if a variable is set to something that is neither on nor off.
+        ValueError: if a variable is set to something that is neither on nor off, or there is no
+            tokenizer.
     """
     name = next((name for name in VARIABLES if _is_on(name)), None)
     if name is None:
         return ()
+    try:
+        loaded = tokenizer()
+        eos_token_id = getattr(loaded, "eos_token_id", None)
+        spec = ForcedTokenSequenceSpec.from_text(TEXT, loaded, eos_token_id=eos_token_id)
+    except Exception as error:  # of whatever loads tokenizers
+        raise ValueError(
+            f"{name} is on, and the model's tokenizer makes no tokens of {TEXT!r}: {error}. "
+            "Start the engine with a tokenizer, or without the variable"
+        ) from error
     logger.warning(
-        "%s is on: every request without specs or a grammar of its own says %r.", name, TEXT
+        "%s is on: every request without specs or a grammar of its own says %r%s.",
+        name,
+        TEXT,
+        "" if eos_token_id is not None else " and goes on, because the tokenizer has no EOS token",
     )
-    return (ForcedTokenSequenceSpec.from_text(TEXT, tokenizer()),)
+    return (spec,)
 
 
 def _is_on(name: str) -> bool:

@@ -41,5 +41,21 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         """
         return cls(n, (eos_token_id_of(tokenizer, advice="construct it with stop_token_ids"),))
 
+    @classmethod
+    def from_setting(cls, n: int | None, tokenizer: Tokenizer) -> "tuple[MinTokensSpec, ...]":
+        """The specs that a setting of another engine stands for, in which 0 or ``None`` is off.
+
+        Args:
+            n: vLLM's ``min_tokens``, transformers' ``min_new_tokens``.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+
+        Returns:
+            One spec, or none.
+
+        Raises:
+            SpecError: as ``from_tokenizer`` does.
+        """
+        return () if n in (None, 0) else (cls.from_tokenizer(n, tokenizer),)
+
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.stop_token_ids[*]", self.stop_token_ids

@@ -43,5 +43,24 @@ class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram")
                 f"Expected a window of at least n={self.n} tokens, got {self.window}", "$.window"
             )
 
+    @classmethod
+    def from_setting(
+        cls, n: int | None, window: int | None = None, allowed_token_ids: Sequence[int] = ()
+    ) -> "tuple[NoRepeatNgramSpec, ...]":
+        """The specs that a setting of another engine stands for, in which 0 or ``None`` is off.
+
+        Args:
+            n: transformers' ``no_repeat_ngram_size``, SGLang's and vLLM's ``ngram_size``.
+            window: see the class.
+            allowed_token_ids: see the class.
+
+        Returns:
+            One spec, or none.
+
+        Raises:
+            SpecError: if a field is out of bounds.
+        """
+        return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids)),)
+
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.allowed_token_ids[*]", self.allowed_token_ids

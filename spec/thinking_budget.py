@@ -68,6 +68,37 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
             token_ids_of(message, tokenizer) if message else (),
         )
 
+    @classmethod
+    def from_setting(
+        cls,
+        budget: int | None,
+        tokenizer: Tokenizer,
+        *,
+        start: str = "<think>",
+        end: str = "</think>",
+        message: str = "",
+    ) -> "tuple[ThinkingBudgetSpec, ...]":
+        """The specs that a setting of another engine stands for, in which -1 or ``None`` is off.
+
+        A budget of 0 is none of these: it closes a block as soon as it is open.
+
+        Args:
+            budget: vLLM's ``thinking_token_budget``, SGLang's ``thinking_budget``.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            start: the start tag.
+            end: the end tag.
+            message: what comes before a forced end tag.
+
+        Returns:
+            One spec, or none.
+
+        Raises:
+            SpecError: as ``from_text`` does.
+        """
+        if budget in (None, -1):
+            return ()
+        return (cls.from_text(budget, tokenizer, start=start, end=end, message=message),)
+
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.start_token_ids[*]", self.start_token_ids
         yield "$.end_token_ids[*]", self.end_token_ids

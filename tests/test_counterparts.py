@@ -4,6 +4,7 @@
 here too. The peers are the packages themselves: without them this module fails.
 """
 
+import ast
 import importlib.util
 import itertools
 import math
@@ -12,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +23,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import torch
+import vllm
 from dynamo.logits_processing.examples import ForcedSequenceLogitsProcessor
 from logitport.adapters.core import HistoryRule, Realizer, compile_specs, plugins
 from logitport.spec import (
@@ -80,6 +83,20 @@ def load_sglang_processors() -> Any:
 
 
 sglang = load_sglang_processors()
+
+
+def load_vllm_no_repeat_ngram() -> Any:
+    """vLLM's class from its file, whose module imports what a vision model needs."""
+    path = Path(vllm.__file__).parent / "model_executor" / "models" / "deepseek_ocr.py"
+    name = "NoRepeatNGramLogitsProcessor"
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    module.body = [node for node in module.body if getattr(node, "name", "") == name]
+    namespace: dict[str, Any] = {"torch": torch}
+    exec(compile(module, str(path), "exec"), namespace)
+    return namespace[name]
+
+
+VllmNoRepeatNgram = load_vllm_no_repeat_ngram()
 
 
 class SGLangThinkingBudget(sglang.ThinkingBudgetLogitProcessor):
@@ -270,6 +287,11 @@ def few(rng: random.Random, history: list[int]) -> int:
     return rng.randrange(4)
 
 
+def few_after_others(rng: random.Random, history: list[int]) -> int:
+    """The same, and in the prompt tokens that none of it comes after: it has four tokens."""
+    return rng.randrange(4) if len(history) >= 4 else 8 + len(history)
+
+
 def thinking(rng: random.Random, history: list[int]) -> int:
     """Start tags outside of blocks, end tags inside, no newlines."""
     tags = [token for token in history if token in (START, END)]
@@ -310,6 +332,16 @@ def sglang_no_repeat(n: int, window: int, allowed: list[int]) -> Same:
     given = {"ngram_size": n, "window_size": window, "whitelist_token_ids": allowed}
     spec = NoRepeatNgramSpec(n, window, allowed)
     return Same(spec, lambda: of_sglang(processor, **given), few)
+
+
+def vllm_no_repeat(n: int, window: int, allowed: Sequence[int] = ()) -> Same:
+    """vLLM's reads the output alone: no token of the prompt comes again in it."""
+    processor = VllmNoRepeatNgram(n, window, {*allowed})
+
+    def peer(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+        return processor(output, logits)
+
+    return Same(NoRepeatNgramSpec(n, window, allowed), lambda: peer, few_after_others)
 
 
 def by_trie(choices: Sequence[Sequence[int]]) -> Callable[[], Peer]:
@@ -379,10 +411,17 @@ SAME = {
         lambda: of_vllm(params(allowed_token_ids=[1, 6, 7])),
         always=True,
     ),
+    "vLLM no-repeat bigrams": vllm_no_repeat(2, 100),
+    "vLLM no-repeat trigrams in a window, some allowed": vllm_no_repeat(3, 4, [0, 3]),
     "vLLM thinking_token_budget": Same(
         ThinkingBudgetSpec(3, (START,), (END,)),
         lambda: of_vllm(params(thinking_token_budget=3)),
         thinking,
+    ),
+    "vLLM thinking_token_budget, with a phrase before the end tag": Same(
+        ThinkingBudgetSpec(2, (START,), (END,), (9, 10)),
+        lambda: of_vllm(params(thinking_token_budget=2), end=(9, 10, END)),
+        endless_thinking,
     ),
     "vLLM thinking_token_budget, end tag of several tokens": Same(
         ThinkingBudgetSpec(2, (START,), (9, 10, END)),
@@ -843,6 +882,29 @@ def test_differs_vllm_counts_a_prompts_block_from_its_last_start_tag():
     spec = ThinkingBudgetSpec(3, (START,), (END,))
     (step,) = steps(spec, peer, [START, 0, START, 0], [])
     assert (forced(step.ours), forced(step.theirs)) == (END, None)
+
+
+def test_differs_vllm_does_not_see_a_natural_end_where_a_phrase_is_forced():
+    """Under V1: with a phrase in ``reasoning_end_str``, the whole of it is the end tag."""
+    phrase = (9, END)
+    peer = of_vllm(params(thinking_token_budget=2), end=phrase)
+    spec = ThinkingBudgetSpec(2, (START,), (END,), (9,))
+    *_, last = steps(spec, peer, [8], [START, 0, END, 0])
+    assert (forced(last.ours), forced(last.theirs)) == (None, 9)
+
+
+def test_differs_vllm_ngrams_are_those_of_the_output():
+    peer = vllm_no_repeat(2, 100).peer()
+    first, after = steps(NoRepeatNgramSpec(2, 100), peer, [0, 1, 0], [0])
+    assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (False, True)
+    assert (after.ours.softmax(-1)[1] > 0, after.theirs.softmax(-1)[1] > 0) == (False, True)
+
+
+def test_differs_vllm_ngrams_of_one_token_are_never_found():
+    peer = vllm_no_repeat(1, 100).peer()
+    *_, last = steps(NoRepeatNgramSpec(1, 100), peer, [8], [0, 1])
+    assert (last.ours.softmax(-1)[:2] == 0).all()
+    assert (last.theirs.softmax(-1)[:2] > 0).all()
 
 
 def test_differs_dynamo_counts_calls():

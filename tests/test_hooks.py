@@ -1,5 +1,6 @@
 """The environment variable of the wiring check."""
 
+import re
 from typing import Any
 
 import pytest
@@ -53,6 +54,51 @@ def test_on(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
 def test_off(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
     monkeypatch.setenv(name, value)
     assert not default_specs(unwanted)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("eos_token_id", [0, 7, None])
+def test_without_eos_the_model_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    eos_token_id: int | None,
+):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(Characters, "eos_token_id", eos_token_id)
+    assert list(default_specs(Characters)) == [
+        ForcedTokenSequenceSpec(tuple(map(ord, TEXT)), eos_token_id)
+    ]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{name} is on")
+    assert ("no EOS token" in record.getMessage()) is (eos_token_id is None)
+
+
+def no_tokenizer() -> Any:
+    raise OSError("Can't load the tokenizer for 'model'")
+
+
+class Silent(Characters):
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return []
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (no_tokenizer, "Can't load the tokenizer for 'model'"),
+        (lambda: None, "Expected a tokenizer, got None"),
+        (Silent, "The tokenizer makes no tokens of 'Hello world!'"),
+    ],
+    ids=["cannot be loaded", "none", "makes no tokens"],
+)
+def test_without_a_tokenizer_the_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, load: Any, why: str
+):
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(ValueError, match=f"^{name} is on, .*{re.escape(why)}.*without the var"):
+        core.default_specs(load)
 
 
 def test_unset():

@@ -1,14 +1,18 @@
 """From text to token ids, with real tokenizers small enough to be made here."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+from logitport.adapters import extra_body
 from logitport.spec import (
     BannedSequencesSpec,
     ChoiceSpec,
     ForcedTokenSequenceSpec,
     MinTokensSpec,
+    NoRepeatNgramSpec,
     SpecError,
+    ThinkingBudgetSpec,
 )
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -81,6 +85,35 @@ def test_what_to_do_without_eos(bare: Tokenizer):
         ChoiceSpec.from_text(["Hello"], bare)
     with pytest.raises(SpecError, match="no EOS token: construct it with stop_token_ids"):
         MinTokensSpec.from_tokenizer(3, bare)
+
+
+@pytest.mark.parametrize(
+    ("from_setting", "off", "on", "spec"),
+    [
+        (MinTokensSpec.from_setting, 0, 3, MinTokensSpec(3, (EOS,))),
+        (
+            partial(ThinkingBudgetSpec.from_setting, start="Hello", end="world", message="!"),
+            -1,
+            0,
+            ThinkingBudgetSpec(0, (HELLO,), (WORLD,), (MARK,)),
+        ),
+        (
+            lambda n, _: NoRepeatNgramSpec.from_setting(n, 9, [1]),
+            0,
+            2,
+            NoRepeatNgramSpec(2, 9, (1,)),
+        ),
+    ],
+    ids=["min_tokens", "thinking_budget", "no_repeat_ngram"],
+)
+def test_settings_that_are_off_are_no_spec(
+    tokenizer: Any, from_setting: Any, off: int, on: int, spec: Any
+):
+    assert from_setting(None, tokenizer) == from_setting(off, tokenizer) == ()
+    assert from_setting(on, tokenizer) == (spec,)
+    assert extra_body("vllm", from_setting(off, tokenizer)) == {}
+    with pytest.raises(SpecError, match="Expected `int` >= "):
+        from_setting(-2, tokenizer)
 
 
 @pytest.mark.parametrize("leading_space", [True, False, None, "neither"])

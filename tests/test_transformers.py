@@ -30,6 +30,7 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from transformers import NoRepeatNGramLogitsProcessor
 
 from tests.model_of_chance import EOS, model_of_chance
 
@@ -143,6 +144,40 @@ def test_beams_without_specs_are_left_alone(generator: Any, inputs: Any):
     assert torch.equal(edited[2:4], scores[2:4])
     rows = edited[[0, 1, 4, 5]]
     torch.testing.assert_close(rows, rows.log_softmax(-1))
+
+
+def test_beams_are_compared_as_with_renormalize_logits(generator: Any, inputs: Any):
+    """Without it, a beam of transformers' keeps the mass of banned tokens as its loss."""
+    free = run(generator, inputs, [(), (), ()], num_beams=4, num_return_sequences=4)
+    words = sorted({token for output in free for token in output[:3]})
+    asked = {"num_beams": 4, "max_new_tokens": 12, "return_dict_in_generate": True}
+    asked |= {"output_scores": True, "num_return_sequences": 4}
+    specs = [BannedSequencesSpec([[word] for word in words])] * 3
+    processor = LogitportProcessor(generator, specs, **inputs)
+    ours = generator.generate(**inputs, logits_processor=[processor], **asked)
+    theirs = {
+        renormalize: generator.generate(
+            **inputs, bad_words_ids=[[w] for w in words], renormalize_logits=renormalize, **asked
+        )
+        for renormalize in (False, True)
+    }
+    assert torch.equal(ours.sequences, theirs[True].sequences)
+    torch.testing.assert_close(ours.sequences_scores, theirs[True].sequences_scores)
+    assert (ours.sequences_scores > theirs[False].sequences_scores + 0.01).any()
+
+
+def test_padding_is_no_part_of_a_prompt(generator: Any, inputs: Any):
+    """For transformers' own processors it is: with EOS for padding, the row could never end."""
+    padded = inputs["input_ids"][:2]
+    mask = inputs["attention_mask"][:2]
+    assert (padded[:, 0] == EOS).all()
+    processor = LogitportProcessor(generator, [NoRepeatNgramSpec(1)] * 2, padded, mask)
+    ours = processor(padded, torch.zeros(2, VOCABULARY)).softmax(-1)
+    theirs = NoRepeatNGramLogitsProcessor(1)(padded, torch.zeros(2, VOCABULARY)).softmax(-1)
+    assert (ours[:, EOS] > 0).all()
+    assert (theirs[:, EOS] == 0).all()
+    ours[:, EOS] = 0
+    assert torch.equal(ours > 0, theirs > 0)
 
 
 def test_state_follows_the_beams(generator: Any, inputs: Any):

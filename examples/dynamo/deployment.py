@@ -15,6 +15,8 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from ..server import failed_start
+
 HOST, PORT = "127.0.0.1", 8000
 FRONTEND = f"http://{HOST}:{PORT}"
 SIDE_CHANNEL_PORT = 5600  # of the first worker, as the next
@@ -86,7 +88,7 @@ class Deployment:
         """Start all processes, and wait until the model is served.
 
         Raises:
-            RuntimeError: if a process ends early, or the model is not served in time; nothing is
+            CannotRunError: if a process ends early, or the model is not served in time; nothing is
                 left running then.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -145,9 +147,8 @@ class Deployment:
             while time.monotonic() < deadline:
                 for name, process in self._processes.items():
                     if (status := process.poll()) is not None:
-                        raise RuntimeError(
-                            self._failure(f"{name} ended with status {status}", name)
-                        )
+                        what = f"Dynamo's {name} ended with status {status}"
+                        raise failed_start(what, self.log(name))
                 self._unpin()
                 with suppress(httpx.TransportError):
                     models = client.get("/v1/models").json()["data"]
@@ -156,7 +157,8 @@ class Deployment:
                     if models and len(workers) == len(self.modes):
                         return
                 time.sleep(0.25)
-        raise RuntimeError(self._failure(f"Not served after {START_TIMEOUT_S} s", self.modes[-1]))
+        what = f"Dynamo did not serve the model within {START_TIMEOUT_S} s"
+        raise failed_start(what, self.log(self.modes[-1]))
 
     def _unpin(self) -> None:
         """Take back that vLLM binds each process with a NIXL connector to the machine's last core.
@@ -171,10 +173,6 @@ class Deployment:
                     for thread in process.threads():
                         with suppress(ProcessLookupError):
                             os.sched_setaffinity(thread.id, cores)
-
-    def _failure(self, what: str, name: str, lines: int = 30) -> str:
-        end = self.log(name).read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join([f"{what}; the end of {self.log(name)}:", *end])
 
     def _end_processes(self) -> None:
         """The workers first, the frontend last; what does not end is killed, with its children."""

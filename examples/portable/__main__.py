@@ -4,6 +4,7 @@
 ``python -m examples.portable compare`` shows what all have said that have been asked.
 """
 
+import traceback
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -15,8 +16,10 @@ from logitport.adapters.conformance.obeys import obeys
 from rich.console import Console
 from rich.table import Table
 
+from ..ending import CannotRunError
+from ..ending import run as run_demo
 from ..smollm2 import prepare
-from .engines import ENGINES, choose_runner
+from .engines import ENGINES, Outputs, choose_runner
 from .requests import Request, requests, whole
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "portable"
@@ -47,16 +50,35 @@ def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None
     choose_runner(engine)
     asked, tokenizer = _requests()
     free = [replace(request, specs=()) for request in asked]
-    outputs = [whole(each, tokenizer.eos_token_id) for each in ENGINES[engine]([*asked, *free])]
+    outputs = [whole(each, tokenizer.eos_token_id) for each in _ask(engine, [*asked, *free])]
     names = [request.name for request in asked]
     n = len(names)
     said = Said(
         with_specs=dict(zip(names, outputs[:n], strict=True)),
         free=dict(zip(names, outputs[n:], strict=True)),
     )
-    RESULTS.mkdir(parents=True, exist_ok=True)
     _file(engine).write_bytes(msgspec.json.encode(said))
     console.print(f"{engine}: {sum(map(said.obeys, asked))} of {n} obeyed")
+
+
+def _ask(engine: str, asked: list[Request]) -> Outputs:
+    """What an engine says; an error of whatever kind becomes one line, and a file with the rest.
+
+    Raises:
+        CannotRunError: if the engine cannot be started, or fails.
+    """
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    try:
+        return ENGINES[engine](asked)
+    except CannotRunError:
+        raise
+    except Exception as error:
+        log = RESULTS / f"{engine}.log"
+        log.write_text(traceback.format_exc(), encoding="utf-8")
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CannotRunError(
+            f"{engine} cannot be run ({what}): where it failed is in {log}"
+        ) from error
 
 
 @app.command()
@@ -100,11 +122,12 @@ def _file(engine: str) -> Path:
 
 
 def _requests() -> tuple[list[Request], Any]:
+    model = prepare()
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(prepare())
+    tokenizer = AutoTokenizer.from_pretrained(model)
     return requests(tokenizer, tokenizer.eos_token_id), tokenizer
 
 
 if __name__ == "__main__":
-    app()
+    run_demo(app)

@@ -130,7 +130,12 @@ class Engine:
 
 @contextmanager
 def engine(
-    model: Path, *, runner: str | None = None, entry_point: bool = True, **arguments: Any
+    model: Path,
+    *,
+    runner: str | None = None,
+    entry_point: bool = True,
+    pooling: bool = False,
+    **arguments: Any,
 ) -> Iterator[Engine]:
     """An engine that is gone, with its memory, when the block ends.
 
@@ -138,6 +143,7 @@ def engine(
         model: the checkpoint.
         runner: the model runner, ``v1`` or ``v2``; by default the one that pytest was asked for.
         entry_point: ``False`` starts it as if our package were not installed.
+        pooling: ``True`` starts one that makes embeddings of texts, and generates none.
         arguments: for ``vllm.LLM``.
     """
     from vllm import envs
@@ -168,6 +174,8 @@ def engine(
                 stack.enter_context(patch.object(v2, "_load_v2_logitsprocs_plugins", list))
         forget()
         gc.freeze()  # vLLM collects garbage time and again, and need not look at all of pytest
+        if pooling:
+            arguments |= {"runner": "pooling"}  # which vLLM has two meanings for
         running = Engine(model, **arguments)
         try:
             yield running

@@ -99,3 +99,30 @@ def test_environment_variable(
     else:
         assert "Hello world!" not in (texts[0], texts[2])
         assert load.call_count == tokenize.call_count == 0
+
+
+@pytest.mark.only("v1", reason="a pooling model has no sampler to look into")
+def test_pooling_model(model: Path, runner: str, monkeypatch: pytest.MonkeyPatch):
+    """vLLM loads no processors there, so that the variable does nothing."""
+    monkeypatch.setenv(VARIABLES[0], "1")
+    with engine(model, pooling=True) as running:
+        assert running.processors == []
+        (pooled,) = running.llm.embed(["Hello"], use_tqdm=False)
+        assert len(pooled.outputs.embedding) == 576
+    with pytest.raises(ValueError, match="Pooling models do not support custom logits processors"):
+        with engine(model, pooling=True, logits_processors=FLAG):
+            pass
+
+
+@pytest.mark.only("v1", reason="tokenizers are loaded alike under both")
+def test_variable_without_a_tokenizer(
+    model: Path, runner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The engine does not start, and says which variable is the reason."""
+    monkeypatch.setenv(VARIABLES[0], "1")
+    for path in model.iterdir():
+        if not path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges")):
+            (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(ValueError, match=f"^{VARIABLES[0]} is on, and the model's tokenizer"):
+        with engine(tmp_path, skip_tokenizer_init=True):
+            pass

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from logitport.adapters import extra_body
+from logitport.adapters import Support, extra_body, probe
 from logitport.adapters.conformance.obeys import obeys
 from logitport.adapters.sglang import KEY, attach
 from logitport.adapters.sglang.admission import REFUSED
@@ -50,6 +50,13 @@ def complete(client: OpenAI, specs: Any, prompt: Any = PROMPT) -> str:
     if "temperature" not in body:
         asked["temperature"] = 0
     return client.completions.create(**asked, extra_body=body).choices[0].text
+
+
+def test_probe(client: OpenAI, model: Path):
+    assert probe(client, model.name, "sglang") is Support.ACTS
+    with SglangServer(model, env={"SGLANG_PLUGINS": "none"}) as server:
+        without = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+        assert probe(without, model.name, "sglang") is Support.IGNORED
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
