@@ -1,10 +1,10 @@
 """What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from ...spec import Payload, SpecError
 from ..core import Program, default_specs, refusal
+from .callers import nearest
 from .engine_config import load_tokenizer, once_per_engine, role_of
 from .placeholders import tells_output_ids
 
@@ -82,11 +82,4 @@ def admitting_engine_config() -> "VllmConfig | None":
     to know the vocabulary than to ask the caller: the nearest method whose object has a
     ``vllm_config``. ``None`` when there is none; the worker checks again in any case.
     """
-    frame = sys._getframe(1)
-    for _ in range(8):
-        if (frame := frame.f_back) is None:
-            break
-        config = getattr(frame.f_locals.get("self"), "vllm_config", None)
-        if config is not None:
-            return config
-    return None
+    return nearest("vllm_config", frames=8)
