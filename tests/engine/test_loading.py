@@ -1,6 +1,7 @@
 """How the processor comes into an engine, and what it does there before the first request."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -99,6 +100,40 @@ def test_environment_variable(
     else:
         assert "Hello world!" not in (texts[0], texts[2])
         assert load.call_count == tokenize.call_count == 0
+
+
+@pytest.mark.parametrize(
+    "is_skipped", [False, True], ids=["as the engine", "skipped by the engine"]
+)
+def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
+    from logitport.adapters.vllm.engine_config import load_tokenizer
+    from vllm.tokenizers import registry
+
+    model = SimpleNamespace(
+        model="somebody/model",
+        tokenizer="somebody/model",
+        tokenizer_mode="slow",
+        tokenizer_revision="1234",
+        code_revision="5678",
+        trust_remote_code=True,
+        runner_type="generate",
+        hf_config=None,
+        skip_tokenizer_init=is_skipped,
+    )
+    config: Any = SimpleNamespace(model_config=model)
+    with patch.object(registry, "cached_get_tokenizer") as load:
+        assert load_tokenizer(config) is load.return_value
+    (name,), said = load.call_args
+    said.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
+    assert name == "somebody/model"
+    assert said == {
+        "runner_type": "generate",
+        "tokenizer_mode": "slow",
+        "revision": "1234",
+        "code_revision": "5678",
+        "trust_remote_code": True,
+    }
+    assert model.skip_tokenizer_init is is_skipped
 
 
 @pytest.mark.only("v2", reason="the V1 runner's profile run asks no processors")
