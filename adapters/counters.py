@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ..spec import Stage
 
-Decision = Literal["attached", "admitted", "refused", "gated"]
+Decision = Literal["attached", "admitted", "refused", "gated", "failed"]
 
 
 def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
@@ -18,7 +18,8 @@ def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
 
     Args:
         decision: ``attached`` by a client or gateway, ``admitted`` or ``refused`` by an engine, or
-            ``gated``: on its way without specs, or in an engine where they do not act.
+            ``gated``: on its way without specs, or in an engine where they do not act. ``failed``
+            counts a request once more, in the worker that could not realize its specs.
         stage: of the worker that the request is meant for or has reached.
         amount: the part of a request, where several decide alike on one.
     """
@@ -40,6 +41,6 @@ def _requests() -> Any:
     return Counter(
         "logitport_requests",
         "Requests with specs, by what was decided and for which stage: specs attached to a "
-        "request, admitted by an engine, refused by it, or gated, by either.",
+        "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
         ("decision", "stage"),
     )

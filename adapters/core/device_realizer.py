@@ -18,7 +18,7 @@ from .device_tables import DeviceArray, DeviceTables
 from .edit_kernel import EditKernel
 from .edits import Additions
 from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
-from .own_code import OwnCode, log_failure, started
+from .own_code import OwnCode, Report, log_by, started
 from .tables import Tables
 from .torch_editor import add
 
@@ -86,13 +86,21 @@ class DeviceRealizer:
         vocab_size: number of tokens.
         max_requests: how many requests there can be at a time.
         device: of the history and of the logits; one that Triton compiles for.
+        report: called for each request that fails; by default a line is logged.
 
     Attributes:
         failed_requests: how many requests were ended because something of theirs failed.
     """
 
-    def __init__(self, vocab_size: int, max_requests: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        max_requests: int,
+        device: torch.device,
+        report: Report | None = None,
+    ) -> None:
         self._vocab_size = vocab_size
+        self._report = report or log_by("slot")
         self._device = device
         self._requests: dict[int, _Request] = {}
         self._counts = np.zeros((5, max_requests), np.int32)
@@ -176,7 +184,7 @@ class DeviceRealizer:
     def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs cannot be realized."""
         self.failed_requests += 1
-        log_failure(f"the request in slot {number}", error, ends=stop_token_id is not None)
+        self._report(number, error, stop_token_id is not None)
         self.remove(number)
         if stop_token_id is not None:
             self._put(number, _Request(stop_token_id, (forced_chain((), stop_token_id),)))
@@ -308,6 +316,8 @@ class DeviceRealizer:
         tokens: dict[int, tuple[list[int], list[int]]] = {}
         for number in numbers[self._counts[_CODE, numbers] != 0].tolist():
             length, prompt = int(history.lengths[number]), int(history.prompt_lengths[number])
+            if not length:  # no request, but an engine that measures what a step takes
+                continue
             ids = history.token_ids[number, :length].tolist()
             tokens[number] = ids[:prompt], ids[prompt:]
         drafts, row_tokens = rows.drafts.tolist(), rows.token_ids.tolist()

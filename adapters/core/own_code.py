@@ -15,6 +15,13 @@ from .plugins import HistoryRule
 
 logger = logging.getLogger(__name__)
 
+Report = Callable[[int, Exception, bool], None]
+"""Called once for a request whose specs have failed.
+
+Its arguments are the row or slot of the request, what happened, and whether the request is ended;
+otherwise it goes on without its specs. It must not raise.
+"""
+
 
 class OwnCode:
     """A request's own callables and history rules.
@@ -104,6 +111,19 @@ def started(program: Program, vocab_size: int) -> tuple[list[Automaton], OwnCode
 def beyond_vocabulary(vocab_size: int) -> ValueError:
     """The error of who names a token that there is not."""
     return ValueError(f"token ids beyond the vocabulary of {vocab_size} tokens")
+
+
+def log_by(place: str) -> Report:
+    """Log failures of requests of which nothing else is known than where they are.
+
+    Args:
+        place: what the numbers count, ``row`` or ``slot``.
+    """
+
+    def report(number: int, error: Exception, ends: bool) -> None:
+        log_failure(f"the request in {place} {number}", error, ends=ends)
+
+    return report
 
 
 def log_failure(request: str, error: Exception, *, ends: bool) -> None:

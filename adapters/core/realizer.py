@@ -12,7 +12,7 @@ from .automaton import BAN_BIAS
 from .compile import Program, forced_chain, prompt_bias
 from .edits import Additions, Cells, Editor
 from .ngrams import Ngrams
-from .own_code import OwnCode, log_failure, started
+from .own_code import OwnCode, Report, log_by, started
 from .slots import Failures, Request
 from .torch_editor import TorchEditor
 
@@ -30,6 +30,7 @@ class Realizer:
             what ALLOW excludes.
         on_failure: called with the row and the reason, where an engine can end a request by other
             means than a stop token.
+        report: called for each request that fails; by default a line is logged.
 
     Attributes:
         editor: what edits where nothing faster does.
@@ -39,10 +40,14 @@ class Realizer:
     editor: ClassVar[type[Any]] = TorchEditor
 
     def __init__(
-        self, vocab_size: int, on_failure: Callable[[int, Exception], None] | None = None
+        self,
+        vocab_size: int,
+        on_failure: Callable[[int, Exception], None] | None = None,
+        report: Report | None = None,
     ) -> None:
         self._vocab_size = vocab_size
         self._on_failure = on_failure
+        self._report = report or log_by("row")
         self._requests: dict[int, Request] = {}
         self._with_code: dict[Request, OwnCode] = {}
         self._automata = Automata()
@@ -208,9 +213,7 @@ class Realizer:
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.failed_requests += 1
-        ends = request.stop_token_id is not None
-        which = f"the request in row {request.row}, with {len(request.output_ids)} output tokens,"
-        log_failure(which, error, ends=ends)
+        self._report(request.row, error, request.stop_token_id is not None)
         self._stop(request)
         if self._on_failure is not None:
             self._on_failure(request.row, error)

@@ -1,6 +1,7 @@
 """The processor that ``generate`` calls."""
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -87,9 +88,9 @@ class LogitportProcessor(LogitsProcessor):
             self._programs.append(made[key][1])
         self._padded = input_ids.clone()
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        self._prompts: list[list[int]] = [
-            ids[present.bool()].tolist() for ids, present in zip(input_ids, mask, strict=True)
-        ]
+        # The two may be on different devices: from 5.23 on, ``generate`` takes ids on the CPU.
+        rows = zip(input_ids.tolist(), mask.tolist(), strict=True)
+        self._prompts = [list(compress(ids, present)) for ids, present in rows]
         self._stop: int | None = next(iter(eos_token_ids), None)
         self._realizer = Realizer(self._vocab_size, on_failure=self._end)
         self._rows_per_prompt = 1

@@ -1,6 +1,5 @@
 """What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from ..counters import count
 from ..key import check_spelling
 from ..own_fields import check_own_fields
 from .back_end import BACK_END
+from .callers import caller_frame
 from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .native import check_grammar_is_followed
 from .own_fields import own_fields
@@ -192,18 +192,14 @@ def admitting_engine() -> Admitting:
     ``vllm_config``, and the prompt that its own caller holds. Where there is none the worker checks
     again in any case.
     """
-    frame = sys._getframe(1)
-    for _ in range(8):
-        if (frame := frame.f_back) is None:
-            break
-        caller = frame.f_locals.get("self")
-        config = getattr(caller, "vllm_config", None)
-        if config is not None:
-            has_ids = _has_prompt_ids(frame.f_locals) and (
-                frame.f_back is None or _has_prompt_ids(frame.f_back.f_locals)
-            )
-            return Admitting(config, getattr(caller, "tokenizer", None), has_ids)
-    return Admitting()
+    frame = caller_frame("vllm_config", frames=8)
+    if frame is None:
+        return Admitting()
+    caller = frame.f_locals["self"]
+    has_ids = _has_prompt_ids(frame.f_locals) and (
+        frame.f_back is None or _has_prompt_ids(frame.f_back.f_locals)
+    )
+    return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids)
 
 
 def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:

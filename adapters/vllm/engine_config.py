@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -84,15 +85,13 @@ def role_of(vllm_config: "VllmConfig") -> Role:
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
     """The engine's tokenizer, also where the engine itself was told not to load one."""
-    from vllm.tokenizers import get_tokenizer
+    from vllm.tokenizers import cached_tokenizer_from_config
 
-    model = vllm_config.model_config
-    return get_tokenizer(
-        model.tokenizer,
-        tokenizer_mode=model.tokenizer_mode,
-        revision=model.tokenizer_revision,
-        trust_remote_code=model.trust_remote_code,
-    )
+    model = copy(vllm_config.model_config)
+    model.skip_tokenizer_init = False
+    tokenizer = cached_tokenizer_from_config(model)
+    assert tokenizer is not None  # as it is where it is skipped
+    return tokenizer
 
 
 def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int]:

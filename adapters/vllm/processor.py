@@ -1,5 +1,6 @@
 """The class that vLLM loads, under either of its model runners."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from weakref import WeakValueDictionary
 
 from vllm import envs
-from vllm.logger import init_logger
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
@@ -19,6 +19,7 @@ from ..key import KEY
 from .admission import admit, admitting_engine, check_engine, check_free, check_names
 from .back_end import BACK_END
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
+from .logs import show_logs
 from .native import check_grammar_is_followed
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ try:  # vLLM 0.31 and later: an installed class must have this base too, or V2 e
 except ImportError:
     LogitsProcessorV2 = object
 
-logger = init_logger(f"vllm.{__name__}")  # vLLM configures the output of its own loggers alone
+logger = logging.getLogger(__name__)
 
 _KINDS = [kind_of(kind) for kind in WIRE_KINDS if kind in BACK_END.realizes]
 
@@ -95,6 +96,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         Raises:
             ValueError: if default specs are configured which this engine cannot realize.
         """
+        show_logs()
         self._vllm_config = vllm_config
         role = role_of(vllm_config)
         key = id(vllm_config)  # not reused while an instance holds the configuration
@@ -174,7 +176,7 @@ def _batch_of(
         from .v2_batch import V2Batch
 
         states = cast("LogitsProcRequestState", device_or_states)
-        return V2Batch(states, vocab_size, program_of)
+        return V2Batch(vllm_config, states, vocab_size, program_of)
     from .v1_batch import V1Batch
 
     return V1Batch(vllm_config, vocab_size, program_of)

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core import DeviceRealizer, History, Program, Rows
+from .callers import nearest
+from .failures import FailureReport
 from .params import stop_token_of
 
 if TYPE_CHECKING:
     import torch
     from vllm import SamplingParams
+    from vllm.config import VllmConfig
     from vllm.v1.worker.gpu.sample.logits_processor.interface import (
         LogitsContext,
         LogitsProcRequestState,
@@ -19,6 +22,7 @@ class V2Batch:
     """Maps the engine's slots and rows to the core's.
 
     Args:
+        vllm_config: the engine's configuration.
         states: the engine's tokens; read at each step, never kept.
         vocab_size: number of tokens.
         program_of: what acts on a request; may raise.
@@ -26,11 +30,13 @@ class V2Batch:
 
     def __init__(
         self,
+        vllm_config: "VllmConfig",
         states: "LogitsProcRequestState",
         vocab_size: int,
         program_of: "Callable[[SamplingParams], Program | None]",
     ) -> None:
-        self.realizer = DeviceRealizer(vocab_size, states.max_num_reqs, states.device)
+        report = FailureReport(vllm_config, _request_id)
+        self.realizer = DeviceRealizer(vocab_size, states.max_num_reqs, states.device, report)
         self._states = states
         self._program_of = program_of
         DeviceRealizer.warm_up(vocab_size, self._history(), states.vocab_size)
@@ -62,3 +68,8 @@ class V2Batch:
         # The engine may put another tensor in place of each, from step to step.
         states = self._states
         return History(states.all_token_ids.gpu, states.prompt_len.gpu, states.total_len.gpu)
+
+
+def _request_id(slot: int) -> str:
+    """The engine's id of the request in a slot."""
+    return nearest("req_states", frames=40).index_to_req_id[slot]

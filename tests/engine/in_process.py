@@ -39,6 +39,7 @@ class Engine:
         steps: for each step, how many tokens of each request were scheduled, drafts included.
         preempted: for each preemption, the output tokens that the request had.
         drafts: of each request of the latest ``generate``.
+        numbers: of the same requests; what the engine calls a request begins with its number.
         vocab_size: how many logits a row has.
     """
 
@@ -59,6 +60,7 @@ class Engine:
         self.steps: list[dict[str, int]] = []
         self.preempted: list[int] = []
         self.drafts: list[Drafts] = []
+        self.numbers: list[str] = []
         core = self.client.engine_core
         self.vocab_size: int = core.vllm_config.model_config.get_vocab_size()
         self._slots: int = core.vllm_config.scheduler_config.max_num_seqs
@@ -91,7 +93,6 @@ class Engine:
         def recorded_drafts(
             *args: Any, num_draft_tokens: int, num_accepted_tokens: int, **kwargs: Any
         ) -> Any:
-            # What the engine calls a request begins with the number that the front end gave it.
             number = kwargs["request_id"].split("-")[0]
             accepted, rejected = self._drafts.get(number, (0, 0))
             self._drafts[number] = Drafts(
@@ -109,7 +110,8 @@ class Engine:
     ) -> "list[CompletionOutput]":
         """One completion for each prompt, all requests at once."""
         outputs = self.llm.generate(list(prompts), list(params), use_tqdm=False)
-        self.drafts = [self._drafts.pop(output.request_id, Drafts(0, 0)) for output in outputs]
+        self.numbers = [output.request_id for output in outputs]
+        self.drafts = [self._drafts.pop(number, Drafts(0, 0)) for number in self.numbers]
         return [output.outputs[0] for output in outputs]
 
     @property

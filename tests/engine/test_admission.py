@@ -75,7 +75,9 @@ def _assert_refused(running: Engine, tokenizer: Any, payload: Any, message: str)
 
 
 @pytest.mark.parametrize("parsed", [False, True], ids=["text", "parsed"])
-def test_what_fails_in_the_worker_ends_one_request(running: Engine, tokenizer: Any, parsed: bool):
+def test_what_fails_in_the_worker_ends_one_request(
+    running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFixture, parsed: bool
+):
     size = len(tokenizer)
     beyond: Any = {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [size]}]}
     if not parsed:
@@ -99,6 +101,8 @@ def test_what_fails_in_the_worker_ends_one_request(running: Engine, tokenizer: A
     assert (failed.text, failed.finish_reason) == ("", "stop")
     assert list(failed.token_ids) == [tokenizer.eos_token_id]
     assert processor._realizer.failed_requests == failed_before + 1
+    assert caplog.text.count(f"The specs of request {running.numbers[4]}-") == 1
+    assert caplog.text.count("cannot be realized") == 1
     for i in (0, 1, 2, 3, 5):
         assert outputs[i].token_ids == expected[i].token_ids
     _assert_forces(running, tokenizer)

@@ -6,6 +6,7 @@ and what the neighbours without specs have to say again.
 """
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -595,7 +596,9 @@ FAILING: dict[str, tuple[LogitsProcessorSpec, int]] = {
 }
 
 
-def test_what_fails_ends_its_own_request(running: Engine, edition: Edition, tokenizer: Any):
+def test_what_fails_ends_its_own_request(
+    running: Engine, edition: Edition, tokenizer: Any, caplog: pytest.LogCaptureFixture
+):
     forced = ForcedTokenSequenceSpec.from_text(" nothing at all.", tokenizer)
     banned = BannedTokensSpec.from_words([",", "."], tokenizer)
     others: list[LogitsProcessorSpec | None] = [None, forced, None, banned, None, None]
@@ -620,6 +623,8 @@ def test_what_fails_ends_its_own_request(running: Engine, edition: Edition, toke
     outputs = running.generate(prompts, [*failing, *rest()])
 
     assert processor._realizer.failed_requests == failed_before + len(FAILING)
+    logged = re.findall(r"The specs of request (\d+)-\S+ cannot be realized", caplog.text)
+    assert sorted(logged) == sorted(running.numbers[: len(FAILING)])
     for (name, (_, tokens)), output in zip(FAILING.items(), outputs, strict=False):
         assert output.finish_reason == "stop", name
         # Code that fails for a draft ends the request before it is known whether the draft is kept.

@@ -1,6 +1,7 @@
 """How the processor comes into an engine, and what it does there before the first request."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -8,7 +9,7 @@ import pytest
 from logitport.adapters.core import defaults
 from logitport.adapters.vllm import LogitportProcessor
 from logitport.hooks.test_text import VARIABLES
-from logitport.spec import ForcedTokenSequenceSpec, forced_sequence
+from logitport.spec import ForcedTokenSequenceSpec, PluginSpec, forced_sequence
 
 from examples.smollm2 import prepare
 
@@ -126,3 +127,79 @@ def test_variable_without_a_tokenizer(
     with pytest.raises(ValueError, match=f"^{VARIABLES[0]} is on, and the model's tokenizer"):
         with engine(tmp_path, skip_tokenizer_init=True):
             pass
+
+
+@pytest.mark.parametrize(
+    "is_skipped", [False, True], ids=["as the engine", "skipped by the engine"]
+)
+def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
+    from logitport.adapters.vllm.engine_config import load_tokenizer
+    from vllm.tokenizers import registry
+
+    model = SimpleNamespace(
+        model="somebody/model",
+        tokenizer="somebody/model",
+        tokenizer_mode="slow",
+        tokenizer_revision="1234",
+        code_revision="5678",
+        trust_remote_code=True,
+        runner_type="generate",
+        hf_config=None,
+        skip_tokenizer_init=is_skipped,
+    )
+    config: Any = SimpleNamespace(model_config=model)
+    with patch.object(registry, "cached_get_tokenizer") as load:
+        assert load_tokenizer(config) is load.return_value
+    (name,), said = load.call_args
+    said.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
+    assert name == "somebody/model"
+    assert said == {
+        "runner_type": "generate",
+        "tokenizer_mode": "slow",
+        "revision": "1234",
+        "code_revision": "5678",
+        "trust_remote_code": True,
+    }
+    assert model.skip_tokenizer_init is is_skipped
+
+
+@pytest.mark.only("v2", reason="the V1 runner's profile run asks no processors")
+def test_default_specs_in_a_profile_run(
+    model: Path, tokenizer: Any, runner: str, monkeypatch: pytest.MonkeyPatch
+):
+    """On a GPU, vLLM 0.33 measures a step in which each slot has default specs and no history."""
+    from logitport.adapters.core import plugins
+    from logitport.adapters.vllm import processor
+    from vllm import SamplingParams
+    from vllm.v1.worker.gpu import model_runner
+
+    def after_the_prompt(prompt_ids: list[int], output_ids: list[int], logits: Any) -> None:
+        logits[prompt_ids[-1]] -= 1e9
+
+    specs = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
+    monkeypatch.setattr(processor, "default_specs", lambda _: specs)
+    monkeypatch.setattr(
+        plugins, "_plugins", lambda: {"no-echo": lambda: lambda params: after_the_prompt}
+    )
+    measured: list[int] = []
+    plainly = model_runner.GPUModelRunner._dummy_sampler_run
+
+    def as_on_a_gpu(self: Any, hidden_states: Any) -> None:
+        plainly(self, hidden_states)
+        slots = len(hidden_states)
+        for slot in range(slots):
+            self.sampler.add_request(slot, SamplingParams(temperature=0.5, top_p=0.9))
+        self.sampler.apply_staged_writes()
+        batch = model_runner.InputBatch.make_dummy(slots, slots, self.input_buffers)
+        logits = self.model.compute_logits(hidden_states)
+        self.sampler(logits, batch)
+        (ours,) = (each for each in self.sampler.logits_processors if hasattr(each, "_realizer"))
+        measured.append(len(ours._realizer))
+
+    monkeypatch.setattr(model_runner.GPUModelRunner, "_dummy_sampler_run", as_on_a_gpu)
+    with engine(model, max_num_seqs=4) as running:
+        (output,) = running.generate(["Hello"], [params(max_tokens=10)])
+        failed = running.acting._realizer.failed_requests
+    assert measured == [4]
+    assert output.text == " Hi!"
+    assert failed == 0

@@ -125,7 +125,7 @@ def test_engine_acts_as_its_role_says(
     remote_decode = {"kv_transfer_params": {"do_remote_decode": True}}
     monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
     monkeypatch.setenv("LOGITPORT_STAGE", variable)
-    caplog.set_level(logging.INFO, "vllm.logitport")
+    caplog.set_level(logging.INFO, "logitport")
     before = _counts()
 
     # Named and found: asked twice about each request.

@@ -1,0 +1,165 @@
+"""Two workers that share a model say what one says, and a failure is reported once."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from logitport.adapters.core import plugins
+from logitport.adapters.vllm import KEY
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    TriggerSpec,
+    encode,
+)
+from openai import OpenAI
+
+from examples import v2_on_cpu
+from examples.vllm_server import VllmServer
+
+from .in_process import FLAG, engine, params
+from .more_heads import with_more_heads
+
+pytestmark = pytest.mark.engine
+
+PROMPT = "Once upon a time, there was a"
+LENGTH = 12  # tokens of an output
+
+PLUGIN = """
+def make_rule(params):
+    def rule(output_ids, logits):
+        if len(output_ids) == params["after"]:
+            raise RuntimeError("no more")
+    return rule
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which a package with a plugin that fails is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "failing.py").write_text(PLUGIN)
+    information = folder / "failing-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nfails = failing:make_rule\n")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(folder)
+        plugins._plugins.cache_clear()
+        yield folder
+    plugins._plugins.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def divisible(model: Path) -> Iterator[Path]:
+    """The checkpoint with heads that two workers can share."""
+    with tempfile.TemporaryDirectory(prefix="logitport-") as folder:
+        yield with_more_heads(model, Path(folder) / model.name)
+
+
+@pytest.fixture(scope="module")
+def requests(tokenizer: Any) -> dict[str, list[LogitsProcessorSpec]]:
+    """The specs of each, by its name. What fails is between what does not."""
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    forced = ForcedTokenSequenceSpec.from_text(" little boat.", tokenizer)
+    return {
+        "free": [],
+        "forced": [forced],
+        "fails at once": [PluginSpec("fails", {"after": 0})],
+        "allowed": [AllowedTokensSpec(ids(" one two three four"))],
+        "banned": [BannedTokensSpec(ids(" little girl named named"))],
+        "choice": [ChoiceSpec.from_text([" cat", " dog"], tokenizer)],
+        "fails later": [PluginSpec("fails", {"after": 5})],
+        "end": [ForcedEndSpec(4, ids(" and so on."), tokenizer.eos_token_id)],
+        "trigger": [TriggerSpec(ids(" a")[-1:], ids(" very"))],
+        "history": [NoRepeatNgramSpec(1), PromptBiasSpec(-5.0)],
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(
+    divisible: Path, site: Path, requests: dict[str, list[LogitsProcessorSpec]]
+) -> dict[str, list[int]]:
+    """What one worker says."""
+    with engine(divisible, logits_processors=FLAG) as running:
+        sampling = [params(specs, max_tokens=LENGTH) for specs in requests.values()]
+        outputs = running.generate([PROMPT] * len(requests), sampling)
+    return {name: list(output.token_ids) for name, output in zip(requests, outputs, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def server(
+    divisible: Path,
+    site: Path,
+    expected: Any,  # one engine at a time
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[VllmServer]:
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))}
+    python_path = os.environ.get("PYTHONPATH", "")
+    if v2_on_cpu.is_installed():
+        environment |= v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("v2"))
+        python_path = environment["PYTHONPATH"]
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), python_path])
+    arguments = ["--logits-processors", *FLAG, "--tensor-parallel-size", "2"]
+    arguments += ["--dtype", "float32", "--max-num-seqs", "16"]
+    with VllmServer(divisible, *arguments, env=environment) as server:
+        yield server
+
+
+def test_two_workers(
+    server: VllmServer,
+    requests: dict[str, list[LogitsProcessorSpec]],
+    expected: dict[str, list[int]],
+    tokenizer: Any,
+):
+    client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+
+    def ask(specs: Sequence[LogitsProcessorSpec]) -> Any:
+        body: dict[str, Any] = {"return_token_ids": True}
+        if specs:
+            body["vllm_xargs"] = {KEY: encode(specs)}
+        return client.completions.create(
+            model=server.model_name,
+            prompt=PROMPT,
+            max_tokens=LENGTH,
+            temperature=0,
+            extra_body=body,
+        )
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        replies = dict(zip(requests, pool.map(ask, requests.values()), strict=True))
+    assert {name: reply.choices[0].token_ids for name, reply in replies.items()} == expected
+
+    failed = [replies["fails at once"], replies["fails later"]]
+    free = expected["free"]
+    assert [reply.choices[0].token_ids for reply in failed] == [
+        [tokenizer.eos_token_id],
+        [*free[:5], tokenizer.eos_token_id],
+    ]
+    assert all(reply.choices[0].finish_reason == "stop" for reply in failed)
+
+    log = server.log.read_text()
+    lines = re.findall(
+        r"^.*ERROR .* The specs of request (\S+) cannot be realized: no more", log, re.M
+    )
+    assert [name.rpartition("-")[0] for name in sorted(lines)] == sorted(
+        f"{reply.id}-0" for reply in failed
+    ), log
+    metrics = httpx.get(f"{server.base_url.removesuffix('/v1')}/metrics", trust_env=False).text
+    assert 'logitport_requests_total{decision="failed",stage="agg"} 2.0' in metrics
