@@ -1,8 +1,10 @@
 """``banned_sequences``: none of these, from beginning to end."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-from .base import LogitsProcessorSpec, TokenSequences, check_total
+from .base import LogitsProcessorSpec, TokenSequences, check_pattern, check_total
+from .limits import MAX_PATTERN
 from .text import LeadingSpace, Tokenizer, minimal_word_forms
 
 
@@ -18,7 +20,7 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
 
     Args:
         sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with ``MAX_TOKEN_IDS``
-            token ids in all.
+            token ids in all, and each of ``MAX_PATTERN`` token ids at most.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -29,6 +31,9 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
     def __post_init__(self) -> None:
         super().__post_init__()
         check_total(self.sequences, "$.sequences")
+        if max(map(len, self.sequences)) > MAX_PATTERN:
+            for i, sequence in enumerate(self.sequences):
+                check_pattern(sequence, f"$.sequences[{i}]")
 
     @classmethod
     def from_words(
@@ -53,3 +58,13 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         for i, sequence in enumerate(self.sequences):
             yield f"$.sequences[{i}][*]", sequence
+
+    def token_count(self) -> int:
+        return sum(map(len, self.sequences))
+
+    def sequence_count(self) -> int:
+        return len(self.sequences)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if max(chain.from_iterable(self.sequences)) >= vocab_size:
+            super().check_vocabulary(vocab_size)

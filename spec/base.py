@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from .errors import SpecError
-from .limits import MAX_BIAS, MAX_COUNT, MAX_SEQUENCES, MAX_TOKEN_ID, MAX_TOKEN_IDS
+from .limits import MAX_BIAS, MAX_COUNT, MAX_PATTERN, MAX_SEQUENCES, MAX_TOKEN_ID, MAX_TOKEN_IDS
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 """An index into the vocabulary."""
@@ -67,6 +67,14 @@ class LogitsProcessorSpec(
         index of one: ``$.token_ids[*]``, ``$.sequences[3][*]``, ``$.eos_token_id``.
         """
         raise NotImplementedError
+
+    def token_count(self) -> int:
+        """How many token ids the spec lists; those that stand alone do not count."""
+        return sum(len(token_ids) for path, token_ids in self.token_fields() if path[-1] == "]")
+
+    def sequence_count(self) -> int:
+        """How many sequences the spec lists, of token ids or of texts."""
+        return 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the size of an engine's vocabulary.
@@ -154,6 +162,38 @@ def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
         raise SpecError(f"Expected at most {MAX_TOKEN_IDS} token ids in all, got {total}", path)
 
 
+def check_pattern(token_ids: Sequence[int], path: str) -> None:
+    """Check that a sequence which is looked for in the output is not too long for that.
+
+    Raises:
+        SpecError: at ``path``.
+    """
+    if len(token_ids) > MAX_PATTERN:
+        what = f"Expected at most {MAX_PATTERN} token ids to look for, got {len(token_ids)}"
+        raise SpecError(what, path)
+
+
+def check_size(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Check what all specs of a request hold together.
+
+    Raises:
+        SpecError: beyond ``MAX_TOKEN_IDS`` or ``MAX_SEQUENCES``, at the spec that goes beyond.
+    """
+    token_ids = sequences = 0
+    for i, spec in enumerate(specs):
+        token_ids += spec.token_count()
+        sequences += spec.sequence_count()
+        for got, most, what in (
+            (token_ids, MAX_TOKEN_IDS, "token ids"),
+            (sequences, MAX_SEQUENCES, "sequences"),
+        ):
+            if got > most:
+                raise SpecError(
+                    f"Expected at most {most} {what} in all specs together, got {got} up to here",
+                    f"$.specs[{i}]",
+                )
+
+
 def check_fields(struct: msgspec.Struct, *names: str) -> None:
     """Hold a constructed object to its fields' types, as decoding does.
 
@@ -195,14 +235,18 @@ def _field_types(spec_type: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]
     return tuple((field.name, field.type) for field in msgspec.structs.fields(spec_type))
 
 
+_PATH = re.compile(r" - at (`key` in )?`(\$[^`]*)`\Z")
+"""How msgspec's messages end."""
+
+
 def spec_error(error: msgspec.DecodeError) -> SpecError:
     """Msgspec's error as a ``SpecError``: the path that it puts into the text becomes ``path``."""
     cause = error.__cause__ if isinstance(error.__cause__, SpecError) else None
-    match = re.fullmatch(
-        r"(.*?)(?: - at (`key` in )?`(\$.*)`)?", str(error).removeprefix(str(cause)), re.DOTALL
-    )
-    message, path = (match[1], match[3] or "$") if match else (str(error), "$")
-    if match and match[2]:
-        message += " as a key"
+    message, path = str(error).removeprefix(str(cause)), "$"
+    # The path is at the end. What comes before it may be as long as the payload.
+    if found := _PATH.search(message, max(0, len(message) - 1000)):
+        message, path = message[: found.start()], found[2]
+        if found[1]:
+            message += " as a key"
     # A __post_init__ that fails while decoding speaks of its own object: msgspec knows where it is.
     return cause.under(path) if cause else SpecError(message, path)

@@ -1,6 +1,7 @@
 """``choice``: one of these, and nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
 from .base import LogitsProcessorSpec, TokenId, TokenSequences, check_total
@@ -67,3 +68,13 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         for i, choice in enumerate(self.choices):
             yield f"$.choices[{i}][*]", choice
         yield "$.eos_token_id", (self.eos_token_id,)
+
+    def token_count(self) -> int:
+        return sum(map(len, self.choices))
+
+    def sequence_count(self) -> int:
+        return len(self.choices)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if max(self.eos_token_id, *chain.from_iterable(self.choices)) >= vocab_size:
+            super().check_vocabulary(vocab_size)

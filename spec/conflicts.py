@@ -174,19 +174,25 @@ def check_end_is_possible(specs: Specs) -> None:
     Raises:
         SpecError: at the exact token; for a choice, at the choice.
     """
-    for other, minimum in _of_type(specs, MinTokensSpec):
-        stops = set(minimum.stop_token_ids)
-        for i, spec in enumerate(specs):
-            for path, start, token_ids in _placed(spec):
-                early = token_ids[: max(0, minimum.n - start)]
-                if stops.isdisjoint(early):
-                    continue
-                k, token = next((k, token) for k, token in enumerate(early) if token in stops)
-                raise SpecError(
-                    f"Conflicts with {_at(other)}, which bans token {token} "
-                    f"before {minimum.n} tokens are out",
-                    f"$.specs[{i}]" + path.removeprefix("$").replace("*", str(k)),
-                )
+    held: dict[int, tuple[int, int]] = {}  # how many tokens must be out, and who says so
+    for i, minimum in _of_type(specs, MinTokensSpec):
+        for token in minimum.stop_token_ids:
+            if minimum.n > held.get(token, (0, 0))[0]:
+                held[token] = minimum.n, i
+    if not held:
+        return
+    for i, spec in enumerate(specs):
+        for path, start, token_ids in _placed(spec):
+            if held.keys().isdisjoint(token_ids):
+                continue
+            for k, token in enumerate(token_ids):
+                n, other = held.get(token, (0, 0))
+                if start + k < n:
+                    raise SpecError(
+                        f"Conflicts with {_at(other)}, which bans token {token} "
+                        f"before {n} tokens are out",
+                        f"$.specs[{i}]" + path.removeprefix("$").replace("*", str(k)),
+                    )
 
 
 def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int, Sequence[int]]]:

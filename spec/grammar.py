@@ -66,3 +66,6 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             raise SpecError(
                 f"Expected at most {MAX_GRAMMAR} characters in all, got {total}", "$.choices"
             )
+
+    def sequence_count(self) -> int:
+        return len(self.choices or ())
