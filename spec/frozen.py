@@ -68,7 +68,7 @@ def _frozen(value: Any, levels: int, left: list[int]) -> Any:
         items: list[Any] = []
         try:
             for item in value:
-                items.append(_frozen(item, levels - 1, left))  # noqa: PERF401
+                items.append(_frozen(item, levels - 1, left))
         except SpecError as error:
             raise error.under(f"$[{len(items)}]") from None
         return tuple(items)
@@ -78,7 +78,7 @@ def _frozen(value: Any, levels: int, left: list[int]) -> Any:
         fields: list[Any] = []
         try:
             for item in value.values():
-                fields.append(_frozen(item, levels - 1, left))  # noqa: PERF401
+                fields.append(_frozen(item, levels - 1, left))
         except SpecError as error:
             raise error.under(f"$.{keys[len(fields)]}") from None
         return FrozenDict(zip(keys, fields, strict=True))

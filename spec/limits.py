@@ -78,9 +78,9 @@ MAX_PAYLOAD_BYTES = _limit("max_payload_bytes", 1 << 20, "bytes", "in an encoded
 MAX_PARTS = _limit(
     "max_parts", 1 << 16, "commas and brackets", "in the JSON text of a payload, texts included"
 )
-"""There is about one comma or opening bracket for each value, so this bounds the objects that a JSON
-parser makes before anything is known about them. It is counted without parsing. Commas and brackets
-within texts count: a precise count would cost more than what it saves.
+"""There is about one comma or opening bracket for each value, so this bounds the objects that a
+JSON parser makes before anything is known about them. It is counted without parsing. Commas and
+brackets within texts count: a precise count would cost more than it saves.
 """
 
 MAX_CONTAINERS = _limit(
@@ -119,8 +119,8 @@ MAX_PATTERN = _limit(
     "token ids",
     "in a sequence that is looked for: trigger, tag, banned sequence",
 )
-"""A pattern becomes a state for each of its tokens, with a link to where the search goes on when the
-next token does not fit. A sequence of 64 tokens is about three sentences.
+"""A pattern becomes a state for each of its tokens, with a link to where the search goes on when
+the next token does not fit. A sequence of 64 tokens is about three sentences.
 """
 
 MAX_TOKEN_ID = _limit("max_token_id", (1 << 31) - 1, "", "the largest token id")

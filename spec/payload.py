@@ -13,6 +13,7 @@ from .base import (
     LogitsProcessorSpec,
     check_fields,
     check_size,
+    convert,
     kind_of,
     several,
     spec_error,
@@ -176,7 +177,7 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
     try:
         _check_version(body)
         # Token ids as keys of an object (a bias) are text in JSON.
-        decoded = msgspec.convert(body, Payload, str_keys=True)
+        decoded = convert(body, Payload, str_keys=True)
         if content is payload:  # the limit of a text holds for what a parser has made of it
             _check_bytes(msgspec.json.encode(decoded))
         return decoded
