@@ -6,12 +6,21 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from .errors import SpecError
-from .limits import MAX_BIAS, MAX_COUNT, MAX_PATTERN, MAX_SEQUENCES, MAX_TOKEN_ID, MAX_TOKEN_IDS
+from .limits import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_COUNT,
+    MAX_PATTERN,
+    MAX_SEQUENCE_TOKEN_IDS,
+    MAX_SEQUENCES,
+    MAX_TOKEN_ID,
+    MAX_TOKEN_IDS,
+)
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -27,7 +36,7 @@ MaybeTokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=MAX_TOKEN
 TokenSequences = Annotated[
     tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)
 ]
-"""Non-empty sequences, at least one; ``check_total`` bounds all of them together."""
+"""Non-empty sequences, at least one; ``Sizes`` counts all of them together."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """A number of tokens."""
@@ -37,6 +46,22 @@ PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 
 Bias = Annotated[float, msgspec.Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 """What is added to a logit; NaN is out of bounds like any value beyond them."""
+
+
+class Sizes(NamedTuple):
+    """How much a spec, or all specs of a request, list.
+
+    Attributes:
+        token_ids: those in lists and in sequences.
+        sequences: of token ids or, as choices of a grammar, of texts.
+        token_ids_in_sequences: those of ``token_ids`` that become a trie.
+        biases: those of ``token_ids`` that have a value each.
+    """
+
+    token_ids: int = 0
+    sequences: int = 0
+    token_ids_in_sequences: int = 0
+    biases: int = 0
 
 
 class LogitsProcessorSpec(
@@ -69,13 +94,10 @@ class LogitsProcessorSpec(
         """
         raise NotImplementedError
 
-    def token_count(self) -> int:
-        """How many token ids the spec lists; those that stand alone do not count."""
-        return sum(len(token_ids) for path, token_ids in self.token_fields() if path[-1] == "]")
-
-    def sequence_count(self) -> int:
-        """How many sequences the spec lists, of token ids or of texts."""
-        return 0
+    def sizes(self) -> "Sizes":
+        """Count what the spec lists. A token id that stands alone does not count."""
+        lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "]")
+        return Sizes(token_ids=sum(map(len, lists)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the size of an engine's vocabulary.
@@ -152,15 +174,14 @@ def places_among(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
         raise SpecError(error.message, path) from error.__cause__
 
 
-def check_total(sequences: Sequence[Sequence[int]], path: str) -> None:
-    """Check that all sequences together stay within the limit on token ids.
+def check_total(got: int, most: int, what: str, path: str) -> None:
+    """Check how much a field holds in all.
 
     Raises:
         SpecError: at ``path``.
     """
-    total = sum(map(len, sequences))
-    if total > MAX_TOKEN_IDS:
-        raise SpecError(f"Expected at most {MAX_TOKEN_IDS} token ids in all, got {total}", path)
+    if got > most:
+        raise SpecError(f"Expected at most {most} {what} in all, got {got}", path)
 
 
 def check_pattern(token_ids: Sequence[int], path: str) -> None:
@@ -174,25 +195,20 @@ def check_pattern(token_ids: Sequence[int], path: str) -> None:
         raise SpecError(what, path)
 
 
-def check_size(specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Check what all specs of a request hold together.
+def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Check what all specs of a request list together.
 
     Raises:
-        SpecError: beyond ``MAX_TOKEN_IDS`` or ``MAX_SEQUENCES``, at the spec that goes beyond.
+        SpecError: at the spec that goes beyond a limit.
     """
-    token_ids = sequences = 0
+    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_SEQUENCE_TOKEN_IDS, MAX_BIASES)
+    total = Sizes()
     for i, spec in enumerate(specs):
-        token_ids += spec.token_count()
-        sequences += spec.sequence_count()
-        for got, most, what in (
-            (token_ids, MAX_TOKEN_IDS, "token ids"),
-            (sequences, MAX_SEQUENCES, "sequences"),
-        ):
-            if got > most:
-                raise SpecError(
-                    f"Expected at most {most} {what} in all specs together, got {got} up to here",
-                    f"$.specs[{i}]",
-                )
+        total = Sizes(*map(sum, zip(total, spec.sizes(), strict=True)))
+        for name, got, limit in zip(Sizes._fields, total, most, strict=True):
+            if got > limit:
+                what = f"{name.replace('_', ' ')} in all specs together"
+                raise SpecError(f"Expected at most {limit} {what}, got {got}", f"$.specs[{i}]")
 
 
 def check_fields(struct: msgspec.Struct, *names: str) -> None:

@@ -12,7 +12,7 @@ from .banned_tokens import BannedTokensSpec
 from .base import (
     LogitsProcessorSpec,
     check_fields,
-    check_size,
+    check_sizes,
     convert,
     kind_of,
     several,
@@ -86,7 +86,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_size(self.specs)
+        check_sizes(self.specs)
         check_conflicts(self.specs)
 
     def acts_on(self, stage: Stage) -> bool:
@@ -117,7 +117,7 @@ class LivePayload(Payload, frozen=True):
         check_fields(self, "version", "generation_only")
         msgspec.structs.force_setattr(self, "specs", several(self.specs))
         _check_count(self.specs)
-        check_size(self.specs)
+        check_sizes(self.specs)
         check_conflicts(self.specs)
 
 

@@ -151,8 +151,8 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         BannedSequencesSpec,
-        {"sequences": [[1], LONG[1:]]},
-        "Expected at most 32768 token ids in all, got 32769",
+        {"sequences": [[1], [0] * (1 << 14)]},
+        "Expected at most 16384 token ids in all, got 16385",
         "sequences",
     ),
     (LogitBiasSpec, {"bias": {}}, "Expected `object` of length >= 1", "bias"),
@@ -211,8 +211,8 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         ChoiceSpec,
-        {"choices": [[1], LONG[1:]], "eos_token_id": 2},
-        "Expected at most 32768 token ids in all, got 32769",
+        {"choices": [[1], [0] * (1 << 14)], "eos_token_id": 2},
+        "Expected at most 16384 token ids in all, got 16385",
         "choices",
     ),
     (
@@ -437,13 +437,13 @@ def test_bias_is_finite(value: float):
 @pytest.mark.parametrize(
     "spec",
     [
-        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_TOKEN_IDS // 64)),
+        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_SEQUENCE_TOKEN_IDS // 64)),
         BannedSequencesSpec(((1,),) * limits.MAX_SEQUENCES),
-        LogitBiasSpec(dict.fromkeys(range(limits.MAX_TOKEN_IDS), -limits.MAX_BIAS)),
+        LogitBiasSpec(dict.fromkeys(range(limits.MAX_BIASES), -limits.MAX_BIAS)),
         MinTokensSpec(limits.MAX_COUNT, (limits.MAX_TOKEN_ID,)),
         ForcedEndSpec(limits.MAX_COUNT, (1,)),
         ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,)),
-        ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_SEQUENCES)), 2),
+        ChoiceSpec(tuple((i,) * 2 for i in range(limits.MAX_SEQUENCES)), 2),
         TriggerSpec((1,) * 4, (1,) * 28, limits.MAX_TIMES),
         TriggerSpec((1,) * limits.MAX_PATTERN, (1,) * (limits.MAX_TOKEN_IDS - 64), None),
         NoRepeatNgramSpec(limits.MAX_NGRAM, limits.MAX_NGRAM),
@@ -481,8 +481,9 @@ TAG = tuple(range(limits.MAX_PATTERN))
     [
         (ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
         (TriggerSpec((1,) * 4, (1,) * 28, limits.MAX_TIMES),),
-        (BannedTokensSpec(FULL), LogitBiasSpec(dict.fromkeys(FULL, 1.0))),
-        (BannedSequencesSpec(tuple((i, *range(3)) for i in range(limits.MAX_SEQUENCES))),),
+        (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::2], 1.0))),
+        # Each of 500 tokens is banned after each of 63 beginnings.
+        (BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
     ],
     ids=lambda together: together[0].kind,
 )

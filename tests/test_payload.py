@@ -260,7 +260,7 @@ class TestSizes:
         ("params", "message"),
         [
             ({"text": "x" * (1 << 20)}, r"has \d+ bytes; the limit is 1048576"),
-            ({str(i): i for i in range(99_999)}, "at most 32768 values in all"),
+            ({str(i): i for i in range(99_999)}, "at most 16384 values in all"),
         ],
         ids=["bytes", "values"],
     )
