@@ -191,9 +191,11 @@ MAX_JSON_VALUES = _limit(
 
 # --- what is said about it ---
 
-MAX_MESSAGE = _limit("max_message", 400, "characters", "of an error's message that are shown")
+MAX_MESSAGE = 400
+"""Characters of an error's message that are shown."""
 
-MAX_PATH = _limit("max_path", 160, "characters", "of an error's path that are shown")
+MAX_PATH = 160
+"""Characters of an error's path that are shown."""
 
 if _wanted:
     raise ValueError(
