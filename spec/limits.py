@@ -140,10 +140,6 @@ MAX_COUNT = _limit("max_count", (1 << 31) - 1, "tokens", "the most that a spec c
 
 MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it always does")
 
-MAX_TRIGGER_STATES = _limit(
-    "max_trigger_states", 1 << 15, "tokens", "in a trigger and its phrase, times how often it fires"
-)
-
 MAX_CELLS = _limit(
     "max_cells", 3 << 15, "cells", "in the tables of a request: states, and tokens that they edit"
 )

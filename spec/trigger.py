@@ -6,8 +6,7 @@ from typing import Annotated
 import msgspec
 
 from .base import LogitsProcessorSpec, TokenIds, check_pattern
-from .errors import SpecError
-from .limits import MAX_TIMES, MAX_TRIGGER_STATES
+from .limits import MAX_TIMES
 from .text import Tokenizer, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
@@ -25,8 +24,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     Args:
         trigger_token_ids: 1 to ``MAX_PATTERN`` token ids that the model produces by itself.
         token_ids: the phrase to force after them, 1 to ``MAX_TOKEN_IDS`` token ids.
-        times: how often, 1 to ``MAX_TIMES``; ``None`` for always. It may not go beyond
-            ``MAX_TRIGGER_STATES`` when multiplied with the lengths of trigger and phrase.
+        times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -39,9 +37,6 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pattern(self.trigger_token_ids, "$.trigger_token_ids")
-        most = MAX_TRIGGER_STATES // (len(self.trigger_token_ids) + len(self.token_ids))
-        if self.times is not None and self.times > most:
-            raise SpecError(f"Expected at most {most} times for these lengths", "$.times")
 
     @classmethod
     def from_text(

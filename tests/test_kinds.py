@@ -241,18 +241,6 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         TriggerSpec,
-        {"trigger_token_ids": [1] * 4, "token_ids": [1] * 28, "times": 1024 + 1},
-        f"Expected `int` <= {limits.MAX_TIMES}",
-        "times",
-    ),
-    (
-        TriggerSpec,
-        {"trigger_token_ids": [1] * 4, "token_ids": [1] * 29, "times": 1024},
-        "Expected at most 992 times for these lengths",
-        "times",
-    ),
-    (
-        TriggerSpec,
         {"trigger_token_ids": [1] * 65, "token_ids": [1]},
         "Expected at most 64 token ids to look for, got 65",
         "trigger_token_ids",
@@ -480,7 +468,6 @@ TAG = tuple(range(limits.MAX_PATTERN))
     "together",
     [
         (ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
-        (TriggerSpec((1,) * 4, (1,) * 28, limits.MAX_TIMES),),
         (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::2], 1.0))),
         # Each of 500 tokens is banned after each of 63 beginnings.
         (BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
@@ -497,12 +484,11 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 @pytest.mark.parametrize(
     ("together", "path"),
     [
-        ((TriggerSpec((1,), (2,) * 31, limits.MAX_TIMES),) * 3, "$.specs[2]"),
         ((BannedTokensSpec(FULL),) * 3, "$.specs[2]"),
         # Each of 1600 tokens is banned after each of 63 beginnings.
         ((BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64)),), "$.specs[0]"),
     ],
-    ids=["triggers", "sets", "banned sequences"],
+    ids=["sets", "banned sequences"],
 )
 def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], path: str):
     pytest.importorskip("numpy")

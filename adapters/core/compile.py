@@ -246,6 +246,7 @@ def _match(
 def _trigger(spec: TriggerSpec) -> Iterable[Part]:
     builder = AutomatonBuilder()
     pattern, phrase = spec.trigger_token_ids, spec.token_ids
+    _check_size((spec.times or 1) * (len(pattern) + len(phrase)))  # before the work is done
     for _ in range(spec.times or 1):
         watching = [builder.free() for _ in pattern]
         _match(builder, watching, pattern, found=len(builder))

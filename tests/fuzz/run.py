@@ -82,6 +82,7 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
             wrong.append(f"{outcome.wrong} for {payload!r}"[:2000])
         if len(slow) < 8 or outcome.seconds > slow[-1][0]:
             slow = sorted([*slow, (outcome.seconds, payload)], key=lambda s: -s[0])[:8]
+    counts["milliseconds"] = int(1e3 * (time.monotonic() - started))
     return counts, wrong, slow
 
 
@@ -144,14 +145,12 @@ def main() -> int:
     bounded = arguments.payloads < 1 << 62
     seconds = arguments.seconds or (1e9 if bounded and not arguments.climb else 60.0)
     numbers = [arguments.seed + i for i in range(arguments.processes)]
-    started = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
         if arguments.climb:
             found = processes.starmap(climb, [(number, seconds) for number in numbers])
         else:
             share = -(-arguments.payloads // arguments.processes)
             results = processes.starmap(fuzz, [(number, share, seconds) for number in numbers])
-    wall = time.monotonic() - started
     target.install()
     if arguments.climb:
         shorts = [short for each in found for _, short in each]
@@ -163,7 +162,7 @@ def main() -> int:
         return 0
     counts = sum((counts for counts, _, _ in results), Counter[str]())
     wrong = [line for _, lines, _ in results for line in lines]
-    rate = counts["tried"] / wall / arguments.processes
+    rate = counts["tried"] / max(1, counts["milliseconds"]) * 1e3
     print(f"tried {counts['tried']:,} ({rate:,.0f} a second and process)")
     print(f"admitted {counts['admitted']:,}, refused {counts['refused']:,}")
     print(f"other exceptions {counts['other']:,}")
