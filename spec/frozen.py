@@ -1,7 +1,7 @@
 """JSON objects that cannot change, so that a spec which holds one is a value like any other."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
 from .errors import SpecError
@@ -64,33 +64,34 @@ def _frozen(value: Any, levels: int, left: list[int]) -> Any:
     if kind is float and math.isfinite(value):
         return value
     if kind in _ARRAYS:
-        _enter(len(value), levels, left)
-        items: list[Any] = []
-        try:
-            for item in value:
-                items.append(_frozen(item, levels - 1, left))
-        except SpecError as error:
-            raise error.under(f"$[{len(items)}]") from None
-        return tuple(items)
+        return tuple(_frozen_all(value, None, levels, left))
     if kind in _OBJECTS:
-        _enter(len(value), levels, left)
         keys = [key if type(key) is str and key.isascii() else _text(key) for key in value]
-        fields: list[Any] = []
-        try:
-            for item in value.values():
-                fields.append(_frozen(item, levels - 1, left))
-        except SpecError as error:
-            raise error.under(f"$.{keys[len(fields)]}") from None
-        return FrozenDict(zip(keys, fields, strict=True))
+        return FrozenDict(zip(keys, _frozen_all(value.values(), keys, levels, left), strict=True))
     return _plain(value, levels, left)
 
 
-def _enter(values: int, levels: int, left: list[int]) -> None:
+def _frozen_all(
+    values: Collection[Any], keys: list[str] | None, levels: int, left: list[int]
+) -> list[Any]:
+    """The values of an array, or of an object that has these keys."""
     if levels == 0:
         raise SpecError(f"Nested more than {MAX_DEPTH} levels deep")
-    left[0] -= values
+    left[0] -= len(values)
     if left[0] < 0:
         raise SpecError(f"Expected at most {MAX_JSON_VALUES} values in all")
+    items: list[Any] = []
+    try:
+        for value in values:
+            kind = type(value)
+            if kind in _ATOMS or (kind is str and value.isascii()):  # most are; spare the call
+                items.append(value)
+            else:
+                items.append(_frozen(value, levels - 1, left))
+    except SpecError as error:
+        at = len(items)
+        raise error.under(f"$[{at}]" if keys is None else f"$.{keys[at]}") from None
+    return items
 
 
 def _plain(value: Any, levels: int, left: list[int]) -> Any:
