@@ -55,7 +55,7 @@ IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -87,6 +87,9 @@ test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's mode
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
 	$(SGLANG)/bin/python -m examples.smollm2
 	$(SGLANG)/bin/python -m pytest tests/on_sglang $(ARGS)
+
+fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--seconds 60", --climb)
+	$(BIN)/python -m tests.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
 
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2

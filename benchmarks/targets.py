@@ -270,7 +270,7 @@ def _admission() -> Iterator[Target]:
         "forced_sequence": w.forced_sequence(10_000),
         "banned_sequences": w.banned_sequences(3333),
     }
-    admitted, forget = admission.admitted, admission._admitted_text.cache_clear
+    admitted, forget = admission.admitted, admission.forget
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
         first = timing.time_call(

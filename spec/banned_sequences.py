@@ -1,8 +1,10 @@
 """``banned_sequences``: none of these, from beginning to end."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
-from .base import LogitsProcessorSpec, TokenSequences, check_total
+from .base import LogitsProcessorSpec, Sizes, TokenSequences, check_pattern, check_total
+from .limits import MAX_PATTERN, MAX_SEQUENCE_TOKEN_IDS
 from .text import LeadingSpace, Tokenizer, minimal_word_forms
 
 
@@ -17,8 +19,8 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
     prompt as well.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with ``MAX_TOKEN_IDS``
-            token ids in all.
+        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
+            ``MAX_SEQUENCE_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -28,7 +30,11 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(self.sequences, "$.sequences")
+        in_all = self.sizes().token_ids_in_sequences
+        check_total(in_all, MAX_SEQUENCE_TOKEN_IDS, "token ids", "$.sequences")
+        if max(map(len, self.sequences)) > MAX_PATTERN:
+            for i, sequence in enumerate(self.sequences):
+                check_pattern(sequence, f"$.sequences[{i}]")
 
     @classmethod
     def from_words(
@@ -53,3 +59,11 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         for i, sequence in enumerate(self.sequences):
             yield f"$.sequences[{i}][*]", sequence
+
+    def sizes(self) -> Sizes:
+        token_ids = sum(map(len, self.sequences))
+        return Sizes(token_ids, len(self.sequences), token_ids)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if max(chain.from_iterable(self.sequences)) >= vocab_size:
+            super().check_vocabulary(vocab_size)

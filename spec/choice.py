@@ -1,10 +1,12 @@
 """``choice``: one of these, and nothing else."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
-from .base import LogitsProcessorSpec, TokenId, TokenSequences, check_total
+from .base import LogitsProcessorSpec, Sizes, TokenId, TokenSequences, check_total
 from .errors import SpecError
+from .limits import MAX_SEQUENCE_TOKEN_IDS
 from .text import Tokenizer, eos_token_id_of, token_ids_of
 
 
@@ -19,7 +21,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     Args:
         choices: 1 to ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
-            ``MAX_TOKEN_IDS`` token ids in all.
+            ``MAX_SEQUENCE_TOKEN_IDS`` token ids in all.
         eos_token_id: token to force after a choice, for ever.
 
     Raises:
@@ -31,7 +33,8 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(self.choices, "$.choices")
+        in_all = self.sizes().token_ids_in_sequences
+        check_total(in_all, MAX_SEQUENCE_TOKEN_IDS, "token ids", "$.choices")
         first_of: dict[Sequence[int], int] = {}
         for i, choice in enumerate(self.choices):
             if (first := first_of.setdefault(choice, i)) != i:
@@ -67,3 +70,11 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         for i, choice in enumerate(self.choices):
             yield f"$.choices[{i}][*]", choice
         yield "$.eos_token_id", (self.eos_token_id,)
+
+    def sizes(self) -> Sizes:
+        token_ids = sum(map(len, self.choices))
+        return Sizes(token_ids, len(self.choices), token_ids)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if max(self.eos_token_id, *chain.from_iterable(self.choices)) >= vocab_size:
+            super().check_vocabulary(vocab_size)

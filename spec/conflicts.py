@@ -228,32 +228,43 @@ def check_end_is_possible(specs: Specs) -> None:
     Raises:
         SpecError: at the exact token; for a choice, at the choice.
     """
-    for other, minimum in _of_type(specs, MinTokensSpec):
-        stops = set(minimum.stop_token_ids)
-        for i, spec in enumerate(specs):
-            for path, start, token_ids in _placed(spec):
-                early = token_ids[: max(0, minimum.n - start)]
-                if stops.isdisjoint(early):
-                    continue
-                k, token = next((k, token) for k, token in enumerate(early) if token in stops)
-                raise SpecError(
-                    f"Conflicts with {_at(other)}, which bans token {token} "
-                    f"before {minimum.n} tokens are out",
-                    f"$.specs[{i}]" + path.removeprefix("$").replace("*", str(k)),
-                )
+    held: dict[int, tuple[int, int]] = {}  # how many tokens must be out, and who says so
+    for i, minimum in _of_type(specs, MinTokensSpec):
+        for token in minimum.stop_token_ids:
+            if minimum.n > held.get(token, (0, 0))[0]:
+                held[token] = minimum.n, i
+    if not held:
+        return
+    for i, spec in enumerate(specs):
+        for path, which, start, token_ids in _placed(spec):
+            if held.keys().isdisjoint(token_ids):
+                continue
+            for k, token in enumerate(token_ids):
+                n, other = held.get(token, (0, 0))
+                if start + k < n:
+                    raise SpecError(
+                        f"Conflicts with {_at(other)}, which bans token {token} "
+                        f"before {n} tokens are out",
+                        f"$.specs[{i}]{path}".replace("*", str(k if which is None else which)),
+                    )
 
 
-def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int, Sequence[int]]]:
-    """The tokens that a spec forces at known places: path, output index of the first, tokens."""
+def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int | None, int, Sequence[int]]]:
+    """The tokens that a spec forces at known places.
+
+    Yields:
+        Their path; what ``*`` in it stands for, ``None`` for the index of a token; the output index
+        of the first; the tokens.
+    """
     match spec:
         case ForcedTokenSequenceSpec() | ForcedEndSpec():
             start = spec.after if isinstance(spec, ForcedEndSpec) else 0
-            yield "$.token_ids[*]", start, spec.token_ids
+            yield ".token_ids[*]", None, start, spec.token_ids
             if spec.eos_token_id is not None:
-                yield "$.eos_token_id", start + len(spec.token_ids), (spec.eos_token_id,)
+                yield ".eos_token_id", None, start + len(spec.token_ids), (spec.eos_token_id,)
         case ChoiceSpec():
             for i, choice in enumerate(spec.choices):
-                yield f"$.choices[{i}]", 0, (*choice, spec.eos_token_id)
+                yield ".choices[*]", i, 0, (*choice, spec.eos_token_id)
         case _:
             return
 

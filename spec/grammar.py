@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .base import NativeSpec
+from .base import NativeSpec, Sizes
 from .errors import SpecError
 from .frozen import frozen_json
 from .limits import MAX_GRAMMAR, MAX_SEQUENCES
@@ -66,3 +66,6 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             raise SpecError(
                 f"Expected at most {MAX_GRAMMAR} characters in all, got {total}", "$.choices"
             )
+
+    def sizes(self) -> Sizes:
+        return Sizes(sequences=len(self.choices or ()))

@@ -1,54 +1,200 @@
 """Bounds on everything that a client can send.
 
-They are far above what the kinds are used for and far below what could hurt a server.
+They are far above what the kinds are used for, and low enough that no payload costs more than a few
+milliseconds at admission. An operator lowers them with an environment variable, which is read once,
+when logitport is imported::
+
+    LOGITPORT_LIMITS="max_specs=4, max_token_ids=1024"
+
+``logitport limits`` prints them.
 """
 
-MAX_PAYLOAD_BYTES = 1 << 20
-"""Size of an encoded payload, in bytes of UTF-8."""
+import os
+from typing import NamedTuple, TypeVar
 
-MAX_SPECS = 16
-"""Specs on one request."""
+VARIABLE = "LOGITPORT_LIMITS"
+"""Environment variable with the limits that an operator lowers: names and values, by commas."""
 
-MAX_TOKEN_IDS = 32_768
-"""Token ids in one field of a spec; where the field holds sequences, in all of them."""
 
-MAX_SEQUENCES = 8192
-"""Sequences in one field of a spec."""
+class Limit(NamedTuple):
+    """One bound.
 
-MAX_TOKEN_ID = (1 << 31) - 1
-"""The largest token id: engines keep them as signed 32-bit integers."""
+    Attributes:
+        value: what holds in this process.
+        default: what holds where nothing is lowered, and the most that it can be.
+        unit: what is counted.
+        meaning: where, as the end of the sentence that begins with value and unit.
+    """
 
-MAX_COUNT = (1 << 31) - 1
-"""The largest number of tokens that a spec can count to."""
+    value: float
+    default: float
+    unit: str
+    meaning: str
 
-MAX_TIMES = 1024
-"""How often a trigger can be told to fire, unless it always does."""
 
-MAX_TRIGGER_STATES = 4 * MAX_TOKEN_IDS
-"""A trigger's length and its phrase's, together, times how often it fires."""
+LIMITS: dict[str, Limit] = {}
+"""All of them, by the names that ``LOGITPORT_LIMITS`` uses."""
 
-MAX_CELLS = 1 << 18
-"""What all specs of a request compile to, together: states, and tokens that these edit. There are
-about as many as token ids in the specs; a trigger's count as often as it fires, and what completes
-a banned sequence counts after each token sequence that ends like its beginning.
+N = TypeVar("N", int, float)
+
+
+def lowered(text: str) -> dict[str, str]:
+    """Split the value of ``LOGITPORT_LIMITS`` into names and values.
+
+    Raises:
+        ValueError: for a part that is not ``name=value``, and for a name that comes twice.
+    """
+    wanted: dict[str, str] = {}
+    for part in filter(str.strip, text.split(",")):
+        name, equals, value = map(str.strip, part.partition("="))
+        if not equals or name in wanted:
+            what = "name=value" if not equals else f"{name} once"
+            raise ValueError(f"{VARIABLE}: expected {what}, got {part.strip()!r}")
+        wanted[name] = value
+    return wanted
+
+
+_wanted = lowered(os.environ.get(VARIABLE, ""))
+
+
+def _limit(name: str, default: N, unit: str, meaning: str) -> N:
+    """Declare a limit. Returns the value that holds: the operator's, or the default."""
+    kind, value = type(default), default
+    if (text := _wanted.pop(name, None)) is not None:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(0)
+        if not 1 <= value <= default:
+            raise ValueError(f"{VARIABLE}: expected {name} from 1 to {default}, got {text!r}")
+    LIMITS[name] = Limit(value, default, unit, meaning)
+    return value
+
+
+# --- the payload ---
+
+MAX_PAYLOAD_BYTES = _limit("max_payload_bytes", 1 << 20, "bytes", "in an encoded payload, as UTF-8")
+
+MAX_PARTS = _limit(
+    "max_parts", 1 << 16, "commas and brackets", "in the JSON text of a payload, texts included"
+)
+"""There is about one comma or opening bracket for each value, so this bounds the objects that a
+JSON parser makes before anything is known about them. It is counted without parsing. Commas and
+brackets within texts count: a precise count would cost more than it saves.
 """
 
-MAX_PROMPT_BIASES = 4
-"""Prompt biases on one request. A device has a bit per token of the vocabulary for each that one
-request has, and for as many requests as there can be.
+MAX_CONTAINERS = _limit(
+    "max_containers", 10_240, "opening brackets", "in the JSON text of a payload, texts included"
+)
+"""Arrays and objects cost the most: 1 MiB of ``[]`` takes a parser 80 ms, most of it in Python's
+garbage collector. ``MAX_SEQUENCES`` sequences fit, with 2,048 more for everything else.
 """
 
-MAX_NGRAM = 64
-"""The longest n-gram that can be kept from repeating, in tokens."""
+MAX_EXTREME_NUMBERS = _limit(
+    "max_extreme_numbers",
+    256,
+    "numbers",
+    "with an exponent of three digits, or 256 digits in a row",
+)
+"""A number such as ``1.2345678901234567e-300`` takes msgspec 200 times as long as ``1.5``: 1 MiB of
+them take 0.4 s. No field has a use for one.
+"""
 
-MAX_BIAS = 10_000.0
-"""The largest change of a logit, up or down."""
+MAX_SPECS = _limit("max_specs", 16, "specs", "on one request")
 
-MAX_NAME = 128
-"""Characters in the name of a plugin."""
+# --- token ids ---
 
-MAX_GRAMMAR = 1 << 18
-"""Characters in a grammar: in its text, or in all of its choices."""
+MAX_TOKEN_IDS = _limit("max_token_ids", 32_768, "token ids", "in all specs of a request, together")
+"""Each costs some 200 ns at admission and 60 bytes of memory. As many as a language has in a large
+vocabulary.
+"""
 
-MAX_DEPTH = 64
-"""How deep the parameters of a plugin, or a JSON schema, may nest: as deep as vLLM lets one."""
+MAX_SEQUENCES = _limit(
+    "max_sequences", 8192, "sequences", "in all specs of a request, together; choices of a grammar"
+)
+
+MAX_SEQUENCE_TOKEN_IDS = _limit(
+    "max_sequence_token_ids", 1 << 14, "token ids", "in all sequences of a request, together"
+)
+"""They become a trie, at some 0.5 microseconds for each. Enough for 4,000 words in two forms of two
+tokens each.
+"""
+
+MAX_BIASES = _limit("max_biases", 1 << 14, "biases", "in all specs of a request, together")
+"""Each is text as a key and a number, and costs twice as much as a token id alone."""
+
+MAX_PATTERN = _limit(
+    "max_pattern",
+    64,
+    "token ids",
+    "in a sequence that is looked for: trigger, tag, banned sequence",
+)
+"""A pattern becomes a state for each of its tokens, with a link to where the search goes on when
+the next token does not fit. A sequence of 64 tokens is about three sentences.
+"""
+
+MAX_TOKEN_ID = _limit("max_token_id", (1 << 31) - 1, "", "the largest token id")
+"""Engines keep token ids as signed 32-bit integers."""
+
+MAX_COUNT = _limit("max_count", (1 << 31) - 1, "tokens", "the most that a spec can count to")
+
+MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it always does")
+
+MAX_CELLS = _limit(
+    "max_cells", 3 << 15, "cells", "in the tables of a request: states, and tokens that they edit"
+)
+"""There are about as many as token ids in the specs, or twice as many; what completes a banned
+sequence counts after each token sequence that ends like its beginning. A cell takes up to 82 bytes.
+"""
+
+MAX_STEP_CELLS = _limit(
+    "max_step_cells", 1 << 16, "logits", "that the specs of a request may change in one step"
+)
+"""Beside the pass over a whole row that a list of allowed tokens needs."""
+
+MAX_PROMPT_READERS = _limit(
+    "max_prompt_readers", 16, "rules", "of a request that look at each token of its prompt"
+)
+
+MAX_PROGRAM_BYTES = _limit(
+    "max_program_bytes", 1 << 23, "bytes", "in the tables of a request, all copies included"
+)
+
+MAX_PROMPT_BIASES = _limit("max_prompt_biases", 4, "prompt biases", "on one request")
+"""A device has a bit per token of the vocabulary for each that one request has, and for as many
+requests as there can be.
+"""
+
+MAX_NGRAM = _limit("max_ngram", 64, "tokens", "in an n-gram that is kept from repeating")
+
+MAX_BIAS = _limit("max_bias", 10_000.0, "", "the largest change of a logit, up or down")
+
+# --- texts and JSON ---
+
+MAX_NAME = _limit("max_name", 128, "characters", "in the name of a plugin")
+
+MAX_GRAMMAR = _limit(
+    "max_grammar", 1 << 18, "characters", "in a grammar: in its text, or in all of its choices"
+)
+
+MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
+"""As deep as vLLM lets a JSON schema nest."""
+
+MAX_JSON_VALUES = _limit(
+    "max_json_values", 1 << 14, "values", "in a plugin's parameters, or in a JSON schema"
+)
+"""Every one of them is looked at, and copied into what cannot change."""
+
+# --- what is said about it ---
+
+MAX_MESSAGE = 400
+"""Characters of an error's message that are shown."""
+
+MAX_PATH = 160
+"""Characters of an error's path that are shown."""
+
+if _wanted:
+    raise ValueError(
+        f"{VARIABLE}: there is no limit {', '.join(map(repr, _wanted))}; "
+        f"the limits are {', '.join(LIMITS)}"
+    )

@@ -6,10 +6,10 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from .base import Bias, LogitsProcessorSpec, TokenId, spec_error
+from .base import Bias, LogitsProcessorSpec, Sizes, TokenId, check_total, spec_error
 from .errors import SpecError
 from .frozen import FrozenDict
-from .limits import MAX_TOKEN_IDS
+from .limits import MAX_BIASES, MAX_TOKEN_IDS
 from .text import LeadingSpace, Tokenizer, one_token_words
 
 # JSON has text alone as keys; a schema says here what msgspec checks by itself.
@@ -33,7 +33,7 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     ``SequenceBiasLogitsProcessor`` for sequences of one token.
 
     Args:
-        bias: 1 to ``MAX_TOKEN_IDS`` token ids, each with a finite value from ``-MAX_BIAS`` to
+        bias: 1 to ``MAX_BIASES`` token ids, each with a finite value from ``-MAX_BIAS`` to
             ``MAX_BIAS``, in units of logits: +1 makes a token e times as likely, compared to
             others, at temperature 1. Copied, and never changed again.
 
@@ -48,6 +48,7 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
             super().__post_init__()
         except SpecError as error:
             raise wrong_entry(self.bias) or error from None
+        check_total(len(self.bias), MAX_BIASES, "biases", "$.bias")
         msgspec.structs.force_setattr(self, "bias", FrozenDict(self.bias))
 
     @classmethod
@@ -82,22 +83,21 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
         yield "$.bias[...]", tuple(self.bias)
 
+    def sizes(self) -> Sizes:
+        return Sizes(token_ids=len(self.bias), biases=len(self.bias))
+
 
 def wrong_entry(bias: object) -> SpecError | None:
     """The error of the first token id or value that is wrong by itself; msgspec names none."""
     if not isinstance(bias, Mapping) or len(cast("Mapping[Any, Any]", bias)) > MAX_TOKEN_IDS:
         return None
+    # Some at a time, then one by one among those: about as much as looking once at each.
     entries = list(cast("Mapping[Any, Any]", bias).items())
-    error = _error_in(entries)
-    while error and len(entries) > 1:
-        half = len(entries) // 2
-        if first := _error_in(entries[:half]):
-            entries, error = entries[:half], first
-        else:
-            entries, error = entries[half:], _error_in(entries[half:])
-    if not error or not entries:
+    some = (entries[i : i + 256] for i in range(0, len(entries), 256))
+    wrong = next(filter(_error_in, some), [])
+    token_id, error = next(((k, e) for k, v in wrong if (e := _error_in([(k, v)]))), (None, None))
+    if not error:
         return None
-    (token_id, _), *_ = entries
     is_short = isinstance(token_id, str) or (isinstance(token_id, int) and abs(token_id) < 1 << 64)
     key = reprlib.repr(token_id).strip("'") if is_short else "..."
     return SpecError(error.message, f"$.bias[{key}]")

@@ -9,14 +9,28 @@ import msgspec
 from .allowed_tokens import AllowedTokensSpec
 from .banned_sequences import BannedSequencesSpec
 from .banned_tokens import BannedTokensSpec
-from .base import LogitsProcessorSpec, check_fields, kind_of, several, spec_error
+from .base import (
+    LogitsProcessorSpec,
+    check_fields,
+    check_sizes,
+    convert,
+    kind_of,
+    several,
+    spec_error,
+)
 from .choice import ChoiceSpec
 from .conflicts import check_conflicts
 from .errors import SpecError
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .grammar import GrammarSpec
-from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
+from .limits import (
+    MAX_CONTAINERS,
+    MAX_EXTREME_NUMBERS,
+    MAX_PARTS,
+    MAX_PAYLOAD_BYTES,
+    MAX_SPECS,
+)
 from .logit_bias import LogitBiasSpec, wrong_entry
 from .min_tokens import MinTokensSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
@@ -72,6 +86,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_sizes(self.specs)
         check_conflicts(self.specs)
 
     def acts_on(self, stage: Stage) -> bool:
@@ -102,6 +117,7 @@ class LivePayload(Payload, frozen=True):
         check_fields(self, "version", "generation_only")
         msgspec.structs.force_setattr(self, "specs", several(self.specs))
         _check_count(self.specs)
+        check_sizes(self.specs)
         check_conflicts(self.specs)
 
 
@@ -161,7 +177,7 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
     try:
         _check_version(body)
         # Token ids as keys of an object (a bias) are text in JSON.
-        decoded = msgspec.convert(body, Payload, str_keys=True)
+        decoded = convert(body, Payload, str_keys=True)
         if content is payload:  # the limit of a text holds for what a parser has made of it
             _check_bytes(msgspec.json.encode(decoded))
         return decoded
@@ -185,8 +201,9 @@ def _parsed(payload: str | bytes) -> Any:
     try:
         text = payload.encode() if isinstance(payload, str) else payload
         _check_bytes(text)
+        _check_parts(text)
         return msgspec.json.decode(text)
-    except UnicodeEncodeError:
+    except UnicodeError:
         raise SpecError("The payload is not valid Unicode") from None
     except msgspec.DecodeError as error:
         failure = spec_error(error)
@@ -252,3 +269,25 @@ def _known_kinds() -> str:
 def _check_bytes(text: bytes) -> None:
     if len(text) > MAX_PAYLOAD_BYTES:
         raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+
+
+_DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
+
+
+def _check_parts(text: bytes) -> None:
+    """Bound what a JSON parser may make of a text, by counts that need no parser.
+
+    Raises:
+        SpecError: beyond ``MAX_CONTAINERS``, ``MAX_PARTS`` or ``MAX_EXTREME_NUMBERS``.
+    """
+    containers = text.count(b"[") + text.count(b"{")
+    parts = containers + text.count(b",")
+    zeros = text.translate(_DIGITS_AS_0, b"+-")
+    numbers = zeros.count(b"e000") + zeros.count(b"0" * 256)
+    for got, most, what in (
+        (containers, MAX_CONTAINERS, "opening brackets"),
+        (parts, MAX_PARTS, "commas and opening brackets"),
+        (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
+    ):
+        if got > most:
+            raise SpecError(f"Expected a payload with at most {most} {what}, got {got}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from .base import Count, LogitsProcessorSpec, MaybeTokenIds, TokenIds
+from .base import Count, LogitsProcessorSpec, MaybeTokenIds, TokenIds, check_pattern
 from .errors import SpecError
 from .text import Tokenizer, token_ids_of
 
@@ -21,7 +21,7 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
 
     Args:
         budget: 0 to ``MAX_COUNT`` tokens.
-        start_token_ids: the start tag, 1 to ``MAX_TOKEN_IDS`` token ids.
+        start_token_ids: the start tag, 1 to ``MAX_PATTERN`` token ids.
         end_token_ids: the end tag, another one.
         message_token_ids: what comes before a forced end tag, up to ``MAX_TOKEN_IDS`` token ids.
 
@@ -36,6 +36,8 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pattern(self.start_token_ids, "$.start_token_ids")
+        check_pattern(self.end_token_ids, "$.end_token_ids")
         if self.start_token_ids == self.end_token_ids:
             raise SpecError("The end tag is the same as the start tag", "$.end_token_ids")
 

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from .base import LogitsProcessorSpec, TokenIds
-from .errors import SpecError
-from .limits import MAX_TIMES, MAX_TRIGGER_STATES
+from .base import LogitsProcessorSpec, TokenIds, check_pattern
+from .limits import MAX_TIMES
 from .text import Tokenizer, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
@@ -23,10 +22,9 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     one token, or a time.
 
     Args:
-        trigger_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that the model produces by itself.
+        trigger_token_ids: 1 to ``MAX_PATTERN`` token ids that the model produces by itself.
         token_ids: the phrase to force after them, 1 to ``MAX_TOKEN_IDS`` token ids.
-        times: how often, 1 to ``MAX_TIMES``; ``None`` for always. It may not go beyond
-            ``MAX_TRIGGER_STATES`` when multiplied with the lengths of trigger and phrase.
+        times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -38,9 +36,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = MAX_TRIGGER_STATES // (len(self.trigger_token_ids) + len(self.token_ids))
-        if self.times is not None and self.times > most:
-            raise SpecError(f"Expected at most {most} times for these lengths", "$.times")
+        check_pattern(self.trigger_token_ids, "$.trigger_token_ids")
 
     @classmethod
     def from_text(

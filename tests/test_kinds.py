@@ -151,8 +151,8 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         BannedSequencesSpec,
-        {"sequences": [[1], LONG[1:]]},
-        "Expected at most 32768 token ids in all, got 32769",
+        {"sequences": [[1], [0] * (1 << 14)]},
+        "Expected at most 16384 token ids in all, got 16385",
         "sequences",
     ),
     (LogitBiasSpec, {"bias": {}}, "Expected `object` of length >= 1", "bias"),
@@ -211,8 +211,8 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         ChoiceSpec,
-        {"choices": [[1], LONG[1:]], "eos_token_id": 2},
-        "Expected at most 32768 token ids in all, got 32769",
+        {"choices": [[1], [0] * (1 << 14)], "eos_token_id": 2},
+        "Expected at most 16384 token ids in all, got 16385",
         "choices",
     ),
     (
@@ -241,15 +241,27 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     ),
     (
         TriggerSpec,
-        {"trigger_token_ids": [1] * 28, "token_ids": [1] * 100, "times": 1024 + 1},
-        f"Expected `int` <= {limits.MAX_TIMES}",
-        "times",
+        {"trigger_token_ids": [1] * 65, "token_ids": [1]},
+        "Expected at most 64 token ids to look for, got 65",
+        "trigger_token_ids",
     ),
     (
-        TriggerSpec,
-        {"trigger_token_ids": [1] * 29, "token_ids": [1] * 100, "times": 1024},
-        "Expected at most 1016 times for these lengths",
-        "times",
+        BannedSequencesSpec,
+        {"sequences": [[1] * 64, [1] * 65]},
+        "Expected at most 64 token ids to look for, got 65",
+        "sequences[1]",
+    ),
+    (
+        ThinkingBudgetSpec,
+        {"budget": 1, "start_token_ids": [1] * 65, "end_token_ids": [2]},
+        "Expected at most 64 token ids to look for, got 65",
+        "start_token_ids",
+    ),
+    (
+        ThinkingBudgetSpec,
+        {"budget": 1, "start_token_ids": [1], "end_token_ids": [2] * 65},
+        "Expected at most 64 token ids to look for, got 65",
+        "end_token_ids",
     ),
     (NoRepeatNgramSpec, {"n": 0}, "Expected `int` >= 1", "n"),
     (NoRepeatNgramSpec, {"n": limits.MAX_NGRAM + 1}, f"Expected `int` <= {limits.MAX_NGRAM}", "n"),
@@ -413,16 +425,15 @@ def test_bias_is_finite(value: float):
 @pytest.mark.parametrize(
     "spec",
     [
-        BannedSequencesSpec(((1,) * 3 * 1024,) * 10 + ((1,) * 2048,)),
+        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_SEQUENCE_TOKEN_IDS // 64)),
         BannedSequencesSpec(((1,),) * limits.MAX_SEQUENCES),
-        LogitBiasSpec(dict.fromkeys(range(limits.MAX_TOKEN_IDS), -limits.MAX_BIAS)),
+        LogitBiasSpec(dict.fromkeys(range(limits.MAX_BIASES), -limits.MAX_BIAS)),
         MinTokensSpec(limits.MAX_COUNT, (limits.MAX_TOKEN_ID,)),
         ForcedEndSpec(limits.MAX_COUNT, (1,)),
         ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,)),
-        ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_SEQUENCES)), 2),
-        TriggerSpec((1,) * 28, (1,) * 100, limits.MAX_TIMES),
-        TriggerSpec((1,) * limits.MAX_TOKEN_IDS, (1,) * limits.MAX_TOKEN_IDS, 2),
-        TriggerSpec((1,) * limits.MAX_TOKEN_IDS, (1,) * limits.MAX_TOKEN_IDS, None),
+        ChoiceSpec(tuple((i,) * 2 for i in range(limits.MAX_SEQUENCES)), 2),
+        TriggerSpec((1,) * 4, (1,) * 28, limits.MAX_TIMES),
+        TriggerSpec((1,) * limits.MAX_PATTERN, (1,) * (limits.MAX_TOKEN_IDS - 64), None),
         NoRepeatNgramSpec(limits.MAX_NGRAM, limits.MAX_NGRAM),
         NoRepeatNgramSpec(1, limits.MAX_COUNT),
         PromptBiasSpec(limits.MAX_BIAS),
@@ -450,16 +461,16 @@ def test_limits_are_inclusive(spec: LogitsProcessorSpec):
 
 
 FULL = tuple(range(limits.MAX_TOKEN_IDS))
+TAG = tuple(range(limits.MAX_PATTERN))
 
 
 @pytest.mark.parametrize(
     "together",
     [
-        (ThinkingBudgetSpec(1, FULL, FULL[::-1], FULL),),
-        (TriggerSpec((1,) * 28, (1,) * 100, limits.MAX_TIMES),),
-        (TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 2,
-        (BannedTokensSpec(FULL), LogitBiasSpec(dict.fromkeys(FULL, 1.0))) * 3,
-        (BannedSequencesSpec(tuple((i, *range(3)) for i in range(limits.MAX_SEQUENCES))),) * 4,
+        (ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
+        (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::2], 1.0))),
+        # Each of 500 tokens is banned after each of 63 beginnings.
+        (BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
     ],
     ids=lambda together: together[0].kind,
 )
@@ -473,12 +484,11 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 @pytest.mark.parametrize(
     ("together", "path"),
     [
-        ((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 3, "$.specs[2]"),
-        ((BannedTokensSpec(FULL),) * 8, "$.specs[7]"),
-        # Each of 1000 tokens is banned after each of 2000 beginnings.
-        ((BannedSequencesSpec((*((1, i) for i in range(1000)), (1,) * 2000)),), "$.specs[0]"),
+        ((BannedTokensSpec(FULL),) * 3, "$.specs[2]"),
+        # Each of 1600 tokens is banned after each of 63 beginnings.
+        ((BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64)),), "$.specs[0]"),
     ],
-    ids=["triggers", "sets", "banned sequences"],
+    ids=["sets", "banned sequences"],
 )
 def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], path: str):
     pytest.importorskip("numpy")
@@ -520,8 +530,10 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
     from logitport.adapters.core import Program, admission, compile_specs
     from logitport.adapters.vllm import BACK_END
 
-    large = compile_specs((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),))
+    # Two thinking budgets with long messages: 5 MB of tables.
+    large = compile_specs((ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),) * 2)
     monkeypatch.setattr(admission, "compile_specs", lambda specs: Program(large.automata))
+    admission.forget()
 
     def cells_of(token_id: int) -> int:
         text = encode(BannedTokensSpec((token_id,)))
@@ -530,9 +542,9 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
         return program.cells
 
     sent = sum(cells_of(token_id) for token_id in range(70))
-    remembered = sum(program.cells for _, program, _ in admission._admitted_text.cache.values())
-    admission._admitted_text.cache_clear()
-    assert sent / 2 < remembered < 1 << 23 < sent
+    remembered = sum(entry.program.cells for entry in admission._programs.values())
+    admission.forget()
+    assert sent / 2 < remembered < sent
 
 
 class TestObjects:

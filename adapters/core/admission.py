@@ -1,22 +1,53 @@
 """What an engine lets in: a request's payload, checked, and compiled."""
 
+import sys
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from cachetools import LRUCache, cached
+from cachetools import LRUCache
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, decode
+from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, SpecError, decode
+from ...spec.limits import MAX_PAYLOAD_BYTES
 from ..back_end import BackEnd
 from .compile import Program, compile_specs
+from .cost import Cost
 
 CACHE_BYTES = 1 << 28
-"""What the programs of earlier requests may take, about."""
+"""What the programs of earlier requests may take, with the payloads that they come from."""
+
+REFUSAL_BYTES = 1 << 24
+"""What refusals of earlier requests may take. They have a cache of their own: a flood of bad
+payloads must not push out the programs of good ones.
+"""
+
+Key = tuple[BackEnd, str, int | None]
+
+
+class _Admitted(NamedTuple):
+    payload: Payload
+    program: Program
+    size: int
+
+
+class _Refusal(NamedTuple):
+    """What is kept of a ``SpecError``: not its traceback, which holds the whole payload."""
+
+    message: str
+    path: str
+    size: int
+
+
+_lock = Lock()
+"""Held to look something up or to put it there, never while anything is decoded or compiled."""
 
 
 def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
-    """What a request carries, and what it compiles to.
+    """Check what a request carries, and compile it.
+
+    What equal texts came to is remembered, a refusal as well as a program. Requests that carry the
+    same text share one program, and so one set of tables.
 
     Args:
         back_end: what the engine can do.
@@ -26,14 +57,29 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     Raises:
         SpecError: if it cannot be realized.
     """
-    if not isinstance(payload, Payload):
-        if not isinstance(payload, str):
-            payload = msgspec.json.encode(decode(payload)).decode()
-        return _admitted_text(back_end, payload, vocab_size)[:2]
-    back_end.check(payload.specs)
-    if vocab_size is not None:
-        payload.check_vocabulary(vocab_size)
-    return payload, compile_specs(payload.specs)
+    if isinstance(payload, Payload):
+        return _compiled(back_end, payload, vocab_size)
+    if isinstance(payload, bytes):
+        try:
+            payload = payload.decode()
+        except UnicodeDecodeError:
+            raise SpecError("The payload is not valid Unicode") from None
+    decoded = None
+    if isinstance(payload, str):
+        text = payload
+        if len(text) > MAX_PAYLOAD_BYTES:  # not even hashed
+            decode(text)
+    else:
+        decoded = decode(payload)
+        text = msgspec.json.encode(decoded).decode()
+    key = back_end, text, vocab_size
+    with _lock:
+        found = _programs.get(key) or _refusals.get(key)
+    if found is None:
+        found = _remembered(key, decoded)
+    if isinstance(found, _Refusal):
+        raise SpecError(found.message, found.path)
+    return found.payload, found.program
 
 
 def admitted_live(
@@ -41,7 +87,7 @@ def admitted_live(
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
     vocab_size: int,
 ) -> Program:
-    """What specs compile to that never travel: the engine is in this process.
+    """Compile specs that never travel: the engine is in this process.
 
     Raises:
         SpecError: if they cannot be realized.
@@ -50,15 +96,55 @@ def admitted_live(
     return admitted(back_end, payload, vocab_size)[1]
 
 
-def _bytes_of(entry: tuple[Payload, Program, int]) -> int:
-    """About how much memory an entry takes, from the length of its text and the size of tables."""
-    _, program, length = entry
-    return 1024 + 16 * length + 32 * program.cells
+def forget() -> None:
+    """Forget all programs and refusals."""
+    with _lock:
+        _programs.clear()
+        _refusals.clear()
 
 
-@cached(LRUCache(CACHE_BYTES, _bytes_of), lock=Lock())
-def _admitted_text(
-    back_end: BackEnd, payload: str, vocab_size: int | None
-) -> tuple[Payload, Program, int]:
-    """Requests that carry the same text share one program, and so one set of tables."""
-    return *admitted(back_end, decode(payload), vocab_size), len(payload)
+def _compiled(
+    back_end: BackEnd, payload: Payload, vocab_size: int | None
+) -> tuple[Payload, Program]:
+    back_end.check(payload.specs)
+    if vocab_size is not None:
+        payload.check_vocabulary(vocab_size)
+    program = compile_specs(payload.specs)
+    Cost.of(program).check()
+    return payload, program
+
+
+def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
+    """Admit a text that is new. Of two threads that do so at once, the first one's is kept.
+
+    Raises:
+        SpecError: for a refusal that a plugin's exception caused: the next call may succeed.
+    """
+    back_end, text, vocab_size = key
+    try:
+        payload, program = _compiled(back_end, decoded or decode(text), vocab_size)
+    except SpecError as error:
+        if error.__cause__ is not None:
+            raise
+        refusal = _Refusal(error.message, error.path, 2048 + sys.getsizeof(text))
+        with _lock:
+            return _refusals.setdefault(key, refusal)
+    found = _Admitted(payload, program, _bytes_of(text, program))
+    with _lock:
+        return _programs.setdefault(key, found)
+
+
+def _bytes_of(text: str, program: Program) -> int:
+    """What an entry of the cache takes: its text, the values in its payload, and the tables.
+
+    The values are counted by what comes before each of them in the text; a text that is full of
+    commas counts for more than it takes.
+    """
+    values = text.count(","), text.count(":"), text.count("[") + text.count("{")
+    per_value = 48, 100, 96
+    payload = sum(n * size for n, size in zip(values, per_value, strict=True))
+    return 2048 + sys.getsizeof(text) + payload + Cost.of(program).memory
+
+
+_programs: LRUCache[Key, _Admitted] = LRUCache(CACHE_BYTES, lambda entry: entry.size)
+_refusals: LRUCache[Key, _Refusal] = LRUCache(REFUSAL_BYTES, lambda entry: entry.size)

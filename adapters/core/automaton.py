@@ -234,14 +234,13 @@ class AutomatonBuilder:
 
     def __init__(self, *, reads_prompt: bool = False) -> None:
         self._reads_prompt = reads_prompt
-        self._edit: list[int] = []
-        self._argument: list[int] = []
-        self._otherwise: list[int] = []
-        self._consumes: list[bool] = []
-        self._timer: list[int] = []
-        self._timeout: list[int] = []
+        self._edit, self._consumes = array("b"), array("b")
+        self._argument, self._otherwise = array("i"), array("i")
+        self._timer, self._timeout = array("i"), array("i")
         self._edges: dict[int, int] = {}
-        self._sets: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
+        self._more_edges: list[tuple[Ints, Ints]] = []
+        self._sets: list[tuple[Ints, npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
+        self._set_count = 0
 
     def __len__(self) -> int:
         return len(self._edit)
@@ -287,8 +286,21 @@ class AutomatonBuilder:
         else:
             tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
             biases = np.array(list(values), np.float32)[first]
-        self._sets.append((tokens, biases))
-        return len(self._sets) - 1
+        self._sets.append((np.array([len(tokens)]), tokens, biases))
+        self._set_count += 1
+        return self._set_count - 1
+
+    def token_sets(self, token_ids: Ints, lengths: Ints, value: float = BAN_BIAS) -> None:
+        """Many token sets at once, numbered in order.
+
+        Args:
+            token_ids: ``[total]``, set after set, ascending within each.
+            lengths: ``[sets]``.
+            value: for all of them.
+        """
+        values = np.full(len(token_ids), value, np.float32)
+        self._sets.append((lengths, token_ids.astype(np.int32), values))
+        self._set_count += len(lengths)
 
     def chain(self, token_ids: Sequence[int], then: int | None = None) -> int:
         """States that force ``token_ids`` one after the other, then go to state ``then``.
@@ -307,16 +319,44 @@ class AutomatonBuilder:
         after = first + n if then is None else then
         if n == 0:
             return after
-        self._edit.extend([Edit.FORCE] * n)
-        self._argument.extend(token_ids)
-        self._otherwise.extend(range(first + 1, first + n))
+        self._edit.extend(array("b", [Edit.FORCE]) * n)
+        self._argument.extend(array("i", token_ids))
+        self._otherwise.extend(array("i", range(first + 1, first + n)))
         self._otherwise.append(after)
-        self._consumes.extend([True] * n)
-        self._timer.extend([CLEAR] * n)
-        self._timeout.extend([NO_TIMEOUT] * n)
+        self._consumes.extend(array("b", [True]) * n)
+        self._timer.extend(array("i", [CLEAR]) * n)
+        self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
         self.edge(first, token_ids[0], self._otherwise[first])
         self._otherwise[first] = first
         return first
+
+    def extend(
+        self,
+        edit: Ints,
+        argument: Ints,
+        otherwise: Ints,
+        consumes: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Many states at once, without timers: the columns of ``Automaton``, ``[states]`` each.
+
+        Args:
+            edit: what each does.
+            argument: the token, or the token set.
+            otherwise: the next state for a token without an edge.
+            consumes: whether ``otherwise`` consumes the token; by default it does.
+        """
+        n = len(edit)
+        consumes = np.ones(n, np.bool_) if consumes is None else consumes
+        self._edit.frombytes(edit.astype(np.int8).tobytes())
+        self._argument.frombytes(argument.astype(np.int32).tobytes())
+        self._otherwise.frombytes(otherwise.astype(np.int32).tobytes())
+        self._consumes.frombytes(consumes.astype(np.int8).tobytes())
+        self._timer.extend(array("i", [CLEAR]) * n)
+        self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
+
+    def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
+        """Many edges at once, ``[edges]`` each; no two from one state with one token."""
+        self._more_edges.append((states << 32 | token_ids, targets))
 
     def edge(self, state: int, token_id: int, target: int) -> None:
         """From ``state``, ``token_id`` leads to ``target``."""
@@ -345,15 +385,19 @@ class AutomatonBuilder:
                 negative token ids, could go round in circles without consuming a token, or allows
                 nothing in some state.
         """
-        keys = np.fromiter(self._edges.keys(), np.int64, len(self._edges))
-        targets = np.fromiter(self._edges.values(), np.int32, len(self._edges))
+        one_by_one = (
+            np.fromiter(self._edges.keys(), np.int64, len(self._edges)),
+            np.fromiter(self._edges.values(), np.int32, len(self._edges)),
+        )
+        keys, targets = map(np.concatenate, zip(one_by_one, *self._more_edges, strict=True))
         order = np.argsort(keys, kind="stable")
         consumes = np.array(self._consumes, np.bool_)
         looks = ~consumes
-        looks |= np.isin(np.arange(len(looks)), keys >> 32)
-        lengths = [len(tokens) for tokens, _ in self._sets]
+        sources = keys >> 32
+        looks[sources[(sources >= 0) & (sources < len(looks))]] = True
+        lengths = _joined([lengths for lengths, _, _ in self._sets], np.int64)
         edit, argument = np.array(self._edit, np.int8), np.array(self._argument, np.int32)
-        set_tokens = _joined([tokens for tokens, _ in self._sets], np.int32)
+        set_tokens = _joined([tokens for _, tokens, _ in self._sets], np.int32)
         forced = argument[edit == Edit.FORCE]
         automaton = Automaton(
             edit=edit,
@@ -364,10 +408,10 @@ class AutomatonBuilder:
             timer=np.array(self._timer, np.int32),
             timeout=np.array(self._timeout, np.int32),
             keys=keys[order],
-            targets=targets[order],
-            set_ends=np.cumsum(lengths, dtype=np.int32) if lengths else np.empty(0, np.int32),
+            targets=targets[order].astype(np.int32),
+            set_ends=np.cumsum(lengths, dtype=np.int32),
             set_tokens=set_tokens,
-            set_values=_joined([values for _, values in self._sets], np.float32),
+            set_values=_joined([values for _, _, values in self._sets], np.float32),
             reads_prompt=self._reads_prompt,
             highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
         )
@@ -406,6 +450,8 @@ def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], 
     """Raise if following ``target`` for as long as ``leads_on`` holds never ends."""
     jump = np.where(leads_on, target, np.arange(len(target)))
     for _ in range(len(target).bit_length()):  # each round doubles the number of steps taken
+        if not leads_on[jump].any():
+            return
         jump = jump[jump]
     if leads_on[jump].any():
         raise ValueError(f"an automaton's {what} go round in circles")

@@ -4,7 +4,6 @@ One function per kind. A *program* is what a request's whole payload compiles to
 carry the same payload share it.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -35,6 +34,7 @@ from ...spec import (
 from ...spec.limits import MAX_CELLS, MAX_PROMPT_BIASES
 from .automaton import CARRY, Automaton, AutomatonBuilder
 from .plugins import PluginPart, resolve_plugin
+from .tries import BannedSequences, choice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,82 +212,17 @@ def _min_tokens(spec: MinTokensSpec) -> Iterable[Part]:
 
 
 def _banned_sequences(spec: BannedSequencesSpec) -> Iterable[Part]:
-    """Aho and Corasick, "Efficient string matching", CACM 18(6), 1975, over proper prefixes.
-
-    A state is the longest end of the history that begins a sequence; it bans what would complete
-    one. Single tokens are banned in every state, so they are an automaton of their own.
-    """
+    """Single tokens are banned in every state, so they are an automaton of their own."""
     if singles := [sequence[0] for sequence in spec.sequences if len(sequence) == 1]:
         yield _added(singles)
-    children: list[dict[int, int]] = [{}]
-    banned: list[set[int]] = [set()]
-    for sequence in spec.sequences:
-        node = 0
-        for token_id in sequence[:-1]:
-            if token_id not in children[node]:
-                children[node][token_id] = len(children)
-                children.append({})
-                banned.append(set())
-            node = children[node][token_id]
-        if node:
-            banned[node].add(sequence[-1])
-    if len(children) == 1:
-        return
-    builder = AutomatonBuilder()
-    failure = [0] * len(children)
-    queue = deque(children[0].values())
-    cells = 0
-    while queue:  # breadth first: a failure link leads to a shorter prefix, which is finished
-        node = queue.popleft()
-        banned[node] |= banned[failure[node]]
-        _check_size(cells := cells + len(banned[node]))  # a small spec may mean very many
-        for token_id, child in children[node].items():
-            link = failure[node]
-            while link and token_id not in children[link]:
-                link = failure[link]
-            failure[child] = children[link].get(token_id, 0)
-            queue.append(child)
-    for node in range(len(children)):
-        if banned[node]:
-            builder.add(builder.token_set(banned[node]))
-        else:
-            builder.free()
-    for node, following in enumerate(children):
-        for token_id, child in following.items():
-            builder.edge(node, token_id, child)
-        if node:
-            builder.otherwise(node, failure[node], consumes=False)
-    yield builder.build()
+    if several := [sequence for sequence in spec.sequences if len(sequence) > 1]:
+        sequences = BannedSequences(several)
+        _check_size(sequences.cells)  # a small spec may mean very many
+        yield sequences.automaton()
 
 
 def _choice(spec: ChoiceSpec) -> Iterable[Part]:
-    """A trie; whatever is not in it, from the second token on, ends the output."""
-    children: list[dict[int, int]] = [{}]
-    complete: list[bool] = [False]
-    for choice in spec.choices:
-        node = 0
-        for token_id in choice:
-            if token_id not in children[node]:
-                children[node][token_id] = len(children)
-                children.append({})
-                complete.append(False)
-            node = children[node][token_id]
-        complete[node] = True
-    builder = AutomatonBuilder()
-    for node, following in enumerate(children):
-        options = {*following, *([spec.eos_token_id] if complete[node] else [])}
-        if len(options) == 1:
-            builder.force(*options)
-        else:
-            builder.allow(builder.token_set(options))
-    end = len(children)
-    for node, following in enumerate(children):
-        for token_id, child in following.items():
-            builder.edge(node, token_id, child)
-        if node:
-            builder.otherwise(node, end)
-    builder.force(spec.eos_token_id)
-    yield builder.build()
+    yield choice(spec.choices, spec.eos_token_id)
 
 
 def _failures(pattern: Sequence[int]) -> list[int]:
@@ -318,6 +253,7 @@ def _match(
 def _trigger(spec: TriggerSpec) -> Iterable[Part]:
     builder = AutomatonBuilder()
     pattern, phrase = spec.trigger_token_ids, spec.token_ids
+    _check_size((spec.times or 1) * (len(pattern) + len(phrase)))  # before the work is done
     for _ in range(spec.times or 1):
         watching = [builder.free() for _ in pattern]
         _match(builder, watching, pattern, found=len(builder))

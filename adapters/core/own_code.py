@@ -1,12 +1,14 @@
 """What a request brings or names that is Python: called row by row, unlike all else."""
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ...spec.errors import text_of
 from .automaton import UNKNOWN, Automaton, UnknownTokenError
 from .compile import Program
 from .edits import Additions, Cells
@@ -134,10 +136,12 @@ def log_failure(request: str, error: Exception, *, ends: bool) -> None:
         error: what happened.
         ends: whether it is ended, or goes on without its specs.
     """
+    # The traceback without its last lines: they would show the exception's text as it is.
     logger.error(
-        "The specs of %s cannot be realized: %s. %s; no other request is affected.",
+        "The specs of %s cannot be realized: %s: %s. %s; no other request is affected.\n%s",
         request,
-        error,
+        type(error).__name__,
+        text_of(error),
         "It is ended" if ends else "It goes on without them",
-        exc_info=error,
+        "".join(traceback.format_tb(error.__traceback__)),
     )

@@ -8,10 +8,12 @@ A package offers one in the entry-point group ``logitport.plugins``::
 ``make_rule(params)`` is called with the client's parameters, when a request is admitted and when
 it starts, and returns an ``Automaton`` (the fastest), a ``HistoryRule``, or a callable of the
 request's own, with the arguments (output ids, logits) or (prompt ids, output ids, logits).
-Any exception refuses the request with the exception's message.
+Any exception refuses the request with the exception's message, ``SystemExit`` included; only
+``KeyboardInterrupt``, which is the operator's, goes through.
 """
 
 import inspect
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -19,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ...spec import SpecError
+from ...spec.errors import text_of
 from .automaton import Automaton
 
 GROUP = "logitport.plugins"
@@ -59,21 +62,22 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
             f"No plugin {name!r} is installed on the server; installed: {known}", "$.name"
         )
     make = _loaded(load)
-    if isinstance(make, Exception):
-        raise SpecError(f"The plugin {name!r} cannot be imported: {make}", "$.name") from make
+    if isinstance(make, BaseException):
+        what = f"The plugin {name!r} cannot be imported: {text_of(make)}"
+        raise SpecError(what, "$.name") from make
     try:
         part = make(params)
-    except Exception as error:
-        raise SpecError(
-            f"The plugin {name!r} refuses its parameters: {error}", "$.params"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit would end the server
+        what = f"The plugin {name!r} refuses its parameters: {text_of(error)}"
+        raise SpecError(what, "$.params") from error
     if not isinstance(part, Automaton | HistoryRule):
         try:
             takes_prompt(part)
-        except TypeError as error:
-            raise SpecError(
-                f"The plugin {name!r} made what cannot act: {error}", "$.name"
-            ) from error
+        except Exception as error:
+            what = f"The plugin {name!r} made what cannot act: {text_of(error)}"
+            raise SpecError(what, "$.name") from error
     return part
 
 
@@ -84,7 +88,7 @@ def takes_prompt(processor: Callable[..., Any]) -> bool:
         TypeError: if it is not callable or takes something else.
     """
     if not callable(processor):
-        raise TypeError(f"expected a callable, got {processor!r}")
+        raise TypeError(f"expected a callable, got one of type {type(processor).__name__}")
     try:
         parameters = inspect.signature(processor).parameters
     except ValueError as error:  # of some that are not written in Python
@@ -97,7 +101,7 @@ def takes_prompt(processor: Callable[..., Any]) -> bool:
     required = [p for p in positional if p.default is inspect.Parameter.empty]
     if len(required) > 3 or len(positional) < 2:
         raise TypeError(
-            f"{processor!r} takes {len(positional)} arguments; expected "
+            f"{reprlib.repr(processor)} takes {len(positional)} arguments; expected "
             "(output_ids, logits) or (prompt_ids, output_ids, logits)"
         )
     return len(required) == 3
@@ -107,11 +111,13 @@ Make = Callable[[Mapping[str, Any]], PluginPart]
 
 
 @lru_cache
-def _loaded(load: Callable[[], Make]) -> Make | Exception:
+def _loaded(load: Callable[[], Make]) -> Make | BaseException:
     """An import that fails can take long, and is not tried again for each request."""
     try:
         return load()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return error.with_traceback(None)
 
 

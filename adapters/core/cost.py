@@ -1,0 +1,88 @@
+"""What a program may cost: computed from the program, bounded, and shown where it is refused."""
+
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+
+from ...spec import SpecError
+from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
+from .automaton import Automaton, Edit
+from .compile import Program
+
+_COLUMNS = tuple(
+    field.name for field in fields(Automaton) if field.name not in ("reads_prompt", "highest_token")
+)
+STATE_BYTES, EDGE_BYTES, CELL_BYTES, SET_BYTES = 48, 16, 12, 8
+"""What a state, an edge, a token in a set and a set take in the tables of a running batch, where
+all automata lie end to end in columns that are as wide as an index.
+"""
+TOKEN_ID_BYTES = 40
+"""A token id in a tuple: the pointer, and the integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The most that a program may cost, in numbers that do not depend on the machine.
+
+    Attributes:
+        admission: states, edges and tokens in sets: what compiling has written.
+        entry: rules that look at each token of the prompt when a request enters the batch.
+        step: logits that one step may look at or change, a pass over a whole row not included.
+        memory: bytes of the program, as compiled and in the tables of a running batch.
+    """
+
+    admission: int = 0
+    entry: int = 0
+    step: int = 0
+    memory: int = 0
+
+    @classmethod
+    def of(cls, program: Program) -> "Cost":
+        """Compute the cost of a program. Takes a few numpy calls for each automaton."""
+        allowed = sum(len(spec.allowed_token_ids) for spec in program.ngrams)
+        excluded = sum(len(spec.excluded_token_ids) for spec in program.prompt_biases)
+        rules = len(program.ngrams) + len(program.prompt_biases)
+        parts = [_of_automaton(automaton) for automaton in program.automata]
+        parts.append(
+            cls(
+                admission=allowed + excluded,
+                entry=rules,
+                step=rules + len(program.per_request),
+                memory=TOKEN_ID_BYTES * (allowed + excluded),
+            )
+        )
+        return cls(*map(sum, zip(*map(astuple, parts), strict=True)))
+
+    def check(self) -> None:
+        """Hold a program to the limits.
+
+        Raises:
+            SpecError: with the number and the limit.
+        """
+        for got, most, what in (
+            (self.entry, MAX_PROMPT_READERS, "rules that look at each token of a prompt"),
+            (self.step, MAX_STEP_CELLS, "logits that one step may change"),
+            (self.memory, MAX_PROGRAM_BYTES, "bytes of memory"),
+        ):
+            if got > most:
+                raise SpecError(
+                    f"Expected specs that cost at most {most} {what}; these cost {got}", "$.specs"
+                )
+
+
+def _of_automaton(automaton: Automaton) -> Cost:
+    states, edges = automaton.states, len(automaton.keys)
+    tokens, sets = len(automaton.set_tokens), len(automaton.set_ends)
+    uses_set = automaton.edit >= Edit.ALLOW
+    sizes = np.diff(automaton.set_ends, prepend=0)[automaton.argument[uses_set]]
+    arrays = sum(getattr(automaton, name).nbytes for name in _COLUMNS)
+    return Cost(
+        admission=states + edges + tokens,
+        entry=int(automaton.reads_prompt),
+        step=1 + int(sizes.max(initial=0)),
+        memory=arrays
+        + STATE_BYTES * states
+        + EDGE_BYTES * edges
+        + CELL_BYTES * tokens
+        + SET_BYTES * sets,
+    )

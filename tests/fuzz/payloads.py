@@ -1,0 +1,116 @@
+"""Payloads in short: JSON in which some objects stand for large values.
+
+| object | stands for |
+| --- | --- |
+| ``{"$repeat": [n, value]}`` | an array of n times the value |
+| ``{"$each": [n, value]}`` | an array of n values, in which ``"$i"`` is the index |
+| ``{"$mixed": [n, below]}`` | an array of n integers below a bound, which look random |
+| ``{"$concat": [array, ...]}`` | the arrays as one |
+| ``{"$nest": [n, value]}`` | the value in n arrays |
+| ``{"$object": [n, value]}`` | an object with n keys, ``"0"`` and so on |
+| ``{"$text": [n, text]}`` | the text n times |
+
+A file of the corpus has ``what`` it is, and a ``payload``, or a ``text`` that is sent as it stands.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "corpus"
+MOST = 1 << 21
+"""How much one macro may make."""
+
+
+def expanded(value: Any, index: int = 0) -> Any:
+    """A payload in full. What does not look like a macro stays as it is."""
+    if value == "$i":
+        return index
+    if isinstance(value, list):
+        return [expanded(item, index) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((name, arguments),) = value.items()
+        if name in MACROS and isinstance(arguments, list):
+            try:
+                return MACROS[name](arguments, index)
+            except (TypeError, ValueError, OverflowError):
+                return value
+    return {key: expanded(item, index) for key, item in value.items()}
+
+
+def _count(n: Any, size: int = 1) -> int:
+    if not isinstance(n, int) or not 0 <= n * max(1, size) <= MOST:
+        raise ValueError(n)
+    return n
+
+
+def _repeat(arguments: list[Any], index: int) -> Any:
+    n, value = arguments
+    return [expanded(value, index)] * _count(n)
+
+
+def _each(arguments: list[Any], index: int) -> Any:
+    n, value = arguments
+    return [expanded(value, i) for i in range(_count(n, 8))]
+
+
+def _mixed(arguments: list[Any], index: int) -> Any:
+    n, below = arguments
+    return [(i * 2654435761 + index * 40503) % below for i in range(_count(n))]
+
+
+def _concat(arguments: list[Any], index: int) -> Any:
+    return [item for array in arguments for item in expanded(array, index)]
+
+
+def _nest(arguments: list[Any], index: int) -> Any:
+    n, value = arguments
+    made = expanded(value, index)
+    for _ in range(_count(n, 4096)):
+        made = [made]
+    return made
+
+
+def _object(arguments: list[Any], index: int) -> Any:
+    n, value = arguments
+    return {str(i): expanded(value, i) for i in range(_count(n, 8))}
+
+
+def _text(arguments: list[Any], index: int) -> Any:
+    n, text = arguments
+    return str(text) * _count(n, len(str(text)))
+
+
+MACROS = {
+    "$repeat": _repeat,
+    "$each": _each,
+    "$mixed": _mixed,
+    "$concat": _concat,
+    "$nest": _nest,
+    "$object": _object,
+    "$text": _text,
+}
+
+
+def load() -> Iterator[tuple[str, Any]]:
+    """The name and the short form of each payload of the corpus."""
+    for path in sorted(FOLDER.glob("*.json")):
+        content = json.loads(path.read_text())
+        yield path.stem, content["payload"] if "payload" in content else content["text"]
+
+
+def text_of(payload: Any) -> str:
+    """What a client would send."""
+    made = expanded(payload)
+    return made if isinstance(made, str) else json.dumps(made, separators=(",", ":"))
+
+
+def keep(name: str, what: str, payload: Any) -> Path:
+    """Put a payload into the corpus."""
+    path = FOLDER / f"{name}.json"
+    field = "text" if isinstance(payload, str) or set(payload) <= set(MACROS) else "payload"
+    path.write_text(json.dumps({"what": what, field: payload}, ensure_ascii=True) + "\n")
+    return path

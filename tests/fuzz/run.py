@@ -1,0 +1,177 @@
+"""``python -m tests.fuzz``: send admission what nobody would, and look for what costs the most.
+
+``--payloads N`` or ``--seconds S`` fuzz: every payload is admitted or refused with a ``SpecError``
+that is safe to print. ``--climb`` looks for the slowest admission instead. ``--keep`` puts what is
+found into the corpus. The exit status is 1 if anything else happened.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections import Counter
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from logitport.adapters.core import admission
+from logitport.spec import encode
+
+from ..strategies import KINDS, payload_specs
+from . import mutations, payloads, target
+
+SMALL = 4096
+"""Bytes; larger payloads of the corpus are sent now and then, and are for the climb."""
+
+
+def pool(number: int) -> list[Any]:
+    """Payloads to begin with: the small ones of the corpus, and some that Hypothesis makes."""
+    found = [
+        made
+        for _, short in payloads.load()
+        if not isinstance(made := payloads.expanded(short), str) and len(json.dumps(made)) < SMALL
+    ]
+
+    @seed(number)
+    @settings(
+        max_examples=200,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(payload_specs(64, 3, kinds=KINDS))
+    def make(specs: Any) -> None:
+        found.append(json.loads(encode(specs)))
+
+    make()
+    return found
+
+
+Slow = tuple[float, Any]
+
+
+def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str], list[Slow]]:
+    """Admit mutated payloads: the counts, what should not have happened, and the slowest."""
+    target.install()
+    random, seeds = Random(number), pool(number)
+    large = [payloads.text_of(short) for _, short in payloads.load()]
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    slow: list[Slow] = []
+    started = time.monotonic()
+    while counts["tried"] < most and time.monotonic() - started < seconds:
+        if counts["tried"] % 10_000 == 0:
+            payload = large[counts["tried"] // 10_000 % len(large)]
+            admission.forget()
+        else:
+            made = mutations.mutated(random, random.choice(seeds), random.choice(seeds))
+            if random.random() < 0.01:
+                seeds[random.randrange(len(seeds))] = made
+                if len(repr(made)) > SMALL:
+                    seeds.pop()
+                    seeds.append(json.loads(encode_again(random)))
+            try:
+                payload = mutations.sent(random, made)
+            except (TypeError, ValueError, UnicodeError):  # what JSON cannot say
+                payload = made
+        outcome = target.admit(payload, random.choice((None, 8, target.VOCAB)))
+        counts["tried"] += 1
+        counts["admitted" if outcome.admitted else "refused" if not outcome.wrong else "other"] += 1
+        if outcome.wrong and len(wrong) < 20:
+            wrong.append(f"{outcome.wrong} for {payload!r}"[:2000])
+        if len(slow) < 8 or outcome.seconds > slow[-1][0]:
+            slow = sorted([*slow, (outcome.seconds, payload)], key=lambda s: -s[0])[:8]
+    counts["milliseconds"] = int(1e3 * (time.monotonic() - started))
+    return counts, wrong, slow
+
+
+def encode_again(random: Random) -> str:
+    """A plain payload in the place of one that has grown too long."""
+    specs = [{"kind": "banned_tokens", "token_ids": [random.randrange(64)]}]
+    return json.dumps({"version": 1, "specs": specs})
+
+
+def climb(number: int, seconds: float) -> list[Slow]:
+    """Search for payloads under the limits that cost the most, in short form, slowest first."""
+    target.install()
+    random = Random(number)
+    shorts = [short for _, short in payloads.load() if not isinstance(short, str)]
+    best = sorted(((cost_of(short, 2), short) for short in shorts), key=lambda s: -s[0])
+    started = time.monotonic()
+    while time.monotonic() - started < seconds:
+        # The slower, the more often; each kind of payload climbs by itself.
+        at = min(int(random.expovariate(0.15)), len(best) - 1)
+        before, short = best[at]
+        changed = mutations.grown(random, short, random.choice(shorts))
+        if len(json.dumps(changed)) > SMALL:
+            continue
+        cost = cost_of(changed, 1)
+        if cost > before and (cost := cost_of(changed, 3)) > before * 1.03:
+            best[at] = cost, changed
+            best.sort(key=lambda s: -s[0])
+    return best[:8]
+
+
+def cost_of(short: Any, times: int) -> float:
+    """Seconds that a payload in short form costs."""
+    try:
+        text = payloads.text_of(short)
+    except (TypeError, ValueError, RecursionError, MemoryError):
+        return 0.0
+    return target.seconds_of(text, times) if len(text) <= 1 << 20 else 0.0
+
+
+def report(name: str, seconds: float, payload: Any) -> str:
+    """One line on what a payload costs, beside a harmless one of equal size."""
+    size = len(payload if isinstance(payload, str | bytes) else json.dumps(payload))
+    ratio = seconds / max(target.seconds_of(target.harmless(size)), 1e-9)
+    kind = target.kind_of(payload)
+    return (
+        f"{name}: {seconds * 1e3:.2f} ms, {size:,} bytes, {kind}, {ratio:.1f} times a harmless one"
+    )
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--payloads", type=int, default=1 << 62)
+    parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--climb", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="put what is found into the corpus")
+    arguments = parser.parse_args()
+    bounded = arguments.payloads < 1 << 62
+    seconds = arguments.seconds or (1e9 if bounded and not arguments.climb else 60.0)
+    numbers = [arguments.seed + i for i in range(arguments.processes)]
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
+        if arguments.climb:
+            found = processes.starmap(climb, [(number, seconds) for number in numbers])
+        else:
+            share = -(-arguments.payloads // arguments.processes)
+            results = processes.starmap(fuzz, [(number, share, seconds) for number in numbers])
+    target.install()
+    if arguments.climb:
+        shorts = [short for each in found for _, short in each]
+        costs = sorted(((cost_of(s, 5), i) for i, s in enumerate(shorts)), reverse=True)[:8]
+        for rank, (cost, i) in enumerate(costs):
+            print(report(f"slow {rank}", cost, payloads.text_of(shorts[i])))
+            if arguments.keep:
+                payloads.keep(f"slow_{rank}", "what a hill-climb found", shorts[i])
+        return 0
+    counts = sum((counts for counts, _, _ in results), Counter[str]())
+    wrong = [line for _, lines, _ in results for line in lines]
+    rate = counts["tried"] / max(1, counts["milliseconds"]) * 1e3
+    print(f"tried {counts['tried']:,} ({rate:,.0f} a second and process)")
+    print(f"admitted {counts['admitted']:,}, refused {counts['refused']:,}")
+    print(f"other exceptions {counts['other']:,}")
+    slow = [payload for _, _, each in results for _, payload in each]
+    costs = sorted(((target.seconds_of(p, 5), i) for i, p in enumerate(slow)), reverse=True)
+    for cost, i in costs[:3]:
+        print(report("slowest admission", cost, slow[i]))
+    for i, line in enumerate(wrong):
+        print(line)
+        if arguments.keep:
+            payloads.keep(f"wrong_{i}", line[:200], line)
+    return 1 if counts["other"] else 0

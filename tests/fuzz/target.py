@@ -1,0 +1,150 @@
+"""What is fuzzed: admission, as a front end calls it, with plugins that do their worst."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from logitport.adapters.back_end import REALIZABLE, BackEnd
+from logitport.adapters.core import admission, plugins
+from logitport.spec import GrammarSpec, SamplingSpec, SpecError, limits
+from logitport.spec.limits import MAX_MESSAGE, MAX_PATH
+
+BACK_END = BackEnd("fuzzed", REALIZABLE, frozenset({GrammarSpec, SamplingSpec}))
+VOCAB = 151_936
+
+
+class Rule(plugins.HistoryRule):
+    def additions(self, prompt_ids: Any, output_ids: Any) -> Mapping[int, float]:
+        return {}
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def exits(params: Mapping[str, Any]) -> Any:
+    sys.exit(str(params))
+
+
+def stops(params: Mapping[str, Any]) -> Any:
+    raise GeneratorExit
+
+
+def unprintable(params: Mapping[str, Any]) -> Any:
+    raise UnprintableError
+
+
+def echoes(params: Mapping[str, Any]) -> Any:
+    raise ValueError(f"\x1b[2J\n\u202e{params}")
+
+
+PLUGINS = {
+    "rule": lambda params: Rule(),
+    "exits": exits,
+    "stops": stops,
+    "unprintable": unprintable,
+    "echoes": echoes,
+    "nothing": lambda params: Unprintable(),
+}
+
+
+def install() -> None:
+    """Let the server have the plugins."""
+    loaders = {name: lambda make=make: make for name, make in PLUGINS.items()}
+    plugins._plugins = lambda: loaders  # pyright: ignore
+
+
+class Outcome(NamedTuple):
+    """What admission came to.
+
+    Attributes:
+        admitted: whether it did.
+        wrong: what else happened, which never may.
+        seconds: of this thread's own time.
+    """
+
+    admitted: bool
+    wrong: str | None
+    seconds: float
+
+
+def admit(payload: Any, vocab_size: int | None = VOCAB) -> Outcome:
+    """Admit a payload, which may be a text, bytes or an object."""
+    start = time.thread_time()
+    admitted, wrong = False, None
+    try:
+        admission.admitted(BACK_END, payload, vocab_size)
+        admitted = True
+    except SpecError as error:
+        seconds = time.thread_time() - start
+        return Outcome(False, unsafe(error), seconds)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        wrong = type(error).__name__
+        with suppress(BaseException):
+            wrong += f": {error}"[:300]
+    return Outcome(admitted, wrong, time.thread_time() - start)
+
+
+def unsafe(error: SpecError) -> str | None:
+    """What is wrong with an error that is shown to somebody."""
+    text = str(error)
+    if len(text) > MAX_MESSAGE + MAX_PATH + 20:
+        return f"an error of {len(text)} characters"
+    return None if text.isprintable() else f"an error that is not printable: {text!r}"
+
+
+def harmless(size: int) -> str:
+    """A payload of about so many bytes that costs as little as one can."""
+    start, end = '{"version":1,"specs":[{"kind":"banned_tokens","token_ids":[0', "]}]}"
+    more = max(0, min(limits.MAX_TOKEN_IDS - 1, (size - len(start) - len(end)) // 7))
+    text = start + "".join(f",{i}" for i in range(100_000, 100_000 + more)) + end
+    return text + " " * max(0, size - len(text))
+
+
+def seconds_of(payload: Any, times: int = 3) -> float:
+    """The shortest of some admissions, each the first of its kind."""
+    seconds: list[float] = []
+    for _ in range(times):
+        admission.forget()
+        seconds.append(admit(payload).seconds)
+    return min(seconds)
+
+
+def calls_of(payload: Any) -> int:
+    """How many functions an admission calls, in Python and in C: the same on any machine."""
+    calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    admission.forget()
+    sys.setprofile(count)
+    try:
+        admit(payload)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def kind_of(payload: Any) -> str:
+    """The kinds in a payload, for whoever reads a report."""
+    with suppress(Exception):
+        made = json.loads(payload) if isinstance(payload, str | bytes) else payload
+        specs = made["specs"] if isinstance(made, dict) else made
+        kinds = dict.fromkeys(str(spec.get("kind"))[:30] for spec in specs)
+        return "+".join(kinds)[:60] or "empty"
+    return "no payload"
