@@ -648,18 +648,32 @@ def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     apply(realizer, [*requests, None])
 
 
-def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    plan, broken = Planner.update, iter([True])
+def break_planner(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    plan, broken = Planner.update, iter([True] * times)
 
-    def break_once(planner: Planner) -> None:
+    def update(planner: Planner) -> None:
         if next(broken, False):
             raise BrokenError("a defect")
         plan(planner)
 
-    monkeypatch.setattr(Planner, "update", break_once)
+    monkeypatch.setattr(Planner, "update", update)
+
+
+def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH))
+    break_planner(monkeypatch, times=1)
+    for step in range(3):
+        apply(realizer, requests, seed=step)
+        for request in requests:
+            request.output.append(step)
+    assert realizer.failed_requests == 0
+
+
+def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    break_planner(monkeypatch, times=2)
     after = before.clone()
     realizer.apply(after)
     for row in (0, 1):

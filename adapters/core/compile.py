@@ -7,6 +7,7 @@ carry the same payload share it.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -149,6 +150,12 @@ def forced_chain(
     builder.chain(token_ids)
     _end(builder, eos_token_id)
     return builder.build()
+
+
+@lru_cache(maxsize=64)
+def ending(eos_token_id: int) -> Automaton:
+    """What ends a request whose specs have failed."""
+    return forced_chain((), eos_token_id)
 
 
 def _end(builder: AutomatonBuilder, eos_token_id: int | None) -> int:

@@ -132,9 +132,10 @@ class Planner:
             self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
             if len(self.contested):
                 self.contested = np.empty(0, np.bool_)
-        had_sets, self._has_sets = self._has_sets, bool((edits >= Edit.ALLOW).any())
-        if composed or had_sets or self._has_sets:
+        has_sets = bool((edits >= Edit.ALLOW).any())
+        if composed or has_sets or self._has_sets:
             self._plan_sets(states, edits, columns[MOVES] != 0, composed)
+        self._has_sets = has_sets
         self._generation = tables.generation
         automata.changed = False
 
@@ -151,12 +152,12 @@ class Planner:
             self.added[0] = self._additions(np.flatnonzero(adds & ~moves))
         adding = np.where(adds & moves, states, -1)
         if composed or not np.array_equal(adding, self._adding):
-            self._adding = adding
             self.added[1] = self._additions(np.flatnonzero(adding >= 0))
+            self._adding = adding
         allowing = np.where(edits == Edit.ALLOW, states, -1)
         if composed or not np.array_equal(allowing, self._allowing):
-            self._allowing = allowing
             self._plan_allowed(self._order[allowing[self._order] >= 0])
+            self._allowing = allowing
 
     def _force_once(self, is_forced: npt.NDArray[np.bool_]) -> None:
         """Keep the first specs' tokens where several are forced on one row."""
