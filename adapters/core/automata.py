@@ -5,7 +5,8 @@ from typing import cast
 
 import numpy as np
 
-from .automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError, fold_together
+from .automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError
+from .folding import fold_together
 from .slots import FOLDED, ROW, Failures, Request, Slots
 from .tables import ROOM_KEPT, Tables
 
@@ -186,7 +187,8 @@ class Automata(Slots):
 
     def _enter(self, states: Ints, timers: Ints) -> Ints:
         on_entry = self.tables.timer[states]
-        return np.where(on_entry == CARRY, np.maximum(timers - 1, 0), on_entry)
+        running = np.maximum(timers - (on_entry == CARRY), 0)
+        return np.where(on_entry < 0, running, on_entry)  # CLEAR is something else in the tables
 
     def _settle(self, states: Ints, timers: Ints) -> None:
         """Take the time-outs that are due."""

@@ -34,7 +34,7 @@ from ...spec import (
     TriggerSpec,
 )
 from ...spec.limits import MAX_CELLS, MAX_PROMPT_BIASES
-from .automaton import CARRY, Automaton, AutomatonBuilder
+from .automaton import CARRY, CLEAR, KEEP, Automaton, AutomatonBuilder, TooManyEdgesError
 from .plugins import PluginPart, resolve_plugin
 
 
@@ -99,7 +99,10 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     parts: list[Part] = []
     for i, spec in enumerate(specs):
         try:
-            parts.extend(COMPILERS[type(spec)](spec))
+            try:
+                parts.extend(COMPILERS[type(spec)](spec))
+            except TooManyEdgesError as error:
+                raise SpecError(f"Expected a simpler spec: {error}") from error
             _check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
@@ -316,13 +319,21 @@ def _match(
 
 
 def _trigger(spec: TriggerSpec) -> Iterable[Part]:
+    """One round of watching and saying; a timer that only its end runs down counts the rounds."""
     builder = AutomatonBuilder()
-    pattern, phrase = spec.trigger_token_ids, spec.token_ids
-    for _ in range(spec.times or 1):
-        watching = [builder.free() for _ in pattern]
-        _match(builder, watching, pattern, found=len(builder))
-        builder.chain(phrase, then=None if spec.times else watching[0])
-    if spec.times:
+    counts = spec.times is not None and spec.times > 1
+    timer = KEEP if counts else CLEAR
+    start = builder.free(timer=spec.times or 0) if counts else None
+    watching = [builder.free(timer=timer) for _ in spec.trigger_token_ids]
+    _match(builder, watching, spec.trigger_token_ids, found=len(builder))
+    then = watching[0] if spec.times is None else None
+    builder.chain(spec.token_ids, then=then, timer=timer)
+    if start is not None:
+        again = builder.free(timer=CARRY)
+        for state in (start, again):
+            builder.otherwise(state, watching[0], consumes=False)
+        builder.timeout(again, len(builder))
+    if spec.times is not None:
         builder.free()
     yield builder.build()
 
