@@ -10,6 +10,7 @@ several tokens at once where only a few different ones come.
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import accumulate
 from operator import getitem
 from typing import Any
@@ -34,7 +35,7 @@ _NO_EDGE = -2
 """Stands for all tokens that have no edge anywhere."""
 _SHORT = 64
 """As many tokens are followed one by one, without preparation."""
-_SUFFIX = 64
+_SUFFIX = 32
 """Tokens at the end of a history of which it is tried whether they alone decide."""
 _MOST_PLACES = 256
 """States of an automaton for which that is tried."""
@@ -61,14 +62,15 @@ def fold_together(
     if prompt_ids is not None and len(prompt_ids):
         readers = [walk for walk in walks if walk.automaton.reads_prompt]
         readers = [walk for walk in readers if not walk.take_end(prompt_ids)]
-        prompt = _array(prompt_ids) if readers else None
+        prompt = _Tokens(_array(prompt_ids if readers else ()))
         for walk in readers:
             walk.take(prompt)
     tokens = _array(output_ids)
     done = 0
     for position in [*np.flatnonzero(tokens == UNKNOWN).tolist(), len(tokens)]:
+        run = _Tokens(tokens[done:position])
         for walk in walks:
-            walk.take(tokens[done:position], chosen=True)
+            walk.take(run, chosen=True)
             walk.settle()
         if position < len(tokens):
             forced = (walk.forced for walk in walks if walk.forced is not None)
@@ -99,6 +101,47 @@ class _Place(dict[int, "_Place"]):
     def __missing__(self, code: int) -> "_Place":
         place = self[code] = self.lead(self, code)
         return place
+
+
+class _Tokens:
+    """Tokens of a history, numbered anew for each alphabet that automata look for.
+
+    Attributes:
+        ids: the tokens.
+    """
+
+    def __init__(self, ids: Ints) -> None:
+        self.ids = ids
+        self._coded: dict[bytes, tuple[npt.NDArray[Any], list[int]]] = {}
+
+    def coded(self, automaton: Automaton) -> tuple[npt.NDArray[Any], list[int]]:
+        """Numbers from 0 on, those without an edge anywhere alike, and what they mean."""
+        edge_tokens = np.unique(automaton.keys & 0xFFFFFFFF)
+        alphabet = edge_tokens.tobytes()
+        if alphabet not in self._coded:
+            self._coded[alphabet] = _coded(self.ids, edge_tokens)
+        return self._coded[alphabet]
+
+
+def _coded(tokens: Ints, edge_tokens: Ints) -> tuple[npt.NDArray[Any], list[int]]:
+    count = len(edge_tokens)
+    highest = int(edge_tokens[-1]) if count else -1
+    small = np.uint8 if count < 255 else np.int64
+    if tokens.min() < UNKNOWN:
+        tokens = np.where(tokens < UNKNOWN, highest + 1, tokens)
+    if highest < 1 << 20:
+        number = np.zeros(highest + 3, small)  # the last one's, -1, is that of UNKNOWN
+        number[edge_tokens], number[-1] = np.arange(1, count + 1), count + 1
+        codes = number[np.minimum(tokens, highest + 1)]
+    else:
+        at = np.minimum(edge_tokens.searchsorted(tokens), count - 1)
+        codes = np.where(edge_tokens[at] == tokens, at + 1, 0).astype(small)
+        codes[tokens == UNKNOWN] = count + 1
+    meaning = np.array([_NO_EDGE, *edge_tokens.tolist(), UNKNOWN])
+    present = np.flatnonzero(np.bincount(codes, minlength=count + 2))
+    number = np.zeros(count + 2, small)
+    number[present] = np.arange(len(present))
+    return number[codes], meaning[present].tolist()
 
 
 class _Walk:
@@ -164,13 +207,13 @@ class _Walk:
             new += more
         return seen
 
-    def take(self, tokens: Ints, *, chosen: bool = False) -> None:
+    def take(self, tokens: "_Tokens", *, chosen: bool = False) -> None:
         """Take tokens, those of a prompt or, if ``chosen``, of an output."""
-        if len(tokens) <= _SHORT:
-            for token in tokens.tolist():
+        if len(tokens.ids) <= _SHORT:
+            for token in tokens.ids.tolist():
                 self._take_one(token, chosen=chosen)
             return
-        codes, meaning = self._coded(tokens)
+        codes, meaning = tokens.coded(self.automaton)
         has_timeouts = chosen and bool((self.automaton.timeout >= 0).any())
         if np.count_nonzero(codes) <= len(codes) >> 7 and meaning[0] == _NO_EDGE:
             self._take_runs(codes, meaning, chosen=has_timeouts)
@@ -199,28 +242,6 @@ class _Walk:
             if consumed:
                 return state
 
-    def _coded(self, tokens: Ints) -> tuple[npt.NDArray[Any], list[int]]:
-        """Tokens numbered from 0 on, those without an edge anywhere alike, and what they mean."""
-        edge_tokens = np.unique(self.automaton.keys & 0xFFFFFFFF)
-        count = len(edge_tokens)
-        highest = int(edge_tokens[-1]) if count else -1
-        small = np.uint8 if count < 255 else np.int64
-        if tokens.min() < UNKNOWN:
-            tokens = np.where(tokens < UNKNOWN, highest + 1, tokens)
-        if highest < 1 << 20:
-            number = np.zeros(highest + 3, small)  # the last one's, -1, is that of UNKNOWN
-            number[edge_tokens], number[-1] = np.arange(1, count + 1), count + 1
-            codes = number[np.minimum(tokens, highest + 1)]
-        else:
-            at = np.minimum(edge_tokens.searchsorted(tokens), count - 1)
-            codes = np.where(edge_tokens[at] == tokens, at + 1, 0).astype(small)
-            codes[tokens == UNKNOWN] = count + 1
-        meaning = np.array([_NO_EDGE, *edge_tokens.tolist(), UNKNOWN])
-        present = np.flatnonzero(np.bincount(codes, minlength=count + 2))
-        number = np.zeros(count + 2, small)
-        number[present] = np.arange(len(present))
-        return number[codes], meaning[present].tolist()
-
     def _take_runs(self, codes: npt.NDArray[Any], meaning: list[int], *, chosen: bool) -> None:
         """Take few tokens that have edges, and in between whole runs of those that have none."""
         done = 0
@@ -248,11 +269,12 @@ class _Walk:
         """Take tokens among which no time-out is due."""
         whole = len(codes) - len(codes) % blocks.length
         numbers = blocks.numbered(codes[:whole])
-        places = [*accumulate(numbers, getitem, initial=blocks.place(self.state))]
-        self.state = places[-1].state
+        start = blocks.place(self.state)
+        self.state = reduce(getitem, numbers, start).state
         if self._on_entry[self.state] == CLEAR:
             self.timer = NO_TIMER
         elif numbers:
+            places = [*accumulate(numbers, getitem, initial=start)]
             ran = 0
             for place, number in zip(places[-2::-1], numbers[::-1], strict=True):
                 set_to, since = place.timers[number]
