@@ -10,9 +10,10 @@ from .folding import fold_together
 from .slots import FOLDED, ROW, Failures, Request, Slots
 from .tables import ROOM_KEPT, Tables
 
-BASE, STATE, TIMER, RANK, MOVES = 2, 3, 4, 5, 6
+BASE, STATE, TIMER, RANK, MOVES, LAST = 2, 3, 4, 5, 6, 7
 """Columns: where the automaton starts in the tables; its state there; its timer; its place among
-those of its request; whether it has more than one state."""
+those of its request; whether it has more than one state; the last token that is folded in, or -1
+if it made no difference which it was."""
 
 
 class Automata(Slots):
@@ -27,7 +28,7 @@ class Automata(Slots):
     """
 
     def __init__(self) -> None:
-        super().__init__(columns=7)
+        super().__init__(columns=8)
         self.tables = Tables()
         self.moved = False
         self._left = 0
@@ -58,6 +59,7 @@ class Automata(Slots):
                 timer,
                 rank,
                 automaton.states > 1,
+                UNKNOWN,
             )
 
     def _bases_of(self, automata: Sequence[Automaton]) -> list[int]:
@@ -92,6 +94,17 @@ class Automata(Slots):
             self._left = 0
             if self.tables.is_mostly_unused(handle.what for handle in self.handles):
                 self._rebuild_tables()
+
+    def grown(self) -> Ints:
+        """See ``Slots``; -1 where the last token that is folded in has been replaced."""
+        grown = super().grown()
+        folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
+        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
+        if len(known):
+            at = zip(known.tolist(), (folded[known] - 1).tolist(), strict=True)
+            now = np.array([self.outputs[slot][position] for slot, position in at])
+            grown[known[now != last[known]]] = -1
+        return grown
 
     def advance(self, failed: Failures) -> bool:
         """Bring all states up to date with the output ids.
@@ -128,6 +141,7 @@ class Automata(Slots):
             self.values[STATE, handle.slot] = self.values[BASE, handle.slot] + state
             self.values[TIMER, handle.slot] = timer
             self.values[FOLDED, handle.slot] = len(request.output_ids)
+            self.values[LAST, handle.slot] = UNKNOWN
 
     def _step(self, slots: Ints | None, failed: Failures) -> bool:
         """Take the newest output id of some slots, or of all; whether any state changed."""
@@ -135,12 +149,14 @@ class Automata(Slots):
         at = slice(len(self)) if slots is None else slots
         states = self.values[STATE, at]
         following = tables.otherwise[states]
+        last = np.full(len(states), UNKNOWN)
         looks = tables.looks[states]
         if looks.any():
             which = np.flatnonzero(looks)
             slot_numbers = (which if slots is None else slots[which]).tolist()
             outputs = self.outputs
             tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
+            last[which] = tokens
             if (tokens < 0).any():
                 self._fill_in(tokens, slot_numbers, failed)
             following[which] = self._look_up(states[which], tokens)
@@ -156,6 +172,7 @@ class Automata(Slots):
         self.values[FOLDED, at] = folded
         self.values[TIMER, at] = timers
         self.values[STATE, at] = following
+        self.values[LAST, at] = last
         return moved
 
     def _fill_in(self, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:

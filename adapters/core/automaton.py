@@ -18,6 +18,9 @@ left (every other token is masked by somebody else), the row still has a finite 
 that the engine has masked with -inf stays masked.
 """
 
+HIGHEST_ADDITION = 1e6
+"""The most that a rule or a plugin's automaton may add to a logit: FORCE beats any sum of them."""
+
 NO_TIMEOUT = -1
 CARRY = -1
 """Timer on entry: goes on running, if it runs."""
@@ -130,6 +133,11 @@ def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
     return timer if on_entry == KEEP else NO_TIMER if on_entry == CLEAR else on_entry
 
 
+def bounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """What may be added to logits, of what somebody wants to add."""
+    return np.clip(values, np.float32(BAN_BIAS), np.float32(HIGHEST_ADDITION))
+
+
 class AutomatonBuilder:
     """Puts an automaton together, state by state.
 
@@ -187,15 +195,16 @@ class AutomatonBuilder:
 
         Args:
             token_ids: in any order; the first of equal ones counts.
-            values: one for all, or one for each.
+            values: one for all, or one for each; what is beyond ``BAN_BIAS`` or
+                ``HIGHEST_ADDITION`` is cut off there.
         """
         if isinstance(values, float | int):
-            tokens = np.array(sorted(set(token_ids)), np.int32)
+            tokens = np.unique(np.array(list(token_ids), np.int32))
             biases = np.full(len(tokens), values, np.float32)
         else:
             tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
             biases = np.array(list(values), np.float32)[first]
-        self._sets.append((tokens, biases))
+        self._sets.append((tokens, bounded(biases)))
         return len(self._sets) - 1
 
     def chain(

@@ -97,7 +97,12 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
             path.
     """
     parts: list[Part] = []
+    allowed: list[Sequence[int]] = []
     for i, spec in enumerate(specs):
+        if isinstance(spec, AllowedTokensSpec):
+            allowed.append(spec.token_ids)
+            if len(allowed) > 1:
+                continue
         try:
             try:
                 parts.extend(COMPILERS[type(spec)](spec))
@@ -108,12 +113,24 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
+    # Two automata do what any number of lists do, whatever else the request has.
+    if len(allowed) > 1 and (banned := _banned_by_others(allowed)):
+        parts.append(_added(banned))
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
         ngrams=tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
+
+
+def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
+    """What further lists of allowed tokens ban of the first one, which is strict."""
+    first, *others = (np.unique(np.array(token_ids, np.int32)) for token_ids in lists)
+    is_banned = np.zeros(len(first), np.bool_)
+    for other in others:
+        is_banned |= ~np.isin(first, other, assume_unique=True)
+    return first[is_banned].tolist()
 
 
 def refusal(

@@ -85,8 +85,10 @@ class Realizer:
             program: what the request's specs compile to.
             prompt_ids: the prompt's token ids; ``None`` for a prompt of embeddings.
             output_ids: the output's token ids so far. The engine goes on appending to this very
-                object; -1 stands for a token that it has not told yet. It may take tokens back,
-                but not put as many others in their place before the next ``apply``.
+                object; -1 stands for a token that it has not told yet. It may take tokens back.
+                If it puts as many others in their place, or one more, before the next ``apply``,
+                this is noticed by the token that was the last one before, where an automaton has
+                looked at it. It is not where that one is the same again, or was a forced one.
             stop_token_id: a token that makes the engine end the request, for when its specs fail.
         """
         self.remove(row)
