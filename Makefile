@@ -55,7 +55,8 @@ IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults bench \
+	compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -94,6 +95,9 @@ fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--s
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
+
+faults: $(READY) ## let each numpy and torch call of the core fail, once and twice
+	$(BIN)/python -m tests.faults $(ARGS)
 
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
 	@$(PYTHON) tests/compatibility.py $(VERSIONS:%=$(COMPAT)/%)

@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.meaning import Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
+    KEEP,
     Automaton,
     AutomatonBuilder,
     UnknownTokenError,
     compile_specs,
+    folding,
     unreachable,
 )
-from logitport.adapters.core.automaton import NO_TIMER, Edit
+from logitport.adapters.core.automaton import HOPS, NO_TIMER, Edit, TooManyEdgesError, _hops
 from logitport.spec import (
     BannedSequencesSpec,
     ChoiceSpec,
@@ -30,6 +32,7 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from logitport.spec.limits import MAX_PATTERN
 
 from tests.strategies import REALIZED, specs
 from tests.test_reference import HISTORIES
@@ -61,25 +64,26 @@ def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> 
     edges = dict(zip(automaton.keys.tolist(), automaton.targets.tolist(), strict=True))
     state = timer = -1
 
-    def enter(target: int) -> None:
+    def enter(target: int, *, tokens: int = 0) -> None:
         nonlocal state, timer
         state, on_entry = target, int(automaton.timer[target])
-        timer = timer if on_entry == CARRY else max(on_entry, -1)
+        if on_entry == CARRY:
+            timer -= tokens if timer > 0 else 0
+        elif on_entry != KEEP:
+            timer = max(on_entry, -1)
 
     def settle() -> None:
         while timer == 0 and automaton.timeout[state] >= 0:
             enter(int(automaton.timeout[state]))
 
     def take(token: int) -> None:
-        nonlocal timer
-        timer -= timer > 0
         at = state
         while (target := edges.get(at << 32 | token)) is None:
             consumes, at = automaton.consumes[at], int(automaton.otherwise[at])
             if consumes:
                 target = at
                 break
-        enter(target)
+        enter(target, tokens=1)
 
     enter(0)
     for token in prompt if automaton.reads_prompt else ():
@@ -367,7 +371,7 @@ def any_automaton(draw: Any) -> Automaton:
     states = st.integers(0, n - 1)
     builder = AutomatonBuilder(reads_prompt=draw(st.booleans()))
     for _ in range(n):
-        builder.force(draw(tokens), timer=draw(st.integers(-2, 4)))
+        builder.force(draw(tokens), timer=draw(st.integers(-3, 4)))
     for state in range(n):
         for token in draw(st.lists(tokens, max_size=2)):
             builder.edge(state, token, draw(states))
@@ -392,3 +396,130 @@ def test_folding_is_walking_for_any_automaton(
 def test_a_prompt_of_embeddings_is_no_prompt() -> None:
     (automaton,) = automata(ThinkingBudgetSpec(1, (1,), (2,)))
     assert automaton.fold(None, [1, 5]) == automaton.fold([], [1, 5])
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every way of folding many tokens is taken for a few."""
+    for name, value in {"_SHORT": 1, "_SUFFIX": 3}.items():
+        monkeypatch.setattr(folding, name, value)
+
+
+long_histories = st.lists(histories, max_size=12).map(lambda parts: [t for p in parts for t in p])
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(any_automaton(), long_histories, long_histories, st.sampled_from([2, 7, 60]))
+def test_folding_many_tokens_is_walking(
+    prepared: None,
+    monkeypatch: pytest.MonkeyPatch,
+    automaton: Automaton,
+    prompt: list[int],
+    output: list[int],
+    blocks: int,
+) -> None:
+    monkeypatch.setattr(folding, "_BLOCKS", blocks)
+    assert folded(automaton, prompt, output) == walk(automaton, prompt, output)
+
+
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_folding_many_tokens_of_a_kind_is_walking(
+    prepared: None, kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    prompt, output = data.draw(long_histories), data.draw(long_histories)
+    for automaton in automata(data.draw(specs(VOCABULARY, kinds=[kind]))):
+        assert folded(automaton, prompt, output) == walk(automaton, prompt, output)
+
+
+A128K = 1 << 17
+TAGS = [1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("spec", "prompt", "output"),
+    [
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), TAGS * (A128K // 5), []),
+        # Where what the last tokens mean depends on all the others.
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [1, 2] + [3] * A128K, []),
+        (ThinkingBudgetSpec(A128K + 9, (1, 2), (3, 3, 4)), [1, 2] + [3] * A128K, [3] * 9),
+        (ThinkingBudgetSpec(50, (1,) * 7, (1,) * 12), [1] * A128K, [1] * 30),
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [], TAGS * (A128K // 5)),
+        (ThinkingBudgetSpec(3000, (1,), (2,)), [], [1, 3, 3, 1] * (A128K // 4)),
+        (ThinkingBudgetSpec(1 << 30, (1 << 30,), (2,)), [1 << 30] + [1] * A128K, [2, 1 << 30]),
+        (TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
+        (TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
+        (BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
+        (ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
+    ],
+    ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
+)
+def test_histories_of_128k_tokens(
+    spec: LogitsProcessorSpec, prompt: list[int], output: list[int]
+) -> None:
+    (automaton,) = automata(spec)
+    assert folded(automaton, prompt, output) == walk(automaton, prompt, output)
+
+
+def test_a_trigger_fires_as_often_as_it_is_told() -> None:
+    (automaton,) = automata(TriggerSpec((1,) * 64, (2,) * 64, 1024))
+    assert automaton.states < 140
+    round_ = [1] * 64 + [2] * 64
+    for rounds, forced in ((0, None), (1023, None), (1024, None)):
+        state, _ = automaton.fold([], round_ * rounds)
+        assert edit_of(automaton, state) == forced
+        state, _ = automaton.fold([], round_ * rounds + [1] * 64)
+        assert edit_of(automaton, state) == (Force(2) if rounds < 1024 else None)
+
+
+def fibonacci(length: int) -> tuple[int, ...]:
+    """What makes the longest chains of strong failure links."""
+    a, b = (1,), (1, 2)
+    while len(b) < length:
+        a, b = b, b + a
+    return b[:length]
+
+
+MANY_LINKS = {
+    "one token": ((*[1] * (MAX_PATTERN - 1), 2),),
+    "branches": tuple((*[1] * i, 2 + i, 0) for i in range(MAX_PATTERN - 1)),
+    "nested": (fibonacci(MAX_PATTERN),),
+    "ends": tuple((*range(i, MAX_PATTERN - 1), 0) for i in range(MAX_PATTERN - 1)),
+    "twice": tuple((*[1] * i, 2 + i % 3, *[1] * i, 4, 5) for i in range(MAX_PATTERN // 2 - 1)),
+}
+
+
+@pytest.mark.parametrize("name", MANY_LINKS)
+def test_no_token_follows_many_links(name: str) -> None:
+    sequences = MANY_LINKS[name]
+    (automaton,) = automata(BannedSequencesSpec(sequences))
+    assert _hops(automaton.otherwise, ~automaton.consumes).max() <= HOPS + 1
+    states = set[int]()
+    for sequence in sequences[:: max(len(sequences) // 20, 1)]:
+        for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
+            for last in (1, 2, 5, 77):
+                said = [*sequence[:cut], last]
+                state, _ = automaton.fold([], said)
+                states.add(state)
+                expected = edit(BannedSequencesSpec(sequences), [], said)
+                assert edit_of(automaton, state) == expected
+    assert len(states) > 2
+
+
+def test_links_that_cannot_be_shortened_are_refused() -> None:
+    builder = AutomatonBuilder()
+    states = [builder.free() for _ in range(HOPS + 40)]
+    for state in states[1 : HOPS + 1]:
+        for token in range(9000):
+            builder.edge(state, state * 9000 + token, 0)
+        builder.otherwise(state, state - 1, consumes=False)
+    for state in states[HOPS + 1 :]:
+        builder.edge(state, 3, 0)
+        builder.otherwise(state, HOPS, consumes=False)
+    with pytest.raises(TooManyEdgesError, match="too many token sequences"):
+        builder.build()

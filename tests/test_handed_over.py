@@ -39,6 +39,7 @@ MINIMUM = MinTokensSpec(2, (LIKED,))
 WORDS = BannedSequencesSpec(((9, LIKED),))
 TRIGGER = TriggerSpec((9,), (1, 2))
 THINK = ThinkingBudgetSpec(2, (7,), (8,))
+SPENT = ThinkingBudgetSpec(0, (7,), (8,), (3, 4))
 
 
 def _odd_places_alone() -> Any:
@@ -69,6 +70,9 @@ CASES: list[tuple[Any, list[int], int, list[int]]] = [
     (THINK, [], 7, [LIKED, LIKED, 8, LIKED]),  # it opens a block
     (THINK, [7], 9, [LIKED, 8, LIKED]),  # it is the first thought of a block that the prompt opens
     (THINK, [7], 8, [LIKED, LIKED, LIKED]),  # it closes it
+    (SPENT, [7], 8, [LIKED, LIKED, LIKED]),  # also where the message was due
+    (SPENT, [7], 3, [4, 8, LIKED]),  # it begins the message
+    (SPENT, [7], 9, [3, 4, 8]),
     (NoRepeatNgramSpec(1), [], LIKED, [SECOND]),
     (NoRepeatNgramSpec(1), [], 9, [LIKED, SECOND]),
     (PromptBiasSpec(9.0), [3], 9, [3, 3]),

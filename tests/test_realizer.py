@@ -400,6 +400,29 @@ def test_programs_that_are_shared_are_in_the_tables_once() -> None:
     assert np.diff(sizes).tolist() == [1] * 4  # prompt_bias makes one for each request
 
 
+@pytest.mark.parametrize("more", [[], [4]])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        spec
+        for spec in ONE_OF_EACH
+        if isinstance(spec, BannedSequencesSpec | ThinkingBudgetSpec | TriggerSpec)
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_tokens_that_are_replaced(spec: LogitsProcessorSpec, more: list[int]) -> None:
+    """As many, or one more, between two steps."""
+    realizer, requests = batch(Request((spec,), [1, 5]), Request((spec,), [1]))
+    output = requests[0].output
+    for seed, token in enumerate((1, 2, 3, 1, 1)):
+        apply(realizer, requests, seed=seed)
+        output.append(token)
+        requests[1].output.append(token)
+        apply(realizer, requests, seed=seed)
+        output[-2:] = [(token + 1) % 8, (token + 2) % 8, *more][-len(output[-2:]) - len(more) :]
+        apply(realizer, requests, seed=seed)
+
+
 def test_nothing_to_do() -> None:
     realizer = Realizer(VOCABULARY)
     apply(realizer, [None, None])
@@ -532,7 +555,7 @@ def check_failure(failing: Callable[[int | None], Request], logged: str, log: An
         (not_a_number, "left no finite logit"),
         (too_few_arguments, "takes 1 arguments"),
         (too_many_arguments, "takes 4 arguments"),
-        (5, "expected a callable, got 5"),
+        (5, "expected a callable, got one of type int"),
     ],
 )
 def test_a_callable_that_fails(
@@ -543,7 +566,7 @@ def test_a_callable_that_fails(
 
 
 @pytest.mark.parametrize(
-    ("factory", "logged"), [(broken_factory, "on purpose"), (no_callable, "got 5")]
+    ("factory", "logged"), [(broken_factory, "on purpose"), (no_callable, "got one of type int")]
 )
 def test_a_factory_that_fails(factory: Any, logged: str, caplog: pytest.LogCaptureFixture) -> None:
     spec = PythonProcessorSpec(factory)
@@ -648,18 +671,32 @@ def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     apply(realizer, [*requests, None])
 
 
-def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    plan, broken = Planner.update, iter([True])
+def break_planner(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    plan, broken = Planner.update, iter([True] * times)
 
-    def break_once(planner: Planner) -> None:
+    def update(planner: Planner) -> None:
         if next(broken, False):
             raise BrokenError("a defect")
         plan(planner)
 
-    monkeypatch.setattr(Planner, "update", break_once)
+    monkeypatch.setattr(Planner, "update", update)
+
+
+def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH))
+    break_planner(monkeypatch, times=1)
+    for step in range(3):
+        apply(realizer, requests, seed=step)
+        for request in requests:
+            request.output.append(step)
+    assert realizer.failed_requests == 0
+
+
+def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    break_planner(monkeypatch, times=2)
     after = before.clone()
     realizer.apply(after)
     for row in (0, 1):
@@ -933,6 +970,76 @@ def test_every_row_has_a_finite_logit(dtype: torch.dtype) -> None:
     )
     _, after = apply(realizer, requests, dtype=dtype)
     assert torch.isfinite(after).any(1).all()
+
+
+FAVOURED = LogitBiasSpec({2: 10_000.0, 1: 9_000.0})
+DISLIKED = LogitBiasSpec({1: -10_000.0})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("realizer_of", [Realizer, ArrayRealizer])
+@pytest.mark.parametrize(
+    ("acting", "chosen"),
+    [
+        ([FAVOURED, FORCE_1], 1),
+        ([FAVOURED] * 15 + [FORCE_1], 1),
+        ([FAVOURED], 2),
+        ([FAVOURED, FAVOURED, BannedTokensSpec((2,))], 1),
+        ([BannedTokensSpec((2,)), FAVOURED], 1),
+        ([FAVOURED, AllowedTokensSpec((1, 2)), AllowedTokensSpec((1, 3))], 1),
+        ([FAVOURED, AllowedTokensSpec((1, 2)), ChoiceSpec(((1,), (3,)), 0)], 1),
+        ([FAVOURED, *[DISLIKED] * 8], 2),
+        ([FAVOURED, *[BannedTokensSpec((2,))] * 5], 1),
+    ],
+)
+def test_sums_stay_in_order(
+    dtype: torch.dtype, realizer_of: Any, acting: list[LogitsProcessorSpec], chosen: int
+) -> None:
+    """Whatever the type can hold: what is forced wins, what is banned loses."""
+    if realizer_of is ArrayRealizer and dtype == torch.bfloat16:
+        pytest.skip("numpy does not have it")
+    realizer = realizer_of(VOCABULARY)
+    realizer.add(0, compile_specs(acting), [], [])
+    logits = random_logits(1, VOCABULARY, 1, dtype).nan_to_num(neginf=0)
+    logits[0, 5] = -torch.inf
+    realizer.apply(logits.numpy() if realizer_of is ArrayRealizer else logits)
+    assert logits[0].argmax() == chosen
+    assert not torch.isnan(logits).any()
+    assert not torch.isposinf(logits).any()
+    assert torch.isneginf(logits[0, 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_no_rule_adds_more_than_force_does(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = plugin_spec(BrokenRule({2: 3e38, 3: -3e38}), monkeypatch)
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set([2, 3], [3e38, -3e38]))
+    for part in (rule, plugin_spec(builder.build(), monkeypatch)):
+        program = compile_specs([part] * 15 + [FORCE_1])
+        realizer = Realizer(VOCABULARY)
+        realizer.add(0, program, [], [])
+        logits = torch.zeros(1, VOCABULARY, dtype=dtype)
+        realizer.apply(logits)
+        assert logits[0].argmax() == 1
+        assert torch.isfinite(logits).all()
+        assert logits[0].argmin() == 3
+
+
+def test_lists_that_are_allowed_together() -> None:
+    """However many there are, and whatever a choice leaves of them as it goes on."""
+    lists = [AllowedTokensSpec(tuple(t for t in range(8) if t != n)) for n in (5, 6)]
+    choice = ChoiceSpec(((1, 2, 3), (1, 5), (4, 6, 0)), 0)
+    orders = [[choice, *lists], [*lists, choice], [lists[0], choice, lists[1]], lists * 7]
+    assert max(len(compile_specs(order).automata) for order in orders) == 3
+    realizer, requests = batch(*(Request(order) for order in orders), Request(lists[:1]))
+    for step in range(12):
+        _, after = apply(realizer, requests, seed=step)
+        for request, row in zip(requests, after, strict=True):
+            request.output.append(int(row.argmax()))
+            if len(request.output) % 5 == 0:
+                request.output.clear()
 
 
 def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None:

@@ -52,6 +52,7 @@ ALWAYS = TriggerSpec((1,), (2,), times=None)
 THINK = ThinkingBudgetSpec(3, (1, 2), (3, 3, 4), (9,))
 BARE = ThinkingBudgetSpec(2, (1,), (2,))
 SOON = ThinkingBudgetSpec(0, (1,), (2, 3))
+CLOSED = ThinkingBudgetSpec(0, (1,), (2,), (9,))
 
 # spec | prompt | the first output tokens, and after each, what happens to the next one
 HISTORIES: list[tuple[Any, list[int], list[Any]]] = [
@@ -94,7 +95,11 @@ HISTORIES: list[tuple[Any, list[int], list[Any]]] = [
     (THINK, [1, 2, 3], [None, 3, None, 3, F(4), 9, None, 1, None, 2, None]),
     (THINK, [1, 2, 5, 5, 5, 3, 3], [F(4), 4, None]),
     # What is forced waits for its own beginning, like every chain.
-    (THINK, [1, 2, 5, 5, 5], [F(9), 3, F(9), 9, F(3), 9, F(3), 3, F(3), 9, F(4), 9, None]),
+    (THINK, [1, 2, 5, 5, 5], [F(9), 6, F(9), 9, F(3), 9, F(3), 3, F(3), 9, F(4), 9, None]),
+    # Who closes the block instead of beginning the message has closed it.
+    (THINK, [1, 2, 5, 5, 5], [F(9), 6, F(9), 3, F(3), 3, F(4), 4, None, 9, None]),
+    (CLOSED, [1], [F(9), 2, None, 1, F(9), 9, F(2), 2, None]),
+    (ThinkingBudgetSpec(0, (1,), (2, 3), (2, 9)), [1], [F(2), 2, F(9), 9, F(2), 2, F(3), 3, None]),
     # A start tag inside a block does not start the count anew; a tag's end does not begin another.
     (BARE, [1], [None, 1, None, 1, F(2), 2, None]),
     (THINK, [1, 1], [None, 2, None, 5, None, 5, None, 5, F(9)]),
@@ -158,6 +163,19 @@ def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None
 )
 def test_what_a_spec_lets_through(spec: Any, output: list[int], expected: bool):
     assert obeys(spec, [], output) is expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "expected"),
+    [
+        ([1], [2, 4, 4], True),  # handed over: no message could come before it
+        ([1], [9, 2, 4], True),
+        ([1], [4, 2, 4], False),
+        ([4], [1, 2, 4], False),
+    ],
+)
+def test_a_block_that_the_first_token_closes(prompt: list[int], output: list[int], expected: bool):
+    assert obeys(CLOSED, prompt, output) is expected
 
 
 @pytest.mark.parametrize(

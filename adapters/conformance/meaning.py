@@ -220,12 +220,20 @@ def _thinking_budget(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -
         thoughts = history[opened:spent]
         begun = max(i for i in range(len(end_tag)) if thoughts[len(thoughts) - i :] == end_tag[:i])
         position = spent
+        message = spec.message_token_ids
+        if not begun and message:  # the end tag may begin in place of the message
+            firsts = (
+                i for i in range(spent, len(history)) if history[i] in (message[0], end_tag[0])
+            )
+            first = next(firsts, None)
+            if first is not None and history[first] != message[0]:
+                position, begun = first + 1, 1
         if begun:
             position += len(end_tag) - begun
             if len(history) < position:
                 return Force(end_tag[len(history) - position])
             continue
-        for text in filter(None, (spec.message_token_ids, end_tag)):
+        for text in filter(None, (message, end_tag)):
             due = _forcing(text, history, position)
             if isinstance(due, Force):
                 return due

@@ -96,7 +96,10 @@ def _repeats_nothing(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) ->
 def _blocks(
     spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens
 ) -> Iterator[tuple[Tokens, int, bool]]:
-    """Each thinking block: what is in it, how much of that the prompt has, whether it is closed."""
+    """Each thinking block: what is in it, how much of that the prompt has, whether it is closed.
+
+    Where the output opens it, the prompt has less than nothing of it.
+    """
     start, end, tokens = [*spec.start_token_ids], [*spec.end_token_ids], prompt + output
     opened, looked_from = None, 0
     for i in range(1, len(tokens) + 1):
@@ -104,10 +107,10 @@ def _blocks(
         if opened is None and tail[-len(start) :] == start:
             opened = looked_from = i
         elif opened is not None and tail[-len(end) :] == end:
-            yield tokens[opened : i - len(end)], max(0, len(prompt) - opened), True
+            yield tokens[opened : i - len(end)], len(prompt) - opened, True
             opened, looked_from = None, i
     if opened is not None:
-        yield tokens[opened:], max(0, len(prompt) - opened), False
+        yield tokens[opened:], len(prompt) - opened, False
 
 
 def _is_within_budget(
@@ -117,7 +120,9 @@ def _is_within_budget(
     thoughts, after = content[:budget], content[budget:]
     message, end = [*spec.message_token_ids], [*spec.end_token_ids]
     if is_closed:
-        return len(content) < budget or after == message
+        # Nothing can come before an end tag that was handed over.
+        is_handed_over = len(content) == in_prompt
+        return len(content) < budget or is_handed_over or after == message
     # A tag that is half out goes on.
     half = max(i for i in range(len(end)) if thoughts[len(thoughts) - i :] == end[:i])
     due = end[half:] if half else [*message, *end]

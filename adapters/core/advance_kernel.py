@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .automaton import CARRY
+from .automaton import CARRY, KEEP
 from .device_tables import NO_TIMER, DeviceTables
 from .edit_kernel import first_from
 
@@ -22,6 +22,7 @@ NOT_PLACED = -1
 """In place of an automaton, where a request has none."""
 
 _CARRY = tl.constexpr(CARRY)
+_KEEP = tl.constexpr(KEEP)
 _NOT_PLACED = tl.constexpr(NOT_PLACED)
 _NO_TIMER = tl.constexpr(int(NO_TIMER))
 
@@ -283,7 +284,8 @@ def _following(
 @triton.jit
 def _entered(on_entry, timer, tokens):
     """The timer after tokens, the last of which entered a state."""
-    return tl.where(on_entry == _CARRY, tl.maximum(timer - tokens, 0), on_entry)
+    kept = tl.where(on_entry == _KEEP, timer, on_entry)
+    return tl.where(on_entry == _CARRY, tl.maximum(timer - tokens, 0), kept)
 
 
 @triton.jit

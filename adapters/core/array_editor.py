@@ -13,10 +13,10 @@ import torch
 
 from .automata import Automata
 from .automaton import Ints
-from .edits import Additions, Cells, Planner
+from .edits import Additions, Cells, Planner, merged
 from .realizer import Realizer
 from .slots import Failures
-from .torch_editor import FORCED_LOGIT
+from .torch_editor import FORCED_LOGIT, HIGHEST_SHARE
 
 
 class ArrayEditor:
@@ -44,13 +44,21 @@ class ArrayEditor:
             more: additions of this step alone.
         """
         planner, dtype = self._planner, logits.dtype
-        for i, additions in enumerate(planner.added):
-            if len(additions.values):
-                placed = self._keep((i, dtype), additions, lambda each: self._placed(each, dtype))
-                self._add(logits, *placed)
-        for additions in more:
-            if len(additions.values):
-                self._add(logits, *self._placed(additions, dtype))
+        if self.highest_logit(dtype) < FORCED_LOGIT:
+            if added := [each for each in (*planner.added, *more) if len(each.values)]:
+                total = merged(added)
+                index = self._index(total.cells)
+                logits[index] = self._bounded_sum(logits[index], self._array(total.values))
+        else:
+            for i, additions in enumerate(planner.added):
+                if len(additions.values):
+                    placed = self._keep(
+                        (i, dtype), additions, lambda each: self._placed(each, dtype)
+                    )
+                    self._add(logits, *placed)
+            for additions in more:
+                if len(additions.values):
+                    self._add(logits, *self._placed(additions, dtype))
         if len(planner.allowed.rows):
             self._allow(logits)
         if len(planner.forced.rows):
@@ -62,6 +70,11 @@ class ArrayEditor:
         rows = self._keep("rows", allowed, lambda each: self._array(each.rows))
         row_of = self._keep("row of", allowed, lambda each: self._array(each.row_of))
         kept = logits[index]
+        if self._planner.penalties is not None:
+            penalties = self._keep(
+                "penalties", self._planner.penalties, lambda each: self._array(each.values)
+            )
+            kept = self._bounded_sum(kept, penalties)
         best = self._best(len(rows), row_of, kept)
         self._count(best < -self.highest_logit(logits.dtype) / 2)
         logits[rows] = -np.inf
@@ -75,6 +88,15 @@ class ArrayEditor:
             contested = self._array(np.flatnonzero(planner.contested))
             self._count(logits[rows[contested], tokens[contested]] < -limit / 2)
         logits[rows, tokens] = limit
+
+    def _bounded_sum(self, cells: Any, values: Any) -> Any:
+        """As ``TorchEditor`` has it."""
+        dtype, limit = cells.dtype, self.highest_logit(cells.dtype)
+        if limit == FORCED_LOGIT:
+            return cells + values.astype(dtype)
+        sums, highest = cells.astype(values.dtype) + values, HIGHEST_SHARE * limit
+        sums = self._where(sums > highest, highest, self._where(sums < -limit, -limit, sums))
+        return self._where(cells == -np.inf, cells, sums.astype(dtype))
 
     def _keep(self, place: Any, plan: Any, make: Callable[[Any], Any]) -> Any:
         """What ``make`` makes of a plan, which is made again when the plan is another one."""

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -19,11 +19,18 @@ left (every other token is masked by somebody else), the row still has a finite 
 that the engine has masked with -inf stays masked.
 """
 
+HIGHEST_ADDITION = 1e6
+"""The most that a rule or a plugin's automaton may add to a logit: FORCE beats any sum of them."""
+
 NO_TIMEOUT = -1
 CARRY = -1
 """Timer on entry: goes on running, if it runs."""
 CLEAR = -2
 """Timer on entry: none from here on."""
+KEEP = -3
+"""Timer on entry: as it is; this token does not count."""
+_TOKEN = 0xFFFFFFFF
+"""The part of a key that is the token."""
 NO_TIMER = 1 << 40
 """A timer that never gets to 0."""
 
@@ -45,10 +52,12 @@ class Edit(IntEnum):
 class Automaton:
     """A timed token automaton; it starts by entering state 0. Make one with ``AutomatonBuilder``.
 
-    A request's state is two integers, ``(state, timer)``. When a token arrives, the timer runs
-    down by one and the edge of that token is taken; without one, ``otherwise`` is, which either
-    consumes the token or looks for an edge again from there (a failure link, as in Aho-Corasick).
-    A timer that is 0 when a token is about to be chosen moves to the state's time-out first.
+    A request's state is two integers, ``(state, timer)``. When a token arrives, the edge of that
+    token is taken; without one, ``otherwise`` is, which either consumes the token or looks for an
+    edge again from there (a failure link, as in Aho-Corasick). The state that is entered sets the
+    timer, or lets it run down by one, or keeps it: then it counts how often other states are
+    entered. A timer that is 0 when a token is about to be chosen moves to the state's time-out
+    first.
 
     Attributes:
         edit: ``[states]`` int8, an ``Edit``.
@@ -56,7 +65,7 @@ class Automaton:
         otherwise: ``[states]`` int32, the next state for a token without an edge.
         consumes: ``[states]`` bool, whether ``otherwise`` consumes the token.
         looks: ``[states]`` bool, whether the next state depends on the token.
-        timer: ``[states]`` int32, on entry: set to n >= 0, ``CARRY`` or ``CLEAR``.
+        timer: ``[states]`` int32, on entry: set to n >= 0, ``CARRY``, ``CLEAR`` or ``KEEP``.
         timeout: ``[states]`` int32, where to go when the timer is 0, or -1.
         keys: ``[edges]`` int64, ascending, ``state << 32 | token``.
         targets: ``[edges]`` int32, the next state for each of ``keys``.
@@ -98,111 +107,14 @@ class Automaton:
         Raises:
             UnknownTokenError: if a token decides where to go, is not known and was not forced.
         """
+        from .folding import fold_together
+
         return fold_together((self,), prompt_ids, output_ids)[0]
 
     @property
     def needs_output_ids(self) -> bool:
         """Whether it is not enough to know how many tokens are out, and which were forced."""
         return bool((self.looks & (self.edit != Edit.FORCE)).any())
-
-    def _start(self, prompt_ids: Sequence[int] | None) -> tuple[int, int]:
-        state, timer = 0, _entered(int(self.timer[0]), NO_TIMER)
-        if self.reads_prompt and prompt_ids is not None and len(prompt_ids):
-            state, timer = self._follow(state, timer, _array(prompt_ids), chosen=False)
-        return state, timer
-
-    def _follow(self, state: int, timer: int, tokens: Ints, *, chosen: bool) -> tuple[int, int]:
-        """Take the tokens one by one where an edge may match, and in whole runs where none can."""
-        edge_tokens = np.unique(self.keys & 0xFFFFFFFF)
-        if len(edge_tokens) <= 8:
-            matters = tokens < 0
-            for token in edge_tokens:
-                matters |= tokens == token
-        else:
-            matters = np.isin(tokens, edge_tokens) | (tokens < 0)
-        done = 0
-        for position in [*np.flatnonzero(matters).tolist(), len(tokens)]:
-            state, timer = self._run(state, timer, position - done, chosen=chosen)
-            if position < len(tokens):
-                if chosen:
-                    state, timer = self._settle(state, timer)
-                state = self._next(state, int(tokens[position]))
-                timer = _entered(int(self.timer[state]), timer)
-            done = position + 1
-        return state, timer
-
-    def _run(self, state: int, timer: int, length: int, *, chosen: bool) -> tuple[int, int]:
-        """Follow ``length`` tokens that have no edge anywhere."""
-        while length:
-            if chosen:
-                state, timer = self._settle(state, timer)
-            following = self._next(state, None)
-            on_entry = int(self.timer[following])
-            steps = 1
-            if following == state and on_entry == CLEAR:
-                steps = length
-            elif following == state and on_entry == CARRY:
-                steps = min(length, max(timer, 1)) if chosen else length
-            state, length = following, length - steps
-            timer = _entered(on_entry, timer, steps)
-        return state, timer
-
-    def _next(self, state: int, token: int | None) -> int:
-        """The state after a token; ``None`` stands for one that has no edge anywhere."""
-        if token == UNKNOWN and self.looks[state]:
-            raise UnknownTokenError
-        while True:
-            if token is not None and token >= 0:
-                key = state << 32 | token
-                index = int(self.keys.searchsorted(key))
-                if index < len(self.keys) and self.keys[index] == key:
-                    return int(self.targets[index])
-            consumed, state = self.consumes[state], int(self.otherwise[state])
-            if consumed:
-                return state
-
-    def _settle(self, state: int, timer: int) -> tuple[int, int]:
-        while timer == 0 and self.timeout[state] >= 0:
-            state = int(self.timeout[state])
-            timer = _entered(int(self.timer[state]), timer)
-        return state, timer
-
-
-def fold_together(
-    automata: Sequence[Automaton], prompt_ids: Sequence[int] | None, output_ids: Sequence[int]
-) -> list[tuple[int, int]]:
-    """The ``(state, timer)`` of each automaton of a request, as ``Automaton.fold`` says it.
-
-    Together they tell more: a token that is not known may have been forced by any of them.
-
-    Args:
-        automata: the first spec's first, because its token is chosen where several are forced.
-        prompt_ids: the prompt's token ids, if it has any.
-        output_ids: the output's token ids so far.
-
-    Raises:
-        UnknownTokenError: if a token decides where to go, is not known and was not forced.
-    """
-    at = [automaton._start(prompt_ids) for automaton in automata]
-    tokens = _array(output_ids)
-    done = 0
-    for position in [*np.flatnonzero(tokens == UNKNOWN).tolist(), len(tokens)]:
-        for i, automaton in enumerate(automata):
-            state, timer = automaton._follow(*at[i], tokens[done:position], chosen=True)
-            at[i] = automaton._settle(state, timer)
-        if position < len(tokens):
-            forced = (
-                int(automaton.argument[state])
-                for automaton, (state, _) in zip(automata, at, strict=True)
-                if automaton.edit[state] == Edit.FORCE
-            )
-            tokens[position] = next(forced, UNKNOWN)
-        done = position
-    return at
-
-
-def _array(token_ids: Sequence[int]) -> Ints:
-    return np.frombuffer(array("q", token_ids), np.int64)  # faster than np.array from a list
 
 
 class UnknownTokenError(ValueError):
@@ -215,11 +127,16 @@ class UnknownTokenError(ValueError):
         )
 
 
-def _entered(on_entry: int, timer: int, tokens: int = 1) -> int:
+def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
     """The timer after ``tokens`` tokens, the last of which entered a state."""
     if on_entry == CARRY:
         return max(timer - tokens, 0)
-    return NO_TIMER if on_entry == CLEAR else on_entry
+    return timer if on_entry == KEEP else NO_TIMER if on_entry == CLEAR else on_entry
+
+
+def bounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """What may be added to logits, of what somebody wants to add."""
+    return np.clip(values, np.float32(BAN_BIAS), np.float32(HIGHEST_ADDITION))
 
 
 class AutomatonBuilder:
@@ -278,15 +195,16 @@ class AutomatonBuilder:
 
         Args:
             token_ids: in any order; the first of equal ones counts.
-            values: one for all, or one for each.
+            values: one for all, or one for each; what is beyond ``BAN_BIAS`` or
+                ``HIGHEST_ADDITION`` is cut off there.
         """
         if isinstance(values, float | int):
-            tokens = np.array(sorted(set(token_ids)), np.int32)
+            tokens = np.unique(np.array(list(token_ids), np.int32))
             biases = np.full(len(tokens), values, np.float32)
         else:
             tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
             biases = np.array(list(values), np.float32)[first]
-        self._sets.append((np.array([len(tokens)]), tokens, biases))
+        self._sets.append((np.array([len(tokens)]), tokens, bounded(biases)))
         self._set_count += 1
         return self._set_count - 1
 
@@ -302,7 +220,9 @@ class AutomatonBuilder:
         self._sets.append((lengths, token_ids.astype(np.int32), values))
         self._set_count += len(lengths)
 
-    def chain(self, token_ids: Sequence[int], then: int | None = None) -> int:
+    def chain(
+        self, token_ids: Sequence[int], then: int | None = None, *, timer: int = CLEAR
+    ) -> int:
         """States that force ``token_ids`` one after the other, then go to state ``then``.
 
         A foreign token before the first one leaves the chain where it is, so that it still comes
@@ -311,6 +231,7 @@ class AutomatonBuilder:
         Args:
             token_ids: what to force.
             then: the state to go to; without one, the next that is made.
+            timer: of each of the states.
 
         Returns:
             The first of the states; ``then`` if ``token_ids`` is empty.
@@ -324,7 +245,7 @@ class AutomatonBuilder:
         self._otherwise.extend(array("i", range(first + 1, first + n)))
         self._otherwise.append(after)
         self._consumes.extend(array("b", [True]) * n)
-        self._timer.extend(array("i", [CLEAR]) * n)
+        self._timer.extend(array("i", [timer]) * n)
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
         self.edge(first, token_ids[0], self._otherwise[first])
         self._otherwise[first] = first
@@ -383,7 +304,8 @@ class AutomatonBuilder:
         Raises:
             ValueError: if it has no states, leads to or from a state that does not exist, edits
                 negative token ids, could go round in circles without consuming a token, or allows
-                nothing in some state.
+                nothing in some state; ``TooManyEdgesError`` where its failure links cannot be
+                shortened.
         """
         one_by_one = (
             np.fromiter(self._edges.keys(), np.int64, len(self._edges)),
@@ -416,7 +338,7 @@ class AutomatonBuilder:
             highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
         )
         _check(automaton)
-        return automaton
+        return shortened(automaton)
 
 
 def _joined(arrays: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
@@ -441,7 +363,7 @@ def _check(automaton: Automaton) -> None:
     if (sizes[arguments[automaton.edit == Edit.ALLOW]] == 0).any():
         raise ValueError("an automaton allows no token at all in some state")
     _check_ends(automaton.otherwise, ~automaton.consumes, "failure links")
-    stays_at_zero = (automaton.timer == CARRY) | (automaton.timer == 0)
+    stays_at_zero = np.isin(automaton.timer, (CARRY, KEEP, 0))
     leads_on = (automaton.timeout >= 0) & stays_at_zero
     _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")
 
@@ -455,6 +377,91 @@ def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], 
         jump = jump[jump]
     if leads_on[jump].any():
         raise ValueError(f"an automaton's {what} go round in circles")
+
+
+HOPS = 4
+"""Failure links that one token follows, about: longer chains of them are shortened."""
+
+MAX_MERGED_EDGES = 1 << 15
+"""Edges that shortening failure links may add to an automaton."""
+
+
+class TooManyEdgesError(ValueError):
+    """Failure links cannot be made short with edges in reasonable number."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "too many token sequences end like the beginnings of others: a token would have to be "
+            f"looked up along more than {HOPS} of them, or in {MAX_MERGED_EDGES} more edges"
+        )
+
+
+def shortened(automaton: Automaton) -> Automaton:
+    """The same automaton with short chains of failure links: no step follows a long one.
+
+    A link goes past a state that has no edges but those of the state it comes from (the strong
+    failure links of Knuth, Morris and Pratt). Where chains are still long, one state in ``HOPS``
+    gets the edges of all states further along its chain, but for the last one's.
+
+    Raises:
+        TooManyEdgesError: if this takes more than ``MAX_MERGED_EDGES``.
+    """
+    is_link = ~automaton.consumes
+    if _hops(automaton.otherwise, is_link).max() <= HOPS:
+        return automaton
+    keys, targets, sources = automaton.keys, automaton.targets, automaton.keys >> 32
+    sizes = np.bincount(sources, minlength=automaton.states)
+    further = automaton.otherwise.astype(np.int64)
+    while True:  # each round doubles how far links may go
+        is_shared = np.isin(further[sources] << 32 | keys & _TOKEN, keys)
+        shared = np.bincount(sources[is_shared], minlength=automaton.states)
+        is_idle = is_link & is_link[further] & (shared == sizes[further])
+        if not is_idle.any():
+            break
+        further = np.where(is_idle, further[further], further)
+    hops, is_passed = _hops(further, is_link), np.zeros(automaton.states, np.bool_)
+    is_passed[further[is_link]] = True
+    link, levels, merged = further.copy(), [(keys, targets)], 0
+    for level in range(HOPS, int(hops.max()), HOPS):
+        states = at = np.flatnonzero(is_passed & (hops == level))
+        found: list[tuple[Ints, npt.NDArray[np.int32]]] = []
+        for step in range(HOPS + (level > HOPS)):
+            # The last of them are the states of the level before.
+            owner, edge = _edges(keys if step < HOPS else levels[0][0], at)
+            merged += len(edge)
+            if merged > MAX_MERGED_EDGES:
+                raise TooManyEdgesError
+            from_keys, from_targets = (keys, targets) if step < HOPS else levels[0]
+            found.append((states[owner] << 32 | from_keys[edge] & _TOKEN, from_targets[edge]))
+            at = further[at] if step < HOPS else link[at]
+        link[states] = at
+        levels.insert(0, _nearest(found))
+    keys, targets = _nearest(levels)
+    return replace(automaton, otherwise=link.astype(np.int32), keys=keys, targets=targets)
+
+
+def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
+    """How many links lead on from each state, one after the other."""
+    jump, hops = np.where(is_link, target, np.arange(len(target))), is_link.astype(np.int64)
+    while hops[jump].any():
+        hops, jump = hops + hops[jump], jump[jump]
+    return hops
+
+
+def _edges(keys: Ints, states: Ints) -> tuple[Ints, Ints]:
+    """The edges of some states: which of the states each is of, and where it is in ``keys``."""
+    starts = keys.searchsorted(states << 32)
+    lengths = keys.searchsorted((states + 1) << 32) - starts
+    owner = np.repeat(np.arange(len(states)), lengths)
+    return owner, np.arange(len(owner)) + (starts - np.cumsum(lengths) + lengths)[owner]
+
+
+def _nearest(
+    found: Sequence[tuple[Ints, npt.NDArray[np.int32]]],
+) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """All edges, ascending; of equal ones, the first."""
+    keys, first = np.unique(np.concatenate([keys for keys, _ in found]), return_index=True)
+    return keys, np.concatenate([targets for _, targets in found])[first]
 
 
 def unreachable(automaton: Automaton) -> list[int]:

@@ -6,6 +6,7 @@ carry the same payload share it.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,7 +33,7 @@ from ...spec import (
     TriggerSpec,
 )
 from ...spec.limits import MAX_CELLS, MAX_PROMPT_BIASES
-from .automaton import CARRY, Automaton, AutomatonBuilder
+from .automaton import CARRY, CLEAR, KEEP, Automaton, AutomatonBuilder, TooManyEdgesError
 from .plugins import PluginPart, resolve_plugin
 from .tries import BannedSequences, choice
 
@@ -103,20 +104,40 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
             path.
     """
     parts: list[Part] = []
+    allowed: list[Sequence[int]] = []
     for i, spec in enumerate(specs):
+        if isinstance(spec, AllowedTokensSpec):
+            allowed.append(spec.token_ids)
+            if len(allowed) > 1:
+                continue
         try:
-            parts.extend(COMPILERS[type(spec)](spec))
+            try:
+                parts.extend(COMPILERS[type(spec)](spec))
+            except TooManyEdgesError as error:
+                raise SpecError(f"Expected a simpler spec: {error}") from error
             _check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
+    # Two automata do what any number of lists do, whatever else the request has.
+    if len(allowed) > 1 and (banned := _banned_by_others(allowed)):
+        parts.append(_added(banned))
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
         ngrams=tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
+
+
+def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
+    """What further lists of allowed tokens ban of the first one, which is strict."""
+    first, *others = (np.unique(np.array(token_ids, np.int32)) for token_ids in lists)
+    is_banned = np.zeros(len(first), np.bool_)
+    for other in others:
+        is_banned |= ~np.isin(first, other, assume_unique=True)
+    return first[is_banned].tolist()
 
 
 def refusal(
@@ -156,6 +177,12 @@ def forced_chain(
     builder.chain(token_ids)
     _end(builder, eos_token_id)
     return builder.build()
+
+
+@lru_cache(maxsize=64)
+def ending(eos_token_id: int) -> Automaton:
+    """What ends a request whose specs have failed."""
+    return forced_chain((), eos_token_id)
 
 
 def _end(builder: AutomatonBuilder, eos_token_id: int | None) -> int:
@@ -251,14 +278,21 @@ def _match(
 
 
 def _trigger(spec: TriggerSpec) -> Iterable[Part]:
+    """One round of watching and saying; a timer that only its end runs down counts the rounds."""
     builder = AutomatonBuilder()
-    pattern, phrase = spec.trigger_token_ids, spec.token_ids
-    _check_size((spec.times or 1) * (len(pattern) + len(phrase)))  # before the work is done
-    for _ in range(spec.times or 1):
-        watching = [builder.free() for _ in pattern]
-        _match(builder, watching, pattern, found=len(builder))
-        builder.chain(phrase, then=None if spec.times else watching[0])
-    if spec.times:
+    counts = spec.times is not None and spec.times > 1
+    timer = KEEP if counts else CLEAR
+    start = builder.free(timer=spec.times or 0) if counts else None
+    watching = [builder.free(timer=timer) for _ in spec.trigger_token_ids]
+    _match(builder, watching, spec.trigger_token_ids, found=len(builder))
+    then = watching[0] if spec.times is None else None
+    builder.chain(spec.token_ids, then=then, timer=timer)
+    if start is not None:
+        again = builder.free(timer=CARRY)
+        for state in (start, again):
+            builder.otherwise(state, watching[0], consumes=False)
+        builder.timeout(again, len(builder))
+    if spec.times is not None:
         builder.free()
     yield builder.build()
 
@@ -271,6 +305,9 @@ def _thinking_budget(spec: ThinkingBudgetSpec) -> Iterable[Part]:
     inside = [builder.free(timer=CARRY) for _ in end]
     closing = builder.chain(end, then=outside[0])
     message = builder.chain(spec.message_token_ids, then=closing)
+    if message != closing and end[0] != spec.message_token_ids[0]:
+        # Another token may come in place of the message's first, and be the end tag's.
+        builder.edge(message, end[0], closing + 1 if len(end) > 1 else outside[0])
     _match(builder, outside, start, found=opened)
     _match(builder, inside, end, found=outside[0])
     builder.edge(opened, end[0], inside[1] if len(end) > 1 else outside[0])

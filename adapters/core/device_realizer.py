@@ -13,7 +13,7 @@ import torch
 from ...spec import AllowedTokensSpec, NoRepeatNgramSpec, PromptBiasSpec
 from .advance_kernel import NOT_PLACED, AdvanceKernel, History, Rows
 from .automaton import Automaton, AutomatonBuilder, Edit, Ints
-from .compile import Program, compile_specs, forced_chain
+from .compile import Program, compile_specs, ending, forced_chain
 from .device_tables import DeviceArray, DeviceTables
 from .edit_kernel import EditKernel
 from .edits import Additions
@@ -145,34 +145,38 @@ class DeviceRealizer:
         """
         try:
             automata, code = started(program, self._vocab_size)
+            request = _Request(
+                stop_token_id,
+                tuple(automata),
+                tuple(
+                    (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
+                    for spec in program.ngrams
+                ),
+                tuple(
+                    (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
+                ),
+                code,
+            )
+            self._put(number, request)
         except Exception as error:
             self.fail(number, error, stop_token_id)
-            return
-        request = _Request(
-            stop_token_id,
-            tuple(automata),
-            tuple(
-                (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
-                for spec in program.ngrams
-            ),
-            tuple((spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases),
-            code,
-        )
-        self._put(number, request)
 
     def _put(self, number: int, request: _Request) -> None:
-        self._requests[number] = request
-        self._placed[0, number] += 1
-        self._stale.add(number)
-        if request.biases:
-            self._unmarked.add(number)
-        self._counts[:, number] = (
+        counts = (
             len(request.automata),
             any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
             len(request.ngrams),
             len(request.biases),
             request.code is not None,
         )
+        # From here on, nothing can fail.
+        self._requests[number] = request
+        self._placed[0, number] += 1
+        self._stale.add(number)
+        self._unmarked.discard(number)
+        if request.biases:
+            self._unmarked.add(number)
+        self._counts[:, number] = counts
 
     def remove(self, number: int) -> None:
         """Let nothing act on a request."""
@@ -184,10 +188,16 @@ class DeviceRealizer:
     def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs cannot be realized."""
         self.failed_requests += 1
-        self._report(number, error, stop_token_id is not None)
         self.remove(number)
-        if stop_token_id is not None:
-            self._put(number, _Request(stop_token_id, (forced_chain((), stop_token_id),)))
+        try:
+            if stop_token_id is not None:
+                self._put(number, _Request(stop_token_id, (ending(stop_token_id),)))
+        except Exception:
+            logger.exception("The request in slot %d goes on without its specs", number)
+        try:
+            self._report(number, error, number in self._requests)
+        except Exception:
+            logger.exception("The failure of a request cannot be told")
 
     def upload(self, history: History) -> None:
         """Let the device know which requests have come and gone since the last time.
@@ -344,12 +354,12 @@ class DeviceRealizer:
                 self._make_masks(len(request.biases))
             except Exception as error:
                 self.fail(number, error, request.stop_token_id)
-        has_room = self._tables.base_of(_FREE) is not None
-        if not (has_room and all(self._lay_out(number) for number in self._stale)):
+        if not self._has_room():
             in_use = [one for request in self._requests.values() for one in request.in_tables()]
+            self._stale |= self._requests.keys()  # all of them are somewhere else now
             self._tables.rebuild([_FREE, *in_use])
-            for number in self._stale | self._requests.keys():
-                self._lay_out(number)
+        for number in self._stale:
+            self._lay_out(number)
         self._device_tables.update()
         self._placed_on_device.write(self._placed.ravel())
         self._ngrams_on_device.write(self._ngrams.ravel())
@@ -368,11 +378,18 @@ class DeviceRealizer:
             masks[: len(self._masks)] = self._masks
             self._masks = masks
 
-    def _lay_out(self, number: int) -> bool:
-        """Write what the kernels read of a request; ``False`` if the tables have no room for it."""
+    def _has_room(self) -> bool:
+        """Put what has come into the tables; ``False`` if they have no room, or far too much."""
+        tables, requests = self._tables, self._requests
+        coming = [requests[number] for number in self._stale if number in requests]
+        wanted = [_FREE, *(one for request in coming for one in request.in_tables())]
+        return all(tables.base_of(automaton) is not None for automaton in wanted) and not (
+            tables.is_mostly_unused(one for each in requests.values() for one in each.in_tables())
+        )
+
+    def _lay_out(self, number: int) -> None:
+        """Write what the kernels read of a request."""
         request = self._requests.get(number, _NOBODY)
-        if any(self._tables.base_of(automaton) is None for automaton in request.in_tables()):
-            return False
         placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
         self._placed = _with_rows(self._placed, 1 + len(placed), NOT_PLACED)
         self._placed[1:, number] = NOT_PLACED
@@ -384,7 +401,6 @@ class DeviceRealizer:
         self._biases = _with_rows(self._biases, len(request.biases), 0)
         self._biases[:, number] = 0
         self._biases[: len(request.biases), number] = [bias for bias, _ in request.biases]
-        return True
 
     def _state_of(self, automaton: Automaton) -> int:
         base = self._tables.base_of(automaton)

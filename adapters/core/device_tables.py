@@ -6,14 +6,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .tables import Tables
+from .tables import ROOM_KEPT, Tables
 
 NO_TIMER = np.iinfo(np.int32).max
 """A timer that does not get to 0 within any history, in the device's integers."""
 
 
 class DeviceArray:
-    """A device's copy of the front of a host array, allocated anew only to grow.
+    """A device's copy of the front of a host array, allocated anew to grow, or where it would be
+    mostly unused.
 
     Copies leave from torch's pinned memory. Its allocator keeps a block until the copy from it is
     done, and then hands it out again: as a ring of buffers with events would, of the right length.
@@ -23,16 +24,23 @@ class DeviceArray:
         self.tensor = torch.empty(0, dtype=dtype, device=device)
 
     def write(self, values: npt.NDArray[Any], start: int = 0) -> None:
-        """Put values at ``start``; what is before it stays."""
+        """Put values at ``start``; what is before it stays, and what is after it is not defined.
+
+        Where this fails, what is before ``start`` is as it was.
+        """
         if not len(values):
             return
-        end, old = start + len(values), self.tensor
-        if end > len(old):
-            self.tensor = old.new_empty(max(end, 2 * len(old)))
-            self.tensor[:start] = old[:start]
-        host = torch.empty(len(values), dtype=old.dtype, pin_memory=old.is_cuda)
+        end, tensor = start + len(values), self.tensor
+        host = torch.empty(len(values), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         host.numpy()[:] = values
-        self.tensor[start:end].copy_(host, non_blocking=True)
+        if end > len(tensor):
+            tensor = tensor.new_empty(max(end, 2 * len(tensor)))
+        elif len(tensor) > max(ROOM_KEPT, 8 * end):
+            tensor = tensor.new_empty(2 * end)
+        if tensor is not self.tensor:
+            tensor[:start] = self.tensor[:start]
+        tensor[start:end].copy_(host, non_blocking=True)
+        self.tensor = tensor
 
 
 _EDITS = {
@@ -81,8 +89,8 @@ class DeviceTables:
         """Upload what has been appended; everything, if automata were moved."""
         tables = self._tables
         if tables.generation != self._generation:
-            self._generation = tables.generation
             self._sent = dict.fromkeys(self._columns, 0)
+            self._generation = tables.generation
         for what, names in self._columns.items():
             new = slice(self._sent[what], tables.used[what])
             if new.start == new.stop:

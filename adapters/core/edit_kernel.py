@@ -11,7 +11,7 @@ import triton.language as tl
 
 from .automaton import BAN_BIAS, Edit
 from .device_tables import DeviceTables
-from .torch_editor import highest_logit
+from .torch_editor import HIGHEST_SHARE, highest_logit
 
 BLOCK_SIZE = 2048
 """Columns of a row that one program masks where there is an ALLOW."""
@@ -24,6 +24,7 @@ _FORCE = tl.constexpr(int(Edit.FORCE))
 _ALLOW = tl.constexpr(int(Edit.ALLOW))
 _ADD = tl.constexpr(int(Edit.ADD))
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
+_HIGHEST_SHARE = tl.constexpr(HIGHEST_SHARE)
 # A row's progress is three numbers in one: how many of its programs are done with their block, and
 # how many of those have seen an allowed logit that is not -inf, and one that is not banned either.
 _POSSIBLE = tl.constexpr(1 << 20)
@@ -148,25 +149,30 @@ def _edit_kernel(
     first_column = block * block_size
     end_column = tl.minimum(first_column + block_size, columns)
 
-    # What is added, each automaton's after the other's.
-    for i in range(start, end):
-        state = tl.load(states_ptr + i)
-        if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
-            token_set = tl.load(argument_ptr + state)
-            lo = tl.load(set_ends_ptr + token_set)
-            hi = tl.load(set_ends_ptr + token_set + 1)
-            if strict >= 0:
-                lo = first_from(set_tokens_ptr, lo, hi, first_column)
-                hi = first_from(set_tokens_ptr, lo, hi, end_column)
-            for chunk in range(lo, hi, chunk_size):
-                cells = chunk + tl.arange(0, chunk_size)
-                tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=columns)
-                mask = tokens < columns
-                values = tl.load(set_values_ptr + cells, mask=mask, other=0.0)
-                logits = tl.load(row_ptr + tokens, mask=mask, other=0.0)
-                logits = sum_as(logits, tl.clamp(values, -highest, highest), dtype)
-                tl.store(row_ptr + tokens, logits, mask=mask)
-            tl.debug_barrier()
+    # What is added, each automaton's after the other's. In a narrow type, what raises logits comes
+    # before what lowers them, so that a ban is one whatever else is added.
+    narrow: tl.constexpr = dtype == tl.float16
+    for lowers in tl.static_range(2 if narrow else 1):
+        for i in range(start, end):
+            state = tl.load(states_ptr + i)
+            if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
+                token_set = tl.load(argument_ptr + state)
+                lo = tl.load(set_ends_ptr + token_set)
+                hi = tl.load(set_ends_ptr + token_set + 1)
+                if strict >= 0:
+                    lo = first_from(set_tokens_ptr, lo, hi, first_column)
+                    hi = first_from(set_tokens_ptr, lo, hi, end_column)
+                for chunk in range(lo, hi, chunk_size):
+                    cells = chunk + tl.arange(0, chunk_size)
+                    tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=columns)
+                    mask = tokens < columns
+                    values = tl.load(set_values_ptr + cells, mask=mask, other=0.0)
+                    if narrow:
+                        mask = mask & ((values < 0) == (lowers == 1))
+                    logits = tl.load(row_ptr + tokens, mask=mask, other=0.0)
+                    logits = bounded_sum(logits, values, highest, dtype)
+                    tl.store(row_ptr + tokens, logits, mask=mask)
+                tl.debug_barrier()
 
     finishes = 1
     overruled = tl.full((), 0, tl.int64)
@@ -187,8 +193,8 @@ def _edit_kernel(
                 other_end = tl.load(set_ends_ptr + token_set + 1)
                 place = first_from(set_tokens_ptr, other_start, other_end, tokens)
                 found = tl.load(set_tokens_ptr + place, mask=place < other_end, other=-1)
-                ban = tl.maximum(tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS, -highest)
-                kept = tl.where(found == tokens, kept, sum_as(kept, ban, dtype))
+                ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
+                kept = tl.where(found == tokens, kept, bounded_sum(kept, ban, highest, dtype))
         best: tl.tensor = tl.max(kept.to(tl.float32), axis=0)  # pyright: ignore[reportAssignmentType]
         tl.debug_barrier()
         masked = first_column + tl.arange(0, block_size)
@@ -231,6 +237,15 @@ def first_from(set_tokens_ptr, start, end, wanted):
         at += tl.where(tl.load(set_tokens_ptr + at + half - 1) < wanted, half, 0)
         left -= half
     return at
+
+
+@triton.jit
+def bounded_sum(logits, values, highest, dtype: tl.constexpr):
+    """Sums that a narrow type can hold, between a ban and what a forced logit beats."""
+    if dtype == tl.float16:
+        sums = tl.clamp(logits.to(tl.float32) + values, -highest, _HIGHEST_SHARE * highest)
+        return tl.where(logits == -float("inf"), logits, sums.to(dtype))
+    return sum_as(logits, tl.clamp(values, -highest, highest), dtype)
 
 
 @triton.jit

@@ -43,6 +43,15 @@ class Additions:
     values: npt.NDArray[np.float32]
 
 
+def merged(additions: Sequence[Additions]) -> Additions:
+    """All of them as one, in which each cell is there once."""
+    cells = np.concatenate([each.cells.rows << 32 | each.cells.token_ids for each in additions])
+    values = np.concatenate([each.values for each in additions])
+    cells, place = np.unique(cells, return_inverse=True)
+    sums = np.bincount(place.ravel(), values, len(cells)).astype(np.float32)
+    return Additions(Cells(cells >> 32, cells & 0xFFFFFFFF), sums)
+
+
 class Editor(Protocol):
     """Applies the edits of some automata to the logits of a kind of device."""
 
@@ -82,8 +91,19 @@ class Allowed:
     runs: list[tuple[int, int]]
 
 
+@dataclass(slots=True)
+class Penalties:
+    """What is added to all that ALLOWs leave: ``values``, ``[cells]`` float32."""
+
+    values: npt.NDArray[np.float32]
+
+
 NO_ADDITIONS = Additions(NO_CELLS, np.empty(0, np.float32))
 NONE_ALLOWED = Allowed(np.empty(0, np.int64), NO_CELLS, np.empty(0, np.int64), [])
+
+
+MAX_KEPT_PAIRS = 1 << 10
+"""Pairs of token sets for which it is kept what both have."""
 
 
 class Planner:
@@ -94,8 +114,9 @@ class Planner:
     Attributes:
         forced: one cell per forced row.
         added: what the automata's biases and bans add; apart are those of automata that never
-            move, and what a row's further ALLOWs ban.
-        allowed: what ALLOWs leave.
+            move.
+        allowed: what the first ALLOWs of each row leave.
+        penalties: what a row's further ALLOWs ban of that, if any row has several.
         contested: ``[forced]`` bool, rows that also have another edit.
         outvoted: how many forced tokens lose to another one on their row.
     """
@@ -108,8 +129,11 @@ class Planner:
         self._adding: Ints = np.empty(0, np.int64)
         self._allowing: Ints = np.empty(0, np.int64)
         self.forced = NO_CELLS
-        self.added = [NO_ADDITIONS, NO_ADDITIONS, NO_ADDITIONS]
+        self.added = [NO_ADDITIONS, NO_ADDITIONS]
         self.allowed = NONE_ALLOWED
+        self.penalties: Penalties | None = None
+        self._strict: Ints = np.empty(0, np.int64)  # the token set of each of the allowed rows
+        self._common: dict[tuple[int, int], Ints] = {}  # see _places_in_common
         self.contested: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self.outvoted = 0
 
@@ -132,9 +156,10 @@ class Planner:
             self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
             if len(self.contested):
                 self.contested = np.empty(0, np.bool_)
-        had_sets, self._has_sets = self._has_sets, bool((edits >= Edit.ALLOW).any())
-        if composed or had_sets or self._has_sets:
+        has_sets = bool((edits >= Edit.ALLOW).any())
+        if composed or has_sets or self._has_sets:
             self._plan_sets(states, edits, columns[MOVES] != 0, composed)
+        self._has_sets = has_sets
         self._generation = tables.generation
         automata.changed = False
 
@@ -151,12 +176,12 @@ class Planner:
             self.added[0] = self._additions(np.flatnonzero(adds & ~moves))
         adding = np.where(adds & moves, states, -1)
         if composed or not np.array_equal(adding, self._adding):
-            self._adding = adding
             self.added[1] = self._additions(np.flatnonzero(adding >= 0))
+            self._adding = adding
         allowing = np.where(edits == Edit.ALLOW, states, -1)
         if composed or not np.array_equal(allowing, self._allowing):
-            self._allowing = allowing
             self._plan_allowed(self._order[allowing[self._order] >= 0])
+            self._allowing = allowing
 
     def _force_once(self, is_forced: npt.NDArray[np.bool_]) -> None:
         """Keep the first specs' tokens where several are forced on one row."""
@@ -177,31 +202,62 @@ class Planner:
 
     def _plan_allowed(self, slots: Ints) -> None:
         """Lay out what ALLOWs leave; the slots come by row, then by rank."""
-        self.allowed, self.added[2] = NONE_ALLOWED, NO_ADDITIONS
         if not len(slots):
+            self.allowed, self.penalties = NONE_ALLOWED, None
             return
         tables, values = self._automata.tables, self._automata.values
         token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
-        first = np.flatnonzero(np.diff(rows, prepend=-1))
-        rows = rows[first]
-        row_of, cell = tables.cells(token_sets[first])
-        cells = Cells(rows[row_of], tables.set_tokens[cell])
-        gaps = np.flatnonzero(np.diff(rows) > 1)
-        starts, ends = rows[np.append(0, gaps + 1)], rows[np.append(gaps, len(rows) - 1)] + 1
-        runs = list(zip(starts.tolist(), ends.tolist(), strict=True))
-        self.allowed = Allowed(rows, cells, row_of, runs)
-        if len(first) < len(slots):  # several ALLOWs on one row: the first is strict
-            self.added[2] = self._banned_by_others(np.delete(np.arange(len(slots)), first), slots)
+        is_first = np.diff(rows, prepend=-1) != 0
+        strict, rows_of_all, rows = token_sets[is_first], np.cumsum(is_first) - 1, rows[is_first]
+        allowed = self.allowed
+        if not (
+            self._generation == tables.generation
+            and np.array_equal(strict, self._strict)
+            and np.array_equal(rows, allowed.rows)
+        ):
+            row_of, cell = tables.cells(strict)
+            cells = Cells(rows[row_of], tables.set_tokens[cell])
+            gaps = np.flatnonzero(np.diff(rows) > 1)
+            starts, ends = rows[np.append(0, gaps + 1)], rows[np.append(gaps, len(rows) - 1)] + 1
+            runs = list(zip(starts.tolist(), ends.tolist(), strict=True))
+            allowed = Allowed(rows, cells, row_of, runs)
+            if self._generation != tables.generation:
+                self._common = {}
+        penalties = None
+        if not is_first.all():  # several ALLOWs on one row: the first is strict
+            of_row, others = rows_of_all[~is_first], token_sets[~is_first]
+            penalties = Penalties(self._banned_by_others(allowed, strict, of_row, others))
+        self.allowed, self.penalties, self._strict = allowed, penalties, strict
 
-    def _banned_by_others(self, others: Ints, slots: Ints) -> Additions:
-        tables, values = self._automata.tables, self._automata.values
-        banned_rows: list[Ints] = []
-        banned: list[Ints] = []
-        for slot in slots[others]:
-            row, token_set = values[ROW, slot], tables.argument[values[STATE, slot]]
-            of_row = self.allowed.cells.token_ids[self.allowed.cells.rows == row]
-            _, cell = tables.cells(token_set[None])
-            banned.append(np.setdiff1d(of_row, tables.set_tokens[cell]))
-            banned_rows.append(np.full(len(banned[-1]), row))
-        cells = Cells(np.concatenate(banned_rows), np.concatenate(banned))
-        return Additions(cells, np.full(len(cells.rows), BAN_BIAS, np.float32))
+    def _banned_by_others(
+        self, allowed: Allowed, strict: Ints, of_row: Ints, others: Ints
+    ) -> npt.NDArray[np.float32]:
+        """What further ALLOWs, each a token set of one of the rows, add to the allowed cells."""
+        starts = np.searchsorted(allowed.row_of, np.arange(len(strict)))
+        pairs = zip(strict[of_row].tolist(), others.tolist(), starts[of_row].tolist(), strict=True)
+        kept = np.concatenate([self._places_in_common(a, b) + start for a, b, start in pairs])
+        is_contested = np.bincount(of_row, minlength=len(strict))
+        if is_contested.max() > 1:  # what is kept has to be in all of them
+            kept, by_how_many = np.unique(kept, return_counts=True)
+            kept = kept[by_how_many == is_contested[allowed.row_of[kept]]]
+        values = np.where(is_contested != 0, np.float32(BAN_BIAS), np.float32(0))[allowed.row_of]
+        values[kept] = 0
+        return values
+
+    def _places_in_common(self, token_set: int, other: int) -> Ints:
+        """Where in a token set the tokens are that another one has as well. Kept."""
+        places = self._common.get((token_set, other))
+        if places is None:
+            if len(self._common) >= MAX_KEPT_PAIRS:
+                self._common.clear()
+            tables = self._automata.tables
+            a, b = (
+                tables.set_tokens[slice(*tables.set_ends[one : one + 2])]
+                for one in (token_set, other)
+            )
+            small, large = (a, b) if len(a) <= len(b) else (b, a)
+            at = np.minimum(large.searchsorted(small), len(large) - 1)
+            found = large[at] == small
+            places = np.flatnonzero(found) if small is a else at[found]
+            self._common[token_set, other] = places
+        return places

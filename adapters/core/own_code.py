@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...spec.errors import text_of
-from .automaton import UNKNOWN, Automaton, UnknownTokenError
+from .automaton import UNKNOWN, Automaton, UnknownTokenError, bounded
 from .compile import Program
 from .edits import Additions, Cells
 from .live import LiveProcessor
@@ -82,7 +82,7 @@ class OwnCode:
             raise beyond_vocabulary(self._vocab_size)
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite; ban a token with BAN_BIAS")
-        return Additions(Cells(np.full(len(added), row), token_ids), values)
+        return Additions(Cells(np.full(len(added), row), token_ids), bounded(values))
 
 
 def started(program: Program, vocab_size: int) -> tuple[list[Automaton], OwnCode | None]:

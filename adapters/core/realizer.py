@@ -9,11 +9,11 @@ import torch
 
 from .automata import Automata
 from .automaton import BAN_BIAS
-from .compile import Program, forced_chain, prompt_bias
+from .compile import Program, ending, prompt_bias
 from .edits import Additions, Cells, Editor
 from .ngrams import Ngrams
 from .own_code import OwnCode, Report, log_by, started
-from .slots import Failures, Request
+from .slots import FOLDED, Failures, Request, Slots
 from .torch_editor import TorchEditor
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,9 @@ class Realizer:
         self._automata = Automata()
         self._ngrams = Ngrams(vocab_size)
         self._editor: Editor | None = None  # made when the device is known
+        self._failed: Failures = {}  # of this step
+        self._unended: list[Request] = []  # whose end has failed, to be tried again
+        self._has_edited = False  # in this step
         self.failed_requests = 0
 
     def __len__(self) -> int:
@@ -87,8 +90,10 @@ class Realizer:
             program: what the request's specs compile to.
             prompt_ids: the prompt's token ids; ``None`` for a prompt of embeddings.
             output_ids: the output's token ids so far. The engine goes on appending to this very
-                object; -1 stands for a token that it has not told yet. It may take tokens back,
-                but not put as many others in their place before the next ``apply``.
+                object; -1 stands for a token that it has not told yet. It may take tokens back.
+                If it puts as many others in their place, or one more, before the next ``apply``,
+                this is noticed by the token that was the last one before, where an automaton has
+                looked at it. It is not where that one is the same again, or was a forced one.
             stop_token_id: a token that makes the engine end the request, for when its specs fail.
         """
         self.remove(row)
@@ -115,10 +120,18 @@ class Realizer:
             self._stop(request)
 
     def _stop(self, request: Request) -> None:
-        for handle in request.handles:
-            handle.home.delete(handle.slot)
-        request.handles.clear()
+        """Let nothing act on a request any more, whatever fails."""
         self._with_code.pop(request, None)
+        while request.handles:
+            handle = request.handles.pop()
+            try:
+                handle.home.delete(handle.slot)
+            except Exception:
+                _delete(handle.home, handle.slot)
+        try:
+            self._automata.give_back()
+        except Exception:
+            logger.debug("No memory to give memory back", exc_info=True)
 
     def move(self, source: int, destination: int) -> None:
         """Move the request in row ``source``; one in ``destination`` is forgotten."""
@@ -153,8 +166,14 @@ class Realizer:
         """
         if not self._requests:
             return
+        self._has_edited = False
         try:
-            self._apply(logits)
+            try:
+                self._apply(logits)
+            except Exception:
+                if self._has_edited:
+                    raise
+                self._apply(logits)  # nobody has to pay for what was short for a moment
         except Exception as error:  # a defect of ours: only those that use us may pay for it
             try:
                 for request in list(self._requests.values()):
@@ -178,20 +197,39 @@ class Realizer:
             logger.warning("Logits are edited by %s from now on", self.editor.__name__)
 
     def _apply(self, logits: torch.Tensor) -> None:
+        while self._unended:
+            if self._requests.get(self._unended[-1].row) is self._unended[-1]:
+                self._end(self._unended[-1])
+            self._unended.pop()
+        self._follow(logits)
         additions: list[Additions] = []
-        failed = self._run_code(logits, additions) if self._with_code else {}
-        changed = self._automata.advance(failed)
-        if len(self._ngrams):
-            self._ngrams.advance(failed)
-        for request, error in failed.items():
-            self._fail(request, error)
-        if self._editor is None:
-            self._editor = _editor(self._automata, logits.device)
-        if changed or self._automata.changed:
-            self._editor.update()
+        if self._with_code:
+            self._has_edited = True
+            failed = self._run_code(logits, additions)
+            for request, error in failed.items():
+                self._fail(request, error)
+            if failed:
+                self._follow(logits)
+        assert self._editor is not None  # made as it followed
         if len(self._ngrams):
             additions.append(_bans(self._ngrams.banned()))
+        self._has_edited = True
         self._editor.apply(logits, additions)
+
+    def _follow(self, logits: torch.Tensor) -> None:
+        """Bring all states up to date, and what is laid out for the editor."""
+        automata, failed = self._automata, self._failed
+        automata.advance(failed)
+        if len(self._ngrams):
+            self._ngrams.advance(failed)
+        while failed:
+            self._fail(*failed.popitem())
+        if self._editor is None:
+            self._editor = _editor(automata, logits.device)
+            automata.changed = True
+        if automata.moved or automata.changed:
+            self._editor.update()
+            automata.moved = False
 
     def _run_code(self, logits: torch.Tensor, additions: list[Additions]) -> Failures:
         """Call what is not batched, one request after the other."""
@@ -213,14 +251,32 @@ class Realizer:
 
     def _fail(self, request: Request, error: Exception) -> None:
         self.failed_requests += 1
-        self._report(request.row, error, request.stop_token_id is not None)
         self._stop(request)
-        if self._on_failure is not None:
-            self._on_failure(request.row, error)
-        if request.stop_token_id is None:
-            del self._requests[request.row]
-        else:
-            self._automata.start(request, [forced_chain((), request.stop_token_id)])
+        ends = request.stop_token_id is not None
+        if not ends:
+            self._requests.pop(request.row, None)
+        try:
+            self._end(request)
+        except Exception:  # it is tried once more in the next step
+            self._unended.append(request)
+        try:
+            self._report(request.row, error, ends)
+            if self._on_failure is not None:
+                self._on_failure(request.row, error)
+        except Exception:
+            logger.exception("The failure of a request cannot be told")
+
+    def _end(self, request: Request) -> None:
+        if request.stop_token_id is not None:
+            self._automata.start(request, [ending(request.stop_token_id)])
+
+
+def _delete(home: Slots, slot: int) -> None:
+    """Free a slot whose own way of being freed has failed."""
+    if slot >= 0:
+        Slots.delete(home, slot)
+        if slot < len(home):
+            home.values[FOLDED, slot] = -2  # whoever is there now is read anew
 
 
 def _editor(automata: Automata, device: torch.device) -> Editor:

@@ -43,7 +43,7 @@ class Handle:
         request: whose it is.
         what: what is run there.
         home: the slots.
-        slot: which of them, at the moment.
+        slot: which of them, at the moment; -1 when it is free again.
     """
 
     request: Request
@@ -72,10 +72,9 @@ class Slots:
         return len(self.handles)
 
     def new(self, request: Request, what: Any) -> Handle:
-        """Make room for something that acts on a request."""
+        """Give a slot to something that acts on a request."""
         slot = len(self.handles)
-        if slot == self.values.shape[1]:
-            self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=1)
+        self.make_room(1)
         handle = Handle(request, what, self, slot)
         self.handles.append(handle)
         self.outputs.append(request.output_ids)
@@ -85,11 +84,17 @@ class Slots:
         self.changed = True
         return handle
 
+    def make_room(self, slots: int) -> None:
+        """Make sure that so many new slots need no memory."""
+        while len(self.handles) + slots > self.values.shape[1]:
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=1)
+
     def delete(self, slot: int) -> None:
         """Free a slot; the last one takes its place."""
+        self.handles[slot].slot = -1
         last = self.handles.pop()
         outputs = self.outputs.pop()
-        if last.slot != slot:
+        if last.slot >= 0:
             self.values[:, slot] = self.values[:, last.slot]
             self.handles[slot] = last
             self.outputs[slot] = outputs

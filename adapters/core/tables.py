@@ -1,5 +1,6 @@
 """The tables of many automata, end to end, so that one index reaches any state of any of them."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -20,15 +21,22 @@ _COLUMNS: dict[str, dict[str, type[np.generic]]] = {
     },
     "tokens": {"set_tokens": np.int64, "set_values": np.float32},
 }
+_COUNTED_AS = {name: what for what, columns in _COLUMNS.items() for name in columns} | {
+    "keys": "edges",
+    "targets": "edges",
+}
+
+_ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
+ROOM_KEPT = 1 << 15
+"""States, edges, tokens and sets for which there stays room, whether anything needs it or not."""
 
 
 class Tables:
     """A growing pool of automata.
 
     An automaton stays while there is room, whether a request uses it at the moment or not. When
-    there is none, those in use are kept, and the room is made at least twice what they need. (Under
-    vLLM's V2 runner, which does not say when a request ends, it is in use until another one has
-    its slot.)
+    there is none, those in use are kept, and the room is made twice what they need. (Under vLLM's
+    V2 runner, which does not say when a request ends, it is in use until another one has its slot.)
 
     Attributes:
         edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered
@@ -37,7 +45,7 @@ class Tables:
         set_ends: ``[sets + 1]``, where each token set ends, after a leading 0.
         used: how many ``states``, ``edges``, set ``tokens`` and ``sets`` are in use.
         generation: counts the times that automata were moved, for who keeps a copy.
-        has_timers: whether any automaton has ever had one.
+        has_timers: whether any automaton that is there has one.
     """
 
     edit: npt.NDArray[np.int8]
@@ -53,15 +61,15 @@ class Tables:
     set_values: npt.NDArray[np.float32]
     set_ends: Ints
 
-    def __init__(self) -> None:
+    def __init__(self, room: dict[str, int] | None = None) -> None:
         self.generation = 0
-        self.has_timers = False
-        self._clear({"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8})
+        self._clear(room or dict(_ROOM_AT_FIRST))
 
     def __len__(self) -> int:
         return self.used["states"]
 
     def _clear(self, room: dict[str, int]) -> None:
+        self.has_timers = False
         self._bases: dict[Automaton, int] = {}
         self._room = room
         self.used = dict.fromkeys(room, 0)
@@ -82,41 +90,61 @@ class Tables:
             base = self._append(automaton)
         return base
 
-    def rebuild(self, in_use: Iterable[Automaton]) -> None:
-        """Forget all automata but these; ``base_of`` tells where they are now."""
+    def rebuilt(self, in_use: Iterable[Automaton]) -> "Tables":
+        """Tables of these automata alone, which these ones may ``become``."""
         kept = list(dict.fromkeys(in_use))
-        room = {
-            what: max(room, 2 * sum(_sizes(automaton)[what] for automaton in kept))
-            for what, room in self._room.items()
-        }
-        self._clear(room)
-        self.generation += 1
+        needed = _needed(kept)
+        fresh = Tables(
+            {what: max(min(room, ROOM_KEPT), 2 * needed[what]) for what, room in self._room.items()}
+        )
         for automaton in kept:
-            self._append(automaton)
+            fresh._append(automaton)
+        fresh.generation = self.generation + 1
+        return fresh
+
+    def rebuild(self, in_use: Iterable[Automaton]) -> None:
+        """Forget all automata but these; where that fails, all is as it was."""
+        self.become(self.rebuilt(in_use))
+
+    def become(self, others: "Tables") -> None:
+        """Take over what others hold. This cannot fail."""
+        vars(self).update(vars(others))
+
+    def is_mostly_unused(self, in_use: Iterable[Automaton]) -> bool:
+        """Whether ``rebuild`` would give back most of the memory, and much of it."""
+        large = [what for what, room in self._room.items() if room > 2 * ROOM_KEPT]
+        if not large:
+            return False
+        needed = _needed(dict.fromkeys(in_use))
+        return any(self._room[what] > 8 * needed[what] for what in large)
 
     def _append(self, automaton: Automaton) -> int:
-        used = self.used
+        used, sizes = self.used, _sizes(automaton)
         base, first_set = used["states"], used["sets"]
-        sizes = _sizes(automaton)
-        at = {what: slice(used[what], used[what] + size) for what, size in sizes.items()}
-        for name in ("consumes", "looks", "edit"):
-            getattr(self, name)[at["states"]] = getattr(automaton, name)
-        self.timer[at["states"]] = np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer)
-        uses_set = automaton.edit >= Edit.ALLOW
-        self.argument[at["states"]] = automaton.argument + np.where(uses_set, first_set, 0)
-        self.otherwise[at["states"]] = automaton.otherwise + base
-        self.timeout[at["states"]] = np.where(
-            automaton.timeout >= 0, automaton.timeout + base, automaton.timeout
-        )
-        # Keys stay ascending: a later automaton's states have higher numbers.
-        self.keys[at["edges"]] = automaton.keys + (base << 32)
-        self.targets[at["edges"]] = automaton.targets + base
-        self.set_tokens[at["tokens"]] = automaton.set_tokens
-        self.set_values[at["tokens"]] = automaton.set_values
-        self.set_ends[first_set + 1 : first_set + 1 + sizes["sets"]] = (
-            automaton.set_ends + used["tokens"]
-        )
-        self.has_timers = self.has_timers or bool((automaton.timer >= 0).any())
+        columns = {
+            "edit": automaton.edit,
+            "consumes": automaton.consumes,
+            "looks": automaton.looks,
+            "timer": np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer),
+            "argument": automaton.argument + np.where(automaton.edit >= Edit.ALLOW, first_set, 0),
+            "otherwise": automaton.otherwise + base,
+            "timeout": np.where(
+                automaton.timeout >= 0, automaton.timeout + base, automaton.timeout
+            ),
+            # Keys stay ascending: a later automaton's states have higher numbers.
+            "keys": automaton.keys + (base << 32),
+            "targets": automaton.targets + base,
+            "set_tokens": automaton.set_tokens,
+            "set_values": automaton.set_values,
+        }
+        set_ends = automaton.set_ends + used["tokens"]
+        has_timers = self.has_timers or bool((automaton.timer >= 0).any())
+        # From here on, nothing can fail: a key that is not in use is larger than any other.
+        for name, values in columns.items():
+            start = used[_COUNTED_AS[name]]
+            getattr(self, name)[start : start + len(values)] = values
+        self.set_ends[first_set + 1 : first_set + 1 + len(set_ends)] = set_ends
+        self.has_timers = has_timers
         for what, size in sizes.items():
             used[what] += size
         self._bases[automaton] = base
@@ -137,6 +165,13 @@ class Tables:
         owner = np.repeat(np.arange(len(token_sets)), lengths)
         before = np.cumsum(lengths) - lengths
         return owner, np.arange(len(owner)) + (starts - before)[owner]
+
+
+def _needed(automata: Iterable[Automaton]) -> Counter[str]:
+    needed: Counter[str] = Counter()
+    for automaton in automata:
+        needed.update(_sizes(automaton))
+    return needed
 
 
 def _sizes(automaton: Automaton) -> dict[str, int]:

@@ -9,7 +9,7 @@ import torch
 
 from .automata import Automata
 from .automaton import Ints
-from .edits import NO_ADDITIONS, Additions, Cells, Planner
+from .edits import NO_ADDITIONS, Additions, Cells, Planner, merged
 
 FORCED_LOGIT = 1e9
 """A logit that wins any softmax or argmax, and is finite at any usual temperature.
@@ -17,6 +17,10 @@ FORCED_LOGIT = 1e9
 Raising one logit touches one cell; filling the rest of the row with -inf costs a pass over the
 vocabulary and says the same. vLLM's thinking budget uses the same value.
 """
+
+HIGHEST_SHARE = 0.75
+"""In a narrow type (float16), the share of a forced logit that other edited logits may reach. No
+sum of biases is higher, and none of bans is lower than minus a forced logit."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class TorchEditor:
 
     def _forget_placed(self) -> None:
         self._added = [_NOWHERE] * len(self._planner.added)
-        self._allowed = self._allow_rows = self._forced = _NOWHERE
+        self._allowed = self._allow_rows = self._penalties = self._forced = _NOWHERE
 
     def overruled(self) -> int:
         """How often a ban, an ALLOW or a FORCE lost to a FORCE, or a ban or a mask to an ALLOW.
@@ -75,14 +79,18 @@ class TorchEditor:
         if layout != self._layout:
             self._layout = layout
             self._forget_placed()
-        for i, additions in enumerate(planner.added):
-            if additions is NO_ADDITIONS:
-                continue
-            if self._added[i].plan is not additions:
-                self._added[i] = _Placed(additions, *_placed(additions, logits))
-            flat.index_add_(0, self._added[i].index, self._added[i].values)
-        for additions in more:
-            add(logits, additions)
+        if limit < FORCED_LOGIT:
+            if added := [each for each in (*planner.added, *more) if each is not NO_ADDITIONS]:
+                _add_bounded(logits, merged(added))
+        else:
+            for i, additions in enumerate(planner.added):
+                if additions is NO_ADDITIONS:
+                    continue
+                if self._added[i].plan is not additions:
+                    self._added[i] = _Placed(additions, *_placed(additions, logits))
+                flat.index_add_(0, self._added[i].index, self._added[i].values)
+            for additions in more:
+                add(logits, additions)
         if len(planner.allowed.rows):
             self._allow(logits, flat)
         if self._forced.plan is not planner.forced:
@@ -104,6 +112,11 @@ class TorchEditor:
             best = logits.new_empty(len(rows))
             self._allow_rows = _Placed(allowed, rows, best)
         kept = flat[self._allowed.index]
+        if (penalties := self._planner.penalties) is not None:
+            if self._penalties.plan is not penalties:
+                values = _to_device(torch.from_numpy(penalties.values), logits.device)
+                self._penalties = _Placed(penalties, self._penalties.index, values)
+            kept = _bounded_sum(kept, self._penalties.values)
         best = self._allow_rows.values.fill_(-torch.inf)
         best.scatter_reduce_(0, self._allowed.values, kept, "amax")
         lowest = -highest_logit(logits.dtype) / 2
@@ -126,7 +139,26 @@ class TorchEditor:
 
 def add(logits: torch.Tensor, additions: Additions) -> None:
     """Add to cells of logits whose columns are next to each other."""
-    _flat(logits).index_add_(0, *_placed(additions, logits))
+    if highest_logit(logits.dtype) < FORCED_LOGIT:
+        _add_bounded(logits, merged([additions]))
+    else:
+        _flat(logits).index_add_(0, *_placed(additions, logits))
+
+
+def _add_bounded(logits: torch.Tensor, additions: Additions) -> None:
+    """Add to cells, each of them once, of a type that cannot hold every sum."""
+    flat, index = _flat(logits), _flat_index(additions.cells, logits)
+    values = _to_device(torch.from_numpy(additions.values), logits.device)
+    flat[index] = _bounded_sum(flat[index], values)
+
+
+def _bounded_sum(cells: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Sums between a ban and what a forced logit beats; what is masked stays masked."""
+    limit = highest_logit(cells.dtype)
+    if limit == FORCED_LOGIT:
+        return cells + values.to(cells.dtype)
+    sums = (cells.float() + values).clamp(-limit, HIGHEST_SHARE * limit).to(cells.dtype)
+    return torch.where(cells == -torch.inf, cells, sums)
 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor:

@@ -49,16 +49,16 @@ class TritonEditor:
         """Follow the automata's states."""
         automata = self._automata
         self._tables.update()
-        composed, automata.changed = automata.changed, False
+        composed = automata.changed
         if composed:
             self._compose()
         states = automata.states[self._order]
         if composed or not np.array_equal(states, self._sent):
-            self._sent = states
-            self._states.write(states)
             edits = automata.tables.edit[states]
-            self._acts = bool(edits.any())
-            self._allows = bool((edits == Edit.ALLOW).any())
+            acts, allows = bool(edits.any()), bool((edits == Edit.ALLOW).any())
+            self._states.write(states)
+            self._sent, self._acts, self._allows = states, acts, allows
+        automata.changed = False
 
     def _compose(self) -> None:
         """Lay out the automata row by row."""
