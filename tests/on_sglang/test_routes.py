@@ -121,7 +121,11 @@ OLLAMA = {"model": "any", "options": {"num_predict": 6, "temperature": 0}}
 
 # path | body | what it answers without specs; ``None`` where this model has nothing to say
 TAKES_NONE: dict[str, tuple[str, Json, int | None]] = {
-    "Responses": ("/v1/responses", {"input": "Where?", "max_output_tokens": 6}, 200),
+    "Responses": (
+        "/v1/responses",
+        {"model": "any", "input": "Where?", "max_output_tokens": 6},
+        200,
+    ),
     "Anthropic": ("/v1/messages", chat({}), 200),
     "Ollama chat": ("/api/chat", OLLAMA | {"messages": MESSAGES}, 200),
     "Ollama": ("/api/generate", OLLAMA | {"prompt": PROMPT}, 200),
@@ -167,7 +171,8 @@ REFUSED_WITH: dict[str, tuple[Json, str]] = {
 
 @pytest.fixture(scope="module")
 def client(model: Path) -> Iterator[httpx.Client]:
-    with SglangServer(model) as server:
+    # The one name that Responses takes; other routes take any.
+    with SglangServer(model, "--served-model-name", "any") as server:
         base_url = server.base_url.removesuffix("/v1")
         yield httpx.Client(base_url=base_url, timeout=120, trust_env=False)
 
