@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from logitport.adapters.core import defaults
 from logitport.adapters.vllm import LogitportProcessor
 from logitport.hooks.test_text import VARIABLES
@@ -171,35 +172,31 @@ def test_default_specs_in_a_profile_run(
     from logitport.adapters.core import plugins
     from logitport.adapters.vllm import processor
     from vllm import SamplingParams
-    from vllm.v1.worker.gpu import model_runner
+    from vllm.v1.worker.gpu.input_batch import InputBatch
 
     def after_the_prompt(prompt_ids: list[int], output_ids: list[int], logits: Any) -> None:
         logits[prompt_ids[-1]] -= 1e9
 
-    specs = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
+    specs: list[Any] = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
     monkeypatch.setattr(processor, "default_specs", lambda _: specs)
     monkeypatch.setattr(
         plugins, "_plugins", lambda: {"no-echo": lambda: lambda params: after_the_prompt}
     )
-    measured: list[int] = []
-    plainly = model_runner.GPUModelRunner._dummy_sampler_run
 
-    def as_on_a_gpu(self: Any, hidden_states: Any) -> None:
-        plainly(self, hidden_states)
-        slots = len(hidden_states)
-        for slot in range(slots):
-            self.sampler.add_request(slot, SamplingParams(temperature=0.5, top_p=0.9))
-        self.sampler.apply_staged_writes()
-        batch = model_runner.InputBatch.make_dummy(slots, slots, self.input_buffers)
-        logits = self.model.compute_logits(hidden_states)
-        self.sampler(logits, batch)
-        (ours,) = (each for each in self.sampler.logits_processors if hasattr(each, "_realizer"))
-        measured.append(len(ours._realizer))
-
-    monkeypatch.setattr(model_runner.GPUModelRunner, "_dummy_sampler_run", as_on_a_gpu)
     with engine(model, max_num_seqs=4) as running:
+        core = running.client.engine_core
+        model_runner = core.model_executor.driver_worker.worker.model_runner
+        # As ``GPUModelRunner._dummy_sampler_run``, which no CPU runs to this point.
+        hidden_states = torch.zeros(4, core.vllm_config.model_config.get_hidden_size())
+        for slot in range(4):
+            model_runner.sampler.add_request(slot, SamplingParams(temperature=0.5, top_p=0.9))
+        model_runner.sampler.apply_staged_writes()
+        batch = InputBatch.make_dummy(4, 4, model_runner.input_buffers)
+        sampled = model_runner.sampler(model_runner.model.compute_logits(hidden_states), batch)
+        assert len(running.acting._realizer) == 4
+
         (output,) = running.generate(["Hello"], [params(max_tokens=10)])
         failed = running.acting._realizer.failed_requests
-    assert measured == [4]
+    assert sampled.sampled_token_ids.flatten().tolist() == [specs[1].token_ids[0]] * 4
     assert output.text == " Hi!"
     assert failed == 0
