@@ -54,7 +54,7 @@ def _frozen(value: Any, levels: int, left: list[int]) -> Any:
     What a parser makes has one of a few exact types. They are told apart by those, at a tenth of
     the cost of asking whether a value is a ``Mapping``.
     """
-    kind = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind in _ATOMS:
         return value
     if kind is str:
@@ -83,7 +83,7 @@ def _frozen_all(
     items: list[Any] = []
     try:
         for value in values:
-            kind = type(value)
+            kind = type(value)  # pyright: ignore[reportUnknownVariableType]
             if kind in _ATOMS or (kind is str and value.isascii()):  # most are; spare the call
                 items.append(value)
             else:

@@ -94,7 +94,8 @@ def wrong_entry(bias: object) -> SpecError | None:
     # Some at a time, then one by one among those: about as much as looking once at each.
     entries = list(cast("Mapping[Any, Any]", bias).items())
     some = (entries[i : i + 256] for i in range(0, len(entries), 256))
-    wrong = next(filter(_error_in, some), [])
+    empty: list[tuple[Any, Any]] = []
+    wrong = next(filter(_error_in, some), empty)
     token_id, error = next(((k, e) for k, v in wrong if (e := _error_in([(k, v)]))), (None, None))
     if not error:
         return None
