@@ -456,8 +456,6 @@ FULL = tuple(range(limits.MAX_TOKEN_IDS))
     "together",
     [
         (ThinkingBudgetSpec(1, FULL, FULL[::-1], FULL),),
-        (TriggerSpec((1,) * 28, (1,) * 100, limits.MAX_TIMES),),
-        (TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 2,
         (BannedTokensSpec(FULL), LogitBiasSpec(dict.fromkeys(FULL, 1.0))) * 3,
         (BannedSequencesSpec(tuple((i, *range(3)) for i in range(limits.MAX_SEQUENCES))),) * 4,
     ],
@@ -473,12 +471,11 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 @pytest.mark.parametrize(
     ("together", "path"),
     [
-        ((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),) * 3, "$.specs[2]"),
         ((BannedTokensSpec(FULL),) * 8, "$.specs[7]"),
         # Each of 1000 tokens is banned after each of 2000 beginnings.
         ((BannedSequencesSpec((*((1, i) for i in range(1000)), (1,) * 2000)),), "$.specs[0]"),
     ],
-    ids=["triggers", "sets", "banned sequences"],
+    ids=["sets", "banned sequences"],
 )
 def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], path: str):
     pytest.importorskip("numpy")
@@ -520,7 +517,7 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
     from logitport.adapters.core import Program, admission, compile_specs
     from logitport.adapters.vllm import BACK_END
 
-    large = compile_specs((TriggerSpec((1,), (2,) * 126, limits.MAX_TIMES),))
+    large = compile_specs((ForcedTokenSequenceSpec(FULL),) * 4)
     monkeypatch.setattr(admission, "compile_specs", lambda specs: Program(large.automata))
 
     def cells_of(token_id: int) -> int:
