@@ -142,7 +142,10 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
         if callable(value) and not isinstance(value, type):
-            value = self._faults.wrap(value)
+            function = self._faults.wrap(value)
+            if hasattr(value, "at"):  # of a ufunc
+                function.at = self._faults.wrap(value.at)
+            value = function
             setattr(self, name, value)
         elif type(value).__name__ == "module":
             value = Library(self._faults, value)

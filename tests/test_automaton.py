@@ -20,8 +20,10 @@ from logitport.adapters.core import (
     unreachable,
 )
 from logitport.adapters.core.automaton import HOPS, NO_TIMER, Edit, TooManyEdgesError, _hops
+from logitport.adapters.core.tables import Tables
 from logitport.spec import (
     BannedSequencesSpec,
+    BannedTokensSpec,
     ChoiceSpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
@@ -509,6 +511,31 @@ def test_no_token_follows_many_links(name: str) -> None:
                 expected = edit(BannedSequencesSpec(sequences), [], said)
                 assert edit_of(automaton, state) == expected
     assert len(states) > 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ForcedTokenSequenceSpec((1,) * 30_000),
+        BannedTokensSpec(tuple(range(30_000))),
+        BannedSequencesSpec(((1,) * 30_000,)),
+        ChoiceSpec(tuple((i, i) for i in range(8000)), 0),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_what_tables_take_is_known(spec: LogitsProcessorSpec) -> None:
+    (automaton,) = automata(spec)
+    tables = Tables().rebuilt([automaton])
+    columns = [each for each in vars(tables).values() if isinstance(each, np.ndarray)]
+    own = [
+        value
+        for name in automaton.__slots__
+        if isinstance(value := getattr(automaton, name), np.ndarray)
+    ]
+    on_device = 2 * (22 * automaton.states + 8 * len(automaton.keys))
+    on_device += 2 * (8 * len(automaton.set_tokens) + 4 * len(automaton.set_ends))
+    taken = sum(array.nbytes for array in [*columns, *own]) + on_device
+    assert 0.8 * taken < automaton.table_bytes + 300_000 < 1.2 * taken + 300_000
 
 
 def test_links_that_cannot_be_shortened_are_refused() -> None:

@@ -101,6 +101,19 @@ class Automaton:
         """Size of the tables: states, and tokens in their sets."""
         return self.states + len(self.set_tokens)
 
+    @property
+    def table_bytes(self) -> int:
+        """The most memory that it takes, about: its own, and in the tables of host and device.
+
+        Those have twice the room that they need, and columns as wide as indices on the host.
+        """
+        return (
+            140 * self.states
+            + 60 * len(self.keys)
+            + 48 * len(self.set_tokens)
+            + 28 * len(self.set_ends)
+        )
+
     def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
         """The ``(state, timer)`` that a whole history leads to, ready for the next choice.
 
