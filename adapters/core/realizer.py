@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from .automata import Automata
-from .automaton import BAN_BIAS
 from .compile import Program, forced_chain, prompt_bias
-from .edits import Additions, Cells, Editor
+from .edits import Additions, Editor
 from .ngrams import Ngrams
 from .own_code import OwnCode, log_failure, started
 from .slots import Failures, Request
@@ -98,8 +96,8 @@ class Realizer:
                 for spec in program.prompt_biases
             ]
             self._automata.start(request, automata)
-            for spec in program.ngrams:
-                self._ngrams.start(request, spec)
+            if program.ngrams:
+                self._ngrams.start(request, program.ngrams)
         except Exception as error:
             self._fail(request, error)
 
@@ -185,7 +183,7 @@ class Realizer:
         if changed or self._automata.changed:
             self._editor.update()
         if len(self._ngrams):
-            additions.append(_bans(self._ngrams.banned()))
+            additions += self._ngrams.bans()
         self._editor.apply(logits, additions)
 
     def _run_code(self, logits: torch.Tensor, additions: list[Additions]) -> Failures:
@@ -230,7 +228,3 @@ def _editor(automata: Automata, device: torch.device) -> Editor:
         else:
             return TritonEditor(automata, device)
     return TorchEditor(automata)
-
-
-def _bans(cells: Cells) -> Additions:
-    return Additions(cells, np.full(len(cells.rows), BAN_BIAS, np.float32))

@@ -126,7 +126,13 @@ class TorchEditor:
 
 def add(logits: torch.Tensor, additions: Additions) -> None:
     """Add to cells of logits whose columns are next to each other."""
-    _flat(logits).index_add_(0, *_placed(additions, logits))
+    layout = (logits.stride(0), logits.dtype, logits.device)
+    placed = None if additions.kept is None else additions.kept.get(layout)
+    if placed is None:
+        placed = _placed(additions, logits)
+        if additions.kept is not None:
+            additions.kept[layout] = placed
+    _flat(logits).index_add_(0, *placed)
 
 
 def _flat(logits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,127 @@
+"""No n-gram twice: histories of any length, held to the reference, and what they cost."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.meaning import Add, edit
+from logitport.adapters.core import ngrams
+from logitport.adapters.core.ngrams import Ngrams
+from logitport.adapters.core.slots import Failures, Request
+from logitport.spec import NoRepeatNgramSpec
+
+VOCABULARY = 8
+
+
+def banned(rules: Ngrams) -> dict[int, set[int]]:
+    """Tokens by row; each is there once."""
+    by_row: dict[int, set[int]] = {}
+    for additions in rules.bans():
+        cells = additions.cells
+        for row, token in zip(cells.rows.tolist(), cells.token_ids.tolist(), strict=True):
+            assert token not in by_row.setdefault(row, set())
+            by_row[row].add(token)
+    return by_row
+
+
+def wanted(
+    specs: Sequence[NoRepeatNgramSpec], request: Request, vocab_size: int = VOCABULARY
+) -> set[int]:
+    """What the reference bans, of tokens that there are."""
+    said = [edit(spec, list(request.prompt_ids), list(request.output_ids)) for spec in specs]
+    tokens = {token for each in said if isinstance(each, Add) for token in each.values}
+    return {token for token in tokens if token < vocab_size}
+
+
+def check(rules: Ngrams, all_specs: dict[int, Sequence[NoRepeatNgramSpec]]) -> None:
+    failed: Failures = {}
+    rules.advance(failed)
+    assert not failed
+    expected = {
+        handle.request.row: wanted(all_specs[handle.request.row], handle.request)
+        for handle in rules.handles
+    }
+    assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
+
+
+@pytest.fixture(params=["as it is", "small"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a long history otherwise happens in short ones, too."""
+    if request.param == "small":
+        for name, value in {"_TAKEN_BACK": 3, "_FEW": 1, "_MANY": 2, "_RECENT": 4}.items():
+            monkeypatch.setattr(ngrams, name, value)
+
+
+@st.composite
+def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
+    n = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    windows = st.none() | st.integers(0, 12)
+    return [
+        NoRepeatNgramSpec(
+            each,
+            None if (more := draw(windows)) is None else each + more,
+            tuple(draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=2))),
+        )
+        for each in n
+    ]
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(0, 2**31)), max_size=20
+)
+
+
+@given(
+    requests=st.lists(
+        st.tuples(rules_of_requests(), st.integers(0, 60), st.integers(1, 10)),
+        min_size=1,
+        max_size=3,
+    ),
+    steps=STEPS,
+    seed=st.integers(0, 2**31),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_history(
+    sizes: None,
+    requests: list[tuple[list[NoRepeatNgramSpec], int, int]],
+    steps: list[tuple[int, int, int]],
+    seed: int,
+) -> None:
+    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
+    numbers, rules = random.Random(seed), Ngrams(VOCABULARY)
+    specs: dict[int, Sequence[NoRepeatNgramSpec]] = {}
+    running: list[tuple[Request, int]] = []
+    for row, (given_specs, length, tokens) in enumerate(requests):  # some beyond the vocabulary
+        request = Request(row, numbers.choices(range(tokens), k=length), [], None)
+        rules.start(request, given_specs)
+        specs[row] = given_specs
+        running.append((request, tokens))
+    check(rules, specs)
+    for back, more, step_seed in steps:
+        numbers = random.Random(step_seed)
+        for request, tokens in running:
+            output: Any = request.output_ids
+            before = len(output)
+            del output[max(len(output) - back, 0) :]
+            more_tokens = numbers.choices(range(tokens), k=more)
+            output += more_tokens
+            if len(output) == before and back:
+                output.append(0)  # as many in their place are not noticed
+        if more % 2 and len(running) > 1:
+            a, b = running[0][0], running[1][0]
+            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
+            a.row, b.row = b.row, a.row
+            for request in (a, b):
+                for handle in request.handles:
+                    handle.home.set_row(handle.slot, request.row)
+        check(rules, specs)
+    for request, _ in running:
+        request.handles[0].home.delete(request.handles[0].slot)
+    assert (len(rules), banned(rules)) == (0, {})
