@@ -12,8 +12,9 @@ equal n-grams is dropped from an index.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -29,10 +30,10 @@ from .slots import FOLDED, ROW, Failures, Request, Slots
 Tokens = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
-_TAKEN_BACK = 64
+_TAKEN_BACK = 32
 """So many of the newest output ids may be taken back, or be exchanged, at the cost of a step."""
 
-_FEW = 8
+_FEW = 32
 """Candidates that are compared one by one."""
 
 _MANY = 1024
@@ -45,9 +46,18 @@ _BITS = 64
 _WRAP = (1 << _BITS) - 1
 
 
+Hashes = npt.NDArray[np.uint64]
+
+
 def _multiplier() -> int:
     """A random odd number, so that nobody can choose tokens whose hashes collide."""
     return random.SystemRandom().getrandbits(_BITS) | 1
+
+
+_MULTIPLIER = _multiplier()
+
+
+_NONE: dict[int, int] = {}
 
 
 class _CollisionError(Exception):
@@ -79,6 +89,11 @@ class _History:
         if (self.tokens[: self.length] < 0).any():
             raise UnknownTokenError
 
+    @property
+    def settled(self) -> int:
+        """How many tokens are not going to be taken back."""
+        return max(self.prompt_length, self.length - _TAKEN_BACK)
+
     def _put(self, tokens: Tokens) -> None:
         self.tokens = tokens
         self.numbers = memoryview(tokens)
@@ -107,21 +122,30 @@ class _Index:
         n: as rules say.
         window: the longest of these rules.
         vocab_size: tokens beyond it are not banned.
+        hashes: see ``rebuild``.
+        skipped: see ``rebuild``.
 
     Attributes:
-        few: positions, not in the dictionary, where the newest n - 1 tokens were followed by
-            something, with what followed.
-        many: these positions, where there are more than a few.
+        few: what followed the newest n - 1 tokens, not in the dictionary, with the newest position.
+        many: the same, where that may be more than a few.
         recent: what followed according to the dictionary, with the newest position.
     """
 
-    def __init__(self, history: _History, n: int, window: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        history: _History,
+        n: int,
+        window: int,
+        vocab_size: int,
+        hashes: "_Hashes",
+        skipped: Mask,
+    ) -> None:
         self._history, self._back, self._window = history, n - 1, window
         self.vocab_size = vocab_size
-        self.few: list[tuple[int, int]] = []
+        self.few: dict[int, int] = {}
         self.many: _Group | None = None
         self.recent: dict[int, int] = {}
-        self.rebuild()
+        self.rebuild(hashes, skipped)
 
     def __len__(self) -> int:
         """Positions that are in the dictionary, or have been."""
@@ -133,21 +157,30 @@ class _Index:
         spare = min(self._history.length, self._window) // 128 if self._back else 0
         return len(self._log) > _TAKEN_BACK + max(_RECENT, spare)
 
-    def rebuild(self) -> None:
-        """Put positions into the buckets; of the output, not the newest."""
+    def rebuild(self, hashes: "_Hashes | None" = None, skipped: Mask | None = None) -> None:
+        """Put positions into the buckets; of the output, not the newest.
+
+        Args:
+            hashes: of the part of the history that the window reaches, at least.
+            skipped: see ``_buckets``.
+        """
         history, back = self._history, self._back
-        end = max(history.prompt_length, history.length - _TAKEN_BACK)
-        first = back + max(history.length - _TAKEN_BACK - self._window, 0)
+        end = history.settled
+        start = max(history.length - _TAKEN_BACK - self._window, 0)
+        multiplier = _MULTIPLIER
+        if hashes is None:
+            hashes = _Hashes(history, start, multiplier)
+        if skipped is None:
+            skipped = history.tokens[:end] >= self.vocab_size
         while True:
-            multiplier = _multiplier()
             try:
-                starts, order, shift = _buckets(
-                    history.tokens[:end], min(first, end), back, multiplier, self.vocab_size
-                )
+                buckets = _buckets(history.tokens, skipped, hashes, start + back, back)
                 break
             except _CollisionError:
-                continue
-        self._multiplier, self._shift = multiplier, shift
+                multiplier = _multiplier()
+                hashes = _Hashes(history, start, multiplier)
+        starts, order, self._shift = buckets
+        self._multiplier = multiplier
         self._dropping = pow(multiplier, back, 1 << _BITS)  # what drops the oldest token
         self._starts, self._order = memoryview(starts), order
         self._groups: dict[bytes, _Group] = {}
@@ -169,21 +202,21 @@ class _Index:
 
     def push(self, position: int) -> None:
         """Take one token, the one at ``position``."""
-        history, back = self._history, self._back
-        token = history.numbers[position]
-        entry: tuple[bytes, int, int | None] | None = None
-        if position >= back and token < self.vocab_size:
-            followers = self._recent.setdefault(self._context, {})
-            entry = self._context, token, followers.get(token)
+        back, numbers, context = self._back, self._history.numbers, self._context
+        token = numbers[position]
+        if position < back or token >= self.vocab_size:
+            self._log.append(None)
+        elif (followers := self._recent.get(context)) is None:
+            self._recent[context] = {token: position}
+            self._log.append((context, token, None))
+        else:
+            self._log.append((context, token, followers.get(token)))
             followers[token] = position
-        self._log.append(entry)
         if back:
-            self._hash = self._hash * self._multiplier + token
-            if position >= back:
-                self._hash -= history.numbers[position - back] * self._dropping
-            self._hash &= _WRAP
+            dropped = numbers[position - back] * self._dropping if position >= back else 0
+            self._hash = self._hash * self._multiplier + token - dropped & _WRAP
             if position + 1 >= back:
-                self._context = history.before(position + 1, back)
+                self._context = self._history.before(position + 1, back)
 
     def take_back(self, count: int) -> None:
         """Undo the last pushes; there were so many since the last ``rebuild``."""
@@ -202,20 +235,24 @@ class _Index:
 
     def look_up(self) -> None:
         """Find what followed the newest n - 1 tokens."""
-        self.few, self.many, self.recent = [], None, {}
-        history, back = self._history, self._back
+        history, context, back = self._history, self._context, self._back
+        self.few, self.many, self.recent = _NONE, None, _NONE
         if history.length < back:
             return
-        self.recent = self._recent.get(self._context, {})
-        bucket = self._hash * self._multiplier & _WRAP
-        bucket >>= self._shift
+        self.recent = self._recent.get(context, _NONE)
+        bucket = (self._hash * self._multiplier & _WRAP) >> self._shift
         first, end = self._starts[bucket], self._starts[bucket + 1]
+        if first == end:
+            return
         if end - first > _FEW:
-            self.many = self._groups.get(self._context) or self._compare(first, end)
+            self.many = self._groups.get(context) or self._compare(first, end)
         else:
-            for position in self._order[first:end].tolist():
-                if history.before(position, back) == self._context:
-                    self.few.append((position, history.numbers[position]))
+            numbers, tokens = history.numbers, history.bytes
+            self.few = {
+                numbers[at]: at
+                for at in self._order[first:end].tolist()
+                if tokens[4 * (at - back) : 4 * at] == context
+            }
 
     def _compare(self, first: int, end: int) -> _Group:
         """Candidates of a bucket that do follow the newest n - 1 tokens."""
@@ -227,90 +264,111 @@ class _Index:
                 positions = positions[same]
                 if not len(positions):
                     break
-        positions = _newest(positions, tokens, self.vocab_size)
+        positions = _newest(positions, tokens)
         group = _Group(positions, tokens[positions])
         if len(positions) > _FEW or end - first > _MANY:
             self._groups[self._context] = group
         return group
 
 
+class _Hashes:
+    """Polynomial hashes of what a history has after some position.
+
+    Args:
+        history: a request's.
+        start: the position.
+        multiplier: odd.
+
+    Attributes:
+        multiplier: see there.
+    """
+
+    def __init__(self, history: _History, start: int, multiplier: int) -> None:
+        self._start, self.multiplier = start, multiplier
+        count = history.length - start
+        size = 1 << count.bit_length()
+        powers = _powers(multiplier, size)
+        inverses = _powers(pow(multiplier, -1, 1 << _BITS), size)
+        self._values = np.zeros(count + 1, np.uint64)
+        values = self._values[1:]
+        values[:] = history.tokens[start : history.length]
+        values *= inverses[:count]
+        np.cumsum(values, out=values)
+        values *= powers[:count]
+
+    def before(self, positions: Tokens, count: int) -> Hashes:
+        """The hashes of the ``count`` tokens before each of some positions, which ascend."""
+        dropping = np.uint64(pow(self.multiplier, count, 1 << _BITS))
+        ends: slice | Tokens = positions - self._start
+        begins: slice | Tokens = ends - count
+        if len(ends) and ends[-1] - ends[0] < len(ends):  # without a gap
+            ends, begins = slice(ends[0], ends[-1] + 1), slice(begins[0], begins[-1] + 1)
+        hashes = self._values[begins] * dropping
+        return np.subtract(self._values[ends], hashes, out=hashes)
+
+
+@lru_cache(maxsize=4)
+def _powers(factor: int, count: int) -> Hashes:
+    """The first powers of a number."""
+    powers = np.full(count, factor, np.uint64)
+    powers[0] = 1
+    return np.multiply.accumulate(powers, out=powers)
+
+
 def _buckets(
-    tokens: Tokens, first: int, back: int, multiplier: int, vocab_size: int
+    tokens: Tokens, skipped: Mask, hashes: _Hashes, first: int, back: int
 ) -> tuple[Tokens, Tokens, int]:
     """Sort positions by the tokens before them.
 
     Args:
         tokens: a history.
+        skipped: ``[positions]``, those that are left out. Positions that hold the same token after
+            the same tokens as a later one are added, at least where there are many.
+        hashes: the history's.
         first: the first position.
         back: how many tokens before a position matter.
-        multiplier: of the hash.
-        vocab_size: positions of other tokens are left out.
 
     Returns:
         Where each bucket starts, ``[buckets + 1]``; the positions, bucket by bucket, ascending; and
-        by how many bits the product of hash and multiplier is shifted to give the bucket. Of a
-        token that followed the same tokens several times, all but the last one are left out, at
-        least if there are many.
+        by how many bits the product of hash and multiplier is shifted to give the bucket.
 
     Raises:
         _CollisionError: if different n-grams have the same hash.
     """
-    positions = np.arange(first, len(tokens), dtype=np.int32)
-    if (tokens[first:] >= vocab_size).any():
-        positions = positions[tokens[first:] < vocab_size]
+    positions = np.flatnonzero(~skipped[first:]).astype(np.int32)
+    positions += first
     if not back or not len(positions):
-        positions = _newest(positions, tokens, vocab_size)
+        positions = _newest(positions, tokens)
         return np.array([0, len(positions)], np.int32), positions, _BITS
-    shift = _BITS - min(max(len(positions).bit_length(), 4), 16)
-    begins = positions - (first - back)  # in what follows, which begins with the first context
-    hashes = _hashes(tokens[first - back :], multiplier)
-    factor = np.uint64(multiplier)
-    contexts = _window_hashes(hashes, begins, back, multiplier)
-    buckets = (contexts * factor >> np.uint64(shift)).astype(np.uint16)
-    counts = np.bincount(buckets, minlength=1 << (_BITS - shift))
-    if counts.max() > 4 * _FEW:
-        heavy = np.flatnonzero((counts > 4 * _FEW)[buckets])
-        ngrams = _window_hashes(hashes, begins[heavy] + 1, back + 1, multiplier)
-        repeated = heavy[_repeated(tokens, positions[heavy], back + 1, ngrams * factor)]
-        kept = np.ones(len(positions), np.bool_)
-        kept[repeated] = False
+    factor, bits = np.uint64(hashes.multiplier), min(max(len(positions).bit_length(), 4), 16)
+    contexts = hashes.before(positions, back)
+    contexts *= factor
+    contexts >>= np.uint64(_BITS - bits)
+    buckets = contexts.astype(np.uint16)
+    counts = np.bincount(buckets, minlength=1 << bits)
+    if counts.max() > 2 * _FEW:
+        heavy = positions[(counts > 2 * _FEW)[buckets]]
+        ngrams = hashes.before(heavy + 1, back + 1)
+        ngrams *= factor
+        skipped[_repeated(tokens, heavy, back + 1, ngrams)] = True
+        kept = ~skipped[positions]
         positions, buckets = positions[kept], buckets[kept]
         counts = np.bincount(buckets, minlength=len(counts))
     starts = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=starts[1:])
-    return starts, positions[np.argsort(buckets, kind="stable")], shift
+    return starts, positions[np.argsort(buckets, kind="stable")], _BITS - bits
 
 
-def _newest(positions: Tokens, tokens: Tokens, vocab_size: int) -> Tokens:
-    """The newest position of each token."""
-    newest = np.empty(vocab_size, np.int32)
+def _newest(positions: Tokens, tokens: Tokens) -> Tokens:
+    """The last of the positions of each token."""
     at = tokens[positions]
+    newest = np.empty(at.max(initial=-1) + 1, np.int32)
     newest[at] = positions  # numpy keeps the last one
     return positions[newest[at] == positions]
 
 
-def _hashes(tokens: Tokens, multiplier: int) -> npt.NDArray[np.uint64]:
-    """Polynomial hashes of what is before each position and after the last: ``[tokens + 1]``."""
-    inverse = pow(multiplier, -1, 1 << _BITS)
-    factors = np.array([[multiplier], [inverse]], np.uint64)
-    powers = np.repeat(factors, len(tokens), axis=1)
-    powers[:, :1] = 1
-    np.multiply.accumulate(powers, axis=1, out=powers)
-    hashes = np.zeros(len(tokens) + 1, np.uint64)
-    np.cumsum(tokens.astype(np.uint64) * powers[1], out=hashes[1:])
-    hashes[1:] *= powers[0]
-    return hashes
-
-
-def _window_hashes(
-    hashes: npt.NDArray[np.uint64], ends: Tokens, length: int, multiplier: int
-) -> npt.NDArray[np.uint64]:
-    """Hashes of the tokens before ``ends``, ``length`` of them."""
-    return hashes[ends] - hashes[ends - length] * np.uint64(pow(multiplier, length, 1 << _BITS))
-
-
-def _repeated(tokens: Tokens, positions: Tokens, n: int, hashes: npt.NDArray[np.uint64]) -> Ints:
-    """Which positions end an n-gram that ends at a later one too; not all need be found.
+def _repeated(tokens: Tokens, positions: Tokens, n: int, hashes: Hashes) -> Tokens:
+    """The positions that end an n-gram that ends at a later one too; not all need be found.
 
     Raises:
         _CollisionError: if different n-grams have the same hash.
@@ -318,7 +376,8 @@ def _repeated(tokens: Tokens, positions: Tokens, n: int, hashes: npt.NDArray[np.
     order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
     ascending = hashes[order]
     equal = np.flatnonzero(ascending[1:] == ascending[:-1])
-    earlier, later = positions[order[equal]], positions[order[equal + 1]]
+    ends, later = positions[order[equal]], positions[order[equal + 1]]
+    earlier = ends
     # Where the n-grams that end one token before are equal and as far apart, one token is left to
     # be compared; elsewhere all are.
     apart = np.zeros(len(tokens) + 1, np.int32)
@@ -330,7 +389,7 @@ def _repeated(tokens: Tokens, positions: Tokens, n: int, hashes: npt.NDArray[np.
     for back in range(1, n):
         if (tokens[later - back] != tokens[earlier - back]).any():
             raise _CollisionError
-    return order[equal]
+    return ends
 
 
 @dataclass(slots=True, eq=False)
@@ -374,17 +433,17 @@ class _Rule:
         """The first position at which an n-gram may end, in a history of some length."""
         return self.spec.n - 1 + max(length - (self.spec.window or length), 0)
 
-    def few(self, length: int) -> Iterator[int]:
-        """What it bans, but for what is in the index's ``many``."""
-        index, first, allowed = self.index, self.first(length), self.allowed
-        if first < self.spec.n and allowed is None:  # nothing to look at
-            yield from index.recent
-            yield from (token for _, token in index.few)
-        else:
-            recent = ((at, token) for token, at in index.recent.items())
-            for at, token in chain(index.few, recent):
+    def add_few(self, length: int, tokens: set[int]) -> None:
+        """Put what it bans into ``tokens``, but for what is in the index's ``many``."""
+        index, allowed = self.index, self.allowed
+        if allowed is None and (self.spec.window or length) >= length:
+            tokens.update(index.few, index.recent)
+            return
+        first = self.first(length)
+        for followers in (index.few, index.recent):
+            for token, at in followers.items():
                 if at >= first and (allowed is None or not allowed[token]):
-                    yield token
+                    tokens.add(token)
 
     def many(self, length: int, row: int, standing: list[_Standing]) -> Tokens:
         """What it bans of the index's ``many``; what stays is put into ``standing`` instead."""
@@ -417,6 +476,7 @@ class _Rule:
             tokens = tokens[~other.banned[tokens]]
         banned = np.zeros(self.index.vocab_size, np.bool_)
         banned[tokens] = True
+        tokens = np.flatnonzero(banned)  # ascending: next to each other in memory
         additions = _bans(np.full(len(tokens), row), tokens, kept={})
         return _Standing(group, start, row, beside.copy(), additions, banned)
 
@@ -438,7 +498,7 @@ class _Rules:
         vocab_size: tokens beyond it are not banned.
 
     Attributes:
-        banned: tokens, apart from what is in ``standing``.
+        banned: tokens, apart from what is in ``standing``, which are all different.
         standing: what is banned for several steps.
 
     Raises:
@@ -452,7 +512,7 @@ class _Rules:
         self._vocab_size = vocab_size
         self._masks = [_mask(spec.allowed_token_ids, vocab_size) for spec in self._specs]
         self._row = -1
-        self.banned: Ints = np.empty(0, np.int64)
+        self.banned: Collection[int] | Ints = ()
         self.standing: list[_Standing] = []
         self._read(request)
 
@@ -463,7 +523,15 @@ class _Rules:
         for spec in self._specs:
             window = spec.window or MAX_COUNT
             windows[spec.n] = max(window, windows.get(spec.n, 0))
-        indexes = {n: _Index(history, n, windows[n], self._vocab_size) for n in windows}
+        start = max(history.length - _TAKEN_BACK - max(windows.values()), 0)
+        hashes = _Hashes(history, start, _MULTIPLIER)
+        size = self._vocab_size
+        skipped = history.tokens[: history.settled] >= size
+        # A position whose n-gram is there again need not be looked at for a smaller n.
+        indexes = {
+            n: _Index(history, n, windows[n], size, hashes, skipped)
+            for n in sorted(windows, reverse=True)
+        }
         self._indexes = list(indexes.values())
         self._rules = [
             _Rule(indexes[spec.n], spec, mask)
@@ -494,9 +562,9 @@ class _Rules:
             history.append(int(token))
             for index in self._indexes:
                 index.push(history.length - 1)
+        self._row = -1
         for index in self._indexes:
             index.look_up()
-        self._row = -1
 
     def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
         """How many of the output ids are the same as before; ``None`` if it may be fewer."""
@@ -510,7 +578,7 @@ class _Rules:
             kept = first + next(i for i in range(len(now)) if before[i] != now[i])
             if kept == first and first > 0:
                 return None
-        if any(len(index) < known - kept for index in self._indexes):
+        if kept < known and any(len(index) < known - kept for index in self._indexes):
             return None
         return kept
 
@@ -532,18 +600,19 @@ class _Rules:
         """
         if row == self._row:
             return
-        length, standing = self._history.length, list[_Standing]()
-        pieces = [rule.many(length, row, standing) for rule in self._rules]
-        few = {token for rule in self._rules for token in rule.few(length)}
-        banned = np.fromiter(few, np.int64, len(few))
-        if any(map(len, pieces)):  # one ban is enough
-            banned = np.concatenate([banned, *pieces])
+        length, few, standing = self._history.length, set[int](), list[_Standing]()
+        for rule in self._rules:
+            rule.add_few(length, few)
+        self.banned, self.standing, self._row = few, standing, row
+        if any(index.many is not None for index in self._indexes):
+            pieces = [rule.many(length, row, standing) for rule in self._rules]
+            banned = np.concatenate([np.fromiter(few, np.int64, len(few)), *pieces])
             numbers = np.arange(len(banned))
             places[banned] = numbers
-            banned = banned[places[banned] == numbers]
-        for each in standing:
-            banned = banned[~each.banned[banned]]
-        self.banned, self.standing, self._row = banned, standing, row
+            banned = banned[places[banned] == numbers]  # one ban is enough
+            for each in standing:
+                banned = banned[~each.banned[banned]]
+            self.banned = banned
 
 
 def _mask(token_ids: Sequence[int], vocab_size: int) -> Mask | None:
@@ -590,17 +659,18 @@ class Ngrams(Slots):
                 if grown:
                     rules.follow(request, int(self.values[FOLDED, slot]))
                     self.values[FOLDED, slot] = len(request.output_ids)
-                    may_rebuild = not (may_rebuild and rules.rebuild_one())
+                    may_rebuild = may_rebuild and not rules.rebuild_one()
                 rules.lay_out(int(self.values[ROW, slot]), self._places)
             except Exception as error:
                 failed[request] = error
 
     def bans(self) -> list[Additions]:
         """What would complete an n-gram that is there already; no cell is in it twice."""
-        all_rules: list[_Rules] = [handle.what for handle in self.handles]
-        banned = [rules.banned for rules in all_rules]
-        rows = np.repeat(self.values[ROW, : len(self)], [len(tokens) for tokens in banned])
-        additions = [each.additions for rules in all_rules for each in rules.standing]
-        if len(rows):
-            additions.append(_bans(rows, np.concatenate(banned)))
+        rules: list[_Rules] = [handle.what for handle in self.handles]
+        additions = [each.additions for request in rules for each in request.standing]
+        lengths = [len(request.banned) for request in rules]
+        if count := sum(lengths):
+            tokens = chain.from_iterable(request.banned for request in rules)
+            rows = np.repeat(self.values[ROW, : len(self)], lengths)
+            additions.append(_bans(rows, np.fromiter(tokens, np.int64, count)))
         return additions
