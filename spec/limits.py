@@ -38,6 +38,9 @@ MAX_PROMPT_BIASES = 4
 request has, and for as many requests as there can be.
 """
 
+MAX_NGRAM_RULES = 4
+"""Different rules about n-grams on one request. There is an index of its history for each n."""
+
 MAX_NGRAM = 64
 """The longest n-gram that can be kept from repeating, in tokens."""
 

@@ -59,7 +59,7 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
     n = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     windows = st.none() | st.integers(0, 12)
-    return [
+    rules = [
         NoRepeatNgramSpec(
             each,
             None if (more := draw(windows)) is None else each + more,
@@ -67,6 +67,7 @@ def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
         )
         for each in n
     ]
+    return list(dict.fromkeys(rules))
 
 
 STEPS = st.lists(
@@ -123,3 +124,91 @@ def test_any_history(
     for request, _ in running:
         request.handles[0].home.delete(request.handles[0].slot)
     assert (len(rules), banned(rules)) == (0, {})
+
+
+LONG = 3 * ngrams._MANY
+LARGE = 4 * LONG
+
+
+@pytest.mark.parametrize("window", [None, LONG + 40])
+@pytest.mark.parametrize("allowed", [(), (1, 3, 5)])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [5] * LONG,
+        list(range(LONG)),
+        [token for i in range(LONG) for token in (5, i)],
+        [*range(100)] * (LONG // 50),
+        [LARGE, 2 * LARGE, *range(LONG), 5, LARGE],
+    ],
+    ids=["one token", "all different", "followed by everything", "blocks", "beyond the vocabulary"],
+)
+def test_long_prompts(prompt: list[int], window: int | None, allowed: tuple[int, ...]) -> None:
+    """Bans that are laid out once; tokens that are banned come nevertheless."""
+    specs = [NoRepeatNgramSpec(n, window, allowed) for n in (1, 2, 64)]
+    rules, request = Ngrams(LARGE), Request(2, prompt, [], None)
+    rules.start(request, specs)
+    output: Any = request.output_ids
+    for step in range(60):
+        failed: Failures = {}
+        rules.advance(failed)
+        assert not failed
+        if step % 6 == 0 or step > 55:
+            expected = wanted(specs, request, LARGE)
+            assert banned(rules) == ({2: expected} if expected else {})
+        output.append(5 if step % 2 else step)
+        if step == 50:
+            del output[-20:]
+
+
+def test_what_stays_banned_is_laid_out_once() -> None:
+    rules, output = Ngrams(LARGE), list[int]()
+    rules.start(Request(0, list(range(LONG)), output, None), [NoRepeatNgramSpec(1)])
+    laid_out: list[Any] = []
+    for token in (3, 4 * LONG - 1, 5):
+        rules.advance({})
+        laid_out.append(rules.bans())
+        output.append(token)
+    assert laid_out[0][0] is laid_out[1][0] is laid_out[2][0]
+    assert [len(each) for each in laid_out] == [1, 1, 2]
+
+
+def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of 1, n-grams of the same tokens in another order do."""
+    drawn: list[int] = []
+    multiplier = ngrams._multiplier
+
+    def draw() -> int:
+        drawn.append(multiplier())
+        return drawn[-1]
+
+    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
+    monkeypatch.setattr(ngrams, "_multiplier", draw)
+    monkeypatch.setattr(ngrams, "_FEW", 1)
+    prompt = random.Random(0).choices(range(6), k=400)
+    specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
+    rules, request = Ngrams(VOCABULARY), Request(0, prompt, output, None)
+    rules.start(request, specs)
+    assert drawn
+    for token in (1, 2, 3, 2, 1):
+        check(rules, {0: specs})
+        output.append(token)
+
+
+@pytest.mark.parametrize("broken", ["_Hashes", "_buckets", "_repeated", "_newest"])
+def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever cannot be made, requests that are there go on as they were."""
+    rules, specs = Ngrams(VOCABULARY), [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
+    prompt = random.Random(0).choices(range(3), k=600)
+    request = Request(0, prompt, [], None)
+    rules.start(request, specs)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ngrams, broken, fail)
+        with pytest.raises(MemoryError):
+            rules.start(Request(1, prompt, [], None), specs)
+        assert len(rules) == 1
+    check(rules, {0: specs})

@@ -494,7 +494,7 @@ class _Rules:
 
     Args:
         request: whose they are.
-        specs: the rules.
+        specs: the rules; no two are equal.
         vocab_size: tokens beyond it are not banned.
 
     Attributes:
@@ -508,7 +508,7 @@ class _Rules:
     def __init__(
         self, request: Request, specs: Sequence[NoRepeatNgramSpec], vocab_size: int
     ) -> None:
-        self._specs = tuple(dict.fromkeys(specs))
+        self._specs = tuple(specs)
         self._vocab_size = vocab_size
         self._masks = [_mask(spec.allowed_token_ids, vocab_size) for spec in self._specs]
         self._row = -1
