@@ -136,7 +136,7 @@ def _ngram_kernel(
     agrees = (at >= tl.maximum(start, reach)) & (at < length)
     alive = 1
     back = 1
-    while (alive > 0) & (back < longest):
+    while (alive != 0) & (back < longest):
         newest_at = length - back
         newest = _tokens_at(tokens_ptr, drafts_ptr, newest_at, kept, newest_at >= 0)
         earlier = tl.gather(tokens, tl.maximum(lanes - back, 0), 0)
@@ -153,7 +153,7 @@ def _ngram_kernel(
         window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
         first = tl.maximum(length - window, 0) + n - 1
         of_rule = candidate & (n > 0) & (matched >= n - 1) & (at >= first)
-        if tl.max(of_rule.to(tl.int32), axis=0) > 0:
+        if tl.max(of_rule.to(tl.int32), axis=0) != 0:
             state = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 2) * requests)
             token_set = tl.load(argument_ptr + state)
             lo = tl.load(set_ends_ptr + token_set)

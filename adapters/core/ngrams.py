@@ -96,7 +96,7 @@ class _History:
 
     def _put(self, tokens: Tokens) -> None:
         self.tokens = tokens
-        self.numbers = memoryview(tokens)
+        self.numbers = tokens.data
         self.bytes = self.numbers.cast("B")
 
     def append(self, token: int) -> None:
@@ -182,7 +182,7 @@ class _Index:
         starts, order, self._shift = buckets
         self._multiplier = multiplier
         self._dropping = pow(multiplier, back, 1 << _BITS)  # what drops the oldest token
-        self._starts, self._order = memoryview(starts), order
+        self._starts, self._order = starts.data, order
         self._groups: dict[bytes, _Group] = {}
         self._recent: dict[bytes, dict[int, int]] = {}
         self._log: list[tuple[bytes, int, int | None] | None] = []
@@ -477,16 +477,16 @@ class _Rule:
         banned = np.zeros(self.index.vocab_size, np.bool_)
         banned[tokens] = True
         tokens = np.flatnonzero(banned)  # ascending: next to each other in memory
-        additions = _bans(np.full(len(tokens), row), tokens, kept={})
+        additions = _bans(np.broadcast_to(np.int64(row), len(tokens)), tokens, kept={})
         return _Standing(group, start, row, beside.copy(), additions, banned)
 
 
 _NOTHING: Tokens = np.empty(0, np.int32)
 
 
-def _bans(rows: Ints, token_ids: Ints | Tokens, kept: dict[Any, Any] | None = None) -> Additions:
-    values = np.full(len(rows), BAN_BIAS, np.float32)
-    return Additions(Cells(rows, token_ids.astype(np.int64)), values, kept)
+def _bans(rows: Ints, token_ids: Ints, kept: dict[Any, Any] | None = None) -> Additions:
+    values = np.broadcast_to(np.float32(BAN_BIAS), len(rows))
+    return Additions(Cells(rows, token_ids), values, kept)
 
 
 class _Rules:
