@@ -212,3 +212,20 @@ def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) 
             rules.start(Request(1, prompt, [], None), specs)
         assert len(rules) == 1
     check(rules, {0: specs})
+
+
+def test_one_index_is_built_anew_in_a_step() -> None:
+    """Of many requests whose outputs grow together."""
+    rules, outputs = Ngrams(VOCABULARY), [list[int]() for _ in range(5)]
+    for row, output in enumerate(outputs):
+        rules.start(Request(row, [1, 2, 3], output, None), [NoRepeatNgramSpec(2)])
+    numbers, longest = random.Random(0), 0
+    for _ in range(3 * ngrams._RECENT):
+        for output in outputs:
+            output.append(numbers.randrange(VOCABULARY))
+        before = [len(handle.what._indexes[0]) for handle in rules.handles]
+        rules.advance({})
+        after = [len(handle.what._indexes[0]) for handle in rules.handles]
+        assert sum(new < old for old, new in zip(before, after, strict=True)) <= 1
+        longest = max(longest, *after)
+    assert longest <= ngrams._RECENT + ngrams._TAKEN_BACK + len(outputs)
