@@ -165,6 +165,11 @@ MAX_PROMPT_BIASES = _limit("max_prompt_biases", 4, "prompt biases", "on one requ
 requests as there can be.
 """
 
+MAX_NGRAM_RULES = _limit(
+    "max_ngram_rules", 4, "n-gram rules", "on one request; equal ones count once"
+)
+"""There is an index of the request's history for each length of n-gram."""
+
 MAX_NGRAM = _limit("max_ngram", 64, "tokens", "in an n-gram that is kept from repeating")
 
 MAX_BIAS = _limit("max_bias", 10_000.0, "", "the largest change of a logit, up or down")

@@ -1,6 +1,7 @@
 """``DeviceRealizer`` on batches as an engine has them that keeps its tokens on the device."""
 
 import gc
+import random
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from tests.test_realizer import ONE_OF_EACH, VOCABULARY, assert_row, random_logi
 from tests.triton_process import DEVICES, INTERPRETED, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
-from logitport.adapters.core import advance_kernel, device_tables, edit_kernel
+from logitport.adapters.core import advance_kernel, device_tables, edit_kernel, history_kernels
 from logitport.adapters.core.advance_kernel import History, Rows
 from logitport.adapters.core.device_realizer import DeviceRealizer
 
@@ -278,6 +279,7 @@ def test_every_kind_in_one_batch(device: torch.device) -> None:
 
 
 BLOCK = advance_kernel.BLOCK_SIZE
+TILE = history_kernels.NGRAM_TILE
 TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_ids": (6,)}
 
 
@@ -304,11 +306,18 @@ TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_id
         pytest.param(
             NoRepeatNgramSpec(2), [5] * (BLOCK - 1) + [3], id="n-gram, a block of its own"
         ),
+        *(
+            pytest.param(NoRepeatNgramSpec(64), [5] * length, id=f"one token {length} times")
+            for length in (63, 64, TILE - 64, TILE - 63, 2 * TILE)
+        ),
+        pytest.param(
+            NoRepeatNgramSpec(9), [1, 2, 3, 4, 5, 6, 3, 7] * 500, id="n-grams across tiles"
+        ),
         pytest.param(PromptBiasSpec(3.0, (2,)), [2, 3] + [0] * BLOCK + [4], id="bias"),
     ],
 )
 def test_long_prompts(device: torch.device, spec: LogitsProcessorSpec, prompt: list[int]) -> None:
-    engine = Engine(device, longest=4 * BLOCK)
+    engine = Engine(device, longest=5 * BLOCK)
     slot = engine.add(Request((spec,), prompt))
     for step, draft in enumerate([[6, 3], [], [3], [3, 3], [3, 4], [5, 1, 2], [0]]):
         engine.check({slot: draft}, seed=step)
@@ -364,6 +373,30 @@ def test_several_rules_of_a_kind(device: torch.device) -> None:
     )
     slots = [engine.add(request) for request in (Request((PromptBiasSpec(1.0),), [5]), several)]
     free_run(engine, slots, 10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ngram_rules_of_any_kind(
+    device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tiles of a few candidates each, with drafts."""
+    monkeypatch.setattr(history_kernels, "NGRAM_TILE", 128)
+    numbers = random.Random(seed)
+    engine = Engine(device)
+    slots: list[int] = []
+    for _ in range(3):
+        rules = tuple(
+            NoRepeatNgramSpec(
+                n,
+                numbers.choice((None, n, n + 5, n + 90)),
+                tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
+            )
+            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, 4))
+        )
+        prompt = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
+        slots.append(engine.add(Request(rules, prompt)))
+    free_run(engine, slots, 6, drafts=3)
+    assert engine.realizer.failed_requests == 0
 
 
 def test_states_stay_when_another_request_has_more_automata(device: torch.device) -> None:

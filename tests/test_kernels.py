@@ -48,7 +48,7 @@ KERNELS = {
         edit_kernel.WARPS,
     ),
     "advance": (advance_kernel._advance_kernel, {"block_size": advance_kernel.BLOCK_SIZE}, 4),
-    "ngram": (history_kernels._ngram_kernel, {"block_size": history_kernels.BLOCK_SIZE}, 4),
+    "ngram": (history_kernels._ngram_kernel, {"tile_size": history_kernels.NGRAM_TILE}, 4),
     "mark": (history_kernels._mark_kernel, {"block_size": history_kernels.BLOCK_SIZE}, 4),
     "prompt bias": (
         history_kernels._prompt_bias_kernel,

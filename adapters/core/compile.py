@@ -32,7 +32,7 @@ from ...spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ...spec.limits import MAX_CELLS, MAX_PROMPT_BIASES
+from ...spec.limits import MAX_CELLS, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
 from .automaton import CARRY, CLEAR, KEEP, Automaton, AutomatonBuilder, TooManyEdgesError
 from .plugins import PluginPart, resolve_plugin
 from .tries import BannedSequences, choice
@@ -105,11 +105,12 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
 
     Raises:
         SpecError: for a plugin that is not installed or refuses its parameters, for a kind that
-            the engine does by itself, and beyond ``MAX_CELLS`` and ``MAX_PROMPT_BIASES``, with the
-            path.
+            the engine does by itself, and beyond ``MAX_CELLS``, ``MAX_PROMPT_BIASES`` and
+            ``MAX_NGRAM_RULES``, with the path.
     """
     parts: list[Part] = []
     allowed: list[Sequence[int]] = []
+    ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal ones, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
             allowed.append(spec.token_ids)
@@ -117,12 +118,18 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 continue
         try:
             try:
-                parts.extend(COMPILERS[type(spec)](spec))
+                made = list(COMPILERS[type(spec)](spec))
             except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler spec: {error}") from error
+                raise SpecError(f"Expected a simpler spec: {error}") from None
+            parts.extend(made)
+            ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             _check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
+            if len(ngrams) > MAX_NGRAM_RULES:
+                raise SpecError(
+                    f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` on a request"
+                )
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     # Two automata do what any number of lists do, whatever else the request has.
@@ -130,7 +137,7 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
         parts.append(_added(banned))
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
-        ngrams=tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
+        ngrams=tuple(ngrams),
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )

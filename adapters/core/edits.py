@@ -11,7 +11,7 @@ allowed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +37,15 @@ NO_CELLS = Cells(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(slots=True)
 class Additions:
-    """Cells to which ``values``, ``[cells]`` float32, are added."""
+    """Cells to which ``values``, ``[cells]`` float32, are added.
+
+    Attributes:
+        kept: what an editor has made of them, for additions that are given to it several times.
+    """
 
     cells: Cells
     values: npt.NDArray[np.float32]
+    kept: dict[Any, Any] | None = None
 
 
 def merged(additions: Sequence[Additions]) -> Additions:

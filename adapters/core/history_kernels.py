@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ...spec.limits import MAX_NGRAM
 from .advance_kernel import ROW_POINTERS, History, Rows
 from .automaton import BAN_BIAS
 from .device_tables import DeviceTables
@@ -14,6 +15,9 @@ from .torch_editor import highest_logit
 
 BLOCK_SIZE = 1024
 """Tokens of a history, or columns of a row, that one program looks at."""
+
+NGRAM_TILE = 2048
+"""Tokens of a history that one program has at hand: candidates, and ``MAX_NGRAM`` before them."""
 
 NGRAM_FIELDS = 3
 """Numbers of an n-gram rule: n, or 0 where a request has none; the window, in tokens; the state
@@ -24,6 +28,7 @@ WORD = 32
 
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _NGRAM_FIELDS = tl.constexpr(NGRAM_FIELDS)
+_MAX_NGRAM = tl.constexpr(MAX_NGRAM)
 _WORD = tl.constexpr(WORD)
 
 
@@ -38,18 +43,23 @@ def ban_ngrams(
 ) -> None:
     """Ban what would complete an n-gram which is there already.
 
+    For each row, the part of its history that the rules' windows reach is read once, however many
+    rules there are and whatever their n. A token is compared with the newest n - 1 ones only as far
+    as some token of its block still agrees with them, which is at most ``MAX_NGRAM`` - 1
+    comparisons without a further read.
+
     Args:
         logits: ``[rows, columns]``, columns next to each other.
         history: the engine's.
         rows: of this step.
-        rules: ``[rules, NGRAM_FIELDS, requests]`` int32.
+        rules: ``[rules, NGRAM_FIELDS, requests]`` int32; a request's come first.
         tables: with the token sets that may be repeated.
         vocab_size: a prompt may have other tokens, such as images' placeholders: none is banned.
         longest: no history is longer, draft tokens included.
     """
-    blocks = triton.cdiv(longest, BLOCK_SIZE)
+    blocks = triton.cdiv(longest, NGRAM_TILE - MAX_NGRAM)
     with torch.cuda.device_of(logits):
-        _ngram_kernel[(len(rows), len(rules), blocks)](
+        _ngram_kernel[(len(rows), blocks)](
             logits,
             logits.stride(0),
             highest_logit(logits.dtype),
@@ -60,17 +70,18 @@ def ban_ngrams(
             history.token_ids.stride(0),
             history.lengths,
             rules,
+            len(rules),
             rules.shape[2],
             tables["argument"],
             tables["set_ends"],
             tables["set_tokens"],
             vocab_size,
-            block_size=BLOCK_SIZE,
+            tile_size=NGRAM_TILE,
             num_warps=4,  # pyright: ignore[reportCallIssue]
         )
 
 
-@triton.jit(do_not_specialize=["requests"], do_not_specialize_on_alignment=ROW_POINTERS)
+@triton.jit(do_not_specialize=["rules", "requests"], do_not_specialize_on_alignment=ROW_POINTERS)
 def _ngram_kernel(
     logits_ptr,  # [rows, columns]; changed
     logits_stride,
@@ -81,50 +92,76 @@ def _ngram_kernel(
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
     lengths_ptr,  # [requests] int32
-    rules_ptr,  # [programs 1, _NGRAM_FIELDS, requests] int32
+    rules_ptr,  # [rules, _NGRAM_FIELDS, requests] int32
+    rules,
     requests,
     argument_ptr,  # [table states] int32
     set_ends_ptr,  # [sets + 1] int32
     set_tokens_ptr,  # [set cells] int32
     vocab_size,
-    block_size: tl.constexpr,
+    tile_size: tl.constexpr,
 ):
-    """Look at one block of one row's history for one rule.
+    """Look at one tile of one row's history for all of the request's rules.
 
-    Where several find the same token, all of them write the same: a ban upon a ban is left out.
+    The first tokens of a tile are those before its first candidate. Where several programs find the
+    same token, all of them write the same: a ban upon a ban is left out.
     """
     row = tl.program_id(0)
     request = tl.load(requests_ptr + row).to(tl.int64)
-    rule_ptr = rules_ptr + tl.program_id(1) * _NGRAM_FIELDS * requests + request
-    n = tl.load(rule_ptr)
-    if n == 0:
-        return
-    window = tl.load(rule_ptr + requests)
+    rule_ptr = rules_ptr + request
     drafts = tl.load(drafts_ptr + row)
     kept = tl.load(lengths_ptr + request)
     length = kept + drafts
+
+    # How far the rules look: the first candidate of any, and the most tokens before one.
+    reach = length
+    longest = 0
+    for i in range(rules):
+        n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
+        window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
+        first = tl.maximum(length - window, 0) + n - 1
+        reach = tl.where(n > 0, tl.minimum(reach, first), reach)
+        longest = tl.maximum(longest, n)
+    start = tl.program_id(1) * (tile_size - _MAX_NGRAM)
+    end = start + tile_size - _MAX_NGRAM
+    if (end <= reach) | (start >= length):
+        return
+
     tokens_ptr = token_ids_ptr + request * token_ids_stride
     drafts_ptr = row_tokens_ptr + row - drafts + 1 - kept  # so that positions go on
+    lanes = tl.arange(0, tile_size)
+    at = start - _MAX_NGRAM + lanes
+    tokens = _tokens_at(tokens_ptr, drafts_ptr, at, kept, (at >= 0) & (at < length))
+    matched = tl.zeros_like(lanes)  # how many tokens before one are the newest ones
+    agrees = (at >= tl.maximum(start, reach)) & (at < length)
+    alive = 1
+    back = 1
+    while (alive != 0) & (back < longest):
+        newest_at = length - back
+        newest = _tokens_at(tokens_ptr, drafts_ptr, newest_at, kept, newest_at >= 0)
+        earlier = tl.gather(tokens, tl.maximum(lanes - back, 0), 0)
+        agrees = agrees & (earlier == newest) & (at >= back)
+        matched += agrees.to(tl.int32)
+        alive = tl.max(agrees.to(tl.int32), axis=0)
+        back += 1
 
-    first = tl.maximum(length - window, 0) + n - 1
-    start = tl.program_id(2) * block_size
-    if (start + block_size <= first) | (start >= length):
-        return
-    at = start + tl.arange(0, block_size)
-    candidate = (at >= first) & (at < length)
-    for back in range(1, n):  # an occurrence of the newest n - 1 tokens before the candidate
-        newest = length - back
-        wanted = _tokens_at(tokens_ptr, drafts_ptr, newest, kept, newest >= 0)
-        earlier = _tokens_at(tokens_ptr, drafts_ptr, at - back, kept, candidate)
-        candidate = candidate & (earlier == wanted)
-    tokens = _tokens_at(tokens_ptr, drafts_ptr, at, kept, candidate)
-    banned = candidate & (tokens >= 0) & (tokens < vocab_size)
-    token_set = tl.load(argument_ptr + tl.load(rule_ptr + 2 * requests))
-    lo = tl.load(set_ends_ptr + token_set)
-    hi = tl.load(set_ends_ptr + token_set + 1)
-    place = first_from(set_tokens_ptr, lo, hi, tokens)
-    banned = banned & (tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) != tokens)
     row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    candidate = (at >= start) & (at < length) & (tokens >= 0) & (tokens < vocab_size)
+    forbidding = tl.zeros_like(lanes)
+    for i in range(rules):
+        n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
+        window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
+        first = tl.maximum(length - window, 0) + n - 1
+        of_rule = candidate & (n > 0) & (matched >= n - 1) & (at >= first)
+        if tl.max(of_rule.to(tl.int32), axis=0) != 0:
+            state = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 2) * requests)
+            token_set = tl.load(argument_ptr + state)
+            lo = tl.load(set_ends_ptr + token_set)
+            hi = tl.load(set_ends_ptr + token_set + 1)
+            place = first_from(set_tokens_ptr, lo, hi, tokens)
+            found = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1)
+            forbidding = tl.where(of_rule & (found != tokens), 1, forbidding)
+    banned = forbidding != 0
     logits = tl.load(row_ptr + tokens, mask=banned, other=-float("inf"))
     banned = banned & (logits.to(tl.float32) > -highest / 2)
     ban = tl.maximum(tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS, -highest)

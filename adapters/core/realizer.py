@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from .automata import Automata
-from .automaton import BAN_BIAS
 from .compile import Program, ending, prompt_bias
-from .edits import Additions, Cells, Editor
+from .edits import Additions, Editor
 from .ngrams import Ngrams
 from .own_code import OwnCode, Report, log_by, started
 from .slots import FOLDED, Failures, Request, Slots
@@ -108,8 +106,8 @@ class Realizer:
                 for spec in program.prompt_biases
             ]
             self._automata.start(request, automata)
-            for spec in program.ngrams:
-                self._ngrams.start(request, spec)
+            if program.ngrams:
+                self._ngrams.start(request, program.ngrams)
         except Exception as error:
             self._fail(request, error)
 
@@ -212,7 +210,7 @@ class Realizer:
                 self._follow(logits)
         assert self._editor is not None  # made as it followed
         if len(self._ngrams):
-            additions.append(_bans(self._ngrams.banned()))
+            additions += self._ngrams.bans()
         self._has_edited = True
         self._editor.apply(logits, additions)
 
@@ -289,7 +287,3 @@ def _editor(automata: Automata, device: torch.device) -> Editor:
         else:
             return TritonEditor(automata, device)
     return TorchEditor(automata)
-
-
-def _bans(cells: Cells) -> Additions:
-    return Additions(cells, np.full(len(cells.rows), BAN_BIAS, np.float32))

@@ -141,8 +141,14 @@ def add(logits: torch.Tensor, additions: Additions) -> None:
     """Add to cells of logits whose columns are next to each other."""
     if highest_logit(logits.dtype) < FORCED_LOGIT:
         _add_bounded(logits, merged([additions]))
-    else:
-        _flat(logits).index_add_(0, *_placed(additions, logits))
+        return
+    layout = (logits.stride(0), logits.dtype, logits.device)
+    placed = None if additions.kept is None else additions.kept.get(layout)
+    if placed is None:
+        placed = _placed(additions, logits)
+        if additions.kept is not None:
+            additions.kept[layout] = placed
+    _flat(logits).index_add_(0, *placed)
 
 
 def _add_bounded(logits: torch.Tensor, additions: Additions) -> None:

@@ -1,0 +1,231 @@
+"""No n-gram twice: histories of any length, held to the reference, and what they cost."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.meaning import Add, edit
+from logitport.adapters.core import ngrams
+from logitport.adapters.core.ngrams import Ngrams
+from logitport.adapters.core.slots import Failures, Request
+from logitport.spec import NoRepeatNgramSpec
+
+VOCABULARY = 8
+
+
+def banned(rules: Ngrams) -> dict[int, set[int]]:
+    """Tokens by row; each is there once."""
+    by_row: dict[int, set[int]] = {}
+    for additions in rules.bans():
+        cells = additions.cells
+        for row, token in zip(cells.rows.tolist(), cells.token_ids.tolist(), strict=True):
+            assert token not in by_row.setdefault(row, set())
+            by_row[row].add(token)
+    return by_row
+
+
+def wanted(
+    specs: Sequence[NoRepeatNgramSpec], request: Request, vocab_size: int = VOCABULARY
+) -> set[int]:
+    """What the reference bans, of tokens that there are."""
+    said = [edit(spec, list(request.prompt_ids), list(request.output_ids)) for spec in specs]
+    tokens = {token for each in said if isinstance(each, Add) for token in each.values}
+    return {token for token in tokens if token < vocab_size}
+
+
+def check(rules: Ngrams, all_specs: dict[int, Sequence[NoRepeatNgramSpec]]) -> None:
+    failed: Failures = {}
+    rules.advance(failed)
+    assert not failed
+    expected = {
+        handle.request.row: wanted(all_specs[handle.request.row], handle.request)
+        for handle in rules.handles
+    }
+    assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
+
+
+@pytest.fixture(params=["as it is", "small"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a long history otherwise happens in short ones, too."""
+    if request.param == "small":
+        for name, value in {"_TAKEN_BACK": 6, "_FEW": 1, "_MANY": 2, "_RECENT": 4}.items():
+            monkeypatch.setattr(ngrams, name, value)
+
+
+@st.composite
+def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
+    n = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    windows = st.none() | st.integers(0, 12)
+    rules = [
+        NoRepeatNgramSpec(
+            each,
+            None if (more := draw(windows)) is None else each + more,
+            tuple(draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=2))),
+        )
+        for each in n
+    ]
+    return list(dict.fromkeys(rules))
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(0, 2**31)), max_size=20
+)
+
+
+@given(
+    requests=st.lists(
+        st.tuples(rules_of_requests(), st.integers(0, 60), st.integers(1, 10)),
+        min_size=1,
+        max_size=3,
+    ),
+    steps=STEPS,
+    seed=st.integers(0, 2**31),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_history(
+    sizes: None,
+    requests: list[tuple[list[NoRepeatNgramSpec], int, int]],
+    steps: list[tuple[int, int, int]],
+    seed: int,
+) -> None:
+    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
+    numbers, rules = random.Random(seed), Ngrams(VOCABULARY)
+    specs: dict[int, Sequence[NoRepeatNgramSpec]] = {}
+    running: list[tuple[Request, int]] = []
+    for row, (given_specs, length, tokens) in enumerate(requests):  # some beyond the vocabulary
+        request = Request(row, numbers.choices(range(tokens), k=length), [], None)
+        rules.start(request, given_specs)
+        specs[row] = given_specs
+        running.append((request, tokens))
+    check(rules, specs)
+    for back, more, step_seed in steps:
+        numbers = random.Random(step_seed)
+        for request, tokens in running:
+            output: Any = request.output_ids
+            before = len(output)
+            del output[max(len(output) - back, 0) :]
+            # What is taken back is noticed so far, or if there are fewer tokens then.
+            output += numbers.choices(range(tokens), k=more if back <= 6 else 0)
+            if len(output) == before and back:
+                output.append(0)  # as many in their place are not noticed
+        if more % 2 and len(running) > 1:
+            a, b = running[0][0], running[1][0]
+            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
+            a.row, b.row = b.row, a.row
+            for request in (a, b):
+                for handle in request.handles:
+                    handle.home.set_row(handle.slot, request.row)
+        check(rules, specs)
+    for request, _ in running:
+        request.handles[0].home.delete(request.handles[0].slot)
+    assert (len(rules), banned(rules)) == (0, {})
+
+
+LONG = 3 * ngrams._MANY
+LARGE = 4 * LONG
+
+
+@pytest.mark.parametrize("window", [None, LONG + 40])
+@pytest.mark.parametrize("allowed", [(), (1, 3, 5)])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [5] * LONG,
+        list(range(LONG)),
+        [token for i in range(LONG) for token in (5, i)],
+        [*range(100)] * (LONG // 50),
+        [LARGE, 2 * LARGE, *range(LONG), 5, LARGE],
+    ],
+    ids=["one token", "all different", "followed by everything", "blocks", "beyond the vocabulary"],
+)
+def test_long_prompts(prompt: list[int], window: int | None, allowed: tuple[int, ...]) -> None:
+    """Bans that are laid out once; tokens that are banned come nevertheless."""
+    specs = [NoRepeatNgramSpec(n, window, allowed) for n in (1, 2, 64)]
+    rules, request = Ngrams(LARGE), Request(2, prompt, [], None)
+    rules.start(request, specs)
+    output: Any = request.output_ids
+    for step in range(60):
+        failed: Failures = {}
+        rules.advance(failed)
+        assert not failed
+        if step % 6 == 0 or step > 55:
+            expected = wanted(specs, request, LARGE)
+            assert banned(rules) == ({2: expected} if expected else {})
+        output.append(5 if step % 2 else step)
+        if step == 50:
+            del output[-20:]
+
+
+def test_what_stays_banned_is_laid_out_once() -> None:
+    rules, output = Ngrams(LARGE), list[int]()
+    rules.start(Request(0, list(range(LONG)), output, None), [NoRepeatNgramSpec(1)])
+    laid_out: list[Any] = []
+    for token in (3, 4 * LONG - 1, 5):
+        rules.advance({})
+        laid_out.append(rules.bans())
+        output.append(token)
+    assert laid_out[0][0] is laid_out[1][0] is laid_out[2][0]
+    assert [len(each) for each in laid_out] == [1, 1, 2]
+
+
+def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of 1, n-grams of the same tokens in another order do."""
+    drawn: list[int] = []
+    multiplier = ngrams._multiplier
+
+    def draw() -> int:
+        drawn.append(multiplier())
+        return drawn[-1]
+
+    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
+    monkeypatch.setattr(ngrams, "_multiplier", draw)
+    monkeypatch.setattr(ngrams, "_FEW", 1)
+    prompt = random.Random(0).choices(range(6), k=400)
+    specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
+    rules, request = Ngrams(VOCABULARY), Request(0, prompt, output, None)
+    rules.start(request, specs)
+    assert drawn
+    for token in (1, 2, 3, 2, 1):
+        check(rules, {0: specs})
+        output.append(token)
+
+
+@pytest.mark.parametrize("broken", ["_Hashes", "_buckets", "_repeated", "_newest"])
+def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever cannot be made, requests that are there go on as they were."""
+    rules, specs = Ngrams(VOCABULARY), [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
+    prompt = random.Random(0).choices(range(3), k=600)
+    request = Request(0, prompt, [], None)
+    rules.start(request, specs)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ngrams, broken, fail)
+        with pytest.raises(MemoryError):
+            rules.start(Request(1, prompt, [], None), specs)
+        assert len(rules) == 1
+    check(rules, {0: specs})
+
+
+def test_one_index_is_built_anew_in_a_step() -> None:
+    """Of many requests whose outputs grow together."""
+    rules, outputs = Ngrams(VOCABULARY), [list[int]() for _ in range(5)]
+    for row, output in enumerate(outputs):
+        rules.start(Request(row, [1, 2, 3], output, None), [NoRepeatNgramSpec(2)])
+    numbers, longest = random.Random(0), 0
+    for _ in range(3 * ngrams._RECENT):
+        for output in outputs:
+            output.append(numbers.randrange(VOCABULARY))
+        before = [len(handle.what._indexes[0]) for handle in rules.handles]
+        rules.advance({})
+        after = [len(handle.what._indexes[0]) for handle in rules.handles]
+        assert sum(new < old for old, new in zip(before, after, strict=True)) <= 1
+        longest = max(longest, *after)
+    assert longest <= ngrams._RECENT + ngrams._TAKEN_BACK + len(outputs)
