@@ -448,3 +448,11 @@ def test_fuzz():
     assert {outcome.admitted for outcome in outcomes} == {True, False}
     assert target.admit(payloads.expanded("x"), vocab_size="no number").wrong is None
     assert target.admit(encode(BannedTokensSpec((1,))), vocab_size="no number").wrong  # pyright: ignore
+
+
+def test_macros_within_macros_do_not_explode():
+    short = {"$repeat": [1024, {"$repeat": [1024, {"$each": [1024, ["$i"]]}]}]}
+    with pytest.raises(ValueError, match="far too long"):
+        payloads.text_of(short)
+    for name, each in CORPUS.items():
+        assert len(payloads.text_of(each)) <= 8 * payloads.size_of(each), name

@@ -20,7 +20,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "corpus"
 MOST = 1 << 21
-"""How much one macro may make."""
+"""How much a payload may come to, in characters or so."""
 
 
 def expanded(value: Any, index: int = 0) -> Any:
@@ -39,6 +39,24 @@ def expanded(value: Any, index: int = 0) -> Any:
             except (TypeError, ValueError, OverflowError):
                 return value
     return {key: expanded(item, index) for key, item in value.items()}
+
+
+def size_of(value: Any) -> int:
+    """About how many characters a payload in short form comes to: macros within macros multiply."""
+    if isinstance(value, list):
+        return 2 + sum(1 + size_of(item) for item in value)
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((name, arguments),) = value.items()
+            if name in MACROS and isinstance(arguments, list) and len(arguments) == 2:
+                n, content = arguments
+                n = n if isinstance(n, int) and n > 0 else 1
+                if name == "$nest":
+                    return 2 * n + size_of(content)
+                if name != "$concat":
+                    return n * (1 + size_of(content))
+        return 2 + sum(len(str(key)) + 4 + size_of(item) for key, item in value.items())
+    return len(value) + 2 if isinstance(value, str) else 8
 
 
 def _count(n: Any, size: int = 1) -> int:
@@ -103,7 +121,13 @@ def load() -> Iterator[tuple[str, Any]]:
 
 
 def text_of(payload: Any) -> str:
-    """What a client would send."""
+    """What a client would send.
+
+    Raises:
+        ValueError: for what would be far too long.
+    """
+    if size_of(payload) > 8 * MOST:
+        raise ValueError("far too long")
     made = expanded(payload)
     return made if isinstance(made, str) else json.dumps(made, separators=(",", ":"))
 
