@@ -144,7 +144,7 @@ class Library:
         if callable(value) and not isinstance(value, type):
             function = self._faults.wrap(value)
             if hasattr(value, "at"):  # of a ufunc
-                function.at = self._faults.wrap(value.at)
+                vars(function)["at"] = self._faults.wrap(value.at)
             value = function
             setattr(self, name, value)
         elif type(value).__name__ == "module":

@@ -317,9 +317,10 @@ def _thinking_budget(spec: ThinkingBudgetSpec) -> Iterable[Part]:
     inside = [builder.free(timer=CARRY) for _ in end]
     closing = builder.chain(end, then=outside[0])
     message = builder.chain(spec.message_token_ids, then=closing)
-    if message != closing and end[0] != spec.message_token_ids[0]:
+    if next(iter(spec.message_token_ids), end[0]) != end[0]:
         # Another token may come in place of the message's first, and be the end tag's.
-        builder.edge(message, end[0], closing + 1 if len(end) > 1 else outside[0])
+        after_each = [*range(closing + 1, closing + len(end)), outside[0]]
+        builder.edge(message, end[0], after_each[0])
     _match(builder, outside, start, found=opened)
     _match(builder, inside, end, found=outside[0])
     builder.edge(opened, end[0], inside[1] if len(end) > 1 else outside[0])

@@ -152,7 +152,7 @@ def _edit_kernel(
     # What is added, each automaton's after the other's. In a narrow type, what raises logits comes
     # before what lowers them, so that a ban is one whatever else is added.
     narrow: tl.constexpr = dtype == tl.float16
-    for lowers in tl.static_range(2 if narrow else 1):
+    for lowers in tl.static_range(2 if narrow else 1):  # pyright: ignore[reportGeneralTypeIssues]
         for i in range(start, end):
             state = tl.load(states_ptr + i)
             if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
