@@ -27,13 +27,15 @@ from logitport.spec import (
 )
 from openai import OpenAI
 
-from examples import v2_on_cpu
 from examples.vllm_server import VllmServer
 
 from .in_process import FLAG, engine, params
 from .more_heads import with_more_heads
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="two interpreted workers take minutes"),
+]
 
 PROMPT = "Once upon a time, there was a"
 LENGTH = 12  # tokens of an output
@@ -112,9 +114,6 @@ def server(
 ) -> Iterator[VllmServer]:
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))}
     python_path = os.environ.get("PYTHONPATH", "")
-    if v2_on_cpu.is_installed():
-        environment |= v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("v2"))
-        python_path = environment["PYTHONPATH"]
     environment["PYTHONPATH"] = os.pathsep.join([str(site), python_path])
     arguments = ["--logits-processors", *FLAG, "--tensor-parallel-size", "2"]
     arguments += ["--dtype", "float32", "--max-num-seqs", "16"]
