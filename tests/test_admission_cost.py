@@ -174,8 +174,8 @@ class TestCost:
         program = compile_specs((spec,))
         held = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        # Once as compiled; and as much again and a half in the tables of a batch.
-        assert held < Cost.of(program).memory < 5 * held
+        # Once as compiled; and in the tables of host and device, which have room to grow.
+        assert held < Cost.of(program).memory < 10 * held
 
 
 class TestCache:

@@ -74,11 +74,6 @@ class Program:
         return sum(automaton.cells for automaton in self.automata)
 
     @property
-    def table_bytes(self) -> int:
-        """The most memory that its tables take, about, on host and device."""
-        return sum(automaton.table_bytes for automaton in self.automata)
-
-    @property
     def needs_history(self) -> bool:
         """Whether what it does depends on the output so far, or on its length alone."""
         return bool(self.ngrams or self.per_request) or any(

@@ -1,6 +1,6 @@
 """What a program may cost: computed from the program, bounded, and shown where it is refused."""
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -9,13 +9,6 @@ from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
 from .automaton import Automaton, Edit
 from .compile import Program
 
-_COLUMNS = tuple(
-    field.name for field in fields(Automaton) if field.name not in ("reads_prompt", "highest_token")
-)
-STATE_BYTES, EDGE_BYTES, CELL_BYTES, SET_BYTES = 48, 16, 12, 8
-"""What a state, an edge, a token in a set and a set take in the tables of a running batch, where
-all automata lie end to end in columns that are as wide as an index.
-"""
 TOKEN_ID_BYTES = 40
 """A token id in a tuple: the pointer, and the integer."""
 
@@ -71,18 +64,11 @@ class Cost:
 
 
 def _of_automaton(automaton: Automaton) -> Cost:
-    states, edges = automaton.states, len(automaton.keys)
-    tokens, sets = len(automaton.set_tokens), len(automaton.set_ends)
     uses_set = automaton.edit >= Edit.ALLOW
     sizes = np.diff(automaton.set_ends, prepend=0)[automaton.argument[uses_set]]
-    arrays = sum(getattr(automaton, name).nbytes for name in _COLUMNS)
     return Cost(
-        admission=states + edges + tokens,
+        admission=automaton.cells + len(automaton.keys),
         entry=int(automaton.reads_prompt),
         step=1 + int(sizes.max(initial=0)),
-        memory=arrays
-        + STATE_BYTES * states
-        + EDGE_BYTES * edges
-        + CELL_BYTES * tokens
-        + SET_BYTES * sets,
+        memory=automaton.table_bytes,
     )
