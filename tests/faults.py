@@ -143,8 +143,8 @@ class Library:
         value = getattr(self._module, name)
         if callable(value) and not isinstance(value, type):
             function = self._faults.wrap(value)
-            if hasattr(value, "at"):  # of a ufunc
-                vars(function)["at"] = self._faults.wrap(value.at)
+            if (at := getattr(value, "at", None)) is not None:  # of a ufunc
+                vars(function)["at"] = self._faults.wrap(at)
             value = function
             setattr(self, name, value)
         elif type(value).__name__ == "module":
