@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from examples import v2_on_cpu
 
@@ -28,6 +29,10 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
+
+# How long an example takes says what else the machine is doing.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 ENGINES = "tests/engine/", "tests/test_benchmarks.py", "tests/test_readme.py"
 """Where vLLM is started: under V1, one at a time."""
