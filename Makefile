@@ -55,7 +55,7 @@ IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults bench \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults soak bench \
 	compat lint clean
 
 help: ## list these commands
@@ -95,6 +95,9 @@ fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--s
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY) ## keep a real server busy with all sorts of clients (make soak ARGS="--engine vllm-v2")
+	$(BIN)/python -m tests.soak $(ARGS)
 
 faults: $(READY) ## let each numpy and torch call of the core fail, once and twice
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -195,7 +195,8 @@ def _containers(
         inner = [(f"{path}.{name}".lstrip("."), held[name]) for name in names]
         owner = held
     elif isinstance(value, list):
-        inner = [(f"{path}[{i}]", each) for i, each in enumerate(cast("list[Any]", value))]
+        items = enumerate(cast("list[Any]", value))
+        inner = [(f"{path}[{i}]", each) for i, each in items if isinstance(each, Mapping | list)]
     else:
         return
     if nested:
