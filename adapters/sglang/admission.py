@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from ...spec import SpecError, encode
+from ...spec import LogitsProcessorSpec, SpecError, encode
 from ..core import admitted, default_specs, refusal
 from ..counters import count
 from ..key import check_spelling
@@ -83,7 +83,11 @@ class Admission:
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
         self._eos_token_ids = _eos_token_ids(manager)
-        self._default_specs = default_specs(lambda: _tokenizer(manager))
+        self._default_specs: list[LogitsProcessorSpec] = []
+        if manager.model_config.is_generation:
+            self._default_specs = default_specs(lambda: _tokenizer(manager))
+        else:
+            logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default = encode(self._default_specs) if self._default_specs else None
         calls_processors = get_exec().features.enable_custom_logit_processor
         if self._default is not None:
