@@ -541,8 +541,8 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
     from logitport.adapters.core import Program, admission, compile_specs
     from logitport.adapters.vllm import BACK_END
 
-    # Two thinking budgets with long messages: 5 MB of tables.
-    large = compile_specs((ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),) * 2)
+    # A thinking budget with a long message: 5 MB of tables.
+    large = compile_specs((ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),))
     monkeypatch.setattr(admission, "compile_specs", lambda specs: Program(large.automata))
     admission.forget()
 

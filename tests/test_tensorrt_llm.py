@@ -561,7 +561,12 @@ def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
         batched([5, 6], [ended, goes_on], [[[1]], [[t for [t] in tokens]]], 0, [5, 6])
         assert ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
         assert goes_on.argmax() == TEXT.token_ids[step]
-    assert caplog.text.count("The specs of request 5 cannot be realized: prompt_length is 9") == 1
+    assert (
+        caplog.text.count(
+            "The specs of request 5 cannot be realized: ValueError: prompt_length is 9"
+        )
+        == 1
+    )
 
 
 def test_it_is_not_said_to_be_ended_where_it_cannot_be(caplog: pytest.LogCaptureFixture):

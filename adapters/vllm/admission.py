@@ -61,7 +61,7 @@ def admit(
     config = admitting.vllm_config
     stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
-    decision = "refused"
+    decision, share = "refused", 1.0  # no other class is asked about what one refuses
     try:
         checked, program = admitted(BACK_END, payload, vocab_size)
         check_grammar_is_followed(sampling_params, checked.specs)
@@ -72,10 +72,10 @@ def admit(
             check_request(admitting, sampling_params, checked.specs, program)
         if isinstance(checked, LivePayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
-        decision = "admitted" if acts else "gated"
+        decision, share = "admitted" if acts else "gated", admitting.share
     finally:
         if admitting.share:
-            count(decision, stage, admitting.share)
+            count(decision, stage, share)
 
 
 def check_names(extra_args: Any) -> None:

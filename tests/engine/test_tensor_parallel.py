@@ -155,7 +155,9 @@ def test_two_workers(
 
     log = server.log.read_text()
     lines = re.findall(
-        r"^.*ERROR .* The specs of request (\S+) cannot be realized: no more", log, re.M
+        r"^.*ERROR .* The specs of request (\S+) cannot be realized: RuntimeError: no more",
+        log,
+        re.M,
     )
     assert [name.rpartition("-")[0] for name in sorted(lines)] == sorted(
         f"{reply.id}-0" for reply in failed
