@@ -112,8 +112,11 @@ class Soak:
         engine: ``vllm`` or ``sglang``.
         client: for its server.
         model: the served model's name.
-        free: the replies without specs, by prompt.
         bad: payloads of which each is refused.
+
+    Attributes:
+        free: the replies without specs, by prompt.
+        figures: what was seen so far.
     """
 
     def __init__(self, engine: str, client: httpx.AsyncClient, model: str, bad: list[str]) -> None:

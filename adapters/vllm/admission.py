@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ...spec import LivePayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from ..core import Program, admitted, default_specs, refusal
 from ..counters import count
-from ..key import check_spelling
 from ..own_fields import check_own_fields
 from .back_end import BACK_END
 from .callers import caller_frame
@@ -76,15 +75,6 @@ def admit(
     finally:
         if admitting.share:
             count(decision, stage, share)
-
-
-def check_names(extra_args: Any) -> None:
-    """Refuse a misspelt key in a request's ``extra_args``.
-
-    Raises:
-        SpecError: see ``check_spelling``.
-    """
-    check_spelling(extra_args or (), "extra_args")
 
 
 def check_request(

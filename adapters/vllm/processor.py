@@ -15,8 +15,8 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from ..core import Program, admitted, default_specs
-from ..key import KEY
-from .admission import admit, admitting_engine, check_engine, check_free, check_names
+from ..key import KEY, check_spelling
+from .admission import admit, admitting_engine, check_engine, check_free
 from .back_end import BACK_END
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
@@ -69,7 +69,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
         try:
-            check_names(extra_args)
+            check_spelling(extra_args, "extra_args")
             if KEY in extra_args:
                 if config is not None:
                     admitting = replace(admitting, share=1 / _times_loaded(config))
