@@ -55,8 +55,8 @@ IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 # pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults soak bench \
-	compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults soak \
+	neighbours bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -96,8 +96,16 @@ bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench AR
 	$(BIN)/python -m examples.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## keep a real server busy with all sorts of clients (make soak ARGS="--engine vllm-v2")
-	$(BIN)/python -m tests.soak $(ARGS)
+soak: $(READY) $(SGLANG)/ready ## keep real servers busy with all sorts of clients, 10 minutes each
+	$(BIN)/python -m examples.smollm2
+	$(BIN)/python -m tests.soak --engine vllm --contrast --seconds 30
+	$(BIN)/python -m tests.soak --engine vllm $(ARGS)
+	$(BIN)/python -m tests.soak --engine vllm-v2 $(ARGS)
+	$(SGLANG)/bin/python -m tests.soak --engine sglang $(ARGS)
+
+neighbours: $(READY) ## measure what hostile payloads cost the requests beside them
+	$(BIN)/python -m tests.neighbours --runner v1 $(ARGS)
+	$(BIN)/python -m tests.neighbours --runner v2 $(ARGS)
 
 faults: $(READY) ## let each numpy and torch call of the core fail, once and twice
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -1,24 +1,30 @@
 """A real server under many clients for a while (``python -m tests.soak --engine vllm``).
 
 Clients ask at random, at once: with good specs, whose replies are held to the conformance suite's
-checkers; with bad and huge ones from the fuzzer's corpus; with those that used to be slow; without
-specs, at temperature 0, for replies that are known; and streams that are left half-way. The
-cache for keys and values is small, so that requests are preempted.
+checkers; with bad and huge ones from the fuzzer's corpus; with those that used to be slow; with a
+plugin that raises; without specs, at temperature 0, for replies that are known; and streams that
+are left half-way. The cache for keys and values is small, so that requests are preempted.
 
-It prints figures, and ends with status 1 if the server ends, hangs, answers a good request wrongly
-or a bad one with anything but 400, or if a request without specs gets another reply than alone.
+It prints figures. The status is 1 if the server ends, hangs, answers a good request wrongly or a
+bad one with anything but 400, if a request without specs gets another reply than alone, or, in runs
+of five minutes and more, if memory grows in the second half.
+
+``--contrast`` asks vLLM's own adapter for the same callable that raises. The status is 1 if the
+server survives that.
 """
 
 import asyncio
+import os
 import random
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -26,6 +32,7 @@ import psutil
 import typer
 from logitport.adapters import extra_body
 from logitport.adapters.conformance.obeys import obeys
+from logitport.adapters.core import plugins
 from logitport.spec import (
     AllowedTokensSpec,
     BannedTokensSpec,
@@ -35,6 +42,7 @@ from logitport.spec import (
     LogitsProcessorSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
+    PluginSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -52,6 +60,46 @@ FREE_TOKENS = 24
 VOCABULARY = 49_152
 EOS = 2
 TIMEOUT_S = 120.0
+LONG_S = 300.0
+"""From this length on, memory has had the time to become flat."""
+FLAT = 1.02
+"""The most that memory may grow from the third quarter to the fourth."""
+
+PACKAGE = """
+def make_rule(params):
+    def rule(output_ids, logits):
+        if len(output_ids) == params["after"]:
+            raise RuntimeError("no more")
+    return rule
+
+
+def make_adapter():
+    from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
+
+    class Adapter(AdapterLogitsProcessor):
+        def is_argmax_invariant(self):
+            return False
+
+        def new_req_logits_processor(self, params):
+            if (after := (params.extra_args or {}).get("raises_after")) is None:
+                return None
+            rule = make_rule({"after": after})
+
+            def processor(output_ids, logits):
+                rule(output_ids, logits)
+                return logits
+
+            return processor
+
+    return Adapter
+
+
+def __getattr__(name):
+    if name == "Adapter":
+        return make_adapter()
+    raise AttributeError(name)
+"""
+"""A plugin that raises, and the same callable for vLLM's own adapter."""
 console = Console()
 
 
@@ -82,6 +130,7 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
             [TriggerSpec(ones, (12,) * 64, 1024)],
             [*[AllowedTokensSpec(tuple(range(i, 2000 + i))) for i in range(15)]],
             [ThinkingBudgetSpec(3, (11,), (12,), (13,)) for _ in range(8)],
+            [BannedTokensSpec(tuple(range(100, 32_000)))],
         ]
     )
 
@@ -96,6 +145,8 @@ class Figures:
         refusal_s: how long the slowest refusal took, and its bytes.
         gap_s: the longest time between two tokens of a stream.
         memory: bytes of all processes of the server, by the time.
+        preempted: preemptions that the engine reports.
+        alive: whether the server answered at the end.
     """
 
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -103,6 +154,14 @@ class Figures:
     refusal_s: tuple[float, int] = (0.0, 0)
     gap_s: float = 0.0
     memory: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    preempted: int = 0
+    alive: bool = True
+
+    def quarters(self) -> tuple[float, float]:
+        """The median of the memory in the third quarter of the time, and in the fourth."""
+        held = [each for _, each in self.memory] or [0]
+        half, three = len(held) // 2, len(held) * 3 // 4
+        return median(held[half:three] or held), median(held[three:])
 
 
 class Soak:
@@ -113,42 +172,66 @@ class Soak:
         client: for its server.
         model: the served model's name.
         bad: payloads of which each is refused.
+        contrast: whether the clients ask vLLM's own adapter for what raises, and for nothing else.
 
     Attributes:
         free: the replies without specs, by prompt.
         figures: what was seen so far.
     """
 
-    def __init__(self, engine: str, client: httpx.AsyncClient, model: str, bad: list[str]) -> None:
+    def __init__(
+        self, engine: str, client: httpx.AsyncClient, model: str, bad: list[str], *, contrast: bool
+    ) -> None:
         self.engine = engine
         self.client = client
         self.model = model
         self.free: dict[str, str] = {}
         self.bad = bad
         self.figures = Figures()
+        self._actions: list[Callable[[random.Random], Awaitable[None]]] = (
+            [self._free, self._raises]
+            if contrast
+            else [
+                self._obeyed,
+                self._obeyed,
+                self._free,
+                self._free,
+                self._refused,
+                self._slow,
+                self._raises,
+                self._left,
+            ]
+        )
+        self._contrast = contrast
 
-    async def run(self, deadline: float, clients: int, process: psutil.Process) -> None:
-        """Ask until it is time."""
+    async def run(self, seconds: float, clients: int, process: psutil.Process) -> None:
+        """Ask for so long."""
         for prompt in PROMPTS:
             reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
             self.free[prompt] = reply.json()["choices"][0]["text"]
+        deadline = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch(deadline, process))
             for seed in range(clients):
                 group.create_task(self._client(random.Random(seed), deadline))
+        await self._ask_at_the_end()
+
+    async def _ask_at_the_end(self) -> None:
+        try:
+            self.figures.alive = (await self.client.get("/health")).is_success
+            text = (await self.client.get("/metrics")).text
+        except httpx.HTTPError:
+            self.figures.alive = False
+            return
+        for line in text.splitlines():
+            if line.startswith(
+                ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total")
+            ):
+                self.figures.preempted += int(float(line.split()[-1]))
 
     async def _client(self, chance: random.Random, deadline: float) -> None:
-        actions: list[Callable[[random.Random], Awaitable[None]]] = [
-            self._obeyed,
-            self._obeyed,
-            self._free,
-            self._free,
-            self._refused,
-            self._slow,
-            self._left,
-        ]
         while time.monotonic() < deadline and len(self.figures.wrong) < 20:
-            action = chance.choice(actions)
+            action = chance.choice(self._actions)
             try:
                 await action(chance)
             except httpx.TimeoutException:
@@ -169,18 +252,34 @@ class Soak:
             "/v1/completions", json={"model": self.model, "return_token_ids": True, **fields}
         )
 
+    async def _ids(
+        self, prompt: str, specs: Sequence[LogitsProcessorSpec], **fields: Any
+    ) -> tuple[httpx.Response, list[int], list[int]]:
+        """A reply, and the token ids of prompt and output, where it has them."""
+        if self.engine == "vllm":
+            reply = await self._ask(prompt, specs, **fields)
+            if reply.is_success:
+                choice = reply.json()["choices"][0]
+                return reply, choice["prompt_token_ids"], choice["token_ids"]
+            return reply, [], []
+        # SGLang has the ids of an output on its own route alone; the prompt's are ours.
+        prompt_ids = [100 + ord(each) for each in prompt]
+        body = extra_body("sglang", specs)
+        sampling = {"max_new_tokens": fields["max_tokens"], "temperature": fields["temperature"]}
+        sampling |= {name: body.pop(name) for name in ("custom_params",) if name in body}
+        reply = await self.client.post(
+            "/generate", json={"input_ids": prompt_ids, "sampling_params": sampling, **body}
+        )
+        return reply, prompt_ids, reply.json()["output_ids"] if reply.is_success else []
+
     async def _obeyed(self, chance: random.Random) -> None:
         spec, prompt = good(chance), chance.choice(PROMPTS)
-        reply = await self._ask(prompt, [spec], max_tokens=16, temperature=1.0)
-        if reply.status_code != 200:
+        reply, prompt_ids, output = await self._ids(prompt, [spec], max_tokens=16, temperature=1.0)
+        if not reply.is_success:
             self.figures.wrong.append(f"{spec.kind}: {reply.status_code} {reply.text[:200]}")
-            return
-        choice = reply.json()["choices"][0]
-        if (output := choice.get("token_ids")) is not None:
-            known = obeys(spec, choice.get("prompt_token_ids") or [], output)
-            if not known and choice["finish_reason"] != "length":
-                self.figures.wrong.append(f"{spec} was not obeyed: {output}")
-        self.figures.counts["served right"] += 1
+        elif not output or not obeys(spec, prompt_ids, output):
+            self.figures.wrong.append(f"{spec} was not obeyed: {output}")
+        self.figures.counts["obeyed"] += 1
 
     async def _free(self, chance: random.Random) -> None:
         prompt = chance.choice(PROMPTS)
@@ -206,9 +305,28 @@ class Soak:
 
     async def _slow(self, chance: random.Random) -> None:
         reply = await self._ask("11 " * 300, slow(chance), max_tokens=16, temperature=1.0)
-        if reply.status_code not in (200, 400):
+        if reply.status_code != 200:
             self.figures.wrong.append(f"slow: {reply.status_code} {reply.text[:200]}")
         self.figures.counts["once slow"] += 1
+
+    async def _raises(self, chance: random.Random) -> None:
+        """A callable that raises after some tokens: its request alone is ended."""
+        after = chance.randrange(6)
+        fields: dict[str, Any] = {"prompt": chance.choice(PROMPTS), "max_tokens": 16}
+        if self._contrast:
+            fields["vllm_xargs"] = {"raises_after": after}
+        else:
+            fields |= extra_body(self.engine, PluginSpec("raises", {"after": after}))
+        reply = await self._post(fields)
+        # vLLM has no way to fail one request from a worker; SGLang answers with the message.
+        ended = (
+            reply.status_code == 400 and "no more" in reply.text
+            if self.engine == "sglang"
+            else reply.is_success and reply.json()["choices"][0]["finish_reason"] == "stop"
+        )
+        if not ended:
+            self.figures.wrong.append(f"raises: {reply.status_code} {reply.text[:200]}")
+        self.figures.counts["raised"] += 1
 
     async def _left(self, chance: random.Random) -> None:
         """A stream that its client leaves after some tokens."""
@@ -229,13 +347,10 @@ class Soak:
     async def _watch(self, deadline: float, process: psutil.Process) -> None:
         began = time.monotonic()
         while time.monotonic() < deadline and process.is_running():
-            processes = [process, *process.children(recursive=True)]
             held = 0
-            for each in processes:
-                try:
+            for each in [process, *process.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
                     held += each.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
             self.figures.memory.append((time.monotonic() - began, held))
             await asyncio.sleep(1)
 
@@ -254,70 +369,98 @@ def bad_payloads() -> list[str]:
     return [text for text in found if text.isprintable() and len(text) < 1 << 21]
 
 
-def server_of(engine: str, stack: AsyncExitStack, model: Path) -> Server:
+def install(folder: Path) -> dict[str, str]:
+    """Install a package with a plugin that raises; returns the environment that has it."""
+    (folder / "raising.py").write_text(PACKAGE)
+    information = folder / "raising-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: raising\nVersion: 1\n")
+    entries = f"[{plugins.GROUP}]\nraises = raising:make_rule\n"
+    (information / "entry_points.txt").write_text(entries)
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    }
+
+
+def server_of(engine: str, stack: AsyncExitStack, model: Path, *, contrast: bool) -> Server:
     """The engine's server, with everything of ours loaded, and little memory."""
+    environment = install(Path(stack.enter_context(tempfile.TemporaryDirectory())))
     if engine == "sglang":
         from examples.sglang_server import SglangServer
 
-        return SglangServer(model)
+        return SglangServer(
+            model, "--enable-metrics", "--max-total-tokens", "2048", env=environment
+        )
     from examples import v2_on_cpu
     from examples.vllm_server import VllmServer
 
-    environment = {"VLLM_USE_V2_MODEL_RUNNER": "1" if engine == "vllm-v2" else "0"}
+    environment["VLLM_USE_V2_MODEL_RUNNER"] = "1" if engine == "vllm-v2" else "0"
     if engine == "vllm-v2" and v2_on_cpu.is_needed():
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        environment |= {"TRITON_INTERPRET": "1"}
-        environment |= v2_on_cpu.environment_of_children(Path(folder))
-    arguments = ["--logits-processors", "logitport.adapters.vllm:LogitportProcessor"]
-    arguments += ["--middleware", "logitport.adapters.vllm.SpecMiddleware", "--dtype", "float32"]
-    # A block has 128 tokens on a CPU: four long requests do not fit together.
-    arguments += ["--num-gpu-blocks-override", "24", "--no-enable-prefix-caching"]
-    return VllmServer(model, *arguments, env=environment)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        children = v2_on_cpu.environment_of_children(folder)
+        children["PYTHONPATH"] = os.pathsep.join(
+            [children["PYTHONPATH"], environment["PYTHONPATH"]]
+        )
+        environment |= {"TRITON_INTERPRET": "1", **children}
+    if contrast:
+        arguments = ["--logits-processors", "raising:Adapter"]
+    else:
+        arguments = ["--logits-processors", "logitport.adapters.vllm:LogitportProcessor"]
+        arguments += ["--middleware", "logitport.adapters.vllm.SpecMiddleware"]
+    # A block has 128 tokens on a CPU: two long requests do not fit together.
+    arguments += ["--num-gpu-blocks-override", "12", "--no-enable-prefix-caching"]
+    return VllmServer(model, *arguments, "--dtype", "float32", env=environment)
 
 
-async def soak(engine: str, seconds: float, clients: int) -> Figures:
+async def soak(engine: str, seconds: float, clients: int, *, contrast: bool = False) -> Figures:
     """Run a server and its clients, and return what was seen."""
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(server_of(engine, stack, prepare()))
+        server = stack.enter_context(server_of(engine, stack, prepare(), contrast=contrast))
         process = server.process
         assert process is not None  # it answers
         url = server.base_url.removesuffix("/v1")
         client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
         await stack.enter_async_context(client)
         name = engine.partition("-")[0]
-        run = Soak(name, client, server.model_name, bad_payloads())
-        await run.run(time.monotonic() + seconds, clients, process)
-        try:
-            alive = (await client.get("/health")).is_success
-        except httpx.HTTPError:
-            alive = False
-        if not alive:
+        run = Soak(name, client, server.model_name, bad_payloads(), contrast=contrast)
+        await run.run(seconds, clients, process)
+        if not (run.figures.alive or contrast):
             run.figures.wrong.append(f"the server does not answer any more; {server.log}")
         return run.figures
 
 
-def report(engine: str, seconds: float, figures: Figures) -> bool:
-    """Print the figures; whether all was right."""
+def report(engine: str, seconds: float, figures: Figures) -> None:
+    """Print the figures."""
     table = Table("figure", "value", title=f"{engine}, {seconds:g} s")
+    table.add_row("tried", str(figures.counts.total()))
     for what, number in sorted(figures.counts.items()):
         table.add_row(what, str(number))
+    table.add_row("preempted", str(figures.preempted))
     took, size = figures.refusal_s
     table.add_row("slowest refusal", f"{took * 1000:.0f} ms, {size} bytes")
     table.add_row("longest gap between tokens", f"{figures.gap_s * 1000:.0f} ms")
-    half = [held for at, held in figures.memory if at > seconds / 2] or [0]
-    for what, held in (("at half time", half[0]), ("at the end", half[-1]), ("most", max(half))):
-        table.add_row(f"memory {what}", f"{held / 2**20:.0f} MiB")
+    third, fourth = figures.quarters()
+    table.add_row("memory, third quarter", f"{third / 2**20:.0f} MiB")
+    table.add_row("memory, fourth quarter", f"{fourth / 2**20:.0f} MiB")
+    table.add_row("engine deaths", str(int(not figures.alive)))
     table.add_row("wrong", str(len(figures.wrong)))
     console.print(table)
     for what in figures.wrong:
         console.print(f"  {what}", markup=False, highlight=False)
-    return not figures.wrong
 
 
-def main(engine: str = "vllm", seconds: float = 600, clients: int = 8) -> None:
+def main(
+    engine: str = "vllm", seconds: float = 600, clients: int = 8, contrast: bool = False
+) -> None:
     """Soak one engine: vllm, vllm-v2 or sglang."""
-    figures = asyncio.run(soak(engine, seconds, clients))
-    sys.exit(0 if report(engine, seconds, figures) else 1)
+    figures = asyncio.run(soak(engine, seconds, clients, contrast=contrast))
+    third, fourth = figures.quarters()
+    if seconds >= LONG_S and not contrast and fourth > FLAT * third:
+        figures.wrong.append(f"memory grows by {fourth / third - 1:.1%} in the second half")
+    if contrast:
+        figures.wrong.clear()  # each request after the first that raises
+    report(engine, seconds, figures)
+    sys.exit(figures.alive if contrast else bool(figures.wrong))
 
 
 if __name__ == "__main__":

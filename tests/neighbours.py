@@ -1,0 +1,170 @@
+"""What requests without specs pay for hostile ones beside them (``python -m tests.neighbours``).
+
+Eight requests without specs and eight with the payloads that once were the slowest run in one
+engine. The same is run with a harmless payload on the same prompts, in turn. The table has the
+time per token of those without specs, the slowest step, in which the others enter, and the ratios
+to the harmless run; its first line compares harmless runs with one another, which is the noise.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any, cast
+
+import typer
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from rich.console import Console
+from rich.table import Table
+
+from examples.smollm2 import prepare
+
+FREE = HOSTILE = 8
+TOKENS = 16
+LONG = 2000
+console = Console()
+HARMLESS = BannedTokensSpec((5,))
+ONES, TAGS = [11] * LONG, [11, 12] * (LONG // 2)
+
+Specs = Sequence[LogitsProcessorSpec]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One hostile payload.
+
+    Attributes:
+        name: as the table has it.
+        prompt: token ids.
+        specs: of the hostile request with that number.
+        short: whether all hostile requests but the first have a short prompt.
+    """
+
+    name: str
+    prompt: Sequence[int]
+    specs: Callable[[int], Specs]
+    short: bool = False
+
+
+def _trigger(number: int) -> Specs:
+    return [TriggerSpec((11,) * 63 + (20 + number,), (12,) * 64, 1024)]
+
+
+def _lists_and_a_choice(number: int) -> Specs:
+    lists = [AllowedTokensSpec(tuple(range(5 * i, 2000 + 5 * i))) for i in range(15)]
+    return [*lists, ChoiceSpec(((1000 + number, *range(1001, 1040)), (1500, 1600)), 2)]
+
+
+def _chain(number: int) -> Specs:
+    return [BannedSequencesSpec(tuple((*(11,) * n, 12 + number) for n in range(1, 64)))]
+
+
+CASES = [
+    Case("harmless again", ONES, lambda number: [HARMLESS]),
+    Case(
+        "four n-gram rules, n = 61 to 64",
+        ONES,
+        lambda number: [*map(NoRepeatNgramSpec, range(61, 65))],
+    ),
+    Case("one long history of eight", ONES, lambda number: [NoRepeatNgramSpec(2)], short=True),
+    Case(
+        "16 thinking budgets, prompt of tags",
+        TAGS,
+        lambda number: [ThinkingBudgetSpec(3 + i, (11,), (12,), (13 + i,)) for i in range(16)],
+    ),
+    Case("trigger 64 + 64, 1,024 times", ONES, _trigger),
+    Case("15 lists and a choice", ONES[:100], _lists_and_a_choice),
+    Case("failure chain", ONES, _chain),
+    Case(
+        "32,000 banned tokens",
+        ONES[:100],
+        lambda number: [BannedTokensSpec(tuple(range(100, 32_100)))],
+    ),
+]
+
+
+class Run:
+    """An engine, and what its steps take."""
+
+    def __init__(self, running: Any) -> None:
+        self._engine = running.llm.llm_engine
+        self._number = 0
+
+    def __call__(self, case: Case, specs: Callable[[int], Specs]) -> tuple[float, float]:
+        """Seconds of a step in which all decode, in the median, and of the slowest step."""
+        from tests.engine.in_process import params
+
+        fields: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "detokenize": False}
+        for number in range(FREE):
+            self._add([100 + number] * 20, params(max_tokens=2 * TOKENS, ignore_eos=True))
+        for _ in range(4):
+            self._engine.step()
+        for number in range(HOSTILE):
+            prompt = case.prompt[:50] if case.short and number else case.prompt
+            self._add(prompt, params(cast("LogitsProcessorSpec", specs(number)), **fields))
+        steps: list[float] = []
+        while self._engine.has_unfinished_requests():
+            began = perf_counter()
+            self._engine.step()
+            steps.append(perf_counter() - began)
+        return median(steps[4 : TOKENS - 2]), max(steps[:4])
+
+    def _add(self, prompt: Sequence[int], params: Any) -> None:
+        self._number += 1
+        prompt_ids: Any = {"prompt_token_ids": list(prompt)}
+        self._engine.add_request(str(self._number), prompt_ids, params)
+
+
+def main(runner: str = "v1", rounds: int = 5) -> None:
+    """Measure under one of vLLM's model runners: v1 or v2."""
+    from examples import v2_on_cpu
+
+    if runner == "v2" and v2_on_cpu.is_needed():
+        v2_on_cpu.install()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from tests.engine.in_process import FLAG, engine
+
+    table = Table(
+        "hostile payload",
+        "ms per token",
+        "ratio",
+        "slowest step, ms",
+        "ratio",
+        title=f"vLLM, {runner}",
+    )
+    with engine(
+        prepare(),
+        runner=runner,
+        logits_processors=FLAG,
+        max_model_len=LONG + 2 * TOKENS,
+        kv_cache_memory_bytes=1 << 30,
+        max_num_seqs=FREE + HOSTILE,
+    ) as running:
+        run = Run(running)
+        for case in CASES:
+            run(case, lambda _: [HARMLESS])  # the prompt is in the cache from here on
+            pairs = [
+                (run(case, lambda _: [HARMLESS]), run(case, case.specs)) for _ in range(rounds)
+            ]
+            cells = [case.name]
+            for which in range(2):
+                took = median(hostile[which] for _, hostile in pairs)
+                ratio = median(hostile[which] / harmless[which] for harmless, hostile in pairs)
+                cells += [f"{took * 1000:.1f}", f"{ratio:.2f}"]
+            table.add_row(*cells)
+            console.print("  ".join(cells))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
