@@ -31,7 +31,7 @@ from examples.smollm2 import prepare
 
 FREE = HOSTILE = 8
 TOKENS = 16
-LONG = 2000
+LONG = 1000
 console = Console()
 HARMLESS = BannedTokensSpec((5,))
 ONES, TAGS = [11] * LONG, [11, 12] * (LONG // 2)
@@ -106,7 +106,7 @@ class Run:
 
         fields: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "detokenize": False}
         for number in range(FREE):
-            self._add([100 + number] * 20, params(max_tokens=2 * TOKENS, ignore_eos=True))
+            self._add([100 + number] * 20, params(max_tokens=TOKENS + 4, ignore_eos=True))
         for _ in range(4):
             self._engine.step()
         for number in range(HOSTILE):
@@ -125,7 +125,7 @@ class Run:
         self._engine.add_request(str(self._number), prompt_ids, params)
 
 
-def main(runner: str = "v1", rounds: int = 5) -> None:
+def main(runner: str = "v1", rounds: int = 3) -> None:
     """Measure under one of vLLM's model runners: v1 or v2."""
     from examples import v2_on_cpu
 
