@@ -32,7 +32,7 @@ DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 
 # Dynamo brings plugins for pytest, which import engines that are not here.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
 # SGLang, which pins the version of torch: where there is no GPU, without its dependencies, most of
-# which are CUDA kernels, and with what serving text needs; see examples/sglang_on_cpu.
+# which are CUDA kernels, and with what serving text needs; see examples/_support/sglang_on_cpu.
 SGLANG := .venv-sglang
 SGLANG_VERSION := ==0.5.23
 SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
@@ -80,24 +80,24 @@ demo-portable: $(WHOLE) $(SGLANG)/ready ## run one script on every engine and co
 	$(BIN)/python -m examples.portable compare
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
-	$(BIN)/python -m examples.smollm2
+	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
 	$(BIN)/python -m pytest --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
 
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
-	$(SGLANG)/bin/python -m examples.smollm2
+	$(SGLANG)/bin/python -m examples._support.smollm2
 	$(SGLANG)/bin/python -m pytest tests/on_sglang $(ARGS)
 
 fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--seconds 60", --climb)
 	$(BIN)/python -m tests.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
 
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
-	$(BIN)/python -m examples.smollm2
+	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(READY) $(SGLANG)/ready ## keep real servers busy with all sorts of clients, 10 minutes each
-	$(BIN)/python -m examples.smollm2
+	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m tests.soak --engine vllm --contrast --seconds 30
 	$(BIN)/python -m tests.soak --engine vllm $(ARGS)
 	$(BIN)/python -m tests.soak --engine vllm-v2 $(ARGS)
@@ -175,7 +175,7 @@ $(SGLANG)/ready: pyproject.toml
 		$(torch_index); \
 		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) -e . && \
 		$(PIP) install --no-deps $(SGLANG_ON_CPU) && \
-		printf '%s\n' '$(CURDIR)/examples/sglang_on_cpu' 'import sglang_on_cpu' \
+		printf '%s\n' '$(CURDIR)/examples/_support/sglang_on_cpu' 'import sglang_on_cpu' \
 			>"$$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/sglang_on_cpu.pth"; \
 	fi
 	touch $@

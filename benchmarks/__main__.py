@@ -59,7 +59,7 @@ def main(
 
 
 def _run_engine(results: Results, quick: bool) -> None:
-    from examples.smollm2 import prepare
+    from examples._support.smollm2 import prepare
 
     from .engine import MIXED, OURS, Engine
 

@@ -19,9 +19,9 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
 from rich.table import Table
 
-from .ending import run
-from .smollm2 import prepare
-from .vllm_server import VllmServer
+from ._support.ending import run
+from ._support.smollm2 import prepare
+from ._support.vllm_server import VllmServer
 
 LOGS = Path(__file__).resolve().parent.parent / "build" / "demo"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from examples import v2_on_cpu
+from examples._support import v2_on_cpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -95,7 +95,7 @@ def runner(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def model() -> Path:
     """The folder of the SmolLM2-135M-Instruct checkpoint."""
-    from examples.smollm2 import prepare
+    from examples._support.smollm2 import prepare
 
     return prepare()
 

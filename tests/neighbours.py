@@ -27,7 +27,7 @@ from logitport.spec import (
 from rich.console import Console
 from rich.table import Table
 
-from examples.smollm2 import prepare
+from examples._support.smollm2 import prepare
 
 FREE = HOSTILE = 8
 TOKENS = 16
@@ -127,7 +127,7 @@ class Run:
 
 def main(runner: str = "v1", rounds: int = 3) -> None:
     """Measure under one of vLLM's model runners: v1 or v2."""
-    from examples import v2_on_cpu
+    from examples._support import v2_on_cpu
 
     if runner == "v2" and v2_on_cpu.is_needed():
         v2_on_cpu.install()

@@ -52,8 +52,8 @@ from logitport.spec import (
 from rich.console import Console
 from rich.table import Table
 
-from examples.server import Server
-from examples.smollm2 import prepare
+from examples._support.server import Server
+from examples._support.smollm2 import prepare
 
 PROMPTS = ["The capital of France is", "Name three rivers:", "Once upon a time", "2, 4, 6,"]
 FREE_TOKENS = 24
@@ -386,13 +386,13 @@ def server_of(engine: str, stack: AsyncExitStack, model: Path, *, contrast: bool
     """The engine's server, with everything of ours loaded, and little memory."""
     environment = install(Path(stack.enter_context(tempfile.TemporaryDirectory())))
     if engine == "sglang":
-        from examples.sglang_server import SglangServer
+        from examples._support.sglang_server import SglangServer
 
         return SglangServer(
             model, "--enable-metrics", "--max-total-tokens", "2048", env=environment
         )
-    from examples import v2_on_cpu
-    from examples.vllm_server import VllmServer
+    from examples._support import v2_on_cpu
+    from examples._support.vllm_server import VllmServer
 
     environment["VLLM_USE_V2_MODEL_RUNNER"] = "1" if engine == "vllm-v2" else "0"
     if engine == "vllm-v2" and v2_on_cpu.is_needed():

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from examples import ending
+from examples._support import ending
+from examples._support.ending import CannotRunError
+from examples._support.vllm_server import VllmServer
 from examples.dynamo.deployment import Deployment
-from examples.ending import CannotRunError
 from examples.portable import __main__ as portable
-from examples.vllm_server import VllmServer
 
 ROOT = Path(__file__).parents[1]
 

@@ -34,7 +34,7 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from examples.smollm2 import gguf
+from examples._support.smollm2 import gguf
 
 pytestmark = pytest.mark.engine
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 from logitport.adapters.core import HistoryRule, compile_specs, plugins
+from logitport.adapters.core.automaton import Edit
 from logitport.spec import BannedTokensSpec, PluginSpec, SpecError
+
+from examples.plugin import at_most
 
 
 class Rule(HistoryRule):
@@ -65,3 +68,16 @@ def test_what_is_wrong_is_the_matter_of_who_names_it(monkeypatch: pytest.MonkeyP
         assert len(imports) <= 1
     else:
         assert len(compile_specs(specs).per_request) == 1
+
+
+@pytest.mark.parametrize(
+    ("output_ids", "forced"),
+    [([], None), ([5, 30], None), ([30, 5, 31], 2), ([30, 30, 2], 2), ([31, 5, 5, 30, 7], 2)],
+)
+def test_the_example(monkeypatch: pytest.MonkeyPatch, output_ids: list[int], forced: int | None):
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"at-most": lambda: at_most})
+    params = {"token_ids": [30, 31], "times": 2, "eos_token_id": 2}
+    (automaton,) = compile_specs((PluginSpec("at-most", params),)).automata
+    state, _ = automaton.fold((), output_ids)
+    is_forced = automaton.edit[state] == Edit.FORCE
+    assert (int(automaton.argument[state]) if is_forced else None) == forced

@@ -18,8 +18,8 @@ import pytest
 from logitport.spec import decode
 from markdown_it import MarkdownIt
 
-from examples.smollm2 import gguf
-from examples.vllm_server import VllmServer
+from examples._support.smollm2 import gguf
+from examples._support.vllm_server import VllmServer
 
 ROOT = Path(__file__).parents[1]
 

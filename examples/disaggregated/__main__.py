@@ -20,10 +20,10 @@ from logitport.spec import (
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console
 
+from .._support.ending import CannotRunError, run
+from .._support.smollm2 import prepare
+from .._support.vllm_server import VllmServer
 from ..demo import Stopwatch
-from ..ending import CannotRunError, run
-from ..smollm2 import prepare
-from ..vllm_server import VllmServer
 from .deployment import ARGUMENTS, Connector, Deployment, counted
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "disaggregated"

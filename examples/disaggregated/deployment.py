@@ -15,8 +15,8 @@ import msgspec
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..server import HOST, free_port
-from ..vllm_server import VllmServer
+from .._support.server import HOST, free_port
+from .._support.vllm_server import VllmServer
 from .proxy import proxy
 
 _HAS_GPU = shutil.which("nvidia-smi") is not None

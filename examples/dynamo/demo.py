@@ -25,9 +25,9 @@ from logitport.hooks.test_text import TEXT, VARIABLES
 from logitport.spec import BannedSequencesSpec, ChoiceSpec, ForcedTokenSequenceSpec
 from openai import APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient
 
+from .._support.ending import CannotRunError, run
+from .._support.smollm2 import prepare
 from ..demo import QUESTION, SECRET, Stopwatch, console
-from ..ending import CannotRunError, run
-from ..smollm2 import prepare
 from .deployment import FRONTEND, Deployment
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "demo-dynamo"

@@ -15,7 +15,7 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..server import failed_start
+from .._support.server import failed_start
 
 HOST, PORT = "127.0.0.1", 8000
 FRONTEND = f"http://{HOST}:{PORT}"

@@ -16,9 +16,9 @@ from logitport.adapters.conformance.obeys import obeys
 from rich.console import Console
 from rich.table import Table
 
-from ..ending import CannotRunError
-from ..ending import run as run_demo
-from ..smollm2 import prepare
+from .._support.ending import CannotRunError
+from .._support.ending import run as run_demo
+from .._support.smollm2 import prepare
 from .engines import ENGINES, Outputs, choose_runner
 from .requests import Request, requests, whole
 

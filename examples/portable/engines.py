@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-from .. import v2_on_cpu
-from ..smollm2 import gguf, prepare
+from .._support import v2_on_cpu
+from .._support.smollm2 import gguf, prepare
 from .requests import MAX_TOKENS, Request
 
 Outputs = list[list[int]]
@@ -40,7 +40,7 @@ def sglang(requests: Sequence[Request]) -> Outputs:
     from logitport.adapters.sglang import attach
     from sglang.srt.entrypoints.engine import Engine
 
-    from ..sglang_server import OPTIONS
+    from .._support.sglang_server import OPTIONS
 
     engine = Engine(model_path=str(prepare()), **OPTIONS)
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples import v2_on_cpu
+from examples._support import v2_on_cpu
 from tests.compatibility import NO_PROCESSORS
 
 from .in_process import v2_takes_processors

@@ -9,8 +9,8 @@ import pytest
 from logitport.spec import ForcedTokenSequenceSpec, encode, limits
 from openai import BadRequestError, OpenAI
 
-from examples import v2_on_cpu
-from examples.vllm_server import VllmServer
+from examples._support import v2_on_cpu
+from examples._support.vllm_server import VllmServer
 
 pytestmark = pytest.mark.engine
 

@@ -12,7 +12,7 @@ from logitport.adapters.vllm import LogitportProcessor
 from logitport.hooks.test_text import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, PluginSpec, forced_sequence
 
-from examples.smollm2 import prepare
+from examples._support.smollm2 import prepare
 
 from .in_process import FLAG, engine, params, v2_takes_processors
 

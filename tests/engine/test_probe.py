@@ -10,7 +10,7 @@ import pytest
 from logitport.adapters import Support, extra_body, probe
 from logitport.spec import ForcedTokenSequenceSpec
 
-from examples.vllm_server import VllmServer
+from examples._support.vllm_server import VllmServer
 
 pytestmark = [
     pytest.mark.engine,

@@ -13,7 +13,7 @@ from logitport.adapters import extra_body
 from logitport.adapters.vllm.back_end import ROUTES
 from logitport.spec import ForcedTokenSequenceSpec, encode
 
-from examples.vllm_server import VllmServer
+from examples._support.vllm_server import VllmServer
 
 pytestmark = [
     pytest.mark.engine,

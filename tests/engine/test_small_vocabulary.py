@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from examples.smollm2 import prepare
+from examples._support.smollm2 import prepare
 
 from .small_vocabulary import EMBEDDING, WEIGHTS, with_small_vocabulary
 

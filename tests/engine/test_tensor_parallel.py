@@ -27,7 +27,7 @@ from logitport.spec import (
 )
 from openai import OpenAI
 
-from examples.vllm_server import VllmServer
+from examples._support.vllm_server import VllmServer
 
 from .in_process import FLAG, engine, params
 from .more_heads import with_more_heads

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from logitport.adapters.sglang import attach
 
-from examples.sglang_server import OPTIONS
+from examples._support.sglang_server import OPTIONS
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from logitport.spec import (
     encode,
 )
 
-from examples.sglang_server import OPTIONS
+from examples._support.sglang_server import OPTIONS
 
 from .in_process import engine
 

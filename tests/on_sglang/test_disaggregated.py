@@ -20,8 +20,8 @@ from logitport.spec import (
     TriggerSpec,
 )
 
-from examples.server import HOST, free_port
-from examples.sglang_server import SglangServer
+from examples._support.server import HOST, free_port
+from examples._support.sglang_server import SglangServer
 
 pytestmark = pytest.mark.engine
 

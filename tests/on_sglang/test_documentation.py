@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.sglang_server import OPTIONS
+from examples._support.sglang_server import OPTIONS
 from tests.test_readme import MODEL, ROOT, Program, programs, run
 
 pytestmark = pytest.mark.engine

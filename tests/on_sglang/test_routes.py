@@ -16,7 +16,7 @@ from logitport.adapters.sglang import KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED
 from logitport.spec import ForcedTokenSequenceSpec
 
-from examples.sglang_server import SglangServer
+from examples._support.sglang_server import SglangServer
 
 pytestmark = pytest.mark.engine
 

