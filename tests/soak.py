@@ -126,7 +126,7 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
     ones = (11,) * 64
     return chance.choice(
         [
-            [NoRepeatNgramSpec(n) for n in (61, 62, 63, 64)],
+            [NoRepeatNgramSpec(n) for n in (63, 64)],
             [TriggerSpec(ones, (12,) * 64, 1024)],
             [*[AllowedTokensSpec(tuple(range(i, 2000 + i))) for i in range(15)]],
             [ThinkingBudgetSpec(3, (11,), (12,), (13,)) for _ in range(8)],
