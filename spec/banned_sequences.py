@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from .base import LogitsProcessorSpec, Sizes, TokenSequences, check_pattern, check_total
-from .limits import MAX_PATTERN, MAX_SEQUENCE_TOKEN_IDS
+from .limits import MAX_PATTERN, MAX_TOKEN_IDS
 from .text import LeadingSpace, Tokenizer, minimal_word_forms
 
 
@@ -20,7 +20,7 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
 
     Args:
         sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
-            ``MAX_SEQUENCE_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -30,8 +30,7 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        in_all = self.sizes().token_ids_in_sequences
-        check_total(in_all, MAX_SEQUENCE_TOKEN_IDS, "token ids", "$.sequences")
+        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 2, "token ids", "$.sequences")
         if max(map(len, self.sequences)) > MAX_PATTERN:
             for i, sequence in enumerate(self.sequences):
                 check_pattern(sequence, f"$.sequences[{i}]")
@@ -61,8 +60,7 @@ class BannedSequencesSpec(LogitsProcessorSpec, frozen=True, tag="banned_sequence
             yield f"$.sequences[{i}][*]", sequence
 
     def sizes(self) -> Sizes:
-        token_ids = sum(map(len, self.sequences))
-        return Sizes(token_ids, len(self.sequences), token_ids)
+        return Sizes(2 * sum(map(len, self.sequences)), len(self.sequences))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         if max(chain.from_iterable(self.sequences)) >= vocab_size:

@@ -6,23 +6,19 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
 from .errors import SpecError
 from .limits import (
     MAX_BIAS,
-    MAX_BIASES,
     MAX_COUNT,
     MAX_PATTERN,
-    MAX_SEQUENCE_TOKEN_IDS,
     MAX_SEQUENCES,
     MAX_TOKEN_ID,
     MAX_TOKEN_IDS,
 )
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 """An index into the vocabulary."""
@@ -52,16 +48,12 @@ class Sizes(NamedTuple):
     """How much a spec, or all specs of a request, list.
 
     Attributes:
-        token_ids: those in lists and in sequences.
-        sequences: of token ids or, as choices of a grammar, of texts.
-        token_ids_in_sequences: those of ``token_ids`` that become a trie.
-        biases: those of ``token_ids`` that have a value each.
+        token_ids: those in lists and, twice, those in sequences and with biases.
+        sequences: of token ids or, as choices of a grammar, of texts; a ``ChoiceSpec``'s twice.
     """
 
     token_ids: int = 0
     sequences: int = 0
-    token_ids_in_sequences: int = 0
-    biases: int = 0
 
 
 class LogitsProcessorSpec(
@@ -184,6 +176,20 @@ def check_total(got: int, most: int, what: str, path: str) -> None:
         raise SpecError(f"Expected at most {most} {what} in all, got {got}", path)
 
 
+def check_different(choices: Sequence[object]) -> None:
+    """Check that no two choices are equal.
+
+    Raises:
+        SpecError: at the first that is.
+    """
+    if len(set(choices)) == len(choices):
+        return
+    first_of: dict[object, int] = {}
+    for i, choice in enumerate(choices):
+        if (first := first_of.setdefault(choice, i)) != i:
+            raise SpecError(f"The same as `$.choices[{first}]`", f"$.choices[{i}]")
+
+
 def check_pattern(token_ids: Sequence[int], path: str) -> None:
     """Check that a sequence which is looked for in the output is not too long for that.
 
@@ -201,14 +207,15 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     Raises:
         SpecError: at the spec that goes beyond a limit.
     """
-    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_SEQUENCE_TOKEN_IDS, MAX_BIASES)
+    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES)
+    counted = "token ids (twice in sequences and with biases)", "sequences (choices twice)"
     total = Sizes()
     for i, spec in enumerate(specs):
         total = Sizes(*map(sum, zip(total, spec.sizes(), strict=True)))
-        for name, got, limit in zip(Sizes._fields, total, most, strict=True):
+        for got, limit, what in zip(total, most, counted, strict=True):
             if got > limit:
-                what = f"{name.replace('_', ' ')} in all specs together"
-                raise SpecError(f"Expected at most {limit} {what}, got {got}", f"$.specs[{i}]")
+                what = f"Expected at most {limit} {what} in all specs together, got {got}"
+                raise SpecError(what, f"$.specs[{i}]")
 
 
 def check_fields(struct: msgspec.Struct, *names: str) -> None:
@@ -251,15 +258,12 @@ class _Decoding(threading.local):
 _decoding = _Decoding()
 
 
-def convert(content: object, struct_type: type[T], **options: Any) -> T:
-    """``msgspec.convert`` to a struct whose ``__post_init__`` need not check the fields again.
-
-    Raises:
-        msgspec.ValidationError: as ``msgspec.convert`` does.
-    """
+@contextmanager
+def fields_hold() -> Generator[None]:
+    """Msgspec makes structs of what it has checked: ``__post_init__`` need not check it again."""
     _decoding.fields_hold = True
     try:
-        return msgspec.convert(content, struct_type, **options)
+        yield
     finally:
         _decoding.fields_hold = False
 

@@ -2,12 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal
+from typing import Annotated, Literal
 
-from .base import LogitsProcessorSpec, Sizes, TokenId, TokenSequences, check_total
+import msgspec
+
+from .base import LogitsProcessorSpec, Sizes, TokenId, TokenIds, check_different, check_total
 from .errors import SpecError
-from .limits import MAX_SEQUENCE_TOKEN_IDS
+from .limits import MAX_SEQUENCES, MAX_TOKEN_IDS
 from .text import Tokenizer, eos_token_id_of, token_ids_of
+
+_Choices = Annotated[
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES // 2)
+]
 
 
 class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
@@ -20,25 +26,21 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     ``MultipleChoiceLogitsProcessor`` of NVIDIA's logits-processor-zoo takes choices of one token.
 
     Args:
-        choices: 1 to ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
-            ``MAX_SEQUENCE_TOKEN_IDS`` token ids in all.
+        choices: 1 to half of ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
+            half of ``MAX_TOKEN_IDS`` token ids in all.
         eos_token_id: token to force after a choice, for ever.
 
     Raises:
         SpecError: if a field is out of bounds, or two choices are equal.
     """
 
-    choices: TokenSequences
+    choices: _Choices
     eos_token_id: TokenId
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        in_all = self.sizes().token_ids_in_sequences
-        check_total(in_all, MAX_SEQUENCE_TOKEN_IDS, "token ids", "$.choices")
-        first_of: dict[Sequence[int], int] = {}
-        for i, choice in enumerate(self.choices):
-            if (first := first_of.setdefault(choice, i)) != i:
-                raise SpecError(f"The same as `$.choices[{first}]`", f"$.choices[{i}]")
+        check_total(sum(map(len, self.choices)), MAX_TOKEN_IDS // 2, "token ids", "$.choices")
+        check_different(self.choices)
 
     @classmethod
     def from_text(
@@ -72,9 +74,8 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         yield "$.eos_token_id", (self.eos_token_id,)
 
     def sizes(self) -> Sizes:
-        token_ids = sum(map(len, self.choices))
-        return Sizes(token_ids, len(self.choices), token_ids)
+        return Sizes(2 * sum(map(len, self.choices)), 2 * len(self.choices))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        if max(self.eos_token_id, *chain.from_iterable(self.choices)) >= vocab_size:
+        if max(self.eos_token_id, max(chain.from_iterable(self.choices))) >= vocab_size:
             super().check_vocabulary(vocab_size)

@@ -5,8 +5,10 @@ each of their token ids.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain, compress, count, islice, pairwise, repeat
+from operator import lt
 from typing import TypeVar
 
 from .allowed_tokens import AllowedTokensSpec
@@ -26,7 +28,13 @@ from .trigger import TriggerSpec
 Specs = Sequence[LogitsProcessorSpec]
 S = TypeVar("S", bound=LogitsProcessorSpec)
 
-BREAKS_GRAMMAR = ForcedTokenSequenceSpec | ForcedEndSpec | ChoiceSpec | TriggerSpec
+PLACES = ForcedTokenSequenceSpec | ForcedEndSpec | ChoiceSpec
+"""The kinds that force tokens, or offer them in a choice, at known places of the output."""
+
+FORCES = PLACES | TriggerSpec | ThinkingBudgetSpec
+"""The kinds that do it anywhere."""
+
+BREAKS_GRAMMAR = PLACES | TriggerSpec
 """The kinds whose tokens a grammar does not know of. An engine ends a request whose next token the
 grammar does not take.
 
@@ -91,16 +99,18 @@ def check_something_is_allowed(specs: Specs) -> None:
         return
     left = set(lists[0][1].token_ids)
     for k, (i, spec) in enumerate(lists[1:], start=1):
-        left = left.intersection(spec.token_ids)
+        left.intersection_update(spec.token_ids)
         if not left:
             others = _at(*(other for other, _ in lists[:k]))
             raise SpecError(f"Conflicts with {others}: no token is allowed by all", f"$.specs[{i}]")
     banning: list[int] = []
     for i, spec in enumerate(specs):
+        before = len(left)
         # Stop tokens are banned at first, at least.
-        banned = spec.stop_token_ids if isinstance(spec, MinTokensSpec) else _banned(spec)
-        if not left.isdisjoint(banned):
-            left = left.difference(banned)
+        left.difference_update(
+            spec.stop_token_ids if isinstance(spec, MinTokensSpec) else _banned(spec)
+        )
+        if len(left) < before:
             banning.append(i)
     if not left:
         what = f"{_at(*banning)}: every allowed token is banned"
@@ -113,13 +123,18 @@ def check_forced_is_possible(specs: Specs) -> None:
     Raises:
         SpecError: at the exact token; for a choice, at the choice.
     """
+    forcing = [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, FORCES)]
+    if not forcing:
+        return
     banned = set(chain.from_iterable(map(_banned, specs)))
     lists = [spec.token_ids for _, spec in _of_type(specs, AllowedTokensSpec)]
     allowed = set(lists[0]).intersection(*lists[1:]) if lists else None
     if not banned and allowed is None:
         return
-    for i, spec in enumerate(specs):
+    for i, spec in forcing:
         for path, token_ids in _forced(spec):
+            if banned.isdisjoint(token_ids) and (allowed is None or allowed.issuperset(token_ids)):
+                continue
             for k, token in enumerate(token_ids):
                 if token in banned or (allowed is not None and token not in allowed):
                     raise SpecError(_refusal(specs, token), _exact(i, spec, path, k))
@@ -162,11 +177,11 @@ def _forced(spec: LogitsProcessorSpec) -> Iterator[tuple[str, Sequence[int]]]:
             return
 
 
-MAX_COMPARISONS = 4096
-"""How many positions of forced tokens are compared with banned sequences.
+MAX_COMPARISONS = 512
+"""How many places of forced tokens are compared with banned sequences, and how often in all.
 
-An index by first token leaves one position in hundreds to compare. Only tokens that repeat the
-beginning of many sequences come near this bound, and beyond it the forced tokens win unrefused.
+Only places are where two tokens stand that begin a sequence. There is hardly one, unless somebody
+means it to be; beyond this bound the forced tokens win unrefused.
 """
 
 
@@ -176,41 +191,53 @@ def check_forced_avoids_sequences(specs: Specs) -> None:
     Raises:
         SpecError: at the token that would complete the sequence; for a choice, at the choice.
     """
-    starting_with: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-    for i, spec in _of_type(specs, BannedSequencesSpec):
-        for sequence in spec.sequences:
-            if len(sequence) > 1:
-                starting_with.setdefault(sequence[0], []).append((i, sequence))
-    if not starting_with:
+    banned = _of_type(specs, BannedSequencesSpec)
+    runs = [(i, *each) for i, spec in enumerate(specs) for each in _runs(spec)] if banned else []
+    if not runs:
         return
+    several = [each for _, spec in banned for each in spec.sequences if len(each) > 1]
+    pairs = {sequence[:2] for sequence in several}
+    found = (
+        (i, path, token_ids, k)
+        for i, path, token_ids in runs
+        for k in compress(count(), map(pairs.__contains__, pairwise(token_ids)))
+    )
+    places = [*islice(found, MAX_COMPARISONS)]
+    pairs = {token_ids[k : k + 2] for _, _, token_ids, k in places}
+    beginning_with: defaultdict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for sequence in several if places else ():
+        if sequence[:2] in pairs:
+            beginning_with[sequence[:2]].append(sequence)
     left = MAX_COMPARISONS
-    for i, spec in enumerate(specs):
-        for path, token_ids in _runs(spec):
-            for k, token in enumerate(token_ids):
-                candidates = starting_with.get(token, ())
-                left -= len(candidates)
-                if left < 0:
-                    return
-                for other, sequence in candidates:
-                    if tuple(token_ids[k : k + len(sequence)]) == sequence:
-                        at = path.removeprefix("$").replace("*", str(k + len(sequence) - 1))
-                        what = f"Conflicts with {_at(other)}, which bans {list(sequence)}"
-                        raise SpecError(what, f"$.specs[{i}]{at}")
+    for i, path, token_ids, k in places:
+        for sequence in beginning_with[token_ids[k : k + 2]]:
+            left -= 1
+            if left < 0:
+                return
+            end = k + len(sequence)
+            if token_ids[k:end] == sequence:
+                other = next(j for j, spec in banned if sequence in spec.sequences)
+                is_choice = isinstance(specs[i], ChoiceSpec)
+                at = str(token_ids[:k].count(_BETWEEN) if is_choice else end - 1)
+                what = f"Conflicts with {_at(other)}, which bans {list(sequence)}"
+                raise SpecError(what, f"$.specs[{i}]{path}".replace("*", at))
 
 
-def _runs(spec: LogitsProcessorSpec) -> Iterator[tuple[str, Sequence[int]]]:
+_BETWEEN = -1
+"""Between two choices: no token, and so in no sequence."""
+
+
+def _runs(spec: LogitsProcessorSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tokens that follow one another for certain where a spec forces them: their path, and they."""
     match spec:
-        case ForcedTokenSequenceSpec() | ForcedEndSpec():
-            yield "$.token_ids[*]", spec.token_ids
+        case ForcedTokenSequenceSpec() | ForcedEndSpec() | TriggerSpec():
+            yield ".token_ids[*]", spec.token_ids
         case ChoiceSpec():
-            for i, choice in enumerate(spec.choices):
-                yield f"$.choices[{i}]", choice
-        case TriggerSpec():
-            yield "$.token_ids[*]", spec.token_ids
+            each = chain.from_iterable(zip(spec.choices, repeat((_BETWEEN,))))
+            yield ".choices[*]", tuple(chain.from_iterable(each))
         case ThinkingBudgetSpec():
-            yield "$.message_token_ids[*]", spec.message_token_ids
-            yield "$.end_token_ids[*]", spec.end_token_ids
+            yield ".message_token_ids[*]", spec.message_token_ids
+            yield ".end_token_ids[*]", spec.end_token_ids
         case _:
             return
 
@@ -228,45 +255,52 @@ def check_end_is_possible(specs: Specs) -> None:
     Raises:
         SpecError: at the exact token; for a choice, at the choice.
     """
-    held: dict[int, tuple[int, int]] = {}  # how many tokens must be out, and who says so
-    for i, minimum in _of_type(specs, MinTokensSpec):
-        for token in minimum.stop_token_ids:
-            if minimum.n > held.get(token, (0, 0))[0]:
-                held[token] = minimum.n, i
-    if not held:
-        return
-    for i, spec in enumerate(specs):
+    placing = [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, PLACES)]
+    minimums = sorted(_of_type(specs, MinTokensSpec), key=lambda each: each[1].n) if placing else []
+    held: dict[int, int] = {}  # how many tokens must be out
+    for _, minimum in minimums:
+        held.update(dict.fromkeys(minimum.stop_token_ids, minimum.n))
+    for i, spec in placing if held else ():
+        if isinstance(spec, ChoiceSpec) and not _any_stops_early(spec, held):
+            continue
         for path, which, start, token_ids in _placed(spec):
             if held.keys().isdisjoint(token_ids):
                 continue
             for k, token in enumerate(token_ids):
-                n, other = held.get(token, (0, 0))
-                if start + k < n:
+                if start + k < (n := held.get(token, 0)):
+                    holding = (j for j, m in minimums if m.n == n and token in m.stop_token_ids)
                     raise SpecError(
-                        f"Conflicts with {_at(other)}, which bans token {token} "
+                        f"Conflicts with {_at(next(holding))}, which bans token {token} "
                         f"before {n} tokens are out",
                         f"$.specs[{i}]{path}".replace("*", str(k if which is None else which)),
                     )
 
 
-def _placed(spec: LogitsProcessorSpec) -> Iterator[tuple[str, int | None, int, Sequence[int]]]:
+def _any_stops_early(spec: ChoiceSpec, held: Mapping[int, int]) -> bool:
+    """Whether any choice does. There may be thousands, so this calls nothing for each of them."""
+    lengths = [*map(len, spec.choices)]
+    least = map(held.get, chain.from_iterable(spec.choices), repeat(0))
+    early = map(lt, chain.from_iterable(map(range, lengths)), least)
+    return min(lengths) < held.get(spec.eos_token_id, 0) or any(early)
+
+
+def _placed(
+    spec: ForcedTokenSequenceSpec | ForcedEndSpec | ChoiceSpec,
+) -> Iterator[tuple[str, int | None, int, Sequence[int]]]:
     """The tokens that a spec forces at known places.
 
     Yields:
         Their path; what ``*`` in it stands for, ``None`` for the index of a token; the output index
         of the first; the tokens.
     """
-    match spec:
-        case ForcedTokenSequenceSpec() | ForcedEndSpec():
-            start = spec.after if isinstance(spec, ForcedEndSpec) else 0
-            yield ".token_ids[*]", None, start, spec.token_ids
-            if spec.eos_token_id is not None:
-                yield ".eos_token_id", None, start + len(spec.token_ids), (spec.eos_token_id,)
-        case ChoiceSpec():
-            for i, choice in enumerate(spec.choices):
-                yield ".choices[*]", i, 0, (*choice, spec.eos_token_id)
-        case _:
-            return
+    if isinstance(spec, ChoiceSpec):
+        for i, choice in enumerate(spec.choices):
+            yield ".choices[*]", i, 0, (*choice, spec.eos_token_id)
+        return
+    start = spec.after if isinstance(spec, ForcedEndSpec) else 0
+    yield ".token_ids[*]", None, start, spec.token_ids
+    if spec.eos_token_id is not None:
+        yield ".eos_token_id", None, start + len(spec.token_ids), (spec.eos_token_id,)
 
 
 def check_grammar_is_followed(specs: Specs) -> None:

@@ -1,11 +1,11 @@
 """JSON objects that cannot change, so that a spec which holds one is a value like any other."""
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
 
 from .errors import SpecError
-from .limits import MAX_DEPTH, MAX_JSON_VALUES
+from .limits import MAX_DEPTH
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,85 +32,104 @@ class FrozenDict(dict[K, V]):
 def frozen_json(value: object) -> Any:
     """A JSON value with its objects as ``FrozenDict`` and its arrays as tuples.
 
+    How many values there may be is for the payload to bound.
+
     Args:
         value: what a JSON parser could have made.
 
     Raises:
         SpecError: with the path below ``value``, for anything that JSON cannot say, integers
-            beyond 64 bits included, and beyond ``MAX_DEPTH`` levels or ``MAX_JSON_VALUES`` values.
+            beyond 64 bits included, and beyond ``MAX_DEPTH`` levels.
     """
-    return _frozen(value, MAX_DEPTH, [MAX_JSON_VALUES])
+    return _frozen(value, MAX_DEPTH)
 
 
 _WORD = 1 << 63
+_put = dict[str, Any].__setitem__
 _ATOMS = frozenset({type(None), bool})
-_ARRAYS = frozenset({list, tuple})
-_OBJECTS = frozenset({dict, FrozenDict})
+
+# What a parser makes has one of a few exact types. The two loops tell them apart by those, at a
+# tenth of the cost of asking whether a value is a ``Mapping``, and call nothing of ours for what
+# stays as it is.
 
 
-def _frozen(value: Any, levels: int, left: list[int]) -> Any:
-    """``frozen_json``, given how many levels and values may come yet.
-
-    What a parser makes has one of a few exact types. They are told apart by those, at a tenth of
-    the cost of asking whether a value is a ``Mapping``.
-    """
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
-    if kind in _ATOMS:
-        return value
-    if kind is str:
-        return value if value.isascii() else _text(value)
-    if kind is int and -_WORD <= value < _WORD:
-        return value
-    if kind is float and math.isfinite(value):
-        return value
-    if kind in _ARRAYS:
-        return tuple(_frozen_all(value, None, levels, left))
-    if kind in _OBJECTS:
-        keys = [key if type(key) is str and key.isascii() else _text(key) for key in value]
-        return FrozenDict(zip(keys, _frozen_all(value.values(), keys, levels, left), strict=True))
-    return _plain(value, levels, left)
-
-
-def _frozen_all(
-    values: Collection[Any], keys: list[str] | None, levels: int, left: list[int]
-) -> list[Any]:
-    """The values of an array, or of an object that has these keys."""
+def _frozen_object(value: dict[Any, Any], levels: int) -> FrozenDict[str, Any]:
+    """An object, given how many levels there may be."""
     if levels == 0:
-        raise SpecError(f"Nested more than {MAX_DEPTH} levels deep")
-    left[0] -= len(values)
-    if left[0] < 0:
-        raise SpecError(f"Expected at most {MAX_JSON_VALUES} values in all")
-    items: list[Any] = []
+        raise _too_deep()
     try:
-        for value in values:
-            kind = type(value)  # pyright: ignore[reportUnknownVariableType]
-            if kind in _ATOMS or (kind is str and value.isascii()):  # most are; spare the call
-                items.append(value)
-            else:
-                items.append(_frozen(value, levels - 1, left))
-    except SpecError as error:
-        at = len(items)
-        raise error.under(f"$[{at}]" if keys is None else f"$.{keys[at]}") from None
-    return items
+        for key in value:
+            if type(key) is not str or not (key.isascii() or key.encode()):
+                value = {_text(key): item for key, item in value.items()}
+                break
+    except UnicodeEncodeError as error:
+        raise _spec_error(error) from None
+    frozen: FrozenDict[str, Any] = FrozenDict(value)
+    key = ""
+    try:
+        for key, item in value.items():
+            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
+            if not (
+                (kind is str and (item.isascii() or item.encode()))
+                or (kind is int and -_WORD <= item < _WORD)
+                or kind in _ATOMS
+                or (kind is float and isfinite(item))
+            ):
+                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
+                _put(frozen, key, freeze(item, levels - 1))
+    except (SpecError, UnicodeEncodeError) as error:
+        raise _spec_error(error).under(f"$.{key}") from None
+    return frozen
 
 
-def _plain(value: Any, levels: int, left: list[int]) -> Any:
-    """What has none of the types that a parser makes, or no value that JSON can say."""
+def _frozen_array(value: Sequence[Any], levels: int) -> tuple[Any, ...]:
+    """The same for an array."""
+    if levels == 0:
+        raise _too_deep()
+    frozen, at = [*value], 0
+    try:
+        for at, item in enumerate(value):
+            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
+            if not (
+                (kind is str and (item.isascii() or item.encode()))
+                or (kind is int and -_WORD <= item < _WORD)
+                or kind in _ATOMS
+                or (kind is float and isfinite(item))
+            ):
+                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
+                frozen[at] = freeze(item, levels - 1)
+    except (SpecError, UnicodeEncodeError) as error:
+        raise _spec_error(error).under(f"$[{at}]") from None
+    return tuple(frozen)
+
+
+_FREEZE: dict[type, Callable[[Any, int], Any]] = {
+    dict: _frozen_object,
+    FrozenDict: _frozen_object,
+    list: _frozen_array,
+    tuple: _frozen_array,
+}
+
+
+def _frozen(value: Any, levels: int) -> Any:
+    """Any value, of whatever type, or none that JSON can say."""
     match value:
+        case None | bool():
+            return value
         case int() if -_WORD <= value < _WORD:
             return int(value)
         case int():
             raise SpecError("Expected an integer of at most 64 bits")
-        case float() if math.isfinite(value):
+        case float() if isfinite(value):
             return float(value)
         case float():
             raise SpecError("Expected a finite number")
         case str():
             return _text(value)
         case list() | tuple():
-            return _frozen(tuple(cast("list[object]", value)), levels, left)
+            return _frozen_array(cast("list[object]", value), levels)
         case Mapping():
-            return _frozen(dict(cast("Mapping[object, object]", value)), levels, left)
+            return _frozen_object(dict(cast("Mapping[object, object]", value)), levels)
         case _:
             raise SpecError(f"Expected a JSON value, got {type(value).__name__}")
 
@@ -120,6 +139,14 @@ def _text(value: object) -> str:
         raise SpecError(f"Expected text as a key, got {type(value).__name__}")
     try:
         value.encode()
-    except UnicodeEncodeError:
-        raise SpecError("Expected valid Unicode") from None
+    except UnicodeEncodeError as error:
+        raise _spec_error(error) from None
     return str(value)
+
+
+def _spec_error(error: SpecError | UnicodeEncodeError) -> SpecError:
+    return error if isinstance(error, SpecError) else SpecError("Expected valid Unicode")
+
+
+def _too_deep() -> SpecError:
+    return SpecError(f"Nested more than {MAX_DEPTH} levels deep")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .base import NativeSpec, Sizes
+from .base import NativeSpec, Sizes, check_different, check_total
 from .errors import SpecError
 from .frozen import frozen_json
 from .limits import MAX_GRAMMAR, MAX_SEQUENCES
@@ -57,15 +57,9 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         msgspec.structs.force_setattr(self, "json_schema", schema)
         if self.ebnf is not None and "::=" not in self.ebnf:  # vLLM would take it for Lark
             raise SpecError("Expected rules `name ::= ...`", "$.ebnf")
-        first_of: dict[str, int] = {}
-        for i, choice in enumerate(self.choices or ()):
-            if (first := first_of.setdefault(choice, i)) != i:
-                raise SpecError(f"The same as `$.choices[{first}]`", f"$.choices[{i}]")
-        total = sum(map(len, first_of))
-        if total > MAX_GRAMMAR:
-            raise SpecError(
-                f"Expected at most {MAX_GRAMMAR} characters in all, got {total}", "$.choices"
-            )
+        choices = self.choices or ()
+        check_different(choices)
+        check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "$.choices")
 
     def sizes(self) -> Sizes:
         return Sizes(sequences=len(self.choices or ()))

@@ -73,14 +73,22 @@ def _limit(name: str, default: N, unit: str, meaning: str) -> N:
 
 # --- the payload ---
 
-MAX_PAYLOAD_BYTES = _limit("max_payload_bytes", 1 << 20, "bytes", "in an encoded payload, as UTF-8")
+MAX_PAYLOAD_BYTES = _limit("max_payload_bytes", 1 << 19, "bytes", "in an encoded payload, as UTF-8")
+"""Twice what 16,384 biases with all their digits take, the longest list that there may be."""
 
 MAX_PARTS = _limit(
-    "max_parts", 1 << 16, "commas and brackets", "in the JSON text of a payload, texts included"
+    "max_parts",
+    34_816,
+    "parts",
+    "in the JSON text of a payload: commas, colons, [ twice, { four times; texts included",
 )
-"""There is about one comma or opening bracket for each value, so this bounds the objects that a
-JSON parser makes before anything is known about them. It is counted without parsing. Commas and
-brackets within texts count: a precise count would cost more than it saves.
+"""What a JSON parser makes of a text, before anything is known about it, and what is done with that
+later, costs about as much for each part, at some 0.2 microseconds. They are counted without
+parsing: each value has a comma or a bracket before it, each key a colon after it. Those within
+texts count, too: a precise count would cost more than it saves.
+
+``MAX_TOKEN_IDS`` token ids have room, listed in sequences or not, with 2,048 parts for all else; or
+a JSON Schema of some 5,000 properties, as many as OpenAI takes.
 """
 
 MAX_CONTAINERS = _limit(
@@ -104,24 +112,25 @@ MAX_SPECS = _limit("max_specs", 16, "specs", "on one request")
 
 # --- token ids ---
 
-MAX_TOKEN_IDS = _limit("max_token_ids", 32_768, "token ids", "in all specs of a request, together")
-"""Each costs some 200 ns at admission and 60 bytes of memory. As many as a language has in a large
-vocabulary.
+MAX_TOKEN_IDS = _limit(
+    "max_token_ids",
+    1 << 15,
+    "token ids",
+    "in all specs of a request, together; in a sequence or with a bias, each counts twice",
+)
+"""Each costs some 100 ns at admission and 60 bytes of memory; one in a sequence becomes a node of a
+trie, and one with a bias is text as a key, and a number.
+
+That is as many as a language has in a large vocabulary; or 4,096 choices of four tokens each; or
+4,000 banned words in two forms of two tokens each.
 """
 
 MAX_SEQUENCES = _limit(
-    "max_sequences", 8192, "sequences", "in all specs of a request, together; choices of a grammar"
+    "max_sequences",
+    8192,
+    "sequences",
+    "in all specs of a request, together; a choice counts twice; texts that a grammar chooses from",
 )
-
-MAX_SEQUENCE_TOKEN_IDS = _limit(
-    "max_sequence_token_ids", 1 << 14, "token ids", "in all sequences of a request, together"
-)
-"""They become a trie, at some 0.5 microseconds for each. Enough for 4,000 words in two forms of two
-tokens each.
-"""
-
-MAX_BIASES = _limit("max_biases", 1 << 14, "biases", "in all specs of a request, together")
-"""Each is text as a key and a number, and costs twice as much as a token id alone."""
 
 MAX_PATTERN = _limit(
     "max_pattern",
@@ -141,10 +150,11 @@ MAX_COUNT = _limit("max_count", (1 << 31) - 1, "tokens", "the most that a spec c
 MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it always does")
 
 MAX_CELLS = _limit(
-    "max_cells", 3 << 15, "cells", "in the tables of a request: states, and tokens that they edit"
+    "max_cells", 3 << 14, "cells", "in the tables of a request: states, and tokens that they edit"
 )
-"""There are about as many as token ids in the specs, or twice as many; what completes a banned
-sequence counts after each token sequence that ends like its beginning. A cell takes up to 82 bytes.
+"""There are about as many as token ids in the specs, as ``MAX_TOKEN_IDS`` counts them; what
+completes a banned sequence counts after each token sequence that ends like its beginning. A cell
+takes up to 82 bytes.
 """
 
 MAX_STEP_CELLS = _limit(
@@ -184,11 +194,6 @@ MAX_GRAMMAR = _limit(
 
 MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
 """As deep as vLLM lets a JSON schema nest."""
-
-MAX_JSON_VALUES = _limit(
-    "max_json_values", 1 << 14, "values", "in a plugin's parameters, or in a JSON schema"
-)
-"""Every one of them is looked at, and copied into what cannot change."""
 
 # --- what is said about it ---
 

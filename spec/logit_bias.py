@@ -6,10 +6,10 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from .base import Bias, LogitsProcessorSpec, Sizes, TokenId, check_total, spec_error
+from .base import Bias, LogitsProcessorSpec, Sizes, TokenId, spec_error
 from .errors import SpecError
 from .frozen import FrozenDict
-from .limits import MAX_BIASES, MAX_TOKEN_IDS
+from .limits import MAX_TOKEN_IDS
 from .text import LeadingSpace, Tokenizer, one_token_words
 
 # JSON has text alone as keys; a schema says here what msgspec checks by itself.
@@ -17,7 +17,7 @@ _Biases = Annotated[
     Mapping[TokenId, Bias],
     msgspec.Meta(
         min_length=1,
-        max_length=MAX_TOKEN_IDS,
+        max_length=MAX_TOKEN_IDS // 2,
         extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"}},
     ),
 ]
@@ -33,9 +33,9 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     ``SequenceBiasLogitsProcessor`` for sequences of one token.
 
     Args:
-        bias: 1 to ``MAX_BIASES`` token ids, each with a finite value from ``-MAX_BIAS`` to
-            ``MAX_BIAS``, in units of logits: +1 makes a token e times as likely, compared to
-            others, at temperature 1. Copied, and never changed again.
+        bias: 1 to half of ``MAX_TOKEN_IDS`` token ids, each with a finite value from
+            ``-MAX_BIAS`` to ``MAX_BIAS``, in units of logits: +1 makes a token e times as likely,
+            compared to others, at temperature 1. Copied, and never changed again.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -48,7 +48,6 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
             super().__post_init__()
         except SpecError as error:
             raise wrong_entry(self.bias) or error from None
-        check_total(len(self.bias), MAX_BIASES, "biases", "$.bias")
         msgspec.structs.force_setattr(self, "bias", FrozenDict(self.bias))
 
     @classmethod
@@ -84,29 +83,29 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
         yield "$.bias[...]", tuple(self.bias)
 
     def sizes(self) -> Sizes:
-        return Sizes(token_ids=len(self.bias), biases=len(self.bias))
+        return Sizes(2 * len(self.bias))
 
 
 def wrong_entry(bias: object) -> SpecError | None:
     """The error of the first token id or value that is wrong by itself; msgspec names none."""
-    if not isinstance(bias, Mapping) or len(cast("Mapping[Any, Any]", bias)) > MAX_TOKEN_IDS:
+    if not isinstance(bias, Mapping) or len(cast("Mapping[Any, Any]", bias)) > MAX_TOKEN_IDS // 2:
         return None
-    # Some at a time, then one by one among those: about as much as looking once at each.
-    entries = list(cast("Mapping[Any, Any]", bias).items())
-    some = (entries[i : i + 256] for i in range(0, len(entries), 256))
-    empty: list[tuple[Any, Any]] = []
-    wrong = next(filter(_error_in, some), empty)
-    token_id, error = next(((k, e) for k, v in wrong if (e := _error_in([(k, v)]))), (None, None))
-    if not error:
+    entries = cast("Mapping[Any, Any]", bias)
+    wrong = list(entries)
+    while len(wrong) > 1:  # half of them at a time: about as much as looking once at each
+        half = len(wrong) // 2
+        wrong = wrong[:half] if _error_in(entries, wrong[:half]) else wrong[half:]
+    if not wrong or not (error := _error_in(entries, wrong)):
         return None
+    token_id = wrong[0]
     is_short = isinstance(token_id, str) or (isinstance(token_id, int) and abs(token_id) < 1 << 64)
     key = reprlib.repr(token_id).strip("'") if is_short else "..."
     return SpecError(error.message, f"$.bias[{key}]")
 
 
-def _error_in(entries: Sequence[tuple[Any, Any]]) -> SpecError | None:
+def _error_in(entries: Mapping[Any, Any], keys: Sequence[Any]) -> SpecError | None:
     try:
-        msgspec.convert(dict(entries), _Biases, str_keys=True)
+        msgspec.convert({key: entries[key] for key in keys}, _Biases, str_keys=True)
     except msgspec.ValidationError as error:
         return spec_error(error)
     except UnicodeEncodeError:

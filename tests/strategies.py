@@ -25,6 +25,7 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from logitport.spec.limits import MAX_COUNT
 
 Spec = LogitsProcessorSpec
 Specs = st.SearchStrategy[Spec]
@@ -83,7 +84,7 @@ def _strategies(vocab_size: int, most: int, longest: int, count: int) -> dict[ty
     tags = st.tuples(sequence, sequence).filter(lambda tags: tags[0] != tags[1])
     # n | window
     windows = st.integers(1, longest).flatmap(
-        lambda n: st.tuples(st.just(n), st.none() | st.integers(n, n + count))
+        lambda n: st.tuples(st.just(n), st.none() | st.integers(n, min(n + count, MAX_COUNT)))
     )
     names = st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z")
     return {

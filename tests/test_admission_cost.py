@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import tracemalloc
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from logitport.spec import (
     BannedSequencesSpec,
     BannedTokensSpec,
     ChoiceSpec,
+    GrammarSpec,
     LogitBiasSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
@@ -53,14 +56,30 @@ def _server(monkeypatch: pytest.MonkeyPatch):
     admission.forget()
 
 
-# Unrolled, a trigger is as slow as it was.
-@pytest.mark.parametrize("name", [name for name in CORPUS if not name.startswith("trigger_")])
+@pytest.mark.parametrize("name", CORPUS)
 def test_work_of_the_corpus(name: str):
     """Calls are counted, not milliseconds: 100,000 of them take about 10."""
     text = payloads.text_of(CORPUS[name])
     outcome = target.admit(text)
     assert outcome.wrong is None
-    assert target.calls_of(text) < 110_000
+    # A text that is not ASCII takes two to check; nothing else takes nearly as many.
+    assert target.calls_of(text) < (75_000 if name == "plugin_texts" else 35_000)
+
+
+def test_no_hash_table_of_what_clients_choose(monkeypatch: pytest.MonkeyPatch):
+    """``np.unique`` makes one unless it is asked for more than the values.
+
+    16,384 multiples of 20,753, which is the size of it, take it 170 ms.
+    """
+    unique = np.unique
+
+    def sorting(values: Any, **wanted: bool) -> Any:
+        assert any(wanted.values())
+        return unique(values, **wanted)
+
+    monkeypatch.setattr(np, "unique", sorting)
+    for short in CORPUS.values():
+        assert target.admit(payloads.text_of(short), None).wrong is None
 
 
 def test_work_is_counted():
@@ -77,10 +96,10 @@ def test_work_is_counted():
 @pytest.mark.parametrize(
     ("short", "message"),
     [
-        (CORPUS["text_brackets"], "at most 10240 opening brackets, got 1000000"),
-        (CORPUS["text_objects"], "at most 10240 opening brackets, got 340000"),
+        (CORPUS["text_brackets"], "at most 10240 opening brackets, got 500000"),
+        (CORPUS["text_objects"], "at most 10240 opening brackets, got 170000"),
         (CORPUS["text_numbers"], "at most 256 numbers with three digits of exponent"),
-        ({"$text": [70_000, "0,"]}, "at most 65536 commas and opening brackets, got 70000"),
+        ({"$text": [70_000, "0,"]}, "at most 34816 parts .commas, colons, .*, got 70000"),
         ({"$text": [100_000, "1"]}, "at most 256 numbers .* or 256 in a row, got 390"),
     ],
     ids=["brackets", "objects", "numbers", "commas", "digits"],
@@ -98,34 +117,44 @@ def test_refused_unparsed(monkeypatch: pytest.MonkeyPatch, short: Any, message: 
     [
         (
             (BannedTokensSpec(FULL[1:]), BannedTokensSpec((1, 2))),
-            "at most 32768 token ids in all specs together, got 32769",
+            "at most 32768 token ids (twice in sequences and with biases) in all specs together, "
+            "got 32769",
             1,
         ),
         (
             (BannedSequencesSpec(((1,),) * 8192), BannedSequencesSpec(((1,),))),
-            "at most 8192 sequences in all specs together, got 8193",
+            "at most 8192 sequences (choices twice) in all specs together, got 8193",
             1,
         ),
         (
             (
-                BannedSequencesSpec(((1,) * 64,) * 256),
-                MinTokensSpec(1, (3,)),
-                ChoiceSpec(((1,),), 2),
+                BannedSequencesSpec(((1,) * 63,) * 256),
+                MinTokensSpec(1, tuple(range(3, 513))),
+                ChoiceSpec(((1,), (2,)), 2),
             ),
-            "at most 16384 token ids in sequences in all specs together, got 16385",
+            "token ids (twice in sequences and with biases) in all specs together, got 32770",
             2,
         ),
         (
             (LogitBiasSpec(dict.fromkeys(FULL[: 1 << 14], 1.0)), LogitBiasSpec({1: 1.0})),
-            "at most 16384 biases in all specs together, got 16385",
+            "token ids (twice in sequences and with biases) in all specs together, got 32770",
             1,
         ),
+        (
+            (
+                BannedSequencesSpec(((1,),) * 4096),
+                ChoiceSpec(tuple((i,) for i in range(2, 2050)), 9999),
+                GrammarSpec(choices=("a",)),
+            ),
+            "at most 8192 sequences (choices twice) in all specs together, got 8193",
+            2,
+        ),
     ],
-    ids=["token ids", "sequences", "sequence token ids", "biases"],
+    ids=["token ids", "sequences", "in sequences", "biases", "choices"],
 )
 def test_limits_of_all_specs_together(specs: tuple[Any, ...], message: str, index: int):
     assert Payload(1, specs[:index])
-    with pytest.raises(SpecError, match=message) as error:
+    with pytest.raises(SpecError, match=re.escape(message)) as error:
         encode(specs)
     assert error.value.path == f"$.specs[{index}]"
 
@@ -244,7 +273,7 @@ class TestCache:
         assert 10 < len(admission._refusals) < 200
 
     def test_too_long_to_be_a_key(self):
-        with pytest.raises(SpecError, match="the limit is 1048576"):
+        with pytest.raises(SpecError, match="the limit is 524288"):
             admission.admitted(BACK_END, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)
         assert not admission._refusals
 
@@ -369,13 +398,6 @@ class TestFrozen:
         assert frozen_json(frozen) == frozen
         if isinstance(value, dict):
             assert type(frozen) is FrozenDict
-
-    def test_values(self):
-        most = limits.MAX_JSON_VALUES
-        assert len(frozen_json([0] * most)) == most
-        with pytest.raises(SpecError, match=f"at most {most} values") as error:
-            frozen_json({"a": [0] * (most // 2), "b": [[0] * (most // 2)]})
-        assert error.value.path == "$.b[0]"
 
 
 class TestLimits:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,9 +18,19 @@ from logitport.adapters.core import (
     UnknownTokenError,
     compile_specs,
     folding,
+    tries,
     unreachable,
 )
-from logitport.adapters.core.automaton import HOPS, NO_TIMER, Edit, TooManyEdgesError, _hops
+from logitport.adapters.core.automaton import (
+    HOPS,
+    NO_TIMER,
+    Edit,
+    TooManyEdgesError,
+    _hops,
+    distinct,
+    looked_up,
+    numbered,
+)
 from logitport.adapters.core.tables import Tables
 from logitport.spec import (
     BannedSequencesSpec,
@@ -169,6 +180,46 @@ def test_obeying_is_followed_like_anything_else(
                 output.append(data.draw(st.sampled_from(sorted(some))))
             case _:
                 output.append(data.draw(tokens))
+
+
+@pytest.mark.parametrize("kind", [BannedSequencesSpec, ChoiceSpec])
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_many_sequences_are_made_into_the_same_as_few(
+    kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    """Beyond ``FEW`` of them, they are taken a level at a time."""
+    spec, output = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
+    with patch.object(tries, "FEW", 0):
+        made = automata(spec)
+    for n in range(len(output) + 1):
+        acting = [edit_of(part, part.fold([], output[:n])[0]) for part in made]
+        assert merged(acting) == merged([edit(spec, [], output[:n])]), n
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(specs(VOCABULARY, kinds=[BannedSequencesSpec]), min_size=2, max_size=4), histories)
+def test_sequences_of_all_specs_are_looked_for_at_once(
+    together: list[LogitsProcessorSpec], output: list[int]
+) -> None:
+    made = compile_specs(together).automata
+    assert len(made) <= 2  # one for those of a single token
+    for n in range(len(output) + 1):
+        acting = [edit_of(part, part.fold([], output[:n])[0]) for part in made]
+        assert merged(acting) == merged([edit(spec, [], output[:n]) for spec in together]), n
+
+
+@given(st.lists(st.integers(-3, 9)), st.lists(st.integers(-3, 9)))
+def test_sorted_as_by_numpy(values: list[int], others: list[int]) -> None:
+    array, wanted = np.array(values, np.int64), np.array(others, np.int64)
+    expected, number = np.unique(array, return_inverse=True)
+    np.testing.assert_array_equal(distinct(array), expected)
+    np.testing.assert_array_equal(numbered(array)[0], expected)
+    np.testing.assert_array_equal(numbered(array)[1], number)
+    if values:
+        index, found = looked_up(expected, wanted)
+        np.testing.assert_array_equal(found, np.isin(wanted, expected))
+        np.testing.assert_array_equal(expected[index[found]], wanted[found])
 
 
 @settings(deadline=None)
@@ -519,7 +570,7 @@ def test_no_token_follows_many_links(name: str) -> None:
         ForcedTokenSequenceSpec((1,) * 30_000),
         BannedTokensSpec(tuple(range(30_000))),
         BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(250))),
-        ChoiceSpec(tuple((i, i) for i in range(8000)), 0),
+        ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
     ],
     ids=lambda spec: spec.kind,
 )

@@ -158,8 +158,8 @@ BAD_FIELDS: list[tuple[type[LogitsProcessorSpec], dict[str, Any], str, str]] = [
     (LogitBiasSpec, {"bias": {}}, "Expected `object` of length >= 1", "bias"),
     (
         LogitBiasSpec,
-        {"bias": dict.fromkeys(range(limits.MAX_TOKEN_IDS + 1), 1.0)},
-        f"Expected `object` of length <= {limits.MAX_TOKEN_IDS}",
+        {"bias": dict.fromkeys(range(limits.MAX_TOKEN_IDS // 2 + 1), 1.0)},
+        f"Expected `object` of length <= {limits.MAX_TOKEN_IDS // 2}",
         "bias",
     ),
     (LogitBiasSpec, {"bias": [[1, 2.0]]}, "Expected `object`, got `array`", "bias"),
@@ -425,13 +425,13 @@ def test_bias_is_finite(value: float):
 @pytest.mark.parametrize(
     "spec",
     [
-        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_SEQUENCE_TOKEN_IDS // 64)),
+        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_TOKEN_IDS // 128)),
         BannedSequencesSpec(((1,),) * limits.MAX_SEQUENCES),
-        LogitBiasSpec(dict.fromkeys(range(limits.MAX_BIASES), -limits.MAX_BIAS)),
+        LogitBiasSpec(dict.fromkeys(range(limits.MAX_TOKEN_IDS // 2), -limits.MAX_BIAS)),
         MinTokensSpec(limits.MAX_COUNT, (limits.MAX_TOKEN_ID,)),
         ForcedEndSpec(limits.MAX_COUNT, (1,)),
         ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,)),
-        ChoiceSpec(tuple((i,) * 2 for i in range(limits.MAX_SEQUENCES)), 2),
+        ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_SEQUENCES // 2)), 2),
         TriggerSpec((1,) * 4, (1,) * 28, limits.MAX_TIMES),
         TriggerSpec((1,) * limits.MAX_PATTERN, (1,) * (limits.MAX_TOKEN_IDS - 64), None),
         NoRepeatNgramSpec(limits.MAX_NGRAM, limits.MAX_NGRAM),
@@ -468,7 +468,7 @@ TAG = tuple(range(limits.MAX_PATTERN))
     "together",
     [
         (ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
-        (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::2], 1.0))),
+        (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::4], 1.0))),
         # Each of 500 tokens is banned after each of 63 beginnings.
         (BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
     ],
@@ -484,7 +484,7 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 @pytest.mark.parametrize(
     ("together", "path"),
     [
-        ((BannedTokensSpec(FULL),) * 3, "$.specs[2]"),
+        ((BannedTokensSpec(FULL),) * 3, "$.specs[1]"),
         # Each of 1600 tokens is banned after each of 63 beginnings.
         ((BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64)),), "$.specs[0]"),
     ],

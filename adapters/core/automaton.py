@@ -4,12 +4,14 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from struct import pack
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+N = TypeVar("N", bound=np.integer[Any])
 
 BAN_BIAS = -1e9
 """What a ban adds to a logit.
@@ -102,6 +104,13 @@ class Automaton:
         return self.states + len(self.set_tokens)
 
     @property
+    def set_sizes(self) -> npt.NDArray[np.int32]:
+        """``[sets]``, how many tokens each token set has."""
+        sizes = self.set_ends.copy()
+        sizes[1:] -= self.set_ends[:-1]
+        return sizes
+
+    @property
     def table_bytes(self) -> int:
         """The most memory that it takes, about: its own, and in the tables of host and device.
 
@@ -112,6 +121,31 @@ class Automaton:
             + 60 * len(self.keys)
             + 48 * len(self.set_tokens)
             + 28 * len(self.set_ends)
+        )
+
+    def of_tokens(
+        self,
+        token_ids: Iterable[int],
+        values: Iterable[float] | float = BAN_BIAS,
+        **columns: npt.NDArray[Any],
+    ) -> "Automaton":
+        """The same automaton with other tokens in the one set that it has.
+
+        It takes a quarter of the time of a new one: none of the states is looked at again.
+
+        Args:
+            token_ids: at least one, none negative; see ``AutomatonBuilder.token_set``.
+            values: what is added to each.
+            columns: others to be replaced.
+        """
+        tokens, biases = _token_set(token_ids, values)
+        return replace(
+            self,
+            set_ends=np.array([len(tokens)], np.int32),
+            set_tokens=tokens,
+            set_values=biases,
+            highest_token=int(tokens[-1]) if len(tokens) else -1,
+            **columns,
         )
 
     def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
@@ -147,9 +181,9 @@ def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
     return timer if on_entry == KEEP else NO_TIMER if on_entry == CLEAR else on_entry
 
 
-def bounded(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def bounded(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
     """What may be added to logits, of what somebody wants to add."""
-    return np.clip(values, np.float32(BAN_BIAS), np.float32(HIGHEST_ADDITION))
+    return np.clip(values, BAN_BIAS, HIGHEST_ADDITION).astype(np.float32)
 
 
 class AutomatonBuilder:
@@ -211,13 +245,8 @@ class AutomatonBuilder:
             values: one for all, or one for each; what is beyond ``BAN_BIAS`` or
                 ``HIGHEST_ADDITION`` is cut off there.
         """
-        if isinstance(values, float | int):
-            tokens = np.unique(np.array(list(token_ids), np.int32))
-            biases = np.full(len(tokens), values, np.float32)
-        else:
-            tokens, first = np.unique(np.array(list(token_ids), np.int32), return_index=True)
-            biases = np.array(list(values), np.float32)[first]
-        self._sets.append((np.array([len(tokens)]), tokens, bounded(biases)))
+        tokens, biases = _token_set(token_ids, values)
+        self._sets.append((np.array([len(tokens)]), tokens, biases))
         self._set_count += 1
         return self._set_count - 1
 
@@ -249,35 +278,46 @@ class AutomatonBuilder:
         Returns:
             The first of the states; ``then`` if ``token_ids`` is empty.
         """
-        n, first = len(token_ids), len(self._edit)
+        n, first = len(token_ids), len(self)
         after = first + n if then is None else then
         if n == 0:
             return after
-        self._edit.extend(array("b", [Edit.FORCE]) * n)
-        self._argument.extend(array("i", token_ids))
-        self._otherwise.extend(array("i", range(first + 1, first + n)))
-        self._otherwise.append(after)
-        self._consumes.extend(array("b", [True]) * n)
-        self._timer.extend(array("i", [timer]) * n)
-        self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
-        self.edge(first, token_ids[0], self._otherwise[first])
-        self._otherwise[first] = first
+        following = np.arange(first + 1, first + n + 1)
+        following[-1] = after
+        self.edge(first, token_ids[0], int(following[0]))
+        following[0] = first
+        forces, tokens = np.full(n, Edit.FORCE.value), token_array(token_ids)
+        self.extend(forces, tokens, following, timer=timer)
         return first
+
+    def watching(self, n: int, *, timer: int = CLEAR) -> range:
+        """States that leave the logits alone; a token without an edge leads to the first of them.
+
+        Args:
+            n: how many.
+            timer: of each of the states.
+        """
+        first = len(self)
+        self.extend(np.zeros(n, np.int8), np.zeros(n, np.int32), np.full(n, first), timer=timer)
+        return range(first, first + n)
 
     def extend(
         self,
-        edit: Ints,
-        argument: Ints,
+        edit: npt.NDArray[Any],
+        argument: npt.NDArray[Any],
         otherwise: Ints,
         consumes: npt.NDArray[np.bool_] | None = None,
+        *,
+        timer: int = CLEAR,
     ) -> None:
-        """Many states at once, without timers: the columns of ``Automaton``, ``[states]`` each.
+        """Many states at once: the columns of ``Automaton``, ``[states]`` each.
 
         Args:
             edit: what each does.
             argument: the token, or the token set.
             otherwise: the next state for a token without an edge.
             consumes: whether ``otherwise`` consumes the token; by default it does.
+            timer: of each of the states.
         """
         n = len(edit)
         consumes = np.ones(n, np.bool_) if consumes is None else consumes
@@ -285,7 +325,7 @@ class AutomatonBuilder:
         self._argument.frombytes(argument.astype(np.int32).tobytes())
         self._otherwise.frombytes(otherwise.astype(np.int32).tobytes())
         self._consumes.frombytes(consumes.astype(np.int8).tobytes())
-        self._timer.extend(array("i", [CLEAR]) * n)
+        self._timer.extend(array("i", [timer]) * n)
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
 
     def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
@@ -311,8 +351,11 @@ class AutomatonBuilder:
         """Go from ``state`` to ``target`` when the timer is 0 and a token is to be chosen."""
         self._timeout[state] = target
 
-    def build(self) -> Automaton:
+    def build(self, *, check: bool = True) -> Automaton:
         """The finished automaton.
+
+        Args:
+            check: whether to look for what it raises a ``ValueError`` for.
 
         Raises:
             ValueError: if it has no states, leads to or from a state that does not exist, edits
@@ -325,15 +368,15 @@ class AutomatonBuilder:
             np.fromiter(self._edges.values(), np.int32, len(self._edges)),
         )
         keys, targets = map(np.concatenate, zip(one_by_one, *self._more_edges, strict=True))
-        order = np.argsort(keys, kind="stable")
+        order = keys.argsort(kind="stable")
         consumes = np.array(self._consumes, np.bool_)
         looks = ~consumes
         sources = keys >> 32
-        looks[sources[(sources >= 0) & (sources < len(looks))]] = True
+        looks[sources[(sources >= 0) & (sources < len(looks))] if check else sources] = True
         lengths = _joined([lengths for lengths, _, _ in self._sets], np.int64)
         edit, argument = np.array(self._edit, np.int8), np.array(self._argument, np.int32)
         set_tokens = _joined([tokens for _, tokens, _ in self._sets], np.int32)
-        forced = argument[edit == Edit.FORCE]
+        forced = argument[edit == Edit.FORCE.value]  # a member takes four times as long to compare
         automaton = Automaton(
             edit=edit,
             argument=argument,
@@ -344,14 +387,67 @@ class AutomatonBuilder:
             timeout=np.array(self._timeout, np.int32),
             keys=keys[order],
             targets=targets[order].astype(np.int32),
-            set_ends=np.cumsum(lengths, dtype=np.int32),
+            set_ends=lengths.cumsum(dtype=np.int32),
             set_tokens=set_tokens,
             set_values=_joined([values for _, _, values in self._sets], np.float32),
             reads_prompt=self._reads_prompt,
             highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
         )
-        _check(automaton)
+        if check:
+            _check(automaton)
         return shortened(automaton)
+
+
+def _token_set(
+    token_ids: Iterable[int], values: Iterable[float] | float
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The columns of ``AutomatonBuilder.token_set``."""
+    tokens = token_array(token_ids)
+    if isinstance(values, float | int):
+        tokens = distinct(tokens)
+        return tokens, bounded(np.full(len(tokens), values, np.float64))
+    every = tuple(values)
+    order = tokens.argsort(kind="stable")
+    order = order[_differ(tokens[order])]
+    return tokens[order], bounded(np.frombuffer(pack(f"{len(every)}d", *every))[order])
+
+
+def token_array(token_ids: Iterable[int]) -> npt.NDArray[np.int32]:
+    """Token ids as an array, in half the time that numpy takes."""
+    every = tuple(token_ids)
+    return np.frombuffer(pack(f"{len(every)}i", *every), np.int32)
+
+
+def distinct(values: npt.NDArray[N]) -> npt.NDArray[N]:
+    """The values in ascending order, each once.
+
+    ``np.unique`` puts integers into a hash table. Whoever chooses them can have them all in one
+    place of it: 16,384 multiples of 20,753 take it 170 ms, sorting 0.5.
+    """
+    ordered = np.sort(values)
+    return ordered[_differ(ordered)]
+
+
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """The values as ``distinct`` has them, and for each value its index there."""
+    order = np.argsort(values, kind="stable")
+    ordered, number = values[order], np.empty(len(values), np.int64)
+    is_first = _differ(ordered)
+    number[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], number
+
+
+def looked_up(keys: Ints, wanted: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Where in ``keys``, ascending and at least one, each of others is, and whether it is there."""
+    index = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
+    return index, keys[index] == wanted
+
+
+def _differ(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each value is another than the one before it."""
+    differ = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=differ[1:])
+    return differ
 
 
 def _joined(arrays: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
@@ -362,27 +458,29 @@ def _check(automaton: Automaton) -> None:
     n = automaton.states
     if n == 0:
         raise ValueError("an automaton needs at least one state")
-    used = np.concatenate([automaton.otherwise, automaton.targets, automaton.keys >> 32])
+    sources = automaton.keys >> 32  # ascending
+    used = np.concatenate([automaton.otherwise, automaton.targets, sources[:1], sources[-1:]])
     timeout = automaton.timeout
     if max(used.max(), timeout.max()) >= n or used.min() < 0 or timeout.min() < NO_TIMEOUT:
         raise ValueError(f"an automaton of {n} states leads to one that it does not have")
-    uses_set = automaton.edit >= Edit.ALLOW
-    arguments = automaton.argument
-    if (arguments < 0).any() or (arguments[uses_set] >= len(automaton.set_ends)).any():
+    edit, arguments, sizes = automaton.edit, automaton.argument, automaton.set_sizes
+    sets = arguments[edit >= Edit.ALLOW.value]
+    if arguments.min() < 0 or sets.max(initial=-1) >= len(sizes):
         raise ValueError("an automaton forces a negative token id or uses a set that it has not")
-    if (automaton.set_tokens < 0).any():
+    if automaton.set_tokens.min(initial=0) < 0:
         raise ValueError("an automaton has a set with a negative token id")
-    sizes = np.diff(automaton.set_ends, prepend=0)
-    if (sizes[arguments[automaton.edit == Edit.ALLOW]] == 0).any():
+    if sizes[arguments[edit == Edit.ALLOW.value]].min(initial=1) == 0:
         raise ValueError("an automaton allows no token at all in some state")
     _check_ends(automaton.otherwise, ~automaton.consumes, "failure links")
-    stays_at_zero = np.isin(automaton.timer, (CARRY, KEEP, 0))
+    stays_at_zero = (automaton.timer <= 0) & (automaton.timer != CLEAR)
     leads_on = (automaton.timeout >= 0) & stays_at_zero
     _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")
 
 
 def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], what: str) -> None:
     """Raise if following ``target`` for as long as ``leads_on`` holds never ends."""
+    if not leads_on.any():
+        return
     jump = np.where(leads_on, target, np.arange(len(target)))
     for _ in range(len(target).bit_length()):  # each round doubles the number of steps taken
         if not leads_on[jump].any():
@@ -420,18 +518,25 @@ def shortened(automaton: Automaton) -> Automaton:
         TooManyEdgesError: if this takes more than ``MAX_MERGED_EDGES``.
     """
     is_link = ~automaton.consumes
-    if _hops(automaton.otherwise, is_link).max() <= HOPS:
+    if not is_link.any() or _hops(automaton.otherwise, is_link).max() <= HOPS:
         return automaton
-    keys, targets, sources = automaton.keys, automaton.targets, automaton.keys >> 32
-    sizes = np.bincount(sources, minlength=automaton.states)
-    further = automaton.otherwise.astype(np.int64)
-    while True:  # each round doubles how far links may go
-        is_shared = np.isin(further[sources] << 32 | keys & _TOKEN, keys)
-        shared = np.bincount(sources[is_shared], minlength=automaton.states)
-        is_idle = is_link & is_link[further] & (shared == sizes[further])
-        if not is_idle.any():
-            break
-        further = np.where(is_idle, further[further], further)
+    keys, targets = automaton.keys, automaton.targets
+    sizes = np.bincount(keys >> 32, minlength=automaton.states)
+    first_token = np.zeros(automaton.states, np.int64)
+    first_token[sizes > 0] = keys[(np.cumsum(sizes) - sizes)[sizes > 0]] & _TOKEN
+    further, states = automaton.otherwise.astype(np.int64), np.flatnonzero(is_link)
+    while len(states):  # each round doubles how far those links may go that went further
+        states = states[is_link[further[states]]]
+        past = further[states]
+        is_idle = first_token[past] == first_token[states]
+        # Most have one edge. The others must have each of those of the state that is gone past.
+        others = np.flatnonzero((sizes[past] != 1) | (sizes[states] != 1))
+        owner, edge = _edges(keys, states[others])
+        _, is_shared = looked_up(keys, past[others][owner] << 32 | keys[edge] & _TOKEN)
+        shared = np.bincount(owner[is_shared], minlength=len(others))
+        is_idle[others] = shared == sizes[past[others]]
+        states = states[is_idle]
+        further[states] = further[further[states]]
     hops, is_passed = _hops(further, is_link), np.zeros(automaton.states, np.bool_)
     is_passed[further[is_link]] = True
     link, levels, merged = further.copy(), [(keys, targets)], 0
@@ -455,10 +560,18 @@ def shortened(automaton: Automaton) -> Automaton:
 
 def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
     """How many links lead on from each state, one after the other."""
-    jump, hops = np.where(is_link, target, np.arange(len(target))), is_link.astype(np.int64)
-    while hops[jump].any():
-        hops, jump = hops + hops[jump], jump[jump]
-    return hops
+    return summed(is_link.astype(np.int64), np.where(is_link, target, np.arange(len(target))))
+
+
+def summed(values: Ints, target: Ints) -> Ints:
+    """The sum of what each place and all those have that ``target`` leads to from it.
+
+    It must lead to a place of value 0 in the end, which leads to itself.
+    """
+    sums, jump = values, target
+    while sums[jump].any():  # twice as far in each round
+        sums, jump = sums + sums[jump], jump[jump]
+    return sums
 
 
 def _edges(keys: Ints, states: Ints) -> tuple[Ints, Ints]:

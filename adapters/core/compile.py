@@ -33,9 +33,18 @@ from ...spec import (
     TriggerSpec,
 )
 from ...spec.limits import MAX_CELLS, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
-from .automaton import CARRY, CLEAR, KEEP, Automaton, AutomatonBuilder, TooManyEdgesError
+from .automaton import (
+    CARRY,
+    CLEAR,
+    KEEP,
+    Automaton,
+    AutomatonBuilder,
+    TooManyEdgesError,
+    distinct,
+    token_array,
+)
 from .plugins import PluginPart, resolve_plugin
-from .tries import BannedSequences, choice
+from .tries import Flat, banned, choice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,15 +114,22 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     """
     parts: list[Part] = []
     allowed: list[Sequence[int]] = []
+    sequences: list[Sequence[int]] = []
+    last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal ones, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
             allowed.append(spec.token_ids)
             if len(allowed) > 1:
                 continue
+        if isinstance(spec, BannedSequencesSpec):
+            sequences.extend(spec.sequences)
+            if i != last:  # all of them are looked for at once
+                continue
         try:
             try:
-                made = list(COMPILERS[type(spec)](spec))
+                compiled = _banned(sequences) if i == last else COMPILERS[type(spec)](spec)
+                made = list(compiled)
             except TooManyEdgesError as error:
                 raise SpecError(f"Expected a simpler spec: {error}") from None
             parts.extend(made)
@@ -128,8 +144,8 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     # Two automata do what any number of lists do, whatever else the request has.
-    if len(allowed) > 1 and (banned := _banned_by_others(allowed)):
-        parts.append(_added(banned))
+    if len(allowed) > 1 and (refused := _banned_by_others(allowed)):
+        parts.append(_added(refused))
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
         ngrams=tuple(ngrams),
@@ -140,7 +156,7 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
 
 def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
     """What further lists of allowed tokens ban of the first one, which is strict."""
-    first, *others = (np.unique(np.array(token_ids, np.int32)) for token_ids in lists)
+    first, *others = (distinct(token_array(token_ids)) for token_ids in lists)
     is_banned = np.zeros(len(first), np.bool_)
     for other in others:
         is_banned |= ~np.isin(first, other, assume_unique=True)
@@ -204,16 +220,39 @@ def _forced_end(spec: ForcedEndSpec) -> Iterable[Part]:
     yield forced_chain(spec.token_ids, spec.eos_token_id, after=spec.after)
 
 
-def _allowed_tokens(spec: AllowedTokensSpec) -> Iterable[Part]:
+def _allowing() -> Automaton:
     builder = AutomatonBuilder()
-    builder.allow(builder.token_set(spec.token_ids))
-    yield builder.build()
+    builder.allow(builder.token_set((0,)))
+    return builder.build()
+
+
+def _adding() -> Automaton:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set((0,)))
+    return builder.build()
+
+
+def _holding_back() -> Automaton:
+    builder = AutomatonBuilder()
+    stops = builder.token_set((0,))
+    counting, waiting = builder.add(stops, timer=1), builder.add(stops, timer=CARRY)
+    enough = builder.free()
+    builder.otherwise(counting, waiting)
+    builder.timeout(counting, enough)
+    builder.timeout(waiting, enough)
+    return builder.build()
+
+
+ALLOWING, ADDING, HOLDING_BACK = _allowing(), _adding(), _holding_back()
+"""What differs from one request to another only in the tokens, is made once."""
+
+
+def _allowed_tokens(spec: AllowedTokensSpec) -> Iterable[Part]:
+    yield ALLOWING.of_tokens(spec.token_ids)
 
 
 def _added(token_ids: Iterable[int], *values: Iterable[float] | float) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.add(builder.token_set(token_ids, *values))
-    return builder.build()
+    return ADDING.of_tokens(token_ids, *values)
 
 
 def _banned_tokens(spec: BannedTokensSpec) -> Iterable[Part]:
@@ -235,53 +274,46 @@ def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:
 
 
 def _min_tokens(spec: MinTokensSpec) -> Iterable[Part]:
-    builder = AutomatonBuilder()
-    stops = builder.token_set(spec.stop_token_ids)
-    counting, waiting = builder.add(stops, timer=spec.n), builder.add(stops, timer=CARRY)
-    enough = builder.free()
-    builder.otherwise(counting, waiting)
-    builder.timeout(counting, enough)
-    builder.timeout(waiting, enough)
-    yield builder.build()
+    timer = HOLDING_BACK.timer.copy()
+    timer[0] = spec.n
+    yield HOLDING_BACK.of_tokens(spec.stop_token_ids, timer=timer)
 
 
-def _banned_sequences(spec: BannedSequencesSpec) -> Iterable[Part]:
+def _banned(sequences: Sequence[Sequence[int]]) -> Iterable[Part]:
     """Single tokens are banned in every state, so they are an automaton of their own."""
-    if singles := [sequence[0] for sequence in spec.sequences if len(sequence) == 1]:
-        yield _added(singles)
-    if several := [sequence for sequence in spec.sequences if len(sequence) > 1]:
-        sequences = BannedSequences(several)
-        _check_size(sequences.cells)  # a small spec may mean very many
-        yield sequences.automaton()
+    flat = Flat.of(sequences)
+    is_single = flat.lengths == 1
+    if is_single.any():
+        yield _added(flat.where(is_single).last.tolist())
+    if not is_single.all():
+        yield banned(flat.where(~is_single), _check_size)
 
 
 def _choice(spec: ChoiceSpec) -> Iterable[Part]:
     yield choice(spec.choices, spec.eos_token_id)
 
 
-def _failures(pattern: Sequence[int]) -> list[int]:
-    """For each prefix of the pattern, the length of its longest proper end that begins it too.
-
-    Knuth, Morris and Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977.
-    """
-    links = [0] * len(pattern)
-    length = 0
-    for i in range(1, len(pattern)):
-        links[i] = length
-        while length and pattern[i] != pattern[length]:
-            length = links[length]
-        length += pattern[i] == pattern[length]
-    return links
-
-
 def _match(
     builder: AutomatonBuilder, states: Sequence[int], pattern: Sequence[int], found: int
 ) -> None:
-    """Make ``states[i]`` that of ``i`` matched tokens; the whole pattern leads to ``found``."""
-    for i, link in enumerate(_failures(pattern)):
-        builder.edge(states[i], pattern[i], states[i + 1] if i + 1 < len(pattern) else found)
-        if i:
-            builder.otherwise(states[i], states[link], consumes=False)
+    """Make ``states[i]`` that of ``i`` matched tokens; the whole pattern leads to ``found``.
+
+    The states are ``builder.watching``: whatever goes on with no beginning leads to the first.
+
+    Each state has the edges of the state that its longest proper end is in, too (Knuth, Morris and
+    Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977): no token is looked up
+    twice. There are no more than two edges for each token of the pattern (Simon, "String matching
+    algorithms and automata", LNCS 812, 1994).
+    """
+    edges_of: list[dict[int, int]] = []  # those that do not lead to the first state
+    end = 0
+    for i, token in enumerate(pattern):
+        of_end = edges_of[end] if i else {}
+        edges_of.append({**of_end, token: i + 1})
+        for token_id, matched in edges_of[i].items():
+            target = states[matched] if matched < len(pattern) else found
+            builder.edge(states[i], token_id, target)
+        end = of_end.get(token, 0)
 
 
 def _trigger(spec: TriggerSpec) -> Iterable[Part]:
@@ -290,7 +322,7 @@ def _trigger(spec: TriggerSpec) -> Iterable[Part]:
     counts = spec.times is not None and spec.times > 1
     timer = KEEP if counts else CLEAR
     start = builder.free(timer=spec.times or 0) if counts else None
-    watching = [builder.free(timer=timer) for _ in spec.trigger_token_ids]
+    watching = builder.watching(len(spec.trigger_token_ids), timer=timer)
     _match(builder, watching, spec.trigger_token_ids, found=len(builder))
     then = watching[0] if spec.times is None else None
     builder.chain(spec.token_ids, then=then, timer=timer)
@@ -307,9 +339,9 @@ def _trigger(spec: TriggerSpec) -> Iterable[Part]:
 def _thinking_budget(spec: ThinkingBudgetSpec) -> Iterable[Part]:
     builder = AutomatonBuilder(reads_prompt=True)
     start, end = spec.start_token_ids, spec.end_token_ids
-    outside = [builder.free() for _ in start]
+    outside = builder.watching(len(start))
     opened = builder.free(timer=spec.budget)  # like inside[0], but that the count starts
-    inside = [builder.free(timer=CARRY) for _ in end]
+    inside = builder.watching(len(end), timer=CARRY)
     closing = builder.chain(end, then=outside[0])
     message = builder.chain(spec.message_token_ids, then=closing)
     if next(iter(spec.message_token_ids), end[0]) != end[0]:
@@ -354,7 +386,6 @@ def _native(spec: GrammarSpec | SamplingSpec) -> NoReturn:
 
 COMPILERS: dict[type[LogitsProcessorSpec], Callable[[Any], Iterable[Part]]] = {
     AllowedTokensSpec: _allowed_tokens,
-    BannedSequencesSpec: _banned_sequences,
     BannedTokensSpec: _banned_tokens,
     ChoiceSpec: _choice,
     ForcedEndSpec: _forced_end,

@@ -1,20 +1,17 @@
 """What a program may cost: computed from the program, bounded, and shown where it is refused."""
 
-from dataclasses import astuple, dataclass
-
-import numpy as np
+from typing import NamedTuple
 
 from ...spec import SpecError
 from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
-from .automaton import Automaton, Edit
+from .automaton import Automaton
 from .compile import Program
 
 TOKEN_ID_BYTES = 40
 """A token id in a tuple: the pointer, and the integer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """The most that a program may cost, in numbers that do not depend on the machine.
 
     Attributes:
@@ -44,7 +41,7 @@ class Cost:
                 memory=TOKEN_ID_BYTES * (allowed + excluded),
             )
         )
-        return cls(*map(sum, zip(*map(astuple, parts), strict=True)))
+        return cls(*map(sum, zip(*parts, strict=True)))
 
     def check(self) -> None:
         """Hold a program to the limits.
@@ -64,11 +61,9 @@ class Cost:
 
 
 def _of_automaton(automaton: Automaton) -> Cost:
-    uses_set = automaton.edit >= Edit.ALLOW
-    sizes = np.diff(automaton.set_ends, prepend=0)[automaton.argument[uses_set]]
     return Cost(
         admission=automaton.cells + len(automaton.keys),
         entry=int(automaton.reads_prompt),
-        step=1 + int(sizes.max(initial=0)),
+        step=1 + int(automaton.set_sizes.max(initial=0)),
         memory=automaton.table_bytes,
     )

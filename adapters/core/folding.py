@@ -28,6 +28,7 @@ from .automaton import (
     Edit,
     Ints,
     UnknownTokenError,
+    distinct,
     entered,
 )
 
@@ -116,7 +117,7 @@ class _Tokens:
 
     def coded(self, automaton: Automaton) -> tuple[npt.NDArray[Any], list[int]]:
         """Numbers from 0 on, those without an edge anywhere alike, and what they mean."""
-        edge_tokens = np.unique(automaton.keys & 0xFFFFFFFF)
+        edge_tokens = distinct(automaton.keys & 0xFFFFFFFF)
         alphabet = edge_tokens.tobytes()
         if alphabet not in self._coded:
             self._coded[alphabet] = _coded(self.ids, edge_tokens)

@@ -142,7 +142,7 @@ def grown(random: Random, payload: Any, other: Any) -> Any:
             continue
         node = random.choice(nodes)
         key = random.choice(list(node)) if isinstance(node, dict) else random.randrange(len(node))
-        change = random.randrange(5)
+        change = random.randrange(7)
         if change == 0 and isinstance(node, list):
             node.insert(key, copy.deepcopy(node[key]))
         elif change == 1:
@@ -151,6 +151,10 @@ def grown(random: Random, payload: Any, other: Any) -> Any:
             node[key] = {"$each": [random.choice((4, 16, 64, 1024)), node[key]]}
         elif change == 3:
             node[key] = copy.deepcopy(random.choice(_nodes(other) or [0]))
+        elif change == 4:
+            node[key] = {"$mixed": [random.choice((2, 4, 64, 1024)), 150_000]}
+        elif change == 5 and isinstance(node, list) and isinstance(other, dict):
+            node.insert(key, copy.deepcopy(random.choice(other.get("specs") or [0])))
         else:
             node[key] = "$i"
     return result

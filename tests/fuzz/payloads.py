@@ -36,7 +36,7 @@ def expanded(value: Any, index: int = 0) -> Any:
         if name in MACROS and isinstance(arguments, list):
             try:
                 return MACROS[name](arguments, index)
-            except (TypeError, ValueError, OverflowError):
+            except (TypeError, ValueError, ArithmeticError):
                 return value
     return {key: expanded(item, index) for key, item in value.items()}
 

@@ -2,7 +2,8 @@
 
 ``--payloads N`` or ``--seconds S`` fuzz: every payload is admitted or refused with a ``SpecError``
 that is safe to print. ``--climb`` looks for the slowest admission instead. ``--keep`` puts what is
-found into the corpus. The exit status is 1 if anything else happened.
+found into the corpus. The exit status is 1 if anything else happened. ``--table`` prints what the
+payloads of the corpus cost, each beside a harmless one of its size.
 """
 
 import argparse
@@ -10,12 +11,13 @@ import json
 import multiprocessing
 import time
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from logitport.adapters.core import admission
-from logitport.spec import encode
+from logitport.spec import encode, limits
 
 from ..strategies import KINDS, payload_specs
 from . import mutations, payloads, target
@@ -62,20 +64,18 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
     started = time.monotonic()
     while counts["tried"] < most and time.monotonic() - started < seconds:
         if counts["tried"] % 10_000 == 0:
-            payload = large[counts["tried"] // 10_000 % len(large)]
+            made, payload = None, large[counts["tried"] // 10_000 % len(large)]
             admission.forget()
         else:
             made = mutations.mutated(random, random.choice(seeds), random.choice(seeds))
-            if random.random() < 0.01:
-                seeds[random.randrange(len(seeds))] = made
-                if len(repr(made)) > SMALL:
-                    seeds.pop()
-                    seeds.append(json.loads(encode_again(random)))
             try:
                 payload = mutations.sent(random, made)
             except (TypeError, ValueError, UnicodeError):  # what JSON cannot say
                 payload = made
         outcome = target.admit(payload, random.choice((None, 8, target.VOCAB)))
+        # What is refused is changed no further: hardly any change makes it good again.
+        if outcome.admitted and made and random.random() < 0.1 and len(repr(made)) < SMALL:
+            seeds[random.randrange(len(seeds))] = made
         counts["tried"] += 1
         counts["admitted" if outcome.admitted else "refused" if not outcome.wrong else "other"] += 1
         if outcome.wrong and len(wrong) < 20:
@@ -84,12 +84,6 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
             slow = sorted([*slow, (outcome.seconds, payload)], key=lambda s: -s[0])[:8]
     counts["milliseconds"] = int(1e3 * (time.monotonic() - started))
     return counts, wrong, slow
-
-
-def encode_again(random: Random) -> str:
-    """A plain payload in the place of one that has grown too long."""
-    specs = [{"kind": "banned_tokens", "token_ids": [random.randrange(64)]}]
-    return json.dumps({"version": 1, "specs": specs})
 
 
 def climb(number: int, seconds: float) -> list[Slow]:
@@ -119,7 +113,37 @@ def cost_of(short: Any, times: int) -> float:
         text = payloads.text_of(short)
     except (TypeError, ValueError, RecursionError, MemoryError):
         return 0.0
-    return target.seconds_of(text, times) if len(text) <= 1 << 20 else 0.0
+    size = len(text.encode(errors="replace"))
+    return target.seconds_of(text, times) if size <= limits.MAX_PAYLOAD_BYTES else 0.0
+
+
+def table(times: int) -> Iterator[str]:
+    """What admitting each payload of the corpus costs, the most first; seconds of this thread.
+
+    Args:
+        times: how often each is admitted. Between two turns come all others, so that nothing is
+            at hand from the last one; the shortest counts.
+    """
+    texts = {name: payloads.text_of(short) for name, short in payloads.load()}
+    plain = {name: target.harmless(len(text)) for name, text in texts.items()}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in texts}
+    outcomes: dict[str, str] = {}
+    for _ in range(times):
+        for name, text in texts.items():
+            admission.forget()
+            outcome, harmless = target.admit(text), target.admit(plain[name])
+            seconds[name].append((outcome.seconds, harmless.seconds))
+            outcomes[name] = "admitted" if outcome.admitted else "refused"
+    yield "| payload | kinds | bytes | outcome | ms | harmless, ms | ratio |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for cost, harmless, name in sorted(
+        ((*map(min, zip(*each, strict=True)), name) for name, each in seconds.items()), reverse=True
+    ):
+        text = texts[name]
+        yield (
+            f"| {name} | {target.kind_of(text)} | {len(text):,} | {outcomes[name]} "
+            f"| {cost * 1e3:.2f} | {harmless * 1e3:.2f} | {cost / harmless:.1f} |"
+        )
 
 
 def report(name: str, seconds: float, payload: Any) -> str:
@@ -140,8 +164,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--climb", action="store_true")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--keep", action="store_true", help="put what is found into the corpus")
     arguments = parser.parse_args()
+    if arguments.table:
+        target.install()
+        print(*table(15), sep="\n")
+        return 0
     bounded = arguments.payloads < 1 << 62
     seconds = arguments.seconds or (1e9 if bounded and not arguments.climb else 60.0)
     numbers = [arguments.seed + i for i in range(arguments.processes)]
@@ -157,6 +186,7 @@ def main() -> int:
         costs = sorted(((cost_of(s, 5), i) for i, s in enumerate(shorts)), reverse=True)[:8]
         for rank, (cost, i) in enumerate(costs):
             print(report(f"slow {rank}", cost, payloads.text_of(shorts[i])))
+            print(f"    {json.dumps(shorts[i])}")
             if arguments.keep:
                 payloads.keep(f"slow_{rank}", "what a hill-climb found", shorts[i])
         return 0
