@@ -1,6 +1,6 @@
 """Hypothesis strategies for specs over a small vocabulary."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from logitport.spec.limits import MAX_COUNT
+from logitport.spec.limits import MAX_COUNT, MAX_NGRAM_RULES
 
 Spec = LogitsProcessorSpec
 Specs = st.SearchStrategy[Spec]
@@ -158,5 +158,11 @@ def payload_specs(
             Payload(1, (*kept, spec))  # pyright: ignore[reportArgumentType]
         except SpecError:
             continue  # contradicts one that is there already; the first never does
-        kept = (*kept, spec)
+        if within_limits((*kept, spec)):
+            kept = (*kept, spec)
     return kept
+
+
+def within_limits(specs: Sequence[Spec]) -> bool:
+    """Whether there are no more specs of a kind than one request may have."""
+    return len({spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)}) <= MAX_NGRAM_RULES

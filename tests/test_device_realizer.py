@@ -3,7 +3,7 @@
 import gc
 import random
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from logitport.adapters.core import (
 from logitport.spec import (
     BannedTokensSpec,
     ForcedEndSpec,
+    LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
@@ -35,15 +36,24 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from logitport.spec.limits import MAX_NGRAM_RULES
 
 from tests.strategies import specs
 from tests.test_realizer import ONE_OF_EACH, VOCABULARY, assert_row, random_logits
 from tests.triton_process import DEVICES, INTERPRETED, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
-from logitport.adapters.core import advance_kernel, device_tables, edit_kernel, history_kernels
+from logitport.adapters.core import (
+    advance_kernel,
+    device_realizer,
+    device_tables,
+    edit_kernel,
+    history_kernels,
+    torch_editor,
+)
 from logitport.adapters.core.advance_kernel import History, Rows
 from logitport.adapters.core.device_realizer import DeviceRealizer
+from logitport.adapters.core.edits import attempt
 
 SLOTS, LONGEST, STOP = 6, 400, 7
 
@@ -391,7 +401,7 @@ def test_ngram_rules_of_any_kind(
                 numbers.choice((None, n, n + 5, n + 90)),
                 tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
             )
-            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, 4))
+            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_NGRAM_RULES))
         )
         prompt = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
         slots.append(engine.add(Request(rules, prompt)))
@@ -585,55 +595,111 @@ def test_what_fails_ends_its_own_request(
     assert engine.realizer.failed_requests == 1
 
 
-def test_a_defect_of_ours_ends_our_requests_alone(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("edit", ["add", "_ban_ngrams", "_add_biases", "_run_automata"])
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_an_edit_that_fails_on_one_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, install: Any, edit: str, times: int
 ) -> None:
-    slots = [engine.add(Request((spec,))) for spec in ONE_OF_EACH[:2]]
-    free = engine.add(Request())
-    launch, broken = advance_kernel.AdvanceKernel.launch, iter([True])
+    """The others are edited once. That one as well, if it is in time; otherwise it is ended."""
+    bias = LogitBiasSpec({3: 1.5})
+    specs = (NoRepeatNgramSpec(1), PromptBiasSpec(2.0), bias)
+    spec = install(AlwaysAdds({3: 1.5}))
+    one, other = (engine.add(Request((spec, *specs), [1, 5])) for _ in range(2))
+    left = iter(range(times))
 
-    def break_once(*arguments: Any) -> Any:
-        if next(broken, False):
+    def breaking(failed: Any, write: Any, part: Any, *target: Any) -> None:
+        def broken(part: Any, *target: Any) -> None:
+            mine = 0 if write is torch_editor.add else one  # the rows come in this order
+            if write.__name__ == edit and mine in part.rows and next(left, None) is not None:
+                raise RuntimeError("a defect")
+            write(part, *target)
+
+        attempt(failed, broken, part, *target)
+
+    monkeypatch.setattr(device_realizer, "attempt", breaking)
+    before = random_logits(5, VOCABULARY, 0, torch.float32)
+    after, of_rows = engine.apply({one: [1, 2], other: [1]}, before)
+    assert (next(left, None) is None) == (times < 1000)
+    for row, (slot, drafts) in enumerate(of_rows):
+        if slot == one and times == 1000:
+            assert after[row].argmax() == STOP
+        else:
+            expected = edits((bias, *specs), [1, 5], [1, 2][:drafts])
+            assert_row(before[row], after[row], expected)
+    assert engine.realizer.failed_requests == (times == 1000)
+
+
+class AlwaysAdds(HistoryRule):
+    def __init__(self, added: Mapping[int, float]) -> None:
+        self.added = added
+
+    def additions(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> Mapping[int, float]:
+        return self.added
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_code_that_has_run_is_not_run_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Where something fails before it, or after it: the ends of those whose code has failed."""
+    update, updates, calls = device_tables.DeviceTables.update, iter(range(1000)), 0
+
+    def break_one(tables: device_tables.DeviceTables) -> None:
+        if next(updates) == failing:
             raise RuntimeError("a defect")
-        return launch(*arguments)
+        update(tables)
 
-    monkeypatch.setattr(advance_kernel.AdvanceKernel, "launch", break_once)
-    before = random_logits(3, VOCABULARY, 0, torch.float32)
-    after, _ = engine.apply({slot: [] for slot in (*slots, free)}, before)
-    assert after.argmax(1)[:2].tolist() == [STOP, STOP]
-    assert torch.equal(after[2], before[2])
-    assert engine.realizer.failed_requests == 2
+    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        logits[3] += 2
+
+    monkeypatch.setattr(device_tables.DeviceTables, "update", break_one)
+    codes = (adds, lambda output_ids, logits: raises())
+    one, other = (
+        engine.add(Request((PythonProcessorSpec(lambda code=code: code),), [1, 5]))
+        for code in codes
+    )
+    after, _ = engine.apply({one: [], other: []}, torch.zeros(2, VOCABULARY))
+    assert after[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 0]
+    assert after[1].argmax() == STOP
+    assert (calls, engine.realizer.failed_requests) == (1, 1)
 
 
 class NoMemory:
-    """Fails once, at the n-th call."""
+    """Fails at the n-th call, and at those after it."""
 
-    def __init__(self, call: Any, n: int) -> None:
-        self._call, self._left = call, n
+    def __init__(self, call: Any, n: int, times: int) -> None:
+        self._call, self._left, self._times = call, n, times
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         self._left -= 1
-        if self._left == 0:
+        if -self._times < self._left <= 0:
             raise torch.OutOfMemoryError
         return self._call(*arguments, **keywords)
 
 
-@pytest.mark.parametrize("n", range(1, 14))
+@pytest.mark.parametrize(("n", "times"), [*((n, 2) for n in range(1, 14)), (1, 1), (7, 1)])
 def test_no_memory_for_tables(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch, n: int
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, n: int, times: int
 ) -> None:
-    """Wherever it is that memory is short while the tables grow."""
+    """Wherever it is that memory is short while the tables grow: for a moment, or longer."""
     engine = Engine(device)
     older, free = engine.add(Request((ONE_OF_EACH[0],), [1, 5])), engine.add(Request())
     engine.check({older: []})
     big = (BannedTokensSpec((1, 2, 3)), ForcedEndSpec(300, (1,) * 90), TriggerSpec((1,), (2,)))
     newcomer = engine.add(Request(big, [1, 5]))
-    no_memory = NoMemory(torch.empty, n)
+    no_memory = NoMemory(torch.empty, n, times)
     monkeypatch.setattr(device_tables, "torch", SimpleNamespace(empty=no_memory))
-    after, _ = engine.apply({newcomer: []}, torch.zeros(1, VOCABULARY))
+    if times == 1:
+        engine.check({newcomer: []})
+    else:
+        after, _ = engine.apply({newcomer: []}, torch.zeros(1, VOCABULARY))
+        assert after.argmax() == STOP
     assert no_memory._left <= 0
-    assert after.argmax() == STOP
-    assert engine.realizer.failed_requests == 1
+    assert engine.realizer.failed_requests == times - 1
     engine.check({older: [], free: []})
     slots = [engine.add(Request((spec,), [1, 5])) for spec in (*big, PromptBiasSpec(1.0))[1:]]
     free_run(engine, slots, 3)
@@ -644,7 +710,7 @@ def test_no_memory_twice_in_a_step(engine: Engine, monkeypatch: pytest.MonkeyPat
     gone = engine.add(Request((PromptBiasSpec(1.0),), [1, 5], stop=None))
     ended = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
     monkeypatch.setattr(engine.realizer, "_make_masks", raises)
-    no_memory = NoMemory(torch.empty, 1)
+    no_memory = NoMemory(torch.empty, 1, times=2)
     monkeypatch.setattr(device_tables, "torch", SimpleNamespace(empty=no_memory))
     after, _ = engine.apply({gone: [], ended: []}, torch.zeros(2, VOCABULARY))
     assert not after[0].any()
@@ -674,19 +740,34 @@ def test_no_memory_for_a_mask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
 def test_a_device_that_does_nothing_for_us(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Requests go on without their specs, which is said once, and the engine goes on."""
+    """Requests are ended; those that go on nevertheless do so without their specs."""
     slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
     before = random_logits(3, VOCABULARY, 0, torch.float32)
     with monkeypatch.context() as context:
         context.setattr(edit_kernel.EditKernel, "launch", raises)
-        for _ in range(3):
+        for _ in range(2):
             after, _ = engine.apply({slot: [] for slot in slots}, before)
-            assert torch.equal(after, before[:2])
+            assert after.argmax(1).tolist() == [STOP, STOP]
+        after, _ = engine.apply({slot: [] for slot in slots}, before)
+        assert torch.equal(after, before[:2])
     assert sum("cannot be realized" in record.getMessage() for record in caplog.records) == 2
-    assert sum("without their specs" in record.getMessage() for record in caplog.records) == 1
+    assert sum("without its specs" in record.getMessage() for record in caplog.records) == 2
     assert engine.realizer.failed_requests == 2
     assert not len(engine.realizer)
     free_run(engine, [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]], 3)
+
+
+def test_a_device_without_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who have just come pay for it, one after the other; nothing is left to end them."""
+    older = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    engine.check({older: []})
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    monkeypatch.setattr(device_tables.DeviceArray, "write", raises)
+    after, _ = engine.apply({slot: [] for slot in (older, *slots)}, before)
+    assert torch.equal(after, before)
+    assert engine.realizer.failed_requests == 3
+    assert not len(engine.realizer)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,42 @@
 """A part of ``make faults``."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
-from logitport.adapters.core import tables
+import torch
+from logitport.adapters.core import realizer, tables, torch_editor
 
 from tests import faults
+from tests.triton_process import INTERPRETED, outside, run_in_interpreter
 
 
+@outside
 def test_no_fault_reaches_the_engine_or_a_neighbour() -> None:
-    figures = faults.try_out(singles=120, doubles=120)
+    figures = faults.try_out(singles=120, doubles=120, most=20)
     assert not figures.examples
-    assert figures.counts["single survived"] == figures.counts["double survived"] == 120
-    assert figures.counts["double ended a request"] > 60
+    counts = figures.counts
+    assert counts["single survived"] == counts["double survived"] == 120
+    assert counts["single ended several"] == 0
+    assert counts["double ended a request"] > 60
 
 
-def test_what_is_not_atomic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
+def test_no_fault_with_tokens_on_the_device() -> None:
+    figures = faults.try_out(singles=8, doubles=8, make=faults.DeviceScript, most=4)
+    assert not figures.examples
+    counts = figures.counts
+    assert counts["single survived"] == counts["double survived"] == 8
+    assert counts["single ended several"] == 0
+
+
+@outside
+def test_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_in_interpreter(__file__)
+
+
+def emptied_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the tables were once: emptied before the new ones are there."""
 
     def rebuilt(own: tables.Tables, in_use: object) -> tables.Tables:
@@ -23,5 +46,42 @@ def test_what_is_not_atomic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     original = tables.Tables.rebuilt
     monkeypatch.setattr(tables.Tables, "rebuilt", rebuilt)
-    figures = faults.try_out(singles=250, doubles=0)
-    assert any(figures.counts[bad] for bad in faults.BAD)
+
+
+def edited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if who goes on began again: what has happened already happens once more."""
+    apply = torch_editor.TorchEditor.apply
+
+    def twice(own: torch_editor.TorchEditor, logits: torch.Tensor, more: Any = ()) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch_editor, "attempt", lambda _, write, *part: write(*part))
+            try:
+                return apply(own, logits, more)
+            except MemoryError:
+                return apply(own, logits, more)
+
+    monkeypatch.setattr(torch_editor.TorchEditor, "apply", twice)
+
+
+def all_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was once: where a step fails, all that use us pay for it."""
+
+    def apply(own: realizer.Realizer, logits: torch.Tensor) -> None:
+        own._own = None
+        try:
+            own._apply(logits)
+        except MemoryError as error:
+            for request in list(own._requests.values()):
+                own._fail(request, error)
+            own._apply(logits)
+
+    monkeypatch.setattr(realizer.Realizer, "apply", apply)
+
+
+@outside
+@pytest.mark.parametrize("breaks", [emptied_too_early, edited_twice, all_ended_at_once])
+def test_what_is_not_atomic_is_found(
+    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    breaks(monkeypatch)
+    assert any(faults.try_out(singles=40, doubles=0, seed=seed).examples for seed in range(8))

@@ -376,6 +376,22 @@ def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplo
 
 
 @pytest.mark.parametrize(
+    ("times", "eos", "expected"),
+    [(1, 5, [0, -1e9, 0, 0, 0, 0]), (2, 5, [-np.inf] * 5 + [0]), (2, None, [0] * 6)],
+)
+def test_a_generation_that_cannot_begin(times: int, eos: Any, expected: Any, caplog: Any):
+    """It is ended, and nothing is raised, if it cannot begin at the second try either."""
+    model = SimpleNamespace(args=SimpleNamespace(vocab_size=6))
+    tokenizer = SimpleNamespace(eos_token_id=eos)
+    processor = LogitportProcessor(model, tokenizer, BannedTokensSpec((1,)))
+    make, left = processor._sequences._make_realizer, iter(range(times))
+    processor._sequences._make_realizer = lambda: make() if next(left, None) is None else 1 / 0  # pyright: ignore
+    edited = processor(mx.array([3, 4]), mx.zeros((1, 6)))
+    assert edited[0].tolist() == expected
+    assert ("cannot be realized" in caplog.text) == (times == 2)
+
+
+@pytest.mark.parametrize(
     ("specs", "message"),
     [
         ([], r"Expected 1 to"),

@@ -1,6 +1,7 @@
 """No n-gram twice: histories of any length, held to the reference, and what they cost."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +18,16 @@ VOCABULARY = 8
 
 
 def banned(rules: Ngrams) -> dict[int, set[int]]:
-    """Tokens by row; each is there once."""
-    by_row: dict[int, set[int]] = {}
+    """Tokens by row; each rule has one once."""
+    by_row: dict[int, Counter[int]] = {}
     for additions in rules.bans():
         cells = additions.cells
         for row, token in zip(cells.rows.tolist(), cells.token_ids.tolist(), strict=True):
-            assert token not in by_row.setdefault(row, set())
-            by_row[row].add(token)
-    return by_row
+            by_row.setdefault(row, Counter())[token] += 1
+    for handle in rules.handles:
+        counts = by_row.get(handle.request.row, Counter())
+        assert max(counts.values(), default=0) <= len(list(handle.what))
+    return {row: {*counts} for row, counts in by_row.items()}
 
 
 def wanted(
@@ -47,11 +50,23 @@ def check(rules: Ngrams, all_specs: dict[int, Sequence[NoRepeatNgramSpec]]) -> N
     assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
 
 
+SMALL = {
+    "_TAKEN_BACK": 6,
+    "_FEW": 1,
+    "_SEVERAL": 2,
+    "_MANY": 2,
+    "_HUGE": 3,
+    "_NEW": 4,
+    "_CHAIN_BITS": 1,
+    "_LAID_OUT": 1,
+}
+
+
 @pytest.fixture(params=["as it is", "small"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs a long history otherwise happens in short ones, too."""
     if request.param == "small":
-        for name, value in {"_TAKEN_BACK": 6, "_FEW": 1, "_MANY": 2, "_RECENT": 4}.items():
+        for name, value in SMALL.items():
             monkeypatch.setattr(ngrams, name, value)
 
 
@@ -126,7 +141,7 @@ def test_any_history(
     assert (len(rules), banned(rules)) == (0, {})
 
 
-LONG = 3 * ngrams._MANY
+LONG = 2 * ngrams._HUGE
 LARGE = 4 * LONG
 
 
@@ -175,27 +190,29 @@ def test_what_stays_banned_is_laid_out_once() -> None:
 
 def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a factor of 1, n-grams of the same tokens in another order do."""
-    drawn: list[int] = []
-    multiplier = ngrams._multiplier
+    searched: list[ngrams._Rule] = []
+    search = ngrams._Rule._search
 
-    def draw() -> int:
-        drawn.append(multiplier())
-        return drawn[-1]
+    def note(rule: ngrams._Rule) -> Any:
+        searched.append(rule)
+        return search(rule)
 
     monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
-    monkeypatch.setattr(ngrams, "_multiplier", draw)
-    monkeypatch.setattr(ngrams, "_FEW", 1)
-    prompt = random.Random(0).choices(range(6), k=400)
-    specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
-    rules, request = Ngrams(VOCABULARY), Request(0, prompt, output, None)
-    rules.start(request, specs)
-    assert drawn
-    for token in (1, 2, 3, 2, 1):
-        check(rules, {0: specs})
-        output.append(token)
+    monkeypatch.setattr(ngrams._Rule, "_search", note)
+    for few in (1, ngrams._FEW):
+        monkeypatch.setattr(ngrams, "_FEW", few)
+        prompt = random.Random(0).choices(range(6), k=400)
+        specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
+        rules, request = Ngrams(VOCABULARY), Request(0, prompt, output, None)
+        rules.start(request, specs)
+        for token in (1, 2, 3, 2, 1):
+            check(rules, {0: specs})
+            output.append(token)
+        assert searched
+        searched.clear()
 
 
-@pytest.mark.parametrize("broken", ["_Hashes", "_buckets", "_repeated", "_newest"])
+@pytest.mark.parametrize("broken", ["_History", "_Reach", "_powers", "_Rule"])
 def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever cannot be made, requests that are there go on as they were."""
     rules, specs = Ngrams(VOCABULARY), [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
@@ -214,18 +231,51 @@ def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) 
     check(rules, {0: specs})
 
 
-def test_one_index_is_built_anew_in_a_step() -> None:
-    """Of many requests whose outputs grow together."""
-    rules, outputs = Ngrams(VOCABULARY), [list[int]() for _ in range(5)]
+@pytest.mark.parametrize("window", [None, 300])
+def test_one_rule_is_laid_out_anew_in_a_step(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many requests whose outputs grow together, but when they come."""
+    monkeypatch.setattr(ngrams, "_MANY", 64)
+    rules, outputs = Ngrams(LARGE), [list[int]() for _ in range(5)]
     for row, output in enumerate(outputs):
-        rules.start(Request(row, [1, 2, 3], output, None), [NoRepeatNgramSpec(2)])
-    numbers, longest = random.Random(0), 0
-    for _ in range(3 * ngrams._RECENT):
-        for output in outputs:
-            output.append(numbers.randrange(VOCABULARY))
-        before = [len(handle.what._indexes[0]) for handle in rules.handles]
+        rules.start(Request(row, list(range(400)), output, None), [NoRepeatNgramSpec(1, window)])
+    standing: list[Any] = []
+    changes = Counter[int]()
+    for step in range(400):
         rules.advance({})
-        after = [len(handle.what._indexes[0]) for handle in rules.handles]
-        assert sum(new < old for old, new in zip(before, after, strict=True)) <= 1
-        longest = max(longest, *after)
-    assert longest <= ngrams._RECENT + ngrams._TAKEN_BACK + len(outputs)
+        before, standing = standing, [rule.standing for each in rules.handles for rule in each.what]
+        changes[sum(a is not b for a, b in zip(before, standing, strict=False))] += 1
+        for output in outputs:
+            output.append(500 + step)
+    assert set(changes) == {0, 1}
+    assert changes[1] >= 5 * 400 // 128
+
+
+def test_a_step_looks_at_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the newest tokens were there: what they were followed by is kept."""
+    followed = 0
+    follows = ngrams._Rule._follows
+
+    def note(rule: ngrams._Rule, positions: Any, position: int) -> bool:
+        nonlocal followed
+        followed += len(positions)
+        return follows(rule, positions, position)
+
+    monkeypatch.setattr(ngrams._Rule, "_follows", note)
+    numbers = random.Random(0)
+    for prompt in (
+        [5] * LARGE,
+        [*range(100)] * (LARGE // 100),
+        numbers.choices(range(8), k=LARGE),
+        [int(numbers.paretovariate(1)) for _ in range(LARGE)],
+        [token for i in range(LARGE // 2) for token in (5, 10 + i)],
+    ):
+        for n in (1, 2, 3, 64):
+            rules, output = Ngrams(LARGE), list[int]()
+            rules.start(Request(0, prompt[:-50], output, None), [NoRepeatNgramSpec(n)])
+            followed = 0
+            for token in prompt[-50:]:
+                rules.advance({})
+                output.append(token)
+            assert followed < 50 * ngrams._HUGE / 8

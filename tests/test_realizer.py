@@ -1,5 +1,6 @@
 """The neutral core on whole batches: rows, histories, failures, every layout of the logits."""
 
+import tracemalloc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +29,13 @@ from logitport.adapters.core import (
     HistoryRule,
     Program,
     Realizer,
+    array_editor,
     compile_specs,
     plugins,
+    torch_editor,
 )
-from logitport.adapters.core import realizer as realizer_module
-from logitport.adapters.core.array_editor import ArrayEditor, ArrayRealizer
-from logitport.adapters.core.edits import Planner
-from logitport.adapters.core.torch_editor import TorchEditor
+from logitport.adapters.core.array_editor import ArrayRealizer
+from logitport.adapters.core.edits import Additions, Allowed, Forced, Part, Planner, attempt
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -52,8 +53,9 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from logitport.spec.limits import MAX_PROMPT_BIASES
 
-from tests.strategies import specs
+from tests.strategies import specs, within_limits
 
 VOCABULARY = 8
 STOP = 7
@@ -164,7 +166,7 @@ def batch(*requests: Request) -> tuple[Realizer, list[Request]]:
 def assert_nothing_left(realizer: Realizer) -> None:
     assert len(realizer) == 0
     assert realizer.rows == []
-    for slots in (realizer._automata, realizer._ngrams):
+    for slots in (realizer._automata, realizer._ngrams, realizer._prompt_biases):
         assert (len(slots), slots.handles, slots.outputs) == (0, [], [])
     assert not realizer._with_code
 
@@ -177,7 +179,7 @@ def make_small(realizer: Realizer) -> None:
 token_ids = st.integers(0, VOCABULARY - 1)
 requests = st.builds(
     Request,
-    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4),
+    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
     prompt=st.none() | st.lists(token_ids, max_size=12),
     output=st.lists(token_ids, max_size=4),
 )
@@ -398,7 +400,7 @@ def test_programs_that_are_shared_are_in_the_tables_once() -> None:
     for row in range(5):
         realizer.add(row, program, [1], [])
         sizes.append(len(realizer._automata.tables))
-    assert np.diff(sizes).tolist() == [1] * 4  # prompt_bias makes one for each request
+    assert np.diff(sizes).tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("more", [[], [4]])
@@ -693,18 +695,46 @@ def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch)
     assert realizer.failed_requests == 0
 
 
-def test_a_defect_of_ours_ends_our_requests_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    realizer.add(3, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    break_planner(monkeypatch, times=2)
+def test_a_defect_of_ours_ends_the_newest_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH[:3]))
+    realizer.add(4, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
+    before = random_logits(5, VOCABULARY, 0, torch.float32)
+    break_planner(monkeypatch, times=3)
     after = before.clone()
     realizer.apply(after)
     for row in (0, 1):
-        assert_ended(before[row], after[row])
-    for row in (2, 3):
+        assert_row(before[row], after[row], requests[row].edits())
+    assert_ended(before[2], after[2])
+    for row in (3, 4):
         assert torch.equal(before[row], after[row])
-    assert (realizer.failed_requests, sorted(realizer.rows)) == (3, [0, 1])
+    assert (realizer.failed_requests, sorted(realizer.rows)) == (2, [0, 1, 2])
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_code_that_has_run_is_not_run_again(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Where something fails before it, or after it: the ends of those whose code has failed."""
+    plan, updates, calls = Planner.update, iter(range(1000)), 0
+
+    def update(planner: Planner) -> None:
+        if next(updates) == failing:
+            raise BrokenError("a defect")
+        plan(planner)
+
+    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        logits[3] += 2
+
+    monkeypatch.setattr(Planner, "update", update)
+    realizer, _ = batch(Request((python(adds),)), Request((python(raises),)))
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[0], after[0], [Add({3: 2.0})])
+    assert_ended(before[1], after[1])
+    assert (calls, realizer.failed_requests) == (1, 1)
 
 
 def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -722,49 +752,47 @@ def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch
     assert not realizer.rows
 
 
-def test_kernels_that_cannot_be_compiled_end_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes later is edited by torch."""
-    calls = 0
+@pytest.mark.parametrize("realizer_of", [Realizer, ArrayRealizer])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", [Additions, Allowed, Forced])
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_an_edit_that_fails_on_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+    realizer_of: type[Realizer],
+    dtype: torch.dtype,
+    kind: type[Part],
+    times: int,
+) -> None:
+    """The others are edited once. That row as well, if it is in time; otherwise it is ended."""
+    row, left = 5, iter(range(times))
 
-    class Broken(TorchEditor):
-        def apply(self, logits: torch.Tensor, additions: Sequence[Any]) -> None:
-            nonlocal calls
-            calls += 1
-            raise BrokenError("no kernel")
+    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
+        def broken(part: Part, *target: Any) -> None:
+            if isinstance(part, kind) and row in part.rows and next(left, None) is not None:
+                raise BrokenError("a defect")
+            write(part, *target)
 
-    monkeypatch.setattr(realizer_module, "_editor", lambda automata, device: Broken(automata))
-    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    before = random_logits(2, VOCABULARY, 0, torch.float32)
+        attempt(failed, broken, part, *target)
+
+    for module in (torch_editor, array_editor):
+        monkeypatch.setattr(module, "attempt", breaking)
+    several = [AllowedTokensSpec((2, 3, 6)), BannedTokensSpec((5,)), AllowedTokensSpec((3,))]
+    specs = [*ONE_OF_EACH[:3], *ONE_OF_EACH, ForcedTokenSequenceSpec((2,)), BannedTokensSpec((2,))]
+    realizer, requests = realizer_of(VOCABULARY), list[Request]()
+    for i in range(8):
+        acting = [*(several if i % 2 else ()), *specs[2 * i : 2 * i + 2]]
+        requests.append(Request([*acting, *([FORCE_2] if i == row else ())], [1, 5, 2, 1]))
+        requests[-1].add_to(realizer, i)
+    before = random_logits(8, VOCABULARY, 0, dtype)
     after = before.clone()
-    realizer.apply(after)
-    for row in (0, 1):
-        assert_ended(before[row], after[row])
-    later = Request(ONE_OF_EACH[3:4])
-    realizer.add(1, compile_specs(later.specs), later.prompt, later.output, STOP)
-    after = before.clone()
-    realizer.apply(after)
-    assert_row(before[1], after[1], later.edits())
-    assert calls == 2
-
-
-def test_arrays_stay_with_the_editor_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it has failed."""
-    apply, broken = ArrayEditor.apply, iter([True] * 3)
-
-    def break_thrice(editor: ArrayEditor, logits: Any, additions: Any) -> None:
-        if next(broken, False):
-            raise BrokenError("a defect")
-        apply(editor, logits, additions)
-
-    monkeypatch.setattr(ArrayEditor, "apply", break_thrice)
-    realizer, before = ArrayRealizer(VOCABULARY), random_logits(1, VOCABULARY, 0, torch.float32)
-    for specs_of_request in (ONE_OF_EACH[:1], ONE_OF_EACH[3:4]):
-        request = Request(specs_of_request)
-        request.add_to(realizer, 0)
-        after = before.clone()
-        realizer.apply(after.numpy())
-    assert_row(before[0], after[0], request.edits())
-    assert realizer.failed_requests == 1
+    realizer.apply(after.numpy() if realizer_of is ArrayRealizer else after)
+    assert (next(left, None) is None) == (times < 1000)
+    assert realizer.failed_requests == (times == 1000)
+    for i, request in enumerate(requests):
+        if i == row and times == 1000:
+            assert after[i].argmax() == STOP
+        else:
+            assert_row(before[i], after[i], request.edits())
 
 
 def test_prompts_may_be_arrays() -> None:
@@ -776,6 +804,27 @@ def test_prompts_may_be_arrays() -> None:
     realizer.apply(after)
     assert_row(before[0], after[0], [edit(PromptBiasSpec(3.0), [1, 2], [])])
     assert_row(before[1], after[1], [edit(NoRepeatNgramSpec(1), [1, 2], [])])
+
+
+def test_prompt_biases_take_little_memory_and_one_row() -> None:
+    """However many there are, and tokens in the prompt; what they bring is laid out once."""
+    vocabulary, prompt = 1 << 15, list(range(1 << 15)) * 2
+    specs = [PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
+    realizer, program = Realizer(vocabulary), compile_specs(specs)
+    tracemalloc.start()
+    realizer.add(0, program, prompt, [])
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 20 * vocabulary
+    (additions,) = realizer._prompt_biases.additions()
+    request = Request(specs, prompt)
+    for row in (0, 0, 1):
+        realizer.move(0, row)
+        apply(realizer, [request] if row == 0 else [None, request], columns=vocabulary)
+        (again,) = realizer._prompt_biases.additions()
+        assert again.values is additions.values
+        assert again.kept is additions.kept
+    assert len(additions.kept or ()) == 1
 
 
 def test_what_a_long_history_has_needed_is_given_back() -> None:

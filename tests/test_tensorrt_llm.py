@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -638,6 +638,25 @@ def test_rows_are_of_whom_the_engine_says():
         for (_, liked), row in zip(batch, logits, strict=True):
             expected = {9: 1000.0} | ({} if liked == 3 else {liked: 1000.0})
             assert {t: row[0, 0, t].item() for t in (3, 5, 7, 9) if row[0, 0, t] > 0} == expected
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, times: int):
+    """What is short for a moment ends nobody; otherwise those with specs are ended."""
+    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
+    batched.assign(5, TEXT)
+    left = iter(range(times))
+
+    def cat(parts: Any) -> torch.Tensor:
+        if next(left, None) is not None:
+            raise MemoryError
+        return torch.cat(parts)
+
+    monkeypatch.setattr(batched_processor, "torch", SimpleNamespace(cat=cat))
+    logits, free = torch.zeros(1, 1, VOCABULARY), torch.zeros(1, 1, VOCABULARY)
+    batched([5, 6], [logits, free], [[[*PROMPT]]] * 2, 0, [5, 6])
+    assert logits.argmax() == (TEXT.token_ids[0] if times == 1 else EOS)
+    assert not free.any()
 
 
 def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):

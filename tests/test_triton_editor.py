@@ -297,6 +297,30 @@ def test_uploads_only_what_is_new(device: torch.device, monkeypatch: pytest.Monk
     assert uploads() == []
 
 
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_kernel_that_fails(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Nobody is ended: where it fails again, torch's operations do it from then on."""
+    launch, calls = edit_kernel.EditKernel.launch, 0
+
+    def broken(*arguments: Any, **keywords: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= times:
+            raise RuntimeError("no kernel")
+        launch(*arguments, **keywords)
+
+    monkeypatch.setattr(edit_kernel.EditKernel, "launch", broken)
+    rng, pair = np.random.default_rng(0), Pair(device, 50)
+    pair.add(0, AllowedTokensSpec((1, 2)), NoRepeatNgramSpec(1))
+    pair.add(1, ForcedTokenSequenceSpec((3, 4), 0), BannedTokensSpec((3,)))
+    for _ in range(3):
+        pair.choose(pair.step(random_logits(rng, 3, 50, torch.float32)))
+    assert pair.triton.failed_requests == 0
+    assert calls == (4 if times == 1 else 2)
+
+
 def test_realizer_chooses_the_editor(device: torch.device) -> None:
     realizer = Realizer(50)
     realizer.add(0, compile_specs([BannedTokensSpec((1,))]), [], [])

@@ -12,8 +12,17 @@ import numpy.typing as npt
 import torch
 
 from .automata import Automata
-from .automaton import Ints
-from .edits import Additions, Cells, Planner, merged
+from .edits import (
+    Additions,
+    Allowed,
+    Cells,
+    Forced,
+    Planner,
+    RowAdditions,
+    attempt,
+    is_dense,
+    merged,
+)
 from .realizer import Realizer
 from .slots import Failures
 from .torch_editor import FORCED_LOGIT, HIGHEST_SHARE
@@ -36,56 +45,89 @@ class ArrayEditor:
         """Follow the automata."""
         self._planner.update()
 
-    def apply(self, logits: Any, more: Sequence[Additions] = ()) -> None:
-        """Edit the logits in place.
+    def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+        """Edit the logits in place. See ``Editor``.
 
         Args:
             logits: ``[rows, columns]``, of a floating-point type.
             more: additions of this step alone.
         """
-        planner, dtype = self._planner, logits.dtype
-        if self.highest_logit(dtype) < FORCED_LOGIT:
-            if added := [each for each in (*planner.added, *more) if len(each.values)]:
-                total = merged(added)
-                index = self._index(total.cells)
-                logits[index] = self._bounded_sum(logits[index], self._array(total.values))
-        else:
-            for i, additions in enumerate(planner.added):
-                if len(additions.values):
-                    placed = self._keep(
-                        (i, dtype), additions, lambda each: self._placed(each, dtype)
-                    )
-                    self._add(logits, *placed)
-            for additions in more:
-                if len(additions.values):
-                    self._add(logits, *self._placed(additions, dtype))
+        planner = self._planner
+        added = [each for each in (*planner.added, *more) if len(each.values)]
+        if added and self.highest_logit(logits.dtype) < FORCED_LOGIT:
+            added = [merged(added)]
+        failed: dict[int, Exception] = {}
+        for additions in added:
+            attempt(failed, self._add, additions, logits)
         if len(planner.allowed.rows):
-            self._allow(logits)
+            attempt(failed, self._allow, planner.allowed, logits)
+            planner.allowed.kept = None
         if len(planner.forced.rows):
-            self._force(logits)
+            self._outvoted += planner.outvoted
+            attempt(failed, self._force, planner.forced, logits)
+        return failed
 
-    def _allow(self, logits: Any) -> None:
-        allowed = self._planner.allowed
+    def force(self, logits: Any, row: int, token_id: int) -> None:
+        """See ``Editor``."""
+        logits[row] = 0  # another token may have been forced
+        logits[row, token_id] = self.highest_logit(logits.dtype)
+
+    def _add(self, additions: Additions, logits: Any) -> None:
+        dtype = logits.dtype
+        if self.highest_logit(dtype) < FORCED_LOGIT:
+            index = self._index(additions.cells)
+            logits[index] = self._bounded_sum(logits[index], self._array(additions.values))
+            return
+        if isinstance(additions, RowAdditions):
+            self._add_to_row(additions, logits)
+            return
+        placed = None if additions.kept is None else additions.kept.get(dtype)
+        if placed is None:
+            placed = self._placed(additions, dtype)
+            if additions.kept is not None:
+                additions.kept[dtype] = placed
+        self._add_at(logits, *placed)
+
+    def _allow(self, allowed: Allowed, logits: Any) -> None:
         index = self._keep("cells", allowed.cells, self._index)
         rows = self._keep("rows", allowed, lambda each: self._array(each.rows))
+        if allowed.kept is None:
+            allowed.kept = self._kept_of(allowed, logits[index])
+        logits[rows] = -np.inf
+        logits[index] = allowed.kept
+
+    def _kept_of(self, allowed: Allowed, kept: Any) -> Any:
+        """What the allowed cells are going to be."""
         row_of = self._keep("row of", allowed, lambda each: self._array(each.row_of))
-        kept = logits[index]
-        if self._planner.penalties is not None:
+        if allowed.penalties is not None:
             penalties = self._keep(
-                "penalties", self._planner.penalties, lambda each: self._array(each.values)
+                "penalties", allowed.penalties, lambda each: self._array(each.values)
             )
             kept = self._bounded_sum(kept, penalties)
-        best = self._best(len(rows), row_of, kept)
-        self._count(best < -self.highest_logit(logits.dtype) / 2)
-        logits[rows] = -np.inf
-        logits[index] = self._where((best == -np.inf)[row_of], 0, kept)
+        best = self._best(len(allowed.rows), row_of, kept)
+        self._count(best < -self.highest_logit(kept.dtype) / 2)
+        return self._where((best == -np.inf)[row_of], 0, kept)
 
-    def _force(self, logits: Any) -> None:
-        planner, limit = self._planner, self.highest_logit(logits.dtype)
-        self._outvoted += planner.outvoted
-        rows, tokens = self._keep("forced", planner.forced, self._index)
-        if len(planner.contested) and planner.contested.any():
-            contested = self._array(np.flatnonzero(planner.contested))
+    def _add_to_row(self, additions: RowAdditions, logits: Any) -> None:
+        """As ``TorchEditor`` does."""
+        kept = additions.kept
+        row, dtype, columns = int(additions.rows[0]), logits.dtype, logits.shape[1]
+        layout = type(self), columns, dtype
+        if layout not in kept and is_dense(len(additions.values), columns):
+            kept[layout] = None, self._array(additions.whole_row(columns)).astype(dtype)
+        elif layout not in kept:
+            kept[layout] = self._placed(additions, dtype)[1:]
+        tokens, values = kept[layout]
+        if tokens is None:
+            logits[row] += values
+        else:
+            self._add_at(logits, row, tokens, values)
+
+    def _force(self, forced: Forced, logits: Any) -> None:
+        limit = self.highest_logit(logits.dtype)
+        rows, tokens = self._keep("forced", forced, self._index)
+        if forced.contested is not None:
+            contested = self._array(np.flatnonzero(forced.contested))
             self._count(logits[rows[contested], tokens[contested]] < -limit / 2)
         logits[rows, tokens] = limit
 
@@ -120,10 +162,10 @@ class ArrayEditor:
         """``FORCED_LOGIT``, or what can stand for it in a narrow type with room to be scaled."""
         return min(FORCED_LOGIT, float(np.finfo(dtype).max) / 4)
 
-    def _array(self, values: Ints | npt.NDArray[np.float32]) -> Any:
+    def _array(self, values: npt.NDArray[Any]) -> Any:
         return values
 
-    def _add(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
+    def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
         np.add.at(logits, (rows, tokens), values)
 
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
@@ -149,10 +191,8 @@ class ArrayRealizer(Realizer):
         """
         super().apply(logits)
 
-    def _apply(self, logits: Any) -> None:
-        if self._editor is None:
-            self._editor = self.editor(self._automata)
-        super()._apply(logits)
+    def _make_editor(self, logits: Any) -> ArrayEditor:
+        return self.editor(self._automata)
 
     def _run_code(self, logits: Any, additions: list[Additions]) -> Failures:
         """Callables get a torch tensor, as with every engine: here it is the same memory."""

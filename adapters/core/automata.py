@@ -48,7 +48,7 @@ class Automata(Slots):
         Raises:
             UnknownTokenError: as ``fold_together`` does.
         """
-        folded = fold_together(automata, request.prompt_ids, request.output_ids)
+        folded = fold_together(automata, request)
         self.make_room(len(automata))
         bases = self._bases_of(automata)
         for rank, (automaton, (state, timer)) in enumerate(zip(automata, folded, strict=True)):
@@ -131,11 +131,14 @@ class Automata(Slots):
         """Tokens were taken back, or several came at once."""
         handles = [handle for handle in request.handles if handle.home is self]
         acting = [handle.what for handle in handles]
+        request.drop_arrays()
         try:
-            folded = fold_together(acting, request.prompt_ids, request.output_ids)
+            folded = fold_together(acting, request)
         except UnknownTokenError as error:
             failed[request] = error
             return
+        finally:
+            request.drop_arrays()
         self.moved = True
         for handle, (state, timer) in zip(handles, folded, strict=True):
             self.values[STATE, handle.slot] = self.values[BASE, handle.slot] + state

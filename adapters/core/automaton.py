@@ -155,8 +155,10 @@ class Automaton:
             UnknownTokenError: if a token decides where to go, is not known and was not forced.
         """
         from .folding import fold_together
+        from .slots import Request
 
-        return fold_together((self,), prompt_ids, output_ids)[0]
+        prompt_ids = () if prompt_ids is None else prompt_ids
+        return fold_together((self,), Request(0, prompt_ids, output_ids, None))[0]
 
     @property
     def needs_output_ids(self) -> bool:

@@ -68,7 +68,7 @@ class Program:
     Attributes:
         automata: tables, shared by all requests that have this program.
         ngrams: the history rules that are batched.
-        prompt_biases: what depends on the request's prompt; ``prompt_bias`` makes an automaton.
+        prompt_biases: what depends on the request's prompt alone.
         per_request: what each request gets its own of.
     """
 
@@ -261,12 +261,6 @@ def _banned_tokens(spec: BannedTokensSpec) -> Iterable[Part]:
 
 def _logit_bias(spec: LogitBiasSpec) -> Iterable[Part]:
     yield _added(spec.bias.keys(), spec.bias.values())
-
-
-def prompt_bias(spec: PromptBiasSpec, prompt_ids: Sequence[int], vocab_size: int) -> Automaton:
-    """Favour the prompt's tokens; a prompt may have others, beyond the vocabulary."""
-    present = np.setdiff1d(np.array(prompt_ids, np.int64), spec.excluded_token_ids)
-    return _added(present[(present >= 0) & (present < vocab_size)].tolist(), spec.bias)
 
 
 def _prompt_bias(spec: PromptBiasSpec) -> Iterable[Part]:

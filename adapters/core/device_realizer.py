@@ -16,11 +16,11 @@ from .automaton import Automaton, AutomatonBuilder, Edit, Ints
 from .compile import Program, compile_specs, ending, forced_chain
 from .device_tables import DeviceArray, DeviceTables
 from .edit_kernel import EditKernel
-from .edits import Additions
+from .edits import Additions, attempt
 from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
 from .own_code import OwnCode, Report, log_by, started
 from .tables import Tables
-from .torch_editor import add
+from .torch_editor import add, highest_logit
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class _Request:
         ngrams: n, the window, and which automaton holds the tokens that may be repeated.
         biases: the bias, and which automaton holds the prompt's tokens to leave out.
         code: its own callables and history rules.
+        ends: whether it has failed, and nothing but that token acts on it.
     """
 
     stop_token_id: int | None
@@ -59,6 +60,7 @@ class _Request:
     ngrams: tuple[tuple[int, int, Automaton], ...] = ()
     biases: tuple[tuple[float, Automaton], ...] = ()
     code: OwnCode | None = None
+    ends: bool = False
 
     def in_tables(self) -> list[Automaton]:
         """All that has to be in the tables."""
@@ -67,6 +69,30 @@ class _Request:
             *(holder for _, _, holder in self.ngrams),
             *(holder for _, holder in self.biases),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that a kernel edits, all of them or none: a ``Part``, request by request.
+
+    Attributes:
+        logits: ``[rows, columns]``.
+        of: what the rows are.
+    """
+
+    logits: torch.Tensor
+    of: Rows
+
+    @property
+    def rows(self) -> Ints:
+        """Their requests, by row. Waits for the device."""
+        return self.of.requests.cpu().numpy()
+
+    def of_row(self, number: int) -> "_Part":
+        """Those of a request, which follow one another."""
+        mine = np.flatnonzero(self.rows == number)
+        at, of = slice(mine[0], mine[-1] + 1), self.of
+        return _Part(self.logits[at], Rows(of.requests[at], of.drafts[at], of.token_ids[at]))
 
 
 class DeviceRealizer:
@@ -122,6 +148,7 @@ class DeviceRealizer:
         self._kept_multiples: dict[int, torch.Tensor] = {}
         self._stale: set[int] = set()  # requests that the device does not know yet
         self._unmarked: set[int] = set()  # of these, those whose prompt has to be looked at
+        self._own: list[Additions] | None = None  # what own code adds, once it has run in a step
         self.failed_requests = 0
 
     def __len__(self) -> int:
@@ -186,12 +213,16 @@ class DeviceRealizer:
             self._unmarked.discard(number)
 
     def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
-        """End a request whose specs cannot be realized."""
-        self.failed_requests += 1
+        """End a request whose specs cannot be realized; one that was to end already is let go."""
+        ended = self._requests.get(number)
         self.remove(number)
+        if ended is not None and ended.ends:
+            logger.error("Slot %d, which was to end, goes on without its specs", number)
+            return
+        self.failed_requests += 1
         try:
             if stop_token_id is not None:
-                self._put(number, _Request(stop_token_id, (ending(stop_token_id),)))
+                self._put(number, _Request(stop_token_id, (ending(stop_token_id),), ends=True))
         except Exception:
             logger.exception("The request in slot %d goes on without its specs", number)
         try:
@@ -226,6 +257,7 @@ class DeviceRealizer:
             longest: no history of theirs is longer, draft tokens included.
         """
         if self._requests and self._counts[:, numbers].any():
+            self._own = None
             self._or_end(self._apply, logits, history, rows, numbers, longest)
 
     @classmethod
@@ -244,7 +276,8 @@ class DeviceRealizer:
             Exception: if a kernel cannot be compiled or launched.
         """
         device = history.token_ids.device
-        realizer = cls(vocab_size, 1, device)
+        errors: list[Exception] = []
+        realizer = cls(vocab_size, 1, device, lambda _, error, ends: errors.append(error))
         everything = (AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), PromptBiasSpec(1.0))
         realizer.add(0, compile_specs(everything))
         realizer._upload(history)
@@ -253,63 +286,80 @@ class DeviceRealizer:
         for requests in (row, row.long()):
             rows = Rows(requests, row, row)
             realizer._apply(logits, history, rows, np.zeros(1, np.int64), 1)
+        for error in errors:
+            raise error
 
     def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Do it; where that fails, those who have just come pay for it, or all who use us.
+        """Do it; where it fails twice, requests are ended until it does not fail.
 
-        The device may have no memory for what newcomers bring. Otherwise it is a defect of ours.
+        Those who have just come pay first: the device may have no memory for what they bring.
+        Otherwise it is a defect of ours.
         """
-
-        def again(*arguments: Any) -> None:
-            self._tables.rebuild(())  # there may have been too much in them
-            self._stale |= self._requests.keys()
-            step(*arguments)
-
-        attempt = step
-        newcomers = self._stale & self._requests.keys()
-        for ended in filter(None, (newcomers, self._requests.keys() - newcomers)):
-            try:
-                attempt(*arguments)
-                return
-            except Exception as error:
-                for number in ended & self._requests.keys():  # some may be gone already
-                    self.fail(number, error, self._requests[number].stop_token_id)
-            attempt = again
+        requests = [*(self._stale & self._requests.keys()), *(self._requests.keys() - self._stale)]
         try:
-            again(*arguments)
-        except Exception:
-            logger.exception("Requests that should have been ended go on without their specs")
-            for number in list(self._requests):
-                self.remove(number)
+            try:
+                step(*arguments)
+            except Exception:
+                step(*arguments)  # nobody has to pay for what was short for a moment
+        except Exception as error:
+            for number in requests * 2:  # where their ends fail, they go on without them
+                if (request := self._requests.get(number)) is None:
+                    continue
+                self.fail(number, error, request.stop_token_id)
+                try:
+                    self._tables.rebuild(())  # there may have been too much in them
+                    self._stale |= self._requests.keys()
+                    step(*arguments)
+                    return
+                except Exception:
+                    logger.debug("It is not enough that slot %d is ended", number, exc_info=True)
 
     def _apply(
         self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int
     ) -> None:
-        additions: list[Additions] = []
-        if self._counts[_CODE, numbers].any():
-            additions = self._run_code(logits, history, rows, numbers)
+        """Do what has not been done in this step. Where it raises, no kernel has been launched."""
+        if self._own is None:
+            has_code = self._counts[_CODE, numbers].any()
+            self._own = self._run_code(logits, history, rows, numbers) if has_code else []
         if self._stale:
             self._upload(history)
         places, allows, ngrams, biases, _ = self._counts[:, numbers].max(axis=1).tolist()
-        for added in additions:
-            add(logits, added)
+        of_rows: dict[int, Exception] = {}
+        failed: dict[int, Exception] = {}
+        part = _Part(logits, rows)
+        for additions in self._own:
+            attempt(of_rows, add, additions, logits)
         if ngrams:
-            rules = _view(self._ngrams_on_device, self._ngrams, ngrams)
-            ban_ngrams(logits, history, rows, rules, self._device_tables, self._vocab_size, longest)
+            attempt(failed, self._ban_ngrams, part, history, ngrams, longest)
         if biases:
-            values = _view(self._biases_on_device, self._biases, biases)
-            add_prompt_biases(logits, rows, values, self._masks, self._vocab_size)
+            attempt(failed, self._add_biases, part, biases)
         if places:
-            placed = _view(self._placed_on_device, self._placed, 1 + places)
-            states = self._advance.launch(history, rows, placed, self._state_of(_FREE))
-            self._edit.launch(
-                logits,
-                self._multiples(1, len(rows)),
-                self._multiples(places, len(rows) + 1),
-                states,
-                len(rows),
-                allows=bool(allows),
-            )
+            attempt(failed, self._run_automata, part, history, places, bool(allows))
+        if of_rows or failed:
+            requests = part.rows
+            failed |= {int(requests[row]): error for row, error in of_rows.items()}
+            for number, error in failed.items():
+                if (request := self._requests.get(number)) is not None:
+                    self.fail(number, error, request.stop_token_id)
+                    _force_end(part.of_row(number).logits, request.stop_token_id)
+
+    def _ban_ngrams(self, part: _Part, history: History, ngrams: int, longest: int) -> None:
+        rules = _view(self._ngrams_on_device, self._ngrams, ngrams)
+        tables, size = self._device_tables, self._vocab_size
+        ban_ngrams(part.logits, history, part.of, rules, tables, size, longest)
+
+    def _add_biases(self, part: _Part, biases: int) -> None:
+        values = _view(self._biases_on_device, self._biases, biases)
+        add_prompt_biases(part.logits, part.of, values, self._masks, self._vocab_size)
+
+    def _run_automata(self, part: _Part, history: History, places: int, allows: bool) -> None:
+        rows = len(part.of)
+        placed = _view(self._placed_on_device, self._placed, 1 + places)
+        states = self._advance.launch(history, part.of, placed, self._state_of(_FREE))
+        starts = self._multiples(places, rows + 1)
+        self._edit.launch(
+            part.logits, self._multiples(1, rows), starts, states, rows, allows=allows
+        )
 
     def _multiples(self, factor: int, count: int) -> torch.Tensor:
         """At least the first multiples of a number; made anew only to be more."""
@@ -409,6 +459,16 @@ class DeviceRealizer:
 
 
 _NOBODY = _Request(None)
+
+
+def _force_end(rows: torch.Tensor, stop_token_id: int | None) -> None:
+    """End a request that has only part of its edits in this very step."""
+    try:
+        if stop_token_id is not None:
+            rows[:] = 0  # another token may have been forced
+            rows[:, stop_token_id] = highest_logit(rows.dtype)
+    except Exception:
+        logger.debug("It ends one token later", exc_info=True)
 
 
 def _with_rows(array: npt.NDArray[Any], rows: int, fill: int) -> npt.NDArray[Any]:

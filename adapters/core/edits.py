@@ -9,9 +9,9 @@ came with a finite logit keeps one, or gets one where the engine itself had mask
 allowed.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,60 @@ from .slots import ROW
 if TYPE_CHECKING:
     import torch
 
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+
+
+class Part(Protocol):
+    """A part of a step's edits, which happens or does not."""
+
+    @property
+    def rows(self) -> Ints:
+        """The rows that it edits, each of them once at least."""
+        ...
+
+    def of_row(self, row: int, /) -> Self:
+        """What it does to one of them."""
+        ...
+
+
+def attempt(
+    failed: dict[int, Exception], write: Callable[..., None], part: Part, *target: Any
+) -> None:
+    """Let a part of the edits happen: again where it fails, and then row by row.
+
+    What has happened before it is not done again, as biases would be added twice.
+
+    Args:
+        failed: rows whose part fails even so are put here, with the reason.
+        write: takes the part and the target. Where it raises, it may be called again.
+        part: see there.
+        target: what is edited.
+    """
+    try:
+        write(part, *target)
+    except Exception:
+        try:
+            write(part, *target)
+        except Exception:
+            for row in set(part.rows.tolist()):
+                try:
+                    write(part.of_row(row), *target)
+                except Exception as error:
+                    failed[row] = error
+
 
 @dataclass(slots=True)
 class Cells:
     """Cells of the logits: ``rows`` and ``token_ids``, ``[cells]`` each."""
 
     rows: Ints
-    token_ids: Ints
+    token_ids: Ints | npt.NDArray[np.int32]
+
+    def of_row(self, row: int) -> "Cells":
+        """Those that are in one row."""
+        mine = self.rows == row
+        return Cells(self.rows[mine], self.token_ids[mine])
 
 
 NO_CELLS = Cells(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -44,8 +91,78 @@ class Additions:
     """
 
     cells: Cells
-    values: npt.NDArray[np.float32]
+    values: Floats
     kept: dict[Any, Any] | None = None
+
+    @property
+    def rows(self) -> Ints:
+        """See ``Part``."""
+        return self.cells.rows
+
+    def of_row(self, row: int) -> "Additions":
+        """See ``Part``."""
+        return Additions(self.cells.of_row(row), self.values[self.rows == row])
+
+
+@dataclass(slots=True)
+class RowAdditions(Additions):
+    """Additions to different cells of one row, given several times; the row may be another one.
+
+    Attributes:
+        kept: what editors have made of them, for any row.
+    """
+
+    kept: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def whole_row(self, columns: int) -> Floats:
+        """What is added to each column of the row."""
+        row = np.zeros(columns, np.float32)
+        row[self.cells.token_ids] = self.values
+        return row
+
+
+class Standing:
+    """What is added to one row, for several steps.
+
+    Args:
+        token_ids: different ones, ascending: neighbours are next to each other in memory.
+        values: what is added; one for all, or one for each.
+
+    Attributes:
+        kept: what an editor has made of it.
+    """
+
+    def __init__(
+        self, token_ids: Ints | npt.NDArray[np.int32], values: npt.NDArray[np.float32]
+    ) -> None:
+        self.kept: dict[Any, Any] = {}
+        self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
+        self._row = -1
+        self._additions: RowAdditions | None = None
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    def on(self, row: int) -> RowAdditions:
+        """The additions, if that is the row."""
+        if self._additions is None or row != self._row:
+            rows = np.broadcast_to(np.int64(row), len(self))
+            self._additions = RowAdditions(Cells(rows, self._token_ids), self._values, self.kept)
+            self._row = row
+        return self._additions
+
+
+def mask(token_ids: Sequence[int] | Ints, vocab_size: int) -> Mask:
+    """Which tokens of the vocabulary are among some, ``[vocab_size]``."""
+    tokens = np.array(token_ids, np.int64)
+    is_there = np.zeros(vocab_size, np.bool_)
+    is_there[tokens[(tokens >= 0) & (tokens < vocab_size)]] = True
+    return is_there
+
+
+def is_dense(cells: int, columns: int) -> bool:
+    """Whether a host adds to so many cells of a row faster by adding to every column."""
+    return cells > columns // 32
 
 
 def merged(additions: Sequence[Additions]) -> Additions:
@@ -64,14 +181,23 @@ class Editor(Protocol):
         """Follow the automata, whose states, requests or rows may have changed."""
         ...
 
-    def apply(self, logits: "torch.Tensor", more: Sequence[Additions] = ()) -> None:
+    def apply(self, logits: "torch.Tensor", more: Sequence[Additions] = ()) -> dict[int, Exception]:
         """Edit the logits in place.
+
+        Where it raises, it has edited nothing, and may be called again.
 
         Args:
             logits: ``[rows, columns]`` float32, float16 or bfloat16; rows may be any distance
                 apart.
             more: additions of this step alone.
+
+        Returns:
+            Rows that have only part of their edits, and why.
         """
+        ...
+
+    def force(self, logits: "torch.Tensor", row: int, token_id: int) -> None:
+        """Have a token chosen, whatever else has been done to the row."""
         ...
 
     def overruled(self) -> int:
@@ -86,25 +212,60 @@ class Allowed:
     Attributes:
         rows: ``[allow]``.
         cells: what may remain of them.
-        row_of: ``[cells]``, which of ``rows`` a cell is in.
+        row_of: ``[cells]``, which of ``rows`` a cell is in; ascending.
         runs: the rows as ``[first, end)`` pairs, neighbours together.
+        penalties: what the rows' further ALLOWs ban of that, if any row has several.
+        kept: what the cells will be, once an editor knows it; then it has begun to write.
     """
 
     rows: Ints
     cells: Cells
     row_of: Ints
     runs: list[tuple[int, int]]
+    penalties: "Penalties | None" = None
+    kept: Any = None
+
+    def of_row(self, row: int) -> "Allowed":
+        """See ``Part``."""
+        index = int(self.rows.searchsorted(row))
+        first, end = self.row_of.searchsorted([index, index + 1]).tolist()
+        return Allowed(
+            np.array([row]),
+            self.cells.of_row(row),
+            np.zeros(end - first, np.int64),
+            [(row, row + 1)],
+            None if self.penalties is None else Penalties(self.penalties.values[first:end]),
+            None if self.kept is None else self.kept[first:end],
+        )
 
 
 @dataclass(slots=True)
 class Penalties:
     """What is added to all that ALLOWs leave: ``values``, ``[cells]`` float32."""
 
-    values: npt.NDArray[np.float32]
+    values: Floats
+
+
+@dataclass(slots=True)
+class Forced(Cells):
+    """One cell per forced row.
+
+    Attributes:
+        contested: ``[forced]``, rows that also have another edit, if there are any.
+    """
+
+    contested: Mask | None = None
+
+    def of_row(self, row: int) -> "Forced":
+        """See ``Part``."""
+        mine = self.rows == row
+        contested = None if self.contested is None else self.contested[mine]
+        return Forced(self.rows[mine], self.token_ids[mine], contested)
 
 
 NO_ADDITIONS = Additions(NO_CELLS, np.empty(0, np.float32))
 NONE_ALLOWED = Allowed(np.empty(0, np.int64), NO_CELLS, np.empty(0, np.int64), [])
+NONE_FORCED = Forced(NO_CELLS.rows, NO_CELLS.token_ids)
 
 
 MAX_KEPT_PAIRS = 1 << 10
@@ -117,12 +278,10 @@ class Planner:
     What is laid out anew is a new object; what is the same object says the same.
 
     Attributes:
-        forced: one cell per forced row.
+        forced: see there.
         added: what the automata's biases and bans add; apart are those of automata that never
             move.
         allowed: what the first ALLOWs of each row leave.
-        penalties: what a row's further ALLOWs ban of that, if any row has several.
-        contested: ``[forced]`` bool, rows that also have another edit.
         outvoted: how many forced tokens lose to another one on their row.
     """
 
@@ -133,13 +292,11 @@ class Planner:
         self._order: Ints = np.empty(0, np.int64)  # slots by row, then by rank
         self._adding: Ints = np.empty(0, np.int64)
         self._allowing: Ints = np.empty(0, np.int64)
-        self.forced = NO_CELLS
+        self.forced = NONE_FORCED
         self.added = [NO_ADDITIONS, NO_ADDITIONS]
         self.allowed = NONE_ALLOWED
-        self.penalties: Penalties | None = None
         self._strict: Ints = np.empty(0, np.int64)  # the token set of each of the allowed rows
         self._common: dict[tuple[int, int], Ints] = {}  # see _places_in_common
-        self.contested: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self.outvoted = 0
 
     def update(self) -> None:
@@ -155,12 +312,9 @@ class Planner:
         is_forced = edits == Edit.FORCE
         self.outvoted = 0
         if self._shared:
-            self._force_once(is_forced)
-            self.contested = np.isin(self.forced.rows, rows[edits >= Edit.ALLOW])
+            self._force_once(is_forced, rows[edits >= Edit.ALLOW])
         else:
-            self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
-            if len(self.contested):
-                self.contested = np.empty(0, np.bool_)
+            self.forced = Forced(rows[is_forced], tables.argument[states[is_forced]])
         has_sets = bool((edits >= Edit.ALLOW).any())
         if composed or has_sets or self._has_sets:
             self._plan_sets(states, edits, columns[MOVES] != 0, composed)
@@ -172,7 +326,7 @@ class Planner:
         self,
         states: Ints,
         edits: npt.NDArray[np.int8],
-        moves: npt.NDArray[np.bool_],
+        moves: Mask,
         composed: bool,
     ) -> None:
         """Lay out the token sets that act, where they are not those of the last step."""
@@ -188,13 +342,19 @@ class Planner:
             self._plan_allowed(self._order[allowing[self._order] >= 0])
             self._allowing = allowing
 
-    def _force_once(self, is_forced: npt.NDArray[np.bool_]) -> None:
-        """Keep the first specs' tokens where several are forced on one row."""
+    def _force_once(self, is_forced: Mask, contested: Ints) -> None:
+        """Keep the first specs' tokens where several are forced on one row.
+
+        Args:
+            is_forced: by slot.
+            contested: rows with other edits.
+        """
         tables, values = self._automata.tables, self._automata.values
         slots = self._order[is_forced[self._order]]
         rows, first = np.unique(values[ROW, slots], return_index=True)
         self.outvoted = len(slots) - len(first)
-        self.forced = Cells(rows, tables.argument[values[STATE, slots[first]]])
+        tokens, lost = tables.argument[values[STATE, slots[first]]], np.isin(rows, contested)
+        self.forced = Forced(rows, tokens, lost if lost.any() else None)
 
     def _additions(self, slots: Ints) -> Additions:
         """What the token sets of some slots' states add."""
@@ -203,12 +363,12 @@ class Planner:
         tables, values = self._automata.tables, self._automata.values
         owner, cell = tables.cells(tables.argument[values[STATE, slots]])
         rows = values[ROW, slots][owner]
-        return Additions(Cells(rows, tables.set_tokens[cell]), tables.set_values[cell])
+        return Additions(Cells(rows, tables.set_tokens[cell]), tables.set_values[cell], {})
 
     def _plan_allowed(self, slots: Ints) -> None:
         """Lay out what ALLOWs leave; the slots come by row, then by rank."""
         if not len(slots):
-            self.allowed, self.penalties = NONE_ALLOWED, None
+            self.allowed = NONE_ALLOWED
             return
         tables, values = self._automata.tables, self._automata.values
         token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
@@ -232,11 +392,12 @@ class Planner:
         if not is_first.all():  # several ALLOWs on one row: the first is strict
             of_row, others = rows_of_all[~is_first], token_sets[~is_first]
             penalties = Penalties(self._banned_by_others(allowed, strict, of_row, others))
-        self.allowed, self.penalties, self._strict = allowed, penalties, strict
+        allowed.penalties = penalties
+        self.allowed, self._strict = allowed, strict
 
     def _banned_by_others(
         self, allowed: Allowed, strict: Ints, of_row: Ints, others: Ints
-    ) -> npt.NDArray[np.float32]:
+    ) -> Floats:
         """What further ALLOWs, each a token set of one of the rows, add to the allowed cells."""
         starts = np.searchsorted(allowed.row_of, np.arange(len(strict)))
         pairs = zip(strict[of_row].tolist(), others.tolist(), starts[of_row].tolist(), strict=True)

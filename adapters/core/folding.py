@@ -7,7 +7,6 @@ is done by ``dict``: a place in an automaton remembers where each token has led 
 several tokens at once where only a few different ones come.
 """
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -31,6 +30,7 @@ from .automaton import (
     distinct,
     entered,
 )
+from .slots import Request
 
 _NO_EDGE = -2
 """Stands for all tokens that have no edge anywhere."""
@@ -44,31 +44,31 @@ _BLOCKS = 256
 """Different blocks of tokens there may be, and so different tokens times as many as are in one."""
 
 
-def fold_together(
-    automata: Sequence[Automaton], prompt_ids: Sequence[int] | None, output_ids: Sequence[int]
-) -> list[tuple[int, int]]:
+def fold_together(automata: Sequence[Automaton], request: Request) -> list[tuple[int, int]]:
     """The ``(state, timer)`` of each automaton of a request, as ``Automaton.fold`` says it.
 
     Together they tell more: a token that is not known may have been forced by any of them.
 
     Args:
         automata: the first spec's first, because its token is chosen where several are forced.
-        prompt_ids: the prompt's token ids, if it has any.
-        output_ids: the output's token ids so far.
+        request: whose history it is.
 
     Raises:
         UnknownTokenError: if a token decides where to go, is not known and was not forced.
     """
     walks = [_Walk(automaton) for automaton in automata]
-    if prompt_ids is not None and len(prompt_ids):
+    if len(request.prompt_ids):
         readers = [walk for walk in walks if walk.automaton.reads_prompt]
-        readers = [walk for walk in readers if not walk.take_end(prompt_ids)]
-        prompt = _Tokens(_array(prompt_ids if readers else ()))
-        for walk in readers:
-            walk.take(prompt)
-    tokens = _array(output_ids)
-    done = 0
-    for position in [*np.flatnonzero(tokens == UNKNOWN).tolist(), len(tokens)]:
+        readers = [walk for walk in readers if not walk.take_end(request.prompt_ids)]
+        if readers:
+            prompt = _Tokens(request.prompt_array())
+            for walk in readers:
+                walk.take(prompt)
+    tokens, done = request.output_array(), 0
+    unknown = np.flatnonzero(tokens == UNKNOWN).tolist()
+    if unknown:
+        tokens = tokens.copy()
+    for position in [*unknown, len(tokens)]:
         run = _Tokens(tokens[done:position])
         for walk in walks:
             walk.take(run, chosen=True)
@@ -78,10 +78,6 @@ def fold_together(
             tokens[position] = next(forced, UNKNOWN)
         done = position
     return [(walk.state, walk.timer) for walk in walks]
-
-
-def _array(token_ids: Sequence[int]) -> Ints:
-    return np.frombuffer(array("q", token_ids), np.int64)  # faster than np.array from a list
 
 
 class _Place(dict[int, "_Place"]):
@@ -179,7 +175,7 @@ class _Walk:
         automaton = self.automaton
         if len(prompt_ids) <= _SHORT or max(automaton.states, len(self._keys)) > _MOST_PLACES:
             return False
-        tokens = _array(prompt_ids[-_SUFFIX:]).tolist()
+        tokens = [int(token) for token in prompt_ids[-_SUFFIX:]]
         if UNKNOWN in tokens:
             return False
         states, timer = self._reachable(), None

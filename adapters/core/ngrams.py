@@ -1,91 +1,81 @@
 """No n-gram twice: the history rules of ``no_repeat_ngram``.
 
-Each request has its history once, and an index of it for each n among its rules. The index gives
-the tokens that followed the newest n - 1 tokens before. It has two parts. All positions up to some
-point are in buckets, by a hash of the n - 1 tokens before them; these arrays are made with a few
-numpy calls and then stay as they are. The positions after that point are in a dictionary. So a
-step costs the same whatever n, the window and the length of the history, taking a token back is
-taking it out of the dictionary, and a request costs another one nothing.
+Each request has its history once, and for each rule an index of it, which gives the tokens that
+followed the newest n - 1 tokens before. It has two parts. All positions up to some point are in
+buckets, by a hash of the n - 1 tokens before them; these arrays are made with a few numpy calls and
+then stay as they are. The positions after that point are in chains, one for each bucket. So a step
+costs the same whatever n, the window and the length of the history, taking a token back is taking
+it off its chain, and a request costs another one nothing. What many tokens followed has an array of
+them, to which more are added.
 
-A hash only says where to look: tokens are compared before one is banned, and before one of two
-equal n-grams is dropped from an index.
+A hash only says where to look: tokens are compared before one is banned.
 """
 
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...spec import NoRepeatNgramSpec
-from ...spec.limits import MAX_COUNT
 from .automaton import BAN_BIAS, Ints, UnknownTokenError
-from .edits import Additions, Cells
+from .edits import Additions, Cells, Standing, is_dense, mask
 from .slots import FOLDED, ROW, Failures, Request, Slots
 
 Tokens = npt.NDArray[np.int32]
-Mask = npt.NDArray[np.bool_]
 
 _TAKEN_BACK = 32
 """So many of the newest output ids may be taken back, or be exchanged, at the cost of a step."""
 
-_FEW = 32
+_FEW = 16
 """Candidates that are compared one by one."""
 
-_MANY = 1024
+_SEVERAL = 64
+"""Candidates that are compared anew each time, and followers that come without an array."""
+
+_MANY = 512
 """Banned tokens that are laid out once, and not again for as long as they stay banned."""
 
-_RECENT = 128
-"""Positions in the dictionary, at least, before they are put into the buckets."""
+_HUGE = 2048
+"""Candidates that are looked through when a request comes, lest a step has to."""
 
+_NEW = 128
+"""New output ids, at most, that are not read with the rest of the history once more."""
+
+_LAID_OUT = 3
+"""Whole rows of bans that a host keeps for one rule."""
+
+_CHAIN_BITS = 14
 _BITS = 64
 _WRAP = (1 << _BITS) - 1
-
+_END, _SKIPPED = -1, -2
+"""In a chain: there is no further position; the position is in none."""
 
 Hashes = npt.NDArray[np.uint64]
+Halves = npt.NDArray[np.uint32]
 
+_MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
+"""A random odd number, so that nobody can choose tokens whose hashes collide."""
 
-def _multiplier() -> int:
-    """A random odd number, so that nobody can choose tokens whose hashes collide."""
-    return random.SystemRandom().getrandbits(_BITS) | 1
-
-
-_MULTIPLIER = _multiplier()
-
-
-_NONE: dict[int, int] = {}
-
-
-class _CollisionError(Exception):
-    """Different n-grams have the same hash."""
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Positions that many tokens hold which followed the same tokens.
-
-    Attributes:
-        positions: ``[followers]``, ascending.
-        tokens: at the positions; no two are the same.
-    """
-
-    positions: Tokens
-    tokens: Tokens
+_BAN = np.array(BAN_BIAS, np.float32)
 
 
 class _History:
-    """A request's prompt and output."""
+    """A request's prompt and output.
 
-    def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
-        parts = [np.array(part, np.int32) for part in (prompt_ids, output_ids)]
-        self.prompt_length = len(parts[0])
-        self.length = len(parts[0]) + len(parts[1])
-        self._put(np.empty(self.length + _RECENT, np.int32))
-        np.concatenate(parts, out=self.tokens[: self.length])
+    Attributes:
+        tokens: the first ``length`` are those.
+        prompt_length: how many of them are the prompt's.
+    """
+
+    def __init__(self, prompt_ids: Ints, output_ids: Ints) -> None:
+        self.prompt_length = len(prompt_ids)
+        self.length = len(prompt_ids) + len(output_ids)
+        self._put(np.empty(self.length + _NEW, np.int32))
+        self.tokens[: self.prompt_length] = prompt_ids
+        self.tokens[self.prompt_length : self.length] = output_ids
         if (self.tokens[: self.length] < 0).any():
             raise UnknownTokenError
 
@@ -103,7 +93,7 @@ class _History:
         if token < 0:
             raise UnknownTokenError
         if self.length == len(self.tokens):
-            longer = np.empty(self.length + self.length // 8 + _RECENT, np.int32)
+            longer = np.empty(self.length + self.length // 8 + _NEW, np.int32)
             longer[: self.length] = self.tokens
             self._put(longer)
         self.numbers[self.length] = token
@@ -114,197 +104,47 @@ class _History:
         return bytes(self.bytes[4 * (position - count) : 4 * position])
 
 
-class _Index:
-    """What followed the newest n - 1 tokens of a history before.
+class _Reach:
+    """The part of a history that rules look back to, as rules of any n need it.
 
     Args:
-        history: a request's.
-        n: as rules say.
-        window: the longest of these rules.
-        vocab_size: tokens beyond it are not banned.
-        hashes: see ``rebuild``.
-        skipped: see ``rebuild``.
+        history: a request's, without the tokens that may be taken back.
+        start: the first position of that part.
 
     Attributes:
-        few: what followed the newest n - 1 tokens, not in the dictionary, with the newest position.
-        many: the same, where that may be more than a few.
-        recent: what followed according to the dictionary, with the newest position.
+        start: see there.
+        tokens: of that part.
+        by_token: its positions, counted from ``start``: those with the same token together, but
+            for some with another one, and ascending.
     """
 
-    def __init__(
-        self,
-        history: _History,
-        n: int,
-        window: int,
-        vocab_size: int,
-        hashes: "_Hashes",
-        skipped: Mask,
-    ) -> None:
-        self._history, self._back, self._window = history, n - 1, window
-        self.vocab_size = vocab_size
-        self.few: dict[int, int] = {}
-        self.many: _Group | None = None
-        self.recent: dict[int, int] = {}
-        self.rebuild(hashes, skipped)
-
-    def __len__(self) -> int:
-        """Positions that are in the dictionary, or have been."""
-        return len(self._log)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether more positions should be put into the buckets."""
-        spare = min(self._history.length, self._window) // 128 if self._back else 0
-        return len(self._log) > _TAKEN_BACK + max(_RECENT, spare)
-
-    def rebuild(self, hashes: "_Hashes | None" = None, skipped: Mask | None = None) -> None:
-        """Put positions into the buckets; of the output, not the newest.
-
-        Args:
-            hashes: of the part of the history that the window reaches, at least.
-            skipped: see ``_buckets``.
-        """
-        history, back = self._history, self._back
-        end = history.settled
-        start = max(history.length - _TAKEN_BACK - self._window, 0)
-        multiplier = _MULTIPLIER
-        if hashes is None:
-            hashes = _Hashes(history, start, multiplier)
-        if skipped is None:
-            skipped = history.tokens[:end] >= self.vocab_size
-        while True:
-            try:
-                buckets = _buckets(history.tokens, skipped, hashes, start + back, back)
-                break
-            except _CollisionError:
-                multiplier = _multiplier()
-                hashes = _Hashes(history, start, multiplier)
-        starts, order, self._shift = buckets
-        self._multiplier = multiplier
-        self._dropping = pow(multiplier, back, 1 << _BITS)  # what drops the oldest token
-        self._starts, self._order = starts.data, order
-        self._groups: dict[bytes, _Group] = {}
-        self._recent: dict[bytes, dict[int, int]] = {}
-        self._log: list[tuple[bytes, int, int | None] | None] = []
-        self._stand_at(end)
-        for position in range(end, history.length):
-            self.push(position)
-        self.look_up()
-
-    def _stand_at(self, position: int) -> None:
-        """Let the newest n - 1 tokens be those before a position."""
-        self._context = b""
-        self._hash = 0
-        for token in self._history.numbers[max(position - self._back, 0) : position]:
-            self._hash = self._hash * self._multiplier + token & _WRAP
-        if position >= self._back:
-            self._context = self._history.before(position, self._back)
-
-    def push(self, position: int) -> None:
-        """Take one token, the one at ``position``."""
-        back, numbers, context = self._back, self._history.numbers, self._context
-        token = numbers[position]
-        if position < back or token >= self.vocab_size:
-            self._log.append(None)
-        elif (followers := self._recent.get(context)) is None:
-            self._recent[context] = {token: position}
-            self._log.append((context, token, None))
-        else:
-            self._log.append((context, token, followers.get(token)))
-            followers[token] = position
-        if back:
-            dropped = numbers[position - back] * self._dropping if position >= back else 0
-            self._hash = self._hash * self._multiplier + token - dropped & _WRAP
-            if position + 1 >= back:
-                self._context = self._history.before(position + 1, back)
-
-    def take_back(self, count: int) -> None:
-        """Undo the last pushes; there were so many since the last ``rebuild``."""
-        for _ in range(count):
-            entry = self._log.pop()
-            if entry is not None:
-                context, token, before = entry
-                followers = self._recent[context]
-                if before is not None:
-                    followers[token] = before
-                else:
-                    del followers[token]
-                    if not followers:
-                        del self._recent[context]
-        self._stand_at(self._history.length)
-
-    def look_up(self) -> None:
-        """Find what followed the newest n - 1 tokens."""
-        history, context, back = self._history, self._context, self._back
-        self.few, self.many, self.recent = _NONE, None, _NONE
-        if history.length < back:
-            return
-        self.recent = self._recent.get(context, _NONE)
-        bucket = (self._hash * self._multiplier & _WRAP) >> self._shift
-        first, end = self._starts[bucket], self._starts[bucket + 1]
-        if first == end:
-            return
-        if end - first > _FEW:
-            self.many = self._groups.get(context) or self._compare(first, end)
-        else:
-            numbers, tokens = history.numbers, history.bytes
-            self.few = {
-                numbers[at]: at
-                for at in self._order[first:end].tolist()
-                if tokens[4 * (at - back) : 4 * at] == context
-            }
-
-    def _compare(self, first: int, end: int) -> _Group:
-        """Candidates of a bucket that do follow the newest n - 1 tokens."""
-        tokens, positions = self._history.tokens, self._order[first:end]
-        length = self._history.length
-        for back in range(1, self._back + 1):
-            same = tokens[positions - back] == tokens[length - back]
-            if not same.all():
-                positions = positions[same]
-                if not len(positions):
-                    break
-        positions = _newest(positions, tokens)
-        group = _Group(positions, tokens[positions])
-        if len(positions) > _FEW or end - first > _MANY:
-            self._groups[self._context] = group
-        return group
-
-
-class _Hashes:
-    """Polynomial hashes of what a history has after some position.
-
-    Args:
-        history: a request's.
-        start: the position.
-        multiplier: odd.
-
-    Attributes:
-        multiplier: see there.
-    """
-
-    def __init__(self, history: _History, start: int, multiplier: int) -> None:
-        self._start, self.multiplier = start, multiplier
-        count = history.length - start
+    def __init__(self, history: _History, start: int) -> None:
+        self.start, self.tokens = start, history.tokens[start : history.settled]
+        self.by_token = np.argsort(self.tokens.astype(np.uint16), kind="stable")
+        # Polynomial hashes of all tokens before each position.
+        count = len(self.tokens)
         size = 1 << count.bit_length()
-        powers = _powers(multiplier, size)
-        inverses = _powers(pow(multiplier, -1, 1 << _BITS), size)
+        powers = _powers(_MULTIPLIER, size)
+        inverses = _powers(pow(_MULTIPLIER, -1, 1 << _BITS), size)
         self._values = np.zeros(count + 1, np.uint64)
+        self._hashes = np.zeros(count, np.uint64)
         values = self._values[1:]
-        values[:] = history.tokens[start : history.length]
+        values[:] = self.tokens
         values *= inverses[:count]
         np.cumsum(values, out=values)
         values *= powers[:count]
 
-    def before(self, positions: Tokens, count: int) -> Hashes:
-        """The hashes of the ``count`` tokens before each of some positions, which ascend."""
-        dropping = np.uint64(pow(self.multiplier, count, 1 << _BITS))
-        ends: slice | Tokens = positions - self._start
-        begins: slice | Tokens = ends - count
-        if len(ends) and ends[-1] - ends[0] < len(ends):  # without a gap
-            ends, begins = slice(ends[0], ends[-1] + 1), slice(begins[0], begins[-1] + 1)
-        hashes = self._values[begins] * dropping
-        return np.subtract(self._values[ends], hashes, out=hashes)
+    def hashes(self, back: int) -> Halves:
+        """A hash of the ``back`` tokens before each position; until the next call.
+
+        Where there are fewer tokens in this part, it means nothing.
+        """
+        hashes, values = self._hashes[back:], self._values
+        dropping = np.uint64(pow(_MULTIPLIER, back, 1 << _BITS))
+        np.multiply(values[: len(hashes)], dropping, out=hashes)
+        np.subtract(values[back : back + len(hashes)], hashes, out=hashes)
+        hashes *= np.uint64(_MULTIPLIER)
+        return self._hashes.astype("<u8", copy=False).view("<u4")[1::2]
 
 
 @lru_cache(maxsize=4)
@@ -312,181 +152,390 @@ def _powers(factor: int, count: int) -> Hashes:
     """The first powers of a number."""
     powers = np.full(count, factor, np.uint64)
     powers[0] = 1
-    return np.multiply.accumulate(powers, out=powers)
+    return np.cumprod(powers, out=powers)
 
 
-def _buckets(
-    tokens: Tokens, skipped: Mask, hashes: _Hashes, first: int, back: int
-) -> tuple[Tokens, Tokens, int]:
-    """Sort positions by the tokens before them.
+class _Growing:
+    """Different tokens that followed the same ones, whenever that was.
 
     Args:
-        tokens: a history.
-        skipped: ``[positions]``, those that are left out. Positions that hold the same token after
-            the same tokens as a later one are added, at least where there are many.
-        hashes: the history's.
-        first: the first position.
-        back: how many tokens before a position matter.
-
-    Returns:
-        Where each bucket starts, ``[buckets + 1]``; the positions, bucket by bucket, ascending; and
-        by how many bits the product of hash and multiplier is shifted to give the bucket.
-
-    Raises:
-        _CollisionError: if different n-grams have the same hash.
-    """
-    positions = np.flatnonzero(~skipped[first:]).astype(np.int32)
-    positions += first
-    if not back or not len(positions):
-        positions = _newest(positions, tokens)
-        return np.array([0, len(positions)], np.int32), positions, _BITS
-    factor, bits = np.uint64(hashes.multiplier), min(max(len(positions).bit_length(), 4), 16)
-    contexts = hashes.before(positions, back)
-    contexts *= factor
-    contexts >>= np.uint64(_BITS - bits)
-    buckets = contexts.astype(np.uint16)
-    counts = np.bincount(buckets, minlength=1 << bits)
-    if counts.max() > 2 * _FEW:
-        heavy = positions[(counts > 2 * _FEW)[buckets]]
-        ngrams = hashes.before(heavy + 1, back + 1)
-        ngrams *= factor
-        skipped[_repeated(tokens, heavy, back + 1, ngrams)] = True
-        kept = ~skipped[positions]
-        positions, buckets = positions[kept], buckets[kept]
-        counts = np.bincount(buckets, minlength=len(counts))
-    starts = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=starts[1:])
-    return starts, positions[np.argsort(buckets, kind="stable")], _BITS - bits
-
-
-def _newest(positions: Tokens, tokens: Tokens) -> Tokens:
-    """The last of the positions of each token."""
-    at = tokens[positions]
-    newest = np.empty(at.max(initial=-1) + 1, np.int32)
-    newest[at] = positions  # numpy keeps the last one
-    return positions[newest[at] == positions]
-
-
-def _repeated(tokens: Tokens, positions: Tokens, n: int, hashes: Hashes) -> Tokens:
-    """The positions that end an n-gram that ends at a later one too; not all need be found.
-
-    Raises:
-        _CollisionError: if different n-grams have the same hash.
-    """
-    order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
-    ascending = hashes[order]
-    equal = np.flatnonzero(ascending[1:] == ascending[:-1])
-    ends, later = positions[order[equal]], positions[order[equal + 1]]
-    earlier = ends
-    # Where the n-grams that end one token before are equal and as far apart, one token is left to
-    # be compared; elsewhere all are.
-    apart = np.zeros(len(tokens) + 1, np.int32)
-    apart[later] = later - earlier
-    follows = apart[later - 1] == apart[later]
-    if (tokens[later] != tokens[earlier]).any():
-        raise _CollisionError
-    later, earlier = later[~follows], earlier[~follows]
-    for back in range(1, n):
-        if (tokens[later - back] != tokens[earlier - back]).any():
-            raise _CollisionError
-    return ends
-
-
-@dataclass(slots=True, eq=False)
-class _Standing:
-    """Bans of several steps: what ``group`` has from a position in it on.
+        tokens: in ascending order.
 
     Attributes:
-        group: see there.
-        start: the first of its followers.
-        row: of the logits.
-        beside: what else stands on the row, and is not banned again.
-        additions: the bans.
-        banned: ``[vocab_size]``, the same.
+        standing: most of them, if they are many.
     """
 
-    group: _Group
-    start: int
-    row: int
-    beside: list["_Standing"]
-    additions: Additions
-    banned: Mask
+    def __init__(self, tokens: Tokens) -> None:
+        self._new = np.empty((2, _FEW), np.int32)  # positions and tokens
+        self._count = 0
+        self._put(tokens)
+
+    def _put(self, tokens: Tokens) -> None:
+        self._old, self.standing = tokens, Standing(tokens, _BAN) if len(tokens) > _MANY else None
+
+    def push(self, position: int, token: int) -> int:
+        """Take a token, at a later position than all that there are.
+
+        Returns:
+            Where it was before, if that has been forgotten for it, or -1.
+        """
+        at = self._old.searchsorted(np.int32(token))
+        is_there = at < len(self._old) and self._old[at] == token
+        if not is_there and not (self._new[1, : self._count] == token).any():
+            if self._count == self._new.shape[1]:
+                self._new = np.concatenate([self._new, np.empty_like(self._new)], axis=1)
+            self._new[:, self._count] = position, token
+            self._count += 1
+        return -1
+
+    def take_back(self, position: int, before: int) -> None:
+        """Undo the push of a position, which was the last one, and returned ``before``."""
+        if self._count and self._new[0, self._count - 1] == position:
+            self._count -= 1
+
+    def banned(self, first: int, *, leaves: bool, may_stand: bool) -> list[Tokens]:
+        """The tokens from a position on, but for those that stand.
+
+        Args:
+            first: the position.
+            leaves: whether it is a later one with each step.
+            may_stand: whether what has become much may be laid out, if it need not be.
+        """
+        settled = self._count - _TAKEN_BACK  # the others can be taken back
+        if settled > _MANY and may_stand:
+            self._put(_ascending(np.concatenate([self._old, self._new[1, :settled]])))
+            self._new = self._new[:, settled:].copy()
+            self._count -= settled
+        new = self._new[1, : self._count]
+        return [self._old, new] if self.standing is None else [new]
 
 
-@dataclass(slots=True, eq=False)
-class _Rule:
-    """One of a request's rules.
+class _Sliding:
+    """Different tokens that followed the same ones, by where they did last.
+
+    Args:
+        positions: ascending.
+        tokens: at the positions.
 
     Attributes:
-        index: for its n.
-        spec: the rule.
-        allowed: ``[vocab_size]``, what may repeat; ``None`` if nothing may.
-        standing: what it bans for several steps, if it does.
+        standing: most of those in the window, if they are many.
     """
 
-    index: _Index
-    spec: NoRepeatNgramSpec
-    allowed: Mask | None
-    standing: _Standing | None = None
+    def __init__(self, positions: Tokens, tokens: Tokens) -> None:
+        self._all, self._count = np.stack([positions, tokens]), len(positions)
+        self.standing: Standing | None = None
+        self._oldest = self._newest = 0  # the positions of what stands
+        self._moved: set[int] = set()  # what stands and has come again
 
-    def first(self, length: int) -> int:
-        """The first position at which an n-gram may end, in a history of some length."""
-        return self.spec.n - 1 + max(length - (self.spec.window or length), 0)
+    def push(self, position: int, token: int) -> int:
+        """See ``_Growing``."""
+        before = -1
+        if len(same := np.flatnonzero(self._all[1, : self._count] == token)):
+            before = int(self._all[0, same[0]])
+            self._remove(int(same[0]))
+            if self.standing is not None and self._oldest <= before <= self._newest:
+                self._moved.add(token)
+        self._insert(self._count, position, token)
+        return before
 
-    def add_few(self, length: int, tokens: set[int]) -> None:
-        """Put what it bans into ``tokens``, but for what is in the index's ``many``."""
-        index, allowed = self.index, self.allowed
-        if allowed is None and (self.spec.window or length) >= length:
-            tokens.update(index.few, index.recent)
+    def take_back(self, position: int, before: int) -> None:
+        """See ``_Growing``."""
+        if not self._count or self._all[0, self._count - 1] != position:
             return
-        first = self.first(length)
-        for followers in (index.few, index.recent):
-            for token, at in followers.items():
-                if at >= first and (allowed is None or not allowed[token]):
-                    tokens.add(token)
+        token = int(self._all[1, self._count - 1])
+        self._remove(self._count - 1)
+        if position <= self._newest:
+            self.standing = None
+        self._moved.discard(token)
+        if before >= 0:
+            self._insert(self._until(before), before, token)
 
-    def many(self, length: int, row: int, standing: list[_Standing]) -> Tokens:
-        """What it bans of the index's ``many``; what stays is put into ``standing`` instead."""
-        group = self.index.many
-        if group is None:
-            return _NOTHING
-        first = self.first(length)
-        start, end = int(group.positions.searchsorted(first)), len(group.positions)
-        if end - start > _MANY:
-            kept = self.standing
-            if (
-                kept is None
-                or (kept.group, kept.row, kept.beside) != (group, row, standing)
-                or kept.start < start
-            ):
-                # What is about to leave the window is left out.
-                later = first if first < self.spec.n else first + _MANY
-                kept = self._stand(group, int(group.positions.searchsorted(later)), row, standing)
-                self.standing = kept
-            standing.append(kept)
-            end = kept.start
-        return self._banned(group.tokens[start:end])
+    def _insert(self, index: int, position: int, token: int) -> None:
+        count = self._count
+        if count == self._all.shape[1]:
+            room = np.empty((2, count // 8 + _FEW), np.int32)
+            self._all = np.concatenate([self._all, room], axis=1)
+        self._all[:, index + 1 : count + 1] = self._all[:, index:count]
+        self._all[:, index] = position, token
+        self._count += 1
 
-    def _banned(self, tokens: Tokens) -> Tokens:
-        return tokens if self.allowed is None else tokens[~self.allowed[tokens]]
+    def _remove(self, index: int) -> None:
+        self._all[:, index : self._count - 1] = self._all[:, index + 1 : self._count]
+        self._count -= 1
 
-    def _stand(self, group: _Group, start: int, row: int, beside: list[_Standing]) -> _Standing:
-        tokens = self._banned(group.tokens[start:])
-        for other in beside:
-            tokens = tokens[~other.banned[tokens]]
-        banned = np.zeros(self.index.vocab_size, np.bool_)
-        banned[tokens] = True
-        tokens = np.flatnonzero(banned)  # ascending: next to each other in memory
-        additions = _bans(np.broadcast_to(np.int64(row), len(tokens)), tokens, kept={})
-        return _Standing(group, start, row, beside.copy(), additions, banned)
+    def _until(self, position: int) -> int:
+        """How many of them are before a position; with a number of Python's, numpy takes a copy."""
+        return int(self._all[0, : self._count].searchsorted(np.int32(position)))
+
+    def banned(self, first: int, *, leaves: bool, may_stand: bool) -> list[Tokens]:
+        """See ``_Growing``."""
+        start, tokens = self._until(first), self._all[1, : self._count]
+        if len(tokens) - start <= _MANY:
+            self.standing = None
+            return [tokens[start:]]
+        if self.standing is None or (leaves and self._oldest < first):
+            may_stand = needs_to = True
+        else:
+            is_late = leaves and self._oldest < first + _MANY // 2
+            needs_to = is_late or len(tokens) - self._until(self._newest) > _MANY
+        if may_stand and needs_to:
+            self._stand(first, leaves=leaves)
+        new = tokens[self._until(self._newest + 1) :]
+        if self._moved:
+            new = new[~np.isin(new, [*self._moved])]
+        return [tokens[start : self._until(self._oldest)], new]
+
+    def _stand(self, first: int, *, leaves: bool) -> None:
+        """Lay out what is not about to leave."""
+        start = self._until(first + _MANY if leaves else first)
+        positions, tokens = self._all[:, start : self._count]
+        self.standing = Standing(_ascending(tokens), _BAN)
+        self._oldest, self._newest = int(positions[0]), int(positions[-1])
+        self._moved = set()
 
 
-_NOTHING: Tokens = np.empty(0, np.int32)
+_Group = _Growing | _Sliding
 
 
-def _bans(rows: Ints, token_ids: Ints, kept: dict[Any, Any] | None = None) -> Additions:
-    values = np.broadcast_to(np.float32(BAN_BIAS), len(rows))
-    return Additions(Cells(rows, token_ids), values, kept)
+def _ascending(values: Tokens) -> Tokens:
+    """In this order; no two are the same."""
+    if len(values) <= _HUGE:
+        return np.sort(values)
+    lowest = values.min()
+    is_there = np.zeros(values.max() - lowest + 1, np.bool_)
+    is_there[values - lowest] = True
+    return np.flatnonzero(is_there).astype(np.int32) + lowest
+
+
+class _Rule:
+    """One of a request's rules, with an index of its history.
+
+    Args:
+        spec: the rule.
+        history: the request's.
+        reach: the part of it to which the window reaches, at least.
+        vocab_size: tokens beyond it are not banned.
+
+    Attributes:
+        few: what is banned, if it is little.
+        some: the same, if it may be more.
+        standing: what is banned besides, for several steps.
+    """
+
+    def __init__(
+        self, spec: NoRepeatNgramSpec, history: _History, reach: _Reach, vocab_size: int
+    ) -> None:
+        self._history, self._back, self._window = history, spec.n - 1, spec.window
+        self._vocab_size, self._exempt = vocab_size, None
+        if spec.allowed_token_ids:
+            self._exempt = mask(spec.allowed_token_ids, vocab_size)
+        self._dropping = pow(_MULTIPLIER, self._back, 1 << _BITS)  # what drops the oldest token
+        self._groups: dict[bytes, _Group] = {}
+        self._laid_out: list[Standing] = []
+        self._heads = array("i", [_END]) * (1 << _CHAIN_BITS)
+        self._previous = array("i")
+        self._before = array("i")  # what groups say of the same positions
+        self._base = history.settled
+        self._put_into_buckets(reach)
+        self._go_to(self._base)
+        for position in range(self._base, history.length):
+            self.push(position)
+        self.few: list[int] = []
+        self.some: list[Tokens] = []
+        self.standing: Standing | None = None
+
+    def __len__(self) -> int:
+        """How many positions came one by one, and can be taken back."""
+        return len(self._previous)
+
+    def _first(self, length: int) -> int:
+        """The first position at which an n-gram may end, in a history of some length."""
+        return self._back + max(length - (self._window or length), 0)
+
+    def _put_into_buckets(self, reach: _Reach) -> None:
+        """Sort positions by the tokens before them, and then by their own; and keep the newest."""
+        self._start = self._first(self._history.length - _TAKEN_BACK)
+        counts = reach.tokens < self._vocab_size
+        counts[: self._start - reach.start] = False
+        if self._exempt is not None:
+            counts &= ~self._exempt[np.minimum(reach.tokens, self._vocab_size - 1)]
+        order = reach.by_token if counts.all() else reach.by_token[counts[reach.by_token]]
+        hashes = reach.hashes(self._back)
+        order = order[np.argsort((hashes >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
+        hashes, tokens = hashes[order], reach.tokens[order]
+        is_newest = np.ones(len(order), np.bool_)
+        np.not_equal(hashes[1:], hashes[:-1], out=is_newest[:-1])
+        is_newest[:-1] |= tokens[1:] != tokens[:-1]
+        if not is_newest.all():
+            newest = np.flatnonzero(is_newest)
+            order, hashes = order[newest], hashes[newest]
+        self._hashes, self._positions = hashes, order.astype(np.int32)
+        self._positions += reach.start
+        bits = min(max(len(order).bit_length(), 4), 16)
+        self._shift = 32 - bits
+        buckets = hashes >> np.uint32(self._shift)
+        ends = np.flatnonzero(np.diff(buckets, append=1 << bits))
+        starts = np.zeros((1 << bits) + 1, np.int32)
+        starts[buckets[ends] + np.int64(1)] = np.diff(ends, prepend=-1)
+        sizes = starts[1:].copy()
+        np.cumsum(starts, out=starts)
+        self._starts = starts.data
+        for bucket in np.flatnonzero(sizes > _HUGE).tolist():
+            start, end = self._starts[bucket], self._starts[bucket + 1]
+            for value in {*hashes[[start, (start + end) // 2, end - 1]].tolist()}:
+                positions = self._with_hash(value)
+                if len(positions) > _HUGE and self._follows(positions, at := int(positions[-1])):
+                    self._group(self._history.before(at, self._back), positions)
+
+    def _with_hash(self, value: int) -> Tokens:
+        """The positions after what has a hash; of those with equal tokens, later ones last."""
+        bucket = value >> self._shift
+        part = slice(self._starts[bucket], self._starts[bucket + 1])
+        same = self._hashes[part] == value
+        return self._positions[part] if same.all() else self._positions[part][same]
+
+    def _follows(self, positions: Tokens, position: int) -> bool:
+        """Whether the same tokens are before all of these positions as before another one."""
+        tokens, back = self._history.tokens, self._back
+        shape = len(tokens) - back + 1, back
+        windows = np.ndarray(shape, np.int32, tokens, 0, (tokens.itemsize, tokens.itemsize))
+        return bool((windows[positions - back] == windows[position - back]).all())
+
+    def _search(self) -> Tokens:
+        """The positions after the newest tokens, where a hash does not tell them."""
+        tokens, back = self._history.tokens, self._back
+        at = np.arange(self._start, max(self._base, self._start), dtype=np.int32)
+        for i in range(1, back + 1):
+            at = at[tokens[at - i] == tokens[self._history.length - i]]
+        at = at[tokens[at] < self._vocab_size]
+        return at if self._exempt is None else at[~self._exempt[tokens[at]]]
+
+    def _group(self, context: bytes, positions: Tokens) -> _Group:
+        """Keep what followed a context; of positions with equal tokens, later ones come last."""
+        tokens = self._history.tokens[positions]
+        if (tokens[1:] <= tokens[:-1]).any():
+            order = np.argsort(tokens.astype(np.uint16), kind="stable")
+            order = order[np.argsort((tokens >> 16).astype(np.uint16)[order], kind="stable")]
+            order = order[np.diff(tokens[order], append=-1) != 0]
+            positions, tokens = positions[order], tokens[order]
+        if self._window is None:
+            group = _Growing(tokens)
+        else:
+            positions = _ascending(positions)
+            group = _Sliding(positions, self._history.tokens[positions])
+        self._groups[context] = group
+        return group
+
+    def _go_to(self, position: int) -> None:
+        """Let the newest n - 1 tokens be those before a position."""
+        self._context, self._hash = b"", 0
+        for token in self._history.numbers[max(position - self._back, 0) : position]:
+            self._hash = self._hash * _MULTIPLIER + token & _WRAP
+        if position >= self._back:
+            self._context = self._history.before(position, self._back)
+
+    @property
+    def _mixed(self) -> int:
+        return self._hash * _MULTIPLIER & _WRAP
+
+    def push(self, position: int) -> None:
+        """Take one token, the one at ``position``."""
+        back, numbers = self._back, self._history.numbers
+        token, previous, before = numbers[position], _SKIPPED, -1
+        counts = token < self._vocab_size and (self._exempt is None or not self._exempt[token])
+        if counts and position >= back:
+            if (group := self._groups.get(self._context)) is not None:
+                before = group.push(position, token)
+            else:
+                slot = self._mixed >> _BITS - _CHAIN_BITS
+                previous, self._heads[slot] = self._heads[slot], position
+        self._previous.append(previous)
+        self._before.append(before)
+        if back:
+            dropped = numbers[position - back] * self._dropping if position >= back else 0
+            self._hash = self._hash * _MULTIPLIER + token - dropped & _WRAP
+            if position + 1 >= back:
+                self._context = self._history.before(position + 1, back)
+
+    def take_back(self, count: int) -> None:
+        """Undo the last pushes; the history is shorter already."""
+        length = self._history.length
+        for position in range(length + count - 1, length - 1, -1):
+            self._go_to(position)
+            previous, before = self._previous.pop(), self._before.pop()
+            if previous != _SKIPPED:
+                self._heads[self._mixed >> _BITS - _CHAIN_BITS] = previous
+            if (group := self._groups.get(self._context)) is not None:
+                group.take_back(position, before)
+
+    def look_up(self, *, may_stand: bool) -> bool:
+        """Find what followed the newest n - 1 tokens.
+
+        Args:
+            may_stand: whether what has become much may be laid out, if it need not be.
+
+        Returns:
+            Whether it was.
+        """
+        length = self._history.length
+        self.few, self.some, self.standing = [], [], None
+        if length < self._back:
+            return False
+        first = self._first(length)
+        if (group := self._groups.get(self._context)) is None:
+            numbers, older, recent = self._history.numbers, self._older(), self._recent()
+            if len(older) + len(recent) <= _SEVERAL:
+                newest = {numbers[at]: at for at in (*older, *recent)}
+                self.few = [token for token, at in newest.items() if at >= first]
+                return False
+            group = self._group(self._context, np.array(older, np.int32))
+            for at in recent:
+                self._before[at - self._base] = group.push(at, numbers[at])
+        stood = group.standing
+        leaves = self._window is not None and length > self._window
+        self.some = group.banned(first, leaves=leaves, may_stand=may_stand)
+        self.standing = group.standing
+        if (
+            self.standing is not None
+            and is_dense(len(self.standing), self._vocab_size)
+            and self.standing not in self._laid_out
+        ):
+            self._laid_out.append(self.standing)
+            if len(self._laid_out) > _LAID_OUT:
+                self._laid_out.pop(0).kept.clear()
+        return group.standing is not stood
+
+    def _recent(self) -> list[int]:
+        """The positions after the newest tokens that came one by one, ascending."""
+        context, back, history = self._context, self._back, self._history.bytes
+        found: list[int] = []
+        at = self._heads[self._mixed >> _BITS - _CHAIN_BITS]
+        while at != _END:
+            if history[4 * (at - back) : 4 * at] == context:
+                found.append(at)
+            at = self._previous[at - self._base]
+        found.reverse()
+        return found
+
+    def _older(self) -> list[int] | Tokens:
+        """The positions after the newest tokens in the buckets; with equal tokens, later ones last.
+
+        Many of them come as an array.
+        """
+        context, back, history = self._context, self._back, self._history
+        value = self._mixed >> 32
+        bucket = value >> self._shift
+        start, end = self._starts[bucket], self._starts[bucket + 1]
+        if end - start <= _FEW:
+            hashes, positions, said = self._hashes.data, self._positions.data, history.bytes
+            found = [positions[i] for i in range(start, end) if hashes[i] == value]
+            if all(said[4 * (at - back) : 4 * at] == context for at in found):
+                return found
+            return self._search()
+        candidates = self._with_hash(value)
+        if not self._follows(candidates, history.length):
+            candidates = self._search()
+        return candidates if len(candidates) > _SEVERAL else candidates.tolist()
 
 
 class _Rules:
@@ -497,10 +546,6 @@ class _Rules:
         specs: the rules; no two are equal.
         vocab_size: tokens beyond it are not banned.
 
-    Attributes:
-        banned: tokens, apart from what is in ``standing``, which are all different.
-        standing: what is banned for several steps.
-
     Raises:
         UnknownTokenError: if a token is not known.
     """
@@ -508,36 +553,19 @@ class _Rules:
     def __init__(
         self, request: Request, specs: Sequence[NoRepeatNgramSpec], vocab_size: int
     ) -> None:
-        self._specs = tuple(specs)
-        self._vocab_size = vocab_size
-        self._masks = [_mask(spec.allowed_token_ids, vocab_size) for spec in self._specs]
-        self._row = -1
-        self.banned: Collection[int] | Ints = ()
-        self.standing: list[_Standing] = []
+        self._specs, self._vocab_size = specs, vocab_size
         self._read(request)
 
     def _read(self, request: Request) -> None:
         """Begin again with all tokens."""
-        self._history = history = _History(request.prompt_ids, request.output_ids)
-        windows: dict[int, int] = {}
-        for spec in self._specs:
-            window = spec.window or MAX_COUNT
-            windows[spec.n] = max(window, windows.get(spec.n, 0))
-        start = max(history.length - _TAKEN_BACK - max(windows.values()), 0)
-        hashes = _Hashes(history, start, _MULTIPLIER)
-        size = self._vocab_size
-        skipped = history.tokens[: history.settled] >= size
-        # A position whose n-gram is there again need not be looked at for a smaller n.
-        indexes = {
-            n: _Index(history, n, windows[n], size, hashes, skipped)
-            for n in sorted(windows, reverse=True)
-        }
-        self._indexes = list(indexes.values())
-        self._rules = [
-            _Rule(indexes[spec.n], spec, mask)
-            for spec, mask in zip(self._specs, self._masks, strict=True)
-        ]
-        self._row = -1
+        self._history = history = _History(request.prompt_array(), request.output_array())
+        windows = [spec.window or history.length for spec in self._specs]
+        reach = _Reach(history, max(history.length - _TAKEN_BACK - max(windows), 0))
+        self._rules = [_Rule(spec, history, reach, self._vocab_size) for spec in self._specs]
+        self._is_looked_up = False
+
+    def __iter__(self) -> Iterator[_Rule]:
+        return iter(self._rules)
 
     def follow(self, request: Request, known: int) -> None:
         """Take the output ids that are new, and take back those that are not there any more.
@@ -550,21 +578,21 @@ class _Rules:
             UnknownTokenError: if a token is not known.
         """
         history, output_ids = self._history, request.output_ids
+        self._is_looked_up = False
         kept = self._kept(output_ids, known)
-        if kept is None or len(output_ids) - kept > _RECENT:
+        if kept is None or len(output_ids) - kept > _NEW:
+            request.drop_arrays()
             self._read(request)
+            request.drop_arrays()
             return
         if kept < known:
             history.length -= known - kept
-            for index in self._indexes:
-                index.take_back(known - kept)
+            for rule in self._rules:
+                rule.take_back(known - kept)
         for token in output_ids[kept:]:
             history.append(int(token))
-            for index in self._indexes:
-                index.push(history.length - 1)
-        self._row = -1
-        for index in self._indexes:
-            index.look_up()
+            for rule in self._rules:
+                rule.push(history.length - 1)
 
     def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
         """How many of the output ids are the same as before; ``None`` if it may be fewer."""
@@ -578,50 +606,17 @@ class _Rules:
             kept = first + next(i for i in range(len(now)) if before[i] != now[i])
             if kept == first and first > 0:
                 return None
-        if kept < known and any(len(index) < known - kept for index in self._indexes):
-            return None
-        return kept
+        return None if known - kept > min(map(len, self._rules)) else kept
 
-    def rebuild_one(self) -> bool:
-        """Put positions into the buckets of an index that needs it; whether there was one."""
-        for index in self._indexes:
-            if index.is_long:
-                index.rebuild()
-                self._row = -1
-                return True
-        return False
-
-    def lay_out(self, row: int, places: Ints) -> None:
-        """Find what is banned, if that is not known.
-
-        Args:
-            row: of the logits.
-            places: ``[vocab_size]``, to work with.
-        """
-        if row == self._row:
-            return
-        length, few, standing = self._history.length, set[int](), list[_Standing]()
+    def look_up(self, *, may_stand: bool) -> bool:
+        """Find what is banned, if that is not known; see ``_Rule.look_up``."""
+        if self._is_looked_up:
+            return False
+        stood = False
         for rule in self._rules:
-            rule.add_few(length, few)
-        self.banned, self.standing, self._row = few, standing, row
-        if any(index.many is not None for index in self._indexes):
-            pieces = [rule.many(length, row, standing) for rule in self._rules]
-            banned = np.concatenate([np.fromiter(few, np.int64, len(few)), *pieces])
-            numbers = np.arange(len(banned))
-            places[banned] = numbers
-            banned = banned[places[banned] == numbers]  # one ban is enough
-            for each in standing:
-                banned = banned[~each.banned[banned]]
-            self.banned = banned
-
-
-def _mask(token_ids: Sequence[int], vocab_size: int) -> Mask | None:
-    if not token_ids:
-        return None
-    tokens = np.array(token_ids, np.int64)
-    mask = np.zeros(vocab_size, np.bool_)
-    mask[tokens[tokens < vocab_size]] = True
-    return mask
+            stood = rule.look_up(may_stand=may_stand and not stood) or stood
+        self._is_looked_up = True
+        return stood
 
 
 class Ngrams(Slots):
@@ -636,7 +631,6 @@ class Ngrams(Slots):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(columns=2)
         self._vocab_size = vocab_size
-        self._places: Ints = np.empty(0, np.int64)
 
     def start(self, request: Request, specs: Sequence[NoRepeatNgramSpec]) -> None:
         """Let rules act on a request.
@@ -644,33 +638,42 @@ class Ngrams(Slots):
         Raises:
             UnknownTokenError: if one of its tokens is not known.
         """
-        if not len(self._places):
-            self._places = np.empty(self._vocab_size, np.int64)
         rules = _Rules(request, specs, self._vocab_size)
         slot = self.new(request, rules).slot
         self.values[FOLDED, slot] = len(request.output_ids)
 
     def advance(self, failed: Failures) -> None:
         """Read the new output ids; requests that cannot go on are put into ``failed``."""
-        may_rebuild = True  # one in a step, so that no step has to wait for many
+        may_stand = True  # one in a step, so that no step has to wait for many
         for handle, grown in zip(self.handles, self.grown().tolist(), strict=True):
             rules, request, slot = handle.what, handle.request, handle.slot
             try:
                 if grown:
                     rules.follow(request, int(self.values[FOLDED, slot]))
                     self.values[FOLDED, slot] = len(request.output_ids)
-                    may_rebuild = may_rebuild and not rules.rebuild_one()
-                rules.lay_out(int(self.values[ROW, slot]), self._places)
+                may_stand = not rules.look_up(may_stand=may_stand) and may_stand
             except Exception as error:
                 failed[request] = error
 
     def bans(self) -> list[Additions]:
-        """What would complete an n-gram that is there already; no cell is in it twice."""
-        rules: list[_Rules] = [handle.what for handle in self.handles]
-        additions = [each.additions for request in rules for each in request.standing]
-        lengths = [len(request.banned) for request in rules]
-        if count := sum(lengths):
-            tokens = chain.from_iterable(request.banned for request in rules)
-            rows = np.repeat(self.values[ROW, : len(self)], lengths)
-            additions.append(_bans(rows, np.fromiter(tokens, np.int64, count)))
+        """What would complete an n-gram that is there already; no rule has a cell twice."""
+        additions: list[Additions] = []
+        few: list[int] = []
+        some: list[Tokens] = []
+        rows_of_few: list[int] = []
+        rows_of_some: list[int] = []
+        for handle, row in zip(self.handles, self.values[ROW, : len(self)].tolist(), strict=True):
+            for rule in handle.what:
+                few += rule.few
+                rows_of_few += [row] * len(rule.few)
+                some += rule.some
+                rows_of_some += [row] * len(rule.some)
+                if rule.standing is not None:
+                    additions.append(rule.standing.on(row))
+        tokens: Ints = np.concatenate([np.array(few, np.int64), *some], dtype=np.int64)
+        if len(tokens):
+            rows = np.array(rows_of_few + rows_of_some, np.int64)
+            lengths = [1] * len(few) + [len(each) for each in some]
+            cells = Cells(np.repeat(rows, lengths), tokens)
+            additions.append(Additions(cells, np.broadcast_to(_BAN, len(tokens))))
         return additions

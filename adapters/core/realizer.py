@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
 
 import torch
 
 from .automata import Automata
-from .compile import Program, ending, prompt_bias
+from .compile import Program, ending
 from .edits import Additions, Editor
 from .ngrams import Ngrams
 from .own_code import OwnCode, Report, log_by, started
+from .prompt_biases import PromptBiases
 from .slots import FOLDED, Failures, Request, Slots
 from .torch_editor import TorchEditor
 
@@ -31,11 +31,8 @@ class Realizer:
         report: called for each request that fails; by default a line is logged.
 
     Attributes:
-        editor: what edits where nothing faster does.
         failed_requests: how many requests were ended because something of theirs failed.
     """
-
-    editor: ClassVar[type[Any]] = TorchEditor
 
     def __init__(
         self,
@@ -50,10 +47,11 @@ class Realizer:
         self._with_code: dict[Request, OwnCode] = {}
         self._automata = Automata()
         self._ngrams = Ngrams(vocab_size)
+        self._prompt_biases = PromptBiases(vocab_size)
         self._editor: Editor | None = None  # made when the device is known
         self._failed: Failures = {}  # of this step
         self._unended: list[Request] = []  # whose end has failed, to be tried again
-        self._has_edited = False  # in this step
+        self._own: list[Additions] | None = None  # what own code adds, once it has run in a step
         self.failed_requests = 0
 
     def __len__(self) -> int:
@@ -101,15 +99,15 @@ class Realizer:
             automata, code = started(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
-            automata += [
-                prompt_bias(spec, request.prompt_ids, self._vocab_size)
-                for spec in program.prompt_biases
-            ]
             self._automata.start(request, automata)
+            if program.prompt_biases:
+                self._prompt_biases.start(request, program.prompt_biases)
             if program.ngrams:
                 self._ngrams.start(request, program.ngrams)
         except Exception as error:
             self._fail(request, error)
+        finally:
+            request.drop_arrays()
 
     def remove(self, row: int) -> None:
         """Forget the request in a row, if there is one."""
@@ -164,55 +162,62 @@ class Realizer:
         """
         if not self._requests:
             return
-        self._has_edited = False
+        self._own = None
         try:
             try:
                 self._apply(logits)
             except Exception:
-                if self._has_edited:
-                    raise
                 self._apply(logits)  # nobody has to pay for what was short for a moment
-        except Exception as error:  # a defect of ours: only those that use us may pay for it
-            try:
-                for request in list(self._requests.values()):
-                    self._fail(request, error)
-                self._editor = None
-                self._apply(logits)
-            except Exception:
-                self._end_plainly(logits)
+        except Exception as error:
+            self._end_until_it_works(logits, error)
 
-    def _end_plainly(self, logits: torch.Tensor) -> None:
-        """Where a device's own kernels fail, or cannot be compiled, ``editor`` may not."""
-        try:
-            self._editor = editor = self.editor(self._automata)
-            editor.update()
-            self._apply(logits)
-        except Exception:
-            logger.exception("Requests that should have been ended go on without their specs")
-            for row in self.rows:
-                self.remove(row)
-        else:
-            logger.warning("Logits are edited by %s from now on", self.editor.__name__)
+    def _end_until_it_works(self, logits: torch.Tensor, error: Exception) -> None:
+        """A defect of ours, or no memory for them all: only those that use us may pay for it."""
+        self._editor = None
+        requests = list(reversed(self._requests.values()))  # the newest first
+        for request in requests + requests:  # where their ends fail, they go on without them
+            self._fail(request, error)
+            try:
+                self._apply(logits)
+                return
+            except Exception:
+                logger.debug("It is not enough that row %d is ended", request.row, exc_info=True)
 
     def _apply(self, logits: torch.Tensor) -> None:
+        """Do what has not been done in this step. Where it raises, the editor has done nothing."""
         while self._unended:
-            if self._requests.get(self._unended[-1].row) is self._unended[-1]:
-                self._end(self._unended[-1])
-            self._unended.pop()
+            request = self._unended.pop()
+            if self._requests.get(request.row) is request:
+                try:
+                    self._end(request)
+                except Exception as error:
+                    self._fail(request, error)
         self._follow(logits)
-        additions: list[Additions] = []
-        if self._with_code:
-            self._has_edited = True
-            failed = self._run_code(logits, additions)
-            for request, error in failed.items():
-                self._fail(request, error)
+        if self._own is None:
+            own: list[Additions] = []
+            failed = self._run_code(logits, own) if self._with_code else None
+            self._own = own
             if failed:
+                for request, error in failed.items():
+                    self._fail(request, error)
                 self._follow(logits)
-        assert self._editor is not None  # made as it followed
+        additions = self._own + self._prompt_biases.additions()
         if len(self._ngrams):
             additions += self._ngrams.bans()
-        self._has_edited = True
-        self._editor.apply(logits, additions)
+        assert self._editor is not None  # made as it followed
+        for row, error in self._editor.apply(logits, additions).items():
+            if (request := self._requests.get(row)) is not None:
+                self._fail(request, error)
+                self._force_end(request, logits)
+
+    def _force_end(self, request: Request, logits: torch.Tensor) -> None:
+        """End a request that has only part of its edits in this very step."""
+        assert self._editor is not None
+        if request.stop_token_id is not None:
+            try:
+                self._editor.force(logits, request.row, request.stop_token_id)
+            except Exception:
+                logger.debug("It ends one token later", exc_info=True)
 
     def _follow(self, logits: torch.Tensor) -> None:
         """Bring all states up to date, and what is laid out for the editor."""
@@ -223,11 +228,14 @@ class Realizer:
         while failed:
             self._fail(*failed.popitem())
         if self._editor is None:
-            self._editor = _editor(automata, logits.device)
+            self._editor = self._make_editor(logits)
             automata.changed = True
         if automata.moved or automata.changed:
             self._editor.update()
             automata.moved = False
+
+    def _make_editor(self, logits: torch.Tensor) -> Editor:
+        return _editor(self._automata, logits.device)
 
     def _run_code(self, logits: torch.Tensor, additions: list[Additions]) -> Failures:
         """Call what is not batched, one request after the other."""
@@ -248,17 +256,22 @@ class Realizer:
         self._fail(request, error)
 
     def _fail(self, request: Request, error: Exception) -> None:
-        self.failed_requests += 1
+        """End a request; one that was to end already is let go."""
         self._stop(request)
-        ends = request.stop_token_id is not None
-        if not ends:
+        if request.ends:
+            logger.error("Row %d, which was to end, goes on without its specs", request.row)
+            self._requests.pop(request.row, None)
+            return
+        self.failed_requests += 1
+        request.ends = request.stop_token_id is not None
+        if not request.ends:
             self._requests.pop(request.row, None)
         try:
             self._end(request)
         except Exception:  # it is tried once more in the next step
             self._unended.append(request)
         try:
-            self._report(request.row, error, ends)
+            self._report(request.row, error, request.ends)
             if self._on_failure is not None:
                 self._on_failure(request.row, error)
         except Exception:

@@ -1,5 +1,6 @@
 """Per-request numbers, kept densely: a step is a few numpy calls however many rows there are."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ class Request:
         output_ids: the output's token ids so far. The engine appends to this object.
         stop_token_id: a token that makes the engine end the request, if there is one.
         handles: its places in ``Slots``.
+        ends: whether it has failed, and nothing but that token acts on it.
     """
 
     row: int
@@ -29,6 +31,35 @@ class Request:
     output_ids: Sequence[int]
     stop_token_id: int | None
     handles: list["Handle"] = field(default_factory=list["Handle"])
+    ends: bool = False
+    _prompt: Ints | None = None
+    _output: Ints | None = None
+
+    def prompt_array(self) -> Ints:
+        """The prompt's token ids, not to be changed; made once, until ``drop_arrays``."""
+        if self._prompt is None:
+            self._prompt = _array(self.prompt_ids)
+        return self._prompt
+
+    def output_array(self) -> Ints:
+        """The same of the output's, as they were when this was called first."""
+        if self._output is None:
+            self._output = _array(self.output_ids)
+        return self._output
+
+    def drop_arrays(self) -> None:
+        """Give back their memory; they would not follow the output."""
+        self._prompt = self._output = None
+
+
+def _array(token_ids: Sequence[int]) -> Ints:
+    if not isinstance(token_ids, list | tuple):
+        return np.array(token_ids, np.int64)
+    try:
+        numbers = array("Q", token_ids)  # a list is read twice as fast as with a sign
+    except OverflowError:
+        numbers = array("q", token_ids)
+    return np.frombuffer(numbers, np.int64)
 
 
 Failures = dict[Request, Exception]

@@ -9,7 +9,18 @@ import torch
 
 from .automata import Automata
 from .automaton import Ints
-from .edits import NO_ADDITIONS, Additions, Cells, Planner, merged
+from .edits import (
+    NO_ADDITIONS,
+    Additions,
+    Allowed,
+    Cells,
+    Forced,
+    Planner,
+    RowAdditions,
+    attempt,
+    is_dense,
+    merged,
+)
 
 FORCED_LOGIT = 1e9
 """A logit that wins any softmax or argmax, and is finite at any usual temperature.
@@ -46,7 +57,6 @@ class TorchEditor:
         self._overruled: torch.Tensor | None = None
 
     def _forget_placed(self) -> None:
-        self._added = [_NOWHERE] * len(self._planner.added)
         self._allowed = self._allow_rows = self._penalties = self._forced = _NOWHERE
 
     def overruled(self) -> int:
@@ -60,59 +70,57 @@ class TorchEditor:
         """Follow the automata."""
         self._planner.update()
 
-    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> None:
-        """Edit the logits in place.
-
-        Args:
-            logits: ``[rows, columns]`` float32, float16 or bfloat16; rows may be any distance
-                apart.
-            more: additions of this step alone.
-        """
+    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+        """Edit the logits in place. See ``Editor``."""
         if logits.stride(1) != 1 and logits.shape[1] > 1:
             copy = logits.contiguous()
-            self.apply(copy, more)
+            failed = self.apply(copy, more)
             logits.copy_(copy)
-            return
+            return failed
         planner, flat = self._planner, _flat(logits)
-        limit = highest_logit(logits.dtype)
         layout = (logits.stride(0), logits.dtype, logits.device)
         if layout != self._layout:
             self._layout = layout
             self._forget_placed()
-        if limit < FORCED_LOGIT:
-            if added := [each for each in (*planner.added, *more) if each is not NO_ADDITIONS]:
-                _add_bounded(logits, merged(added))
-        else:
-            for i, additions in enumerate(planner.added):
-                if additions is NO_ADDITIONS:
-                    continue
-                if self._added[i].plan is not additions:
-                    self._added[i] = _Placed(additions, *_placed(additions, logits))
-                flat.index_add_(0, self._added[i].index, self._added[i].values)
-            for additions in more:
-                add(logits, additions)
+        added = [each for each in (*planner.added, *more) if each is not NO_ADDITIONS]
+        if added and highest_logit(logits.dtype) < FORCED_LOGIT:
+            added = [merged(added)]
+        failed: dict[int, Exception] = {}
+        for additions in added:
+            attempt(failed, _add, additions, logits, flat)
         if len(planner.allowed.rows):
-            self._allow(logits, flat)
-        if self._forced.plan is not planner.forced:
-            index = _flat_index(planner.forced, logits)
-            self._forced = _Placed(planner.forced, index, self._forced.values)
-        if len(self._forced.index):
+            attempt(failed, self._allow, planner.allowed, logits, flat)
+            planner.allowed.kept = None
+        if len(planner.forced.rows):
             self._outvoted += planner.outvoted
-            if len(planner.contested) and planner.contested.any():
-                contested = _to_device(np.flatnonzero(planner.contested), logits.device)
-                self._count(flat[self._forced.index[contested]] < -limit / 2)
-            flat.index_fill_(0, self._forced.index, limit)
+            attempt(failed, self._force, planner.forced, logits, flat)
+        return failed
 
-    def _allow(self, logits: torch.Tensor, flat: torch.Tensor) -> None:
-        allowed = self._planner.allowed
+    def force(self, logits: torch.Tensor, row: int, token_id: int) -> None:
+        """See ``Editor``."""
+        logits[row] = 0  # another token may have been forced
+        logits[row, token_id] = highest_logit(logits.dtype)
+
+    def _allow(self, allowed: Allowed, logits: torch.Tensor, flat: torch.Tensor) -> None:
         if self._allowed.plan is not allowed:
             row_of = _to_device(allowed.row_of, logits.device)
-            self._allowed = _Placed(allowed, _flat_index(allowed.cells, logits), row_of)
+            placed = _Placed(allowed, _flat_index(allowed.cells, logits), row_of)
             rows = _to_device(allowed.rows, logits.device)
-            best = logits.new_empty(len(rows))
-            self._allow_rows = _Placed(allowed, rows, best)
+            self._allow_rows = _Placed(allowed, rows, logits.new_empty(len(rows)))
+            self._allowed = placed
+        if allowed.kept is None:
+            allowed.kept = self._kept(allowed, logits, flat)
+        if logits.device.type == "cpu":  # slices are filled twice as fast as single rows
+            for first, end in allowed.runs:
+                logits[first:end].fill_(-torch.inf)
+        else:
+            logits.index_fill_(0, self._allow_rows.index, -torch.inf)
+        flat[self._allowed.index] = allowed.kept
+
+    def _kept(self, allowed: Allowed, logits: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+        """What the allowed cells are going to be."""
         kept = flat[self._allowed.index]
-        if (penalties := self._planner.penalties) is not None:
+        if (penalties := allowed.penalties) is not None:
             if self._penalties.plan is not penalties:
                 values = _to_device(torch.from_numpy(penalties.values), logits.device)
                 self._penalties = _Placed(penalties, self._penalties.index, values)
@@ -120,16 +128,20 @@ class TorchEditor:
         best = self._allow_rows.values.fill_(-torch.inf)
         best.scatter_reduce_(0, self._allowed.values, kept, "amax")
         lowest = -highest_logit(logits.dtype) / 2
-        on_host = logits.device.type == "cpu"
-        if not on_host or best.min() < lowest:  # asking would make the host wait for a device
+        # To ask would make the host wait for a device.
+        if logits.device.type != "cpu" or best.min() < lowest:
             self._count(best < lowest)
             kept.masked_fill_((best == -torch.inf)[self._allowed.values], 0)
-        if on_host:  # slices are filled twice as fast as single rows
-            for first, end in allowed.runs:
-                logits[first:end].fill_(-torch.inf)
-        else:
-            logits.index_fill_(0, self._allow_rows.index, -torch.inf)
-        flat[self._allowed.index] = kept
+        return kept
+
+    def _force(self, forced: Forced, logits: torch.Tensor, flat: torch.Tensor) -> None:
+        limit = highest_logit(logits.dtype)
+        if self._forced.plan is not forced:
+            self._forced = _Placed(forced, _flat_index(forced, logits), _NOWHERE.values)
+        if forced.contested is not None:
+            contested = _to_device(np.flatnonzero(forced.contested), logits.device)
+            self._count(flat[self._forced.index[contested]] < -limit / 2)
+        flat.index_fill_(0, self._forced.index, limit)
 
     def _count(self, events: torch.Tensor) -> None:
         if self._overruled is None:
@@ -137,10 +149,22 @@ class TorchEditor:
         self._overruled += events.sum()
 
 
-def add(logits: torch.Tensor, additions: Additions) -> None:
+def add(additions: Additions, logits: torch.Tensor) -> None:
     """Add to cells of logits whose columns are next to each other."""
     if highest_logit(logits.dtype) < FORCED_LOGIT:
-        _add_bounded(logits, merged([additions]))
+        additions = merged([additions])
+    _add(additions, logits, _flat(logits))
+
+
+def _add(additions: Additions, logits: torch.Tensor, flat: torch.Tensor) -> None:
+    """Add to cells; to each of them once, where a type cannot hold every sum."""
+    if highest_logit(logits.dtype) < FORCED_LOGIT:
+        index = _flat_index(additions.cells, logits)
+        values = _to_device(torch.from_numpy(additions.values), logits.device)
+        flat[index] = _bounded_sum(flat[index], values)
+        return
+    if isinstance(additions, RowAdditions):
+        _add_to_row(logits[int(additions.rows[0])], additions)
         return
     layout = (logits.stride(0), logits.dtype, logits.device)
     placed = None if additions.kept is None else additions.kept.get(layout)
@@ -148,14 +172,24 @@ def add(logits: torch.Tensor, additions: Additions) -> None:
         placed = _placed(additions, logits)
         if additions.kept is not None:
             additions.kept[layout] = placed
-    _flat(logits).index_add_(0, *placed)
+    flat.index_add_(0, *placed)
 
 
-def _add_bounded(logits: torch.Tensor, additions: Additions) -> None:
-    """Add to cells, each of them once, of a type that cannot hold every sum."""
-    flat, index = _flat(logits), _flat_index(additions.cells, logits)
-    values = _to_device(torch.from_numpy(additions.values), logits.device)
-    flat[index] = _bounded_sum(flat[index], values)
+def _add_to_row(row: torch.Tensor, additions: RowAdditions) -> None:
+    """Add what may have been added before, to this row or another one."""
+    columns, kept = row.shape[0], additions.kept
+    layout = columns, row.dtype, row.device
+    if layout not in kept:
+        if row.device.type == "cpu" and is_dense(len(additions.values), columns):
+            kept[layout] = None, torch.from_numpy(additions.whole_row(columns)).to(row.dtype)
+        else:
+            index = _to_device(torch.from_numpy(additions.cells.token_ids), row.device)
+            kept[layout] = index, _values(additions, row)
+    index, values = kept[layout]
+    if index is None:
+        row.add_(values)
+    else:
+        row.index_add_(0, index, values)
 
 
 def _bounded_sum(cells: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -174,9 +208,13 @@ def _flat(logits: torch.Tensor) -> torch.Tensor:
 
 def _placed(additions: Additions, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Flat indices and values, on the device of the logits."""
+    return _flat_index(additions.cells, logits), _values(additions, logits)
+
+
+def _values(additions: Additions, logits: torch.Tensor) -> torch.Tensor:
     limit = highest_logit(logits.dtype)
     values = torch.from_numpy(np.clip(additions.values, -limit, limit)).to(logits.dtype)
-    return _flat_index(additions.cells, logits), _to_device(values, logits.device)
+    return _to_device(values, logits.device)
 
 
 def _flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ The automata's tables live on the device. The host sends one state per automaton
 one has changed; which cells that means, the kernel finds out.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,11 @@ from .automata import RANK, Automata
 from .automaton import Edit, Ints
 from .device_tables import DeviceArray, DeviceTables
 from .edit_kernel import EditKernel
-from .edits import Additions
+from .edits import Additions, attempt
 from .slots import ROW
-from .torch_editor import add
+from .torch_editor import TorchEditor, add, highest_logit
+
+logger = logging.getLogger(__name__)
 
 
 class TritonEditor:
@@ -40,13 +43,18 @@ class TritonEditor:
         self._row_count = 0
         self._sent: Ints = self._order  # the states that the device has
         self._acts = self._allows = False
+        self._plain: TorchEditor | None = None  # who does it instead
 
     def overruled(self) -> int:
         """See ``EditKernel``."""
-        return self._kernel.overruled()
+        of_plain = 0 if self._plain is None else self._plain.overruled()
+        return self._kernel.overruled() + of_plain
 
     def update(self) -> None:
         """Follow the automata's states."""
+        if self._plain is not None:
+            self._plain.update()
+            return
         automata = self._automata
         self._tables.update()
         composed = automata.changed
@@ -69,27 +77,52 @@ class TritonEditor:
         self._rows.write(acted_on)
         self._starts.write(np.append(starts, len(rows)))
 
-    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> None:
-        """Edit the logits in place.
-
-        Args:
-            logits: ``[rows, columns]`` float32, float16 or bfloat16; rows may be any distance
-                apart.
-            more: additions of this step alone.
-        """
+    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+        """Edit the logits in place. See ``Editor``."""
+        if self._plain is not None:
+            return self._plain.apply(logits, more)
         if logits.stride(1) != 1 and logits.shape[1] > 1:
             copy = logits.contiguous()
-            self.apply(copy, more)
+            failed = self.apply(copy, more)
             logits.copy_(copy)
-            return
+            return failed
+        failed: dict[int, Exception] = {}
         for additions in more:
-            add(logits, additions)
+            attempt(failed, add, additions, logits)
         if self._acts:
-            self._kernel.launch(
-                logits,
-                self._rows.tensor,
-                self._starts.tensor,
-                self._states.tensor,
-                self._row_count,
-                allows=self._allows,
-            )
+            try:
+                self._launch(logits)
+            except Exception:
+                failed |= self._launch_again(logits)
+        return failed
+
+    def force(self, logits: torch.Tensor, row: int, token_id: int) -> None:
+        """See ``Editor``."""
+        logits[row] = 0  # another token may have been forced
+        logits[row, token_id] = highest_logit(logits.dtype)
+
+    def _launch(self, logits: torch.Tensor) -> None:
+        self._kernel.launch(
+            logits,
+            self._rows.tensor,
+            self._starts.tensor,
+            self._states.tensor,
+            self._row_count,
+            allows=self._allows,
+        )
+
+    def _launch_again(self, logits: torch.Tensor) -> dict[int, Exception]:
+        """A kernel that fails, or cannot be compiled, need not stop torch's."""
+        try:
+            self._launch(logits)
+        except Exception as error:
+            logger.warning("Logits are edited with torch operations from now on: %s", error)
+            try:
+                self._plain = plain = TorchEditor(self._automata)
+                plain.update()
+                return plain.apply(logits)
+            except Exception as error:  # ``more`` is not to be added again
+                return dict.fromkeys(
+                    self._automata.values[ROW, : len(self._automata)].tolist(), error
+                )
+        return {}

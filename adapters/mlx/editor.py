@@ -23,7 +23,7 @@ class MlxEditor(ArrayEditor):
     def _array(self, values: Any) -> Any:
         return mx.array(values.astype(np.uint32) if values.dtype == np.int64 else values)
 
-    def _add(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
+    def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
         logits[...] = logits.at[rows, tokens].add(values)
 
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...spec import LogitsProcessorSpec, SpecError
 from ..core import admitted_live
+from ..core.own_code import log_failure
 from .back_end import BACK_END
 from .editor import MlxRealizer
 from .sequences import Sequences
@@ -48,7 +49,8 @@ class LogitportProcessor:
         self._vocab_size = _vocab_size(model)
         program = admitted_live(BACK_END, specs, self._vocab_size)
         make_realizer = partial(MlxRealizer, self._vocab_size)
-        self._sequences = Sequences(make_realizer, program, tokenizer.eos_token_id, prompt_ids)
+        self._stop: int | None = tokenizer.eos_token_id
+        self._sequences = Sequences(make_realizer, program, self._stop, prompt_ids)
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
         """The edited logits, a new array.
@@ -66,8 +68,21 @@ class LogitportProcessor:
             return logits  # of a draft model, with a vocabulary of its own
         history = np.array(tokens).astype(np.int64)
         edited = mx.array(logits)
-        self._sequences.at(history).apply(edited)
+        try:
+            self._sequences.at(history).apply(edited)
+        except Exception:  # it could not begin; its tokens are enough to try again
+            try:
+                self._sequences.at(history).apply(edited)
+            except Exception as error:
+                self._end(edited, error)
         return edited
+
+    def _end(self, logits: Any, error: Exception) -> None:
+        """Let only EOS be chosen; where there is none, the generation goes on without its specs."""
+        if self._stop is not None:
+            logits[:] = -mx.inf
+            logits[:, self._stop] = 0
+        log_failure("a generation", error, ends=self._stop is not None)
 
 
 def _vocab_size(model: Any) -> int:

@@ -58,7 +58,11 @@ class LogitportProcessor:
         """
         params = custom_param_list or ()
         try:
-            self._batch(params, logits.shape[1]).realizer.apply(logits)
+            try:
+                self._batch(params, logits.shape[1]).realizer.apply(logits)
+            except Exception:  # it could not be composed; the requests are enough to try again
+                self._batches.clear()
+                self._batch(params, logits.shape[1]).realizer.apply(logits)
         except Exception:  # a defect of ours: only those that use us may pay for it
             logger.exception("Requests with specs are ended")
             self._batches.clear()

@@ -125,9 +125,9 @@ class LogitportBatchedProcessor:
             stream_ptr: the CUDA stream of the logits.
             client_ids: the application's numbers of the requests.
         """
+        beams: list[Beam] = []
+        shown: list[tuple[int, torch.Tensor]] = []
         try:
-            beams: list[Beam] = []
-            edited: list[torch.Tensor] = []
             # Nothing is to be done for a request without logits.
             rows = zip(req_ids, logits, token_ids, client_ids, strict=False)
             for req_id, of_request, tokens, client_id in rows:
@@ -142,14 +142,27 @@ class LogitportBatchedProcessor:
                         self._unfollowed.end(req_id, error, of_request, self._stop, stream_ptr)
                         continue
                     beams += its_beams[: len(flat)]
-                    edited.append(flat)
-            if edited:
-                with on_stream(stream_ptr, edited[0].device):
-                    together = torch.cat(edited)
-                    self._rows.apply(together, beams)
-                    for flat, result in zip(
-                        edited, together.split([len(flat) for flat in edited]), strict=True
-                    ):
-                        flat.copy_(result)
-        except Exception:
-            logger.exception("A step of requests %s goes on without their specs", list(req_ids))
+                    shown.append((req_id, flat))
+            if shown:
+                with on_stream(stream_ptr, shown[0][1].device):
+                    self._edit([flat for _, flat in shown], beams)
+        except Exception as error:
+            logger.exception("A step of requests %s fails", [req_id for req_id, _ in shown])
+            for req_id, flat in shown:
+                self._unfollowed.end(req_id, error, flat, self._stop, stream_ptr)
+
+    def _edit(self, logits: Sequence[torch.Tensor], beams: Sequence[Beam]) -> None:
+        """Edit them all in place."""
+        try:
+            edited = self._edited(logits, beams)
+        except Exception:  # nobody has to pay for what was short for a moment
+            edited = self._edited(logits, beams)
+        for of_request, result in zip(logits, edited, strict=True):
+            of_request.copy_(result)
+
+    def _edited(
+        self, logits: Sequence[torch.Tensor], beams: Sequence[Beam]
+    ) -> Sequence[torch.Tensor]:
+        together = torch.cat([*logits])
+        self._rows.apply(together, beams)
+        return together.split([len(of_request) for of_request in logits])

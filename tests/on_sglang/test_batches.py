@@ -1,6 +1,5 @@
 """Who is in which row, told by nothing but who comes along. There is no engine in it."""
 
-import random
 import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -11,7 +10,8 @@ import torch
 from logitport.adapters.sglang import KEY, processor, worker
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, Stage, encode
 
-VOCABULARY = 8
+from tests.lives import STOP, VOCABULARY, Driver, Life, lead
+
 FREE, FORCED = 0, 7
 TEXT = encode(ForcedTokenSequenceSpec((FORCED,) * 200))
 
@@ -34,59 +34,63 @@ class Req:
         return self.has_ended
 
 
-@pytest.fixture
-def ours(monkeypatch: pytest.MonkeyPatch) -> processor.LogitportProcessor:
-    monkeypatch.setattr(processor, "stage", lambda: Stage.AGGREGATED)
-    monkeypatch.setattr(worker, "tokens_come_late", lambda: False)
-    monkeypatch.setenv("SGLANG_ENABLE_DELAY_SAMPLE", "")  # put back as it was
+def made(patch: pytest.MonkeyPatch) -> processor.LogitportProcessor:
+    patch.setattr(processor, "stage", lambda: Stage.AGGREGATED)
+    patch.setattr(worker, "tokens_come_late", lambda: False)
+    patch.setenv("SGLANG_ENABLE_DELAY_SAMPLE", "")  # put back as it was
     return processor.LogitportProcessor()
 
 
-def step(
-    ours: processor.LogitportProcessor, reqs: Sequence[Req | None], is_chunk: bool = False
-) -> None:
-    """One forward pass of a batch; ``None`` is a request without ``custom_params``.
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> processor.LogitportProcessor:
+    return made(monkeypatch)
 
-    What the pass of a chunk of a prompt chooses is thrown away.
-    """
+
+def step(ours: processor.LogitportProcessor, reqs: Sequence[Req]) -> None:
+    """One forward pass of a batch."""
     logits = torch.zeros(len(reqs), VOCABULARY)
     logits[:, FREE] = 1
-    ours(logits, [req and req.params for req in reqs])
+    ours(logits, [req.params for req in reqs])
     chosen = logits.argmax(1).tolist()
-    assert chosen == [FREE if req is None else req.expected for req in reqs]
+    assert chosen == [req.expected for req in reqs]
     for req, token in zip(reqs, chosen, strict=True):
-        if req is not None and not is_chunk:
-            req.output_ids.append(token)
+        req.output_ids.append(token)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_life(ours: processor.LogitportProcessor, seed: int):
-    """Requests are prefilled, in chunks or not, join, are put back, end; their memory is reused."""
-    chance = random.Random(seed)
-    running: list[Req | None] = []
-    waiting: list[Req | None] = []
-    for _ in range(100):
-        event = chance.random()
-        if event < 0.3 or not running:
-            new = waiting[: chance.randint(0, 2)]
-            del waiting[: len(new)]
-            new += [
-                chance.choice([Req, lambda: Req(None, mine=1), lambda: None])()
-                for _ in range(chance.randint(1, 3))
-            ]
-            for is_chunk in (*(True,) * chance.randint(0, 2), False):
-                step(ours, new, is_chunk)
-            running += new
-        elif event < 0.5:
-            for req in chance.sample(running, chance.randint(1, len(running))):
-                running.remove(req)
-                if req is not None and chance.random() < 0.3:
-                    waiting.append(req)  # retracted
-                elif req is not None:
-                    req.has_ended = True
-        req = new = None  # what has ended is gone
-        if running:
-            step(ours, running)
+class Sglang(Driver):
+    """Batches are made of any requests, with others that have no specs."""
+
+    def __init__(self, groups: Sequence[Sequence[Any]], patch: pytest.MonkeyPatch) -> None:
+        self._ours = made(patch)
+        self._payloads = [encode(tuple(specs)) for specs in groups]
+        self._others = [None, Req(None, mine=1).params]
+
+    def come(self, life: Life) -> None:
+        if life.of_engine is None:  # else it was retracted
+            life.of_engine = req = Req(self._payloads[life.group])
+            req.sampling_params = SimpleNamespace(ignore_eos=False, stop_token_ids=[STOP])
+            req.eos_token_ids = None
+            req.origin_input_ids_unpadded, req.output_ids = life.prompt, life.outputs[0]
+
+    def go(self, life: Life) -> None:
+        life.of_engine.has_ended = True
+        life.of_engine = None
+
+    def is_ended(self, life: Life, edited: torch.Tensor) -> bool:
+        return life.of_engine.to_finish is not None  # by the engine, after the step
+
+    def step(self, lives: Sequence[Life], logits: torch.Tensor) -> torch.Tensor:
+        others = self._others[: len(lives) % 3]
+        both = torch.cat([logits[:1], torch.zeros(len(others), VOCABULARY), logits[1:]])
+        (first, *params) = (life.of_engine.params for life in lives)
+        self._ours(both, [first, *others, *params])
+        assert not both[1 : 1 + len(others)].any()
+        return torch.cat([both[:1], both[1 + len(others) :]])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_lives(seed: int):
+    lead(Sglang, seed)
 
 
 @pytest.mark.parametrize("payload", [TEXT, None], ids=["with specs", "without"])
@@ -116,13 +120,25 @@ def test_draft_tokens_end_the_request(ours: processor.LogitportProcessor):
     assert b.to_finish is None
 
 
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_failure_of_ours_ends_those_with_specs(
-    ours: processor.LogitportProcessor, monkeypatch: pytest.MonkeyPatch
+    ours: processor.LogitportProcessor, monkeypatch: pytest.MonkeyPatch, times: int
 ):
-    a, other = Req(), Req(None)
-    monkeypatch.setattr(processor.Batch, "compose", lambda *arguments: 1 / 0)
-    ours(torch.zeros(2, VOCABULARY), [a.params, other.params])
-    assert a.to_finish is not None
+    """Not if it is one for a moment."""
+    a, other, compose, left = Req(), Req(None), processor.Batch.compose, iter(range(times))
+
+    def broken(*arguments: Any) -> None:
+        if next(left, None) is not None:
+            raise MemoryError
+        compose(*arguments)
+
+    step(ours, [a])
+    monkeypatch.setattr(processor.Batch, "compose", broken)
+    if times == 1:
+        step(ours, [a, other])
+    else:
+        ours(torch.zeros(2, VOCABULARY), [a.params, other.params])
+    assert (a.to_finish is None) == (times == 1)
     assert other.to_finish is None
 
 

@@ -1,0 +1,42 @@
+"""The bias towards a prompt's tokens: ``prompt_bias``, which is known when a request comes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...spec import PromptBiasSpec
+from .automaton import Ints
+from .edits import Additions, Standing, mask
+from .slots import ROW, Request, Slots
+
+
+class PromptBiases(Slots):
+    """One slot per request, whatever number of biases it has.
+
+    Args:
+        vocab_size: a prompt may have other tokens, such as images' placeholders.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(columns=2)
+        self._vocab_size = vocab_size
+
+    def start(self, request: Request, specs: Sequence[PromptBiasSpec]) -> None:
+        """Let biases act on a request."""
+        self.new(request, _biases(specs, request.prompt_array(), self._vocab_size))
+
+    def additions(self) -> list[Additions]:
+        """What is added to the rows; a row has one."""
+        rows = self.values[ROW, : len(self)].tolist()
+        standing = zip(self.handles, rows, strict=True)
+        return [handle.what.on(row) for handle, row in standing if len(handle.what)]
+
+
+def _biases(specs: Sequence[PromptBiasSpec], prompt: Ints, vocab_size: int) -> Standing:
+    tokens = np.flatnonzero(mask(prompt, vocab_size))
+    values, is_favoured = np.zeros(len(tokens), np.float32), np.zeros(len(tokens), np.bool_)
+    for spec in specs:
+        favours = ~mask(spec.excluded_token_ids, vocab_size)[tokens]
+        values[favours] += np.float32(spec.bias)
+        is_favoured |= favours
+    return Standing(tokens[is_favoured], values[is_favoured])
