@@ -823,8 +823,8 @@ def test_prompt_biases_take_little_memory_and_one_row() -> None:
         apply(realizer, [request] if row == 0 else [None, request], columns=vocabulary)
         (again,) = realizer._prompt_biases.additions()
         assert again.values is additions.values
-        assert again.kept is additions.kept
-    assert len(additions.kept or ()) == 1
+        assert again.placed is additions.placed
+    assert len(additions.placed) == 1
 
 
 def test_what_a_long_history_has_needed_is_given_back() -> None:

@@ -110,7 +110,7 @@ class ArrayEditor:
 
     def _add_to_row(self, additions: RowAdditions, logits: Any) -> None:
         """As ``TorchEditor`` does."""
-        kept = additions.kept
+        kept = additions.placed
         row, dtype, columns = int(additions.rows[0]), logits.dtype, logits.shape[1]
         layout = type(self), columns, dtype
         if layout not in kept and is_dense(len(additions.values), columns):

@@ -109,10 +109,10 @@ class RowAdditions(Additions):
     """Additions to different cells of one row, given several times; the row may be another one.
 
     Attributes:
-        kept: what editors have made of them, for any row.
+        placed: what editors have made of them, for any row.
     """
 
-    kept: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    placed: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def whole_row(self, columns: int) -> Floats:
         """What is added to each column of the row."""
@@ -147,7 +147,8 @@ class Standing:
         """The additions, if that is the row."""
         if self._additions is None or row != self._row:
             rows = np.broadcast_to(np.int64(row), len(self))
-            self._additions = RowAdditions(Cells(rows, self._token_ids), self._values, self.kept)
+            cells = Cells(rows, self._token_ids)
+            self._additions = RowAdditions(cells, self._values, placed=self.kept)
             self._row = row
         return self._additions
 

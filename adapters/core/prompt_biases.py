@@ -6,7 +6,7 @@ import numpy as np
 
 from ...spec import PromptBiasSpec
 from .automaton import Ints
-from .edits import Additions, Standing, mask
+from .edits import RowAdditions, Standing, mask
 from .slots import ROW, Request, Slots
 
 
@@ -25,7 +25,7 @@ class PromptBiases(Slots):
         """Let biases act on a request."""
         self.new(request, _biases(specs, request.prompt_array(), self._vocab_size))
 
-    def additions(self) -> list[Additions]:
+    def additions(self) -> list[RowAdditions]:
         """What is added to the rows; a row has one."""
         rows = self.values[ROW, : len(self)].tolist()
         standing = zip(self.handles, rows, strict=True)

@@ -177,7 +177,7 @@ def _add(additions: Additions, logits: torch.Tensor, flat: torch.Tensor) -> None
 
 def _add_to_row(row: torch.Tensor, additions: RowAdditions) -> None:
     """Add what may have been added before, to this row or another one."""
-    columns, kept = row.shape[0], additions.kept
+    columns, kept = row.shape[0], additions.placed
     layout = columns, row.dtype, row.device
     if layout not in kept:
         if row.device.type == "cpu" and is_dense(len(additions.values), columns):
