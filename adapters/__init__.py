@@ -1,16 +1,42 @@
 """How specs act: one neutral core, and one thin adapter per engine that maps rows and history."""
 
-from .back_end import REALIZABLE, BackEnd, back_ends, extra_body, payload_for
-from .middleware import SpecMiddleware
+from .attachment import Attached, Attachment
+from .backend import REALIZABLE, Backend, backends, extra_body, payload_for
+from .environment import STAGE_VARIABLE, stage_from_environment
+from .key import KEY, check_spelling
+from .lazy import lazy
+from .metrics import count
+from .middleware import App, Fields, Scope, SpecMiddleware
+from .native import check_grammar, fields_of, grammar_text, native_fields
+from .own_fields import check_own_fields, same_as
 from .support import Support, probe
 
 __all__ = [
+    "KEY",
     "REALIZABLE",
-    "BackEnd",
+    "STAGE_VARIABLE",
+    "App",
+    "Attached",
+    "Attachment",
+    "Backend",
+    "Fields",
+    "Scope",
     "SpecMiddleware",
     "Support",
-    "back_ends",
+    "backends",
+    "check_grammar",
+    "check_own_fields",
+    "check_spelling",
+    "count",
     "extra_body",
+    "fields_of",
+    "grammar_text",
+    "lazy",
+    "native_fields",
     "payload_for",
     "probe",
+    "same_as",
+    "stage_from_environment",
 ]
+
+__getattr__ = lazy(__name__)

@@ -1,8 +1,8 @@
-"""Dynamo: attach specs to what an ``LLMEngine`` generates with, on the workers that generate.
+"""Dynamo: attach specs to the sampling parameters of an ``LLMEngine``, on generating workers.
 
-Dynamo 1.6.1 declares neutral specs (``dynamo/common/backend/engine.py``), and no engine of it
-realizes them. Here is the missing half, for engines that are vLLM's: specs become part of a
-request's ``SamplingParams``, and ``logitport.adapters.vllm`` realizes them inside the engine.
+Dynamo 1.6.1 declares neutral specs (``dynamo/common/backend/engine.py``), but none of its engines
+realizes them. This is the missing half for engines that run vLLM: specs become part of a request's
+``SamplingParams``, and ``logitport.adapters.vllm`` realizes them inside the engine.
 
 Importing this module imports neither Dynamo nor vLLM; a client that only writes an ``annotation``
 needs neither.
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..spec import VERSION, LogitsProcessorSpec, Payload, SpecError, Stage, decode, encode
+from .backend import Specs
 from .environment import STAGE_VARIABLE
 from .vllm import KEY
 from .vllm import attach as attach_to_vllm
@@ -28,27 +29,24 @@ _PREFIX = f"{KEY}:"
 
 @runtime_checkable
 class DynamoSpec(Protocol):
-    """Dynamo's ``LogitsProcessorSpec``: what an engine declares for its requests."""
+    """Dynamo's ``LogitsProcessorSpec``, which an engine declares for its requests."""
 
     @property
     def entries(self) -> Sequence[Any]:
-        """Dynamo's ``ForcedTokenSequenceSpec``; any other cannot reach vLLM's processes."""
+        """Dynamo's ``ForcedTokenSequenceSpec``. No other entry can reach vLLM's processes."""
         ...
 
     @property
     def generation_only(self) -> bool:
-        """Whether workers that do not generate are sent none."""
+        """Whether workers that do not generate get no specs."""
         ...
 
 
-def annotation(
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], *, generation_only: bool = True
-) -> str:
-    """Specs as a client of Dynamo's frontend sends them: ``nvext.annotations`` of the request.
+def annotation(specs: Specs, *, generation_only: bool = True) -> str:
+    """Encode specs for ``nvext.annotations`` of a request to Dynamo's frontend.
 
-    ``extra_body={"nvext": {"annotations": [annotation(spec)]}}``, with the OpenAI client. Of what
-    a chat or completion request may bring, annotations are what the frontend hands to the workers
-    as it is.
+    With the OpenAI client: ``extra_body={"nvext": {"annotations": [annotation(spec)]}}``. The
+    frontend passes the annotations of a chat or completion request to the workers unchanged.
 
     Args:
         specs: one spec, or several.
@@ -61,16 +59,16 @@ def annotation(
 
 
 def requested(request: Mapping[str, Any]) -> Payload | None:
-    """What a request brings to ``LLMEngine.generate`` in its annotations.
+    """Decode the specs that a request brings to ``LLMEngine.generate`` in its annotations.
 
     Args:
         request: Dynamo's ``GenerateRequest``.
 
     Returns:
-        The specs; ``None`` if it brings none.
+        The specs; ``None`` if the request has none.
 
     Raises:
-        SpecError: if they are wrong, or there are two annotations with specs.
+        SpecError: if the specs are wrong, or there are two annotations with specs.
     """
     found = [text for text in request.get("annotations") or () if text.startswith(_PREFIX)]
     if len(found) > 1:
@@ -79,11 +77,11 @@ def requested(request: Mapping[str, Any]) -> Payload | None:
 
 
 def from_dynamo(spec: DynamoSpec) -> tuple[LogitsProcessorSpec, ...]:
-    """The entries of Dynamo's ``LogitsProcessorSpec`` as specs of ours.
+    """Convert the entries of Dynamo's ``LogitsProcessorSpec`` to logitport's specs.
 
     Raises:
         SpecError: for an entry that cannot be serialized (``PythonProcessorSpec`` holds a live
-            factory), or says what a spec of ours may not.
+            factory), or that is not valid as a spec of logitport.
     """
     from dynamo.common.backend.engine import (  # pyright: ignore
         serialize_logits_processor_entries,
@@ -100,19 +98,19 @@ def from_dynamo(spec: DynamoSpec) -> tuple[LogitsProcessorSpec, ...]:
 
 def attach(
     sampling_params: Params,
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec] | DynamoSpec,
+    specs: Specs | DynamoSpec,
     *,
     disaggregation_mode: "DisaggregationMode",
     generation_only: bool = True,
 ) -> Params:
-    """Make ``specs`` the specs of a request, if the worker is one that generates.
+    """Make ``specs`` the specs of a request, if the worker generates.
 
     Args:
-        sampling_params: vLLM's, changed in place.
-        specs: one or several of ours; or what Dynamo's ``logits_processor_spec()`` returns.
-        disaggregation_mode: what the worker does for the request.
-        generation_only: ``False`` attaches them on prefill workers too. Dynamo's spec says it
-            itself.
+        sampling_params: vLLM's parameters, changed in place.
+        specs: one or several, or the result of Dynamo's ``logits_processor_spec()``.
+        disaggregation_mode: the worker's task for the request.
+        generation_only: ``False`` attaches them on prefill workers too. Dynamo's spec has a value
+            of its own.
 
     Returns:
         ``sampling_params``.
@@ -127,15 +125,15 @@ def attach(
 
 
 class LogitsProcessors:
-    """Mixin for an ``LLMEngine`` that runs vLLM; it goes before the engine's other bases.
+    """A mixin for an ``LLMEngine`` that runs vLLM. It goes before the engine's other bases.
 
-    ``start`` calls ``declare_stage``, before there is a vLLM, and ``generate`` calls
-    ``activate_logits_processors`` with what it is about to give to vLLM. A request is subject to
-    the specs that it brings; one that brings none, to what the engine declares
-    (``LLMEngine.logits_processor_spec``, which is asked for every request: keep what it returns).
+    ``start`` calls ``declare_stage`` before it creates vLLM, and ``generate`` calls
+    ``activate_logits_processors`` with the parameters for vLLM. A request's own specs act on it.
+    On a request without specs, the engine's declared specs act. The engine declares them in
+    ``LLMEngine.logits_processor_spec``, which is called for every request: cache its result.
 
     Attributes:
-        disaggregation_mode: what the worker does, as in its ``WorkerConfig``.
+        disaggregation_mode: the worker's task, as in its ``WorkerConfig``.
     """
 
     disaggregation_mode: "DisaggregationMode"
@@ -145,29 +143,29 @@ class LogitsProcessors:
         async def logits_processor_spec(self) -> DynamoSpec | None: ...
 
     def declare_stage(self) -> None:
-        """Tell vLLM's processes, which come later, what this worker does.
+        """Pass this worker's stage to vLLM's processes, which start later.
 
-        Their configuration need not say it. What acts there by itself, the environment hook for
-        example, acts where a reply is generated.
+        Their configuration may not contain it. Code that acts there by itself, such as the
+        environment hook, acts only where a reply is generated.
         """
         os.environ[STAGE_VARIABLE] = Stage(self.disaggregation_mode.value)
 
     async def activate_logits_processors(
         self, sampling_params: Params, request: Mapping[str, Any]
     ) -> Params:
-        """Attach what acts on a request.
+        """Attach the specs that act on a request.
 
         Args:
-            sampling_params: vLLM's, with all that the request says otherwise; changed in place.
+            sampling_params: vLLM's, with all other settings of the request; changed in place.
             request: Dynamo's ``GenerateRequest``.
 
         Returns:
             ``sampling_params``.
 
         Raises:
-            InvalidArgument: Dynamo's, which its frontend answers with HTTP 400 and the message; for
-                specs that are wrong, or that the rest of the request contradicts.
-            RuntimeError: if the engine declares what cannot be attached to any request.
+            InvalidArgument: if specs are wrong, or the rest of the request contradicts them.
+                Dynamo's frontend answers this error with HTTP 400 and the message.
+            RuntimeError: if the engine declares specs that cannot be attached to any request.
         """
         from dynamo.llm.exceptions import InvalidArgument
 

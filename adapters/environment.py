@@ -1,18 +1,18 @@
-"""What an operator says to a worker by environment variables."""
+"""Environment variables with which an operator configures a worker."""
 
 import os
 
 from ..spec import SpecError, Stage
 
 STAGE_VARIABLE = "LOGITPORT_STAGE"
-"""Says an engine's stage where its configuration does not: one of the values of ``Stage``."""
+"""The variable that sets an engine's stage, to one of the values of ``Stage``."""
 
 
 def stage_from_environment() -> Stage | None:
-    """The stage that ``STAGE_VARIABLE`` says, if it says one.
+    """Return the stage in ``STAGE_VARIABLE``, or ``None`` if the variable is not set.
 
     Raises:
-        SpecError: if it names no stage.
+        SpecError: if the value is not a stage.
     """
     name = os.environ.get(STAGE_VARIABLE)
     try:

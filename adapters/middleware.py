@@ -1,4 +1,4 @@
-"""An ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
+"""ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from ..spec import SpecError, Stage, decode
-from .back_end import back_end
-from .counters import count
+from .backend import backend
 from .key import KEY, check_spelling
+from .metrics import count
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -21,37 +21,37 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CONTAINERS = frozenset(
     ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")
 )
-"""The fields of requests in which people put a payload, for one engine or another; one may be in
-another, and there may be a list of them, one for each prompt."""
+"""The request fields that may hold a payload, over all engines. They may be nested, or be lists
+with one object for each prompt."""
 
 METHODS = "POST", "PUT"
-"""The methods of HTTP with which a request may have specs."""
+"""The HTTP methods whose requests may carry specs."""
 
 MAX_NESTED = 6
-"""How many of them are looked into inside of one another, lists counted."""
+"""The depth to which nested containers are searched; a list counts as a level."""
 
 _INDEX = re.compile(r"\[\d+\]")
 
 
 class SpecMiddleware:
-    """Checks the specs of each HTTP request, and answers a bad one with status 400.
+    """Middleware that checks the specs of each HTTP request and answers bad specs with status 400.
 
-    An engine validates a request late, or not at all: a streamed reply has begun with status 200
-    by then, and a route that knows no logits processors drops the payload. This class reads the
-    body as soon as the application asks for it, which is after the application's own
-    authentication, and lets the application read it too if all is well.
+    An engine validates a request late or not at all. By then a streamed reply has begun with
+    status 200, and a route without logits processors drops the payload. The middleware reads the
+    body when the application asks for it, which is after the application's own authentication.
+    If the specs are good, the application then gets the body.
 
-    It is a class for ``add_middleware`` of Starlette and FastAPI, and wraps any ASGI application::
+    The class works with ``add_middleware`` of Starlette and FastAPI, and wraps any ASGI app::
 
         app.add_middleware(SpecMiddleware, engine="vllm")
 
-    In an engine's own server, use that engine's subclass, which also checks the payload against the
-    model and the server: ``logitport.adapters.vllm.SpecMiddleware``. SGLang's is in place where
-    logitport is installed.
+    In an engine's own server, use the subclass of that engine: it also checks the payload against
+    the model and the server. vLLM's is ``logitport.adapters.vllm.SpecMiddleware``; SGLang's is
+    active wherever logitport is installed.
 
     Args:
         app: the application.
-        engine: name of an installed back end; the requests are for its server.
+        engine: name of the installed backend whose server gets the requests.
 
     Raises:
         SpecError: if there is no such engine, or it has no server.
@@ -59,13 +59,13 @@ class SpecMiddleware:
 
     def __init__(self, app: App, engine: str = "vllm") -> None:
         self.app = app
-        self._back_end = back_end(engine)
-        self.routes = self._back_end.routes
+        self._backend = backend(engine)
+        self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with its body checked."""
+        """Check the body of a request and pass the request on."""
         if scope["type"] != "http" or scope["method"] not in METHODS:
             await self.app(scope, receive, send)
             return
@@ -81,11 +81,11 @@ class SpecMiddleware:
         """Check the specs of one request.
 
         Args:
-            scope: the request's.
-            body: of the request, whole. What is no JSON object is the application's to refuse.
+            scope: the ASGI scope of the request.
+            body: the whole body. If it is not a JSON object, the application refuses it.
 
         Raises:
-            SpecError: with what is wrong, and where.
+            SpecError: if the specs are bad.
         """
         fields = parse(body)
         if fields is None:
@@ -112,40 +112,40 @@ class SpecMiddleware:
             raise SpecError(f"Expected specs for {path} in `{place}.{KEY}`", where)
 
     def check_container(self, path: str, container: Mapping[str, Any]) -> None:
-        """Check an object in which a payload may be, whether there is one or not.
+        """Check an object that may hold a payload, even if it holds none.
 
         Args:
-            path: of the object; empty for the request itself.
+            path: path of the object; empty for the request itself.
             container: the object.
 
         Raises:
-            SpecError: with what is wrong, and where.
+            SpecError: if the object is bad.
         """
         check_spelling(container, path or "the request")
 
     def check_payload(
         self, scope: Scope, fields: "Fields", owner: Mapping[str, Any], payload: Any
     ) -> None:
-        """Check a payload, as far as it is known what it meets.
+        """Check a payload, as far as the engine and the model behind the server are known.
 
         Args:
-            scope: the request's.
-            fields: of the request.
-            owner: what holds the object that the payload is in, and so the fields beside it: the
+            scope: the ASGI scope of the request.
+            fields: the fields of the request.
+            owner: the object around the payload's container, with the sampling fields: the
                 request, or its ``sampling_params`` for one prompt.
-            payload: as it was sent.
+            payload: the payload as the client sent it.
 
         Raises:
-            SpecError: with what is wrong, and where.
+            SpecError: if the payload is bad.
         """
-        self._back_end.check(decode(payload).specs)
+        self._backend.check(decode(payload).specs)
 
     def error(self, path: str, message: str) -> dict[str, Any]:
-        """The body of a refusal, in the form that clients of a route expect.
+        """Return the body of a refusal, in the form that clients of the route expect.
 
         Args:
-            path: of the request.
-            message: what is wrong, and where.
+            path: path of the request.
+            message: the error message.
         """
         if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
             return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
@@ -153,15 +153,15 @@ class SpecMiddleware:
         return {"error": error}
 
     def stage(self, scope: Scope) -> Stage:
-        """The stage of the engine behind the application, for the count of refusals."""
+        """Return the stage of the engine behind the application, to count refusals by stage."""
         return Stage.AGGREGATED
 
 
 class Fields(Mapping[str, Any]):
-    """The fields of a JSON object, each parsed when it is asked for.
+    """The fields of a JSON object, each parsed on access.
 
     Args:
-        raw: the fields, not yet parsed.
+        raw: the unparsed fields.
     """
 
     def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
@@ -177,12 +177,12 @@ class Fields(Mapping[str, Any]):
         return len(self._raw)
 
     def containers(self) -> "Iterator[Container]":
-        """Yield the request itself, and the objects of ``CONTAINERS`` that it has."""
+        """Yield the request itself, and the objects in its ``CONTAINERS``."""
         return _containers("", self, self, MAX_NESTED)
 
 
 Container = tuple[str, Mapping[str, Any], Mapping[str, Any]]
-"""The path of an object, the object, and the one that holds it."""
+"""The path of an object, the object, and the object around it."""
 
 
 def _containers(
@@ -205,9 +205,9 @@ def _containers(
 
 
 def parse(body: bytes) -> Fields | None:
-    """The fields of a request, or none if its body is no JSON object.
+    """Parse the fields of a request; return ``None`` if its body is not a JSON object.
 
-    Only the names are read at first: most of a body is messages, which are nothing to specs.
+    Only the names are decoded at first: most of a body is messages, which have no specs.
     """
     try:
         return Fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
@@ -215,7 +215,7 @@ def parse(body: bytes) -> Fields | None:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    try:  # what Python reads beyond the standard, as servers do: NaN, UTF-16
+    try:  # Servers accept what Python's parser reads beyond the standard: NaN, UTF-16
         content = json.loads(body)
         encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in content.items()}
     except (ValueError, AttributeError, RecursionError, TypeError):
@@ -224,11 +224,11 @@ def parse(body: bytes) -> Fields | None:
 
 
 class _RefusedError(Exception):
-    """Raised into the application, which has asked for a body that is refused."""
+    """Raised into the application when it asks for the body of a refused request."""
 
 
 class _Exchange:
-    """One request: its body is read and checked once, and its answer replaced if it is refused."""
+    """One request: the body is read and checked once, and a refusal replaces the answer."""
 
     def __init__(
         self, middleware: SpecMiddleware, scope: Scope, receive: Receive, send: Send
@@ -246,7 +246,7 @@ class _Exchange:
         return self._refusal is not None
 
     async def receive(self) -> Message:
-        """The body as one message, checked; after it, what the server has to say."""
+        """Return the checked body as one message, then the server's other messages."""
         if self._is_read:
             return await self._receive()
         chunks: list[bytes] = []
@@ -270,14 +270,14 @@ class _Exchange:
         raise _RefusedError from error
 
     async def send(self, message: Message) -> None:
-        """Pass the answer on, or put the refusal in its place, with the answer's other headers."""
+        """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""
         if self._refusal is None:
             await self._send(message)
         elif message["type"] == "http.response.start":
             await self._answer(self._refusal, message.get("headers", ()))
 
     async def finish(self) -> None:
-        """Answer a refused request that the application has not answered."""
+        """Answer a refused request if the application has not answered it."""
         if self._refusal is not None:
             await self._answer(self._refusal, ())
 

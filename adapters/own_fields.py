@@ -1,8 +1,8 @@
-"""A request's own fields beside its specs: what cannot both be obeyed is refused.
+"""Refusal of specs that contradict a request's own fields.
 
-Engines have fields that ban, allow or delay tokens by themselves (``min_tokens``, ``bad_words``,
-``allowed_token_ids``, ...). An adapter gives each as the spec that means the same, and the rules
-that hold among specs hold between the two.
+Engines have fields that ban, allow or delay tokens (``min_tokens``, ``bad_words``,
+``allowed_token_ids``, ...). An adapter converts each field to a spec that means the same. The
+rules for conflicts among specs then apply to fields and specs.
 """
 
 import re
@@ -12,25 +12,28 @@ from typing import Any
 from ..spec import LogitsProcessorSpec, SpecError
 from ..spec.conflicts import check_conflicts
 
-OwnFields = Mapping[str, LogitsProcessorSpec]
-"""The spec that means the same as a field, by the field's name."""
+OwnFields = Mapping[str, LogitsProcessorSpec | None]
+"""The spec that means the same as a field, by the field's name; ``None`` if no spec does."""
 
 
 def check_own_fields(specs: Sequence[LogitsProcessorSpec], own_fields: OwnFields) -> None:
     """Check that specs and a request's own fields can both be obeyed.
 
-    Each field is held to the specs by itself: what two fields say against each other is the
-    engine's to refuse.
+    Each field is checked by itself. The engine has to refuse fields that contradict each
+    other. ::
+
+        check_own_fields(specs, {"stop_after": same_as(MinTokensSpec, n=5, stop_token_ids=(2,))})
 
     Args:
-        specs: of the request.
-        own_fields: the request's.
+        specs: the request's specs.
+        own_fields: the request's fields, as ``own_fields`` of an ``Attachment`` returns them.
 
     Raises:
-        SpecError: for a contradiction that is certain. Message and path name the spec and the
-            field.
+        SpecError: for a certain contradiction. Its message and path name the spec and the field.
     """
     for name, spec in own_fields.items():
+        if spec is None:
+            continue
         try:
             check_conflicts((*specs, spec))
         except SpecError as error:
@@ -40,12 +43,12 @@ def check_own_fields(specs: Sequence[LogitsProcessorSpec], own_fields: OwnFields
 
 
 def same_as(kind: type[LogitsProcessorSpec], **fields: Any) -> LogitsProcessorSpec | None:
-    """A spec that means the same as a field, or none where a spec cannot say so much.
+    """Make a spec that means the same as a field; ``None`` if it is not set or beyond a limit.
 
-    Args:
-        kind: class of the spec.
-        fields: of the spec.
+    ``same_as(BannedTokensSpec, token_ids=())`` is ``None``.
     """
+    if not all(fields.values()):  # most requests; an exception would cost ten times as much
+        return None
     try:
         return kind(**fields)
     except SpecError:  # more than a spec may hold: the engine's own order decides, see the docs

@@ -1,4 +1,4 @@
-"""Whether an OpenAI server has logitport, for clients that are about to send it specs."""
+"""A probe that tests whether an OpenAI server has logitport, before a client sends it specs."""
 
 import inspect
 import re
@@ -9,22 +9,22 @@ import msgspec
 
 from ..spec import VERSION, WIRE_KINDS, SpecError
 from ..spec.base import kind_of
-from .back_end import back_end
+from .backend import backend
 from .key import KEY
 
 
 class Support(StrEnum):
-    """What a server does with the specs of this release."""
+    """How a server handles the specs of this release."""
 
     ACTS = "acts"
-    """It reads them all: a request's specs are obeyed, or refused with a message."""
+    """The server reads every kind. It obeys a request's specs or refuses them with a message."""
     IGNORED = "ignored"
-    """It drops them without a word, and answers as if there were none."""
+    """The server silently drops specs and answers as if there were none."""
     TOO_OLD = "too old"
-    """It has a logitport that refuses the version of the payload, or one of the kinds."""
+    """The server's logitport refuses the version of the payload, or one of the kinds."""
 
 
-# No kind will ever have this name. Each release refuses it, and names the kinds that it knows.
+# No kind will ever have this name. Each release refuses it, and the message lists its kinds.
 _PAYLOAD = msgspec.json.encode({"version": VERSION, "specs": [{"kind": "?"}]}).decode()
 
 _ROUTE = "/v1/completions"
@@ -34,25 +34,25 @@ _VERSION = re.compile(rf"{KEY}: Version \d+ is newer than \d+")
 
 
 def probe(client: Any, model: str, engine: str = "vllm") -> Support:
-    """Ask a server whether it has logitport, with one request for one token.
+    """Find out whether a server has logitport, with one request for one token.
 
-    The request brings a payload that every release refuses, where ``extra_body(engine, specs)``
-    has it: where logitport is, the answer is its error message and no token is generated. Of
-    several replicas behind one address, one answers.
+    The request carries a payload that every release refuses, in the field that
+    ``extra_body(engine, specs)`` uses. With logitport, the server answers with its error message
+    and generates no token. If one address has several replicas, only one of them answers.
 
     Args:
-        client: an ``openai.OpenAI``, or what has its ``completions.create``.
-        model: name of a model that the server generates text with.
-        engine: name of an installed back end that has a server, as for ``extra_body``.
+        client: an ``openai.OpenAI``, or an object with the same ``completions.create``.
+        model: name of a text generation model of the server.
+        engine: name of an installed backend that has a server, as for ``extra_body``.
 
     Raises:
         SpecError: if there is no such engine, or it has no server.
         TypeError: if the client is asynchronous.
-        ValueError: if the answer is no completion.
-        openai.OpenAIError: the client's own error, for every failure that is not logitport's
+        ValueError: if the answer is not a completion.
+        openai.OpenAIError: the client's own error, for every failure without logitport's
             message: no connection, no such model, a gateway that refuses the fields.
     """
-    place = back_end(engine).routes.get(_ROUTE)
+    place = backend(engine).routes.get(_ROUTE)
     if place is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
     body = {place: {KEY: _PAYLOAD}}
@@ -71,7 +71,7 @@ def probe(client: Any, model: str, engine: str = "vllm") -> Support:
 
 
 def _support(error: Exception) -> Support | None:
-    """What an error of the client says of the server; ``None`` if logitport did not cause it."""
+    """Read the support from a client's error; ``None`` if logitport did not cause the error."""
     text = getattr(getattr(error, "response", None), "text", "")
     if _VERSION.search(text):
         return Support.TOO_OLD

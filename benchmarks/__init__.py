@@ -1,4 +1,4 @@
-"""What a step costs, beside what others' processors cost on the same tensors.
+"""Benchmarks of a step, against other projects' processors on the same tensors.
 
-``python -m benchmarks`` measures and writes ``benchmarks/results/``. What counts are the ratios.
+``python -m benchmarks`` measures and writes ``benchmarks/results/``. Compare ratios, not times.
 """

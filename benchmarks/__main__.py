@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, say how far we are, write the results."""
+"""``python -m benchmarks``: measure, compare with the targets, write the results."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -15,7 +15,7 @@ console = Console(soft_wrap=True)
 
 
 class Device(StrEnum):
-    """Where the logits are."""
+    """The device of the logits."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -27,10 +27,10 @@ def main(
     engine: Annotated[bool | None, typer.Option(help="A real engine too; not when quick.")] = None,
     device: Annotated[Device, typer.Option(help="Where the logits are.")] = Device.CPU,
 ) -> None:
-    """Measure ours against others on the same tensors; write benchmarks/results/."""
+    """Measure logitport against its peers on the same tensors; write benchmarks/results/."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    seconds = 0.3 if quick else 4.0  # for each comparison, about
+    seconds = 0.3 if quick else 4.0  # about, for each comparison
     results = Results(device.value, quick)
     for target in targets.targets(
         seconds=seconds, rows=64 if quick else 256, device=device.value, only=only

@@ -1,8 +1,8 @@
-"""Each kind as a callable for one request, the way an engine's user would write it with care.
+"""Each kind as a callable for one request, as a careful user of an engine would write it.
 
-They keep index tensors and positions instead of making them anew, look only at the newest
-tokens, and edit in place. ``force`` is how a token is forced: by masking the rest of the row, as
-everybody does (``mask``), or by raising one logit, as we do (``touch``).
+The callables reuse index tensors and positions, read only the newest tokens, and edit in place.
+``force`` is the way to force a token: by masking the rest of the row, as is usual (``mask``), or
+by raising one logit, as logitport does (``touch``).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,18 +28,18 @@ Force = Callable[[torch.Tensor, int], None]
 
 
 def mask(logits: torch.Tensor, token_id: int) -> None:
-    """Leave only one token."""
+    """Mask every token but one."""
     logits.fill_(-torch.inf)
     logits[token_id] = 0.0
 
 
 def touch(logits: torch.Tensor, token_id: int) -> None:
-    """Make one token win."""
+    """Raise the logit of one token."""
     logits[token_id] = 1e9
 
 
 def callable_for(spec: LogitsProcessorSpec, force: Force) -> Callable[..., torch.Tensor]:
-    """A request's own processor ``([prompt ids,] output ids, logits) -> logits``."""
+    """Make a request's own processor ``([prompt ids,] output ids, logits) -> logits``."""
     return _MAKERS[type(spec)](spec, force)
 
 

@@ -1,4 +1,4 @@
-"""What is measured: every kind beside its peers, and how it grows with batch, vocabulary, lists."""
+"""The cases: every kind against its peers, and its growth with batch, vocabulary and lists."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,16 +19,16 @@ OURS = "logitport"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One batch, and who edits its logits.
+    """One batch and the contenders that edit its logits.
 
     Attributes:
-        group: heading of the table that it belongs to.
-        name: what the requests carry.
-        rows: requests in the batch.
-        vocab_size: columns of the logits.
-        active: how many requests carry something.
-        contenders: by name, ours first.
-        make: makes the batch.
+        group: heading of the case's table.
+        name: the kind of the specs.
+        rows: the number of requests in the batch.
+        vocab_size: the number of columns of the logits.
+        active: the number of requests with a spec.
+        contenders: the contenders by name, logitport first.
+        make: a function that makes the batch.
     """
 
     group: str
@@ -55,7 +55,7 @@ def case(
     vocab_size: int = 151_936,
     active: int | None = None,
 ) -> Case:
-    """A case of ours against others."""
+    """Make a case of logitport against others."""
     makers = [makers] if callable(makers) else makers
     return Case(
         group,
@@ -69,7 +69,7 @@ def case(
 
 
 def same(make: Maker) -> Maker:
-    """One spec for all requests: some peers take the parameters of a whole batch."""
+    """Make one spec for all requests: some peers take one set of parameters for a batch."""
     made: list[LogitsProcessorSpec] = []
 
     def once(rng: random.Random, size: int) -> LogitsProcessorSpec:
@@ -84,7 +84,7 @@ CAREFUL = {
     "callables, masking": peers.careful_mask,
     "callables, touching": peers.careful_touch,
 }
-"""Callables for one request each, written with care, through vLLM's adapter."""
+"""Careful callables for one request each, through vLLM's adapter."""
 
 DYNAMO = {"Dynamo, vLLM's adapter": peers.dynamo}
 ALLOW = {"vLLM": peers.vllm_allowed, "xgrammar": peers.xgrammar_allowed}
@@ -124,7 +124,7 @@ KINDS: Mapping[str, tuple[Maker, Mapping[str, Begin]]] = {
 
 
 def cases(*, quick: bool) -> Iterator[Case]:
-    """All of them; ``quick`` leaves out the large ones."""
+    """Yield all cases; ``quick`` leaves out the large cases."""
     rows = 16 if quick else 64
     for name, (make, others) in KINDS.items():
         yield case("Every kind", name, same(make), others, rows=rows)
@@ -145,6 +145,6 @@ def cases(*, quick: bool) -> Iterator[Case]:
             "Lists", f"allowed_tokens, {listed}", same(w.allowed_tokens(n)), ALLOW, rows=rows
         )
         yield case("Lists", f"banned_tokens, {listed}", same(w.banned_tokens(n)), BANNED, rows=rows)
-        # vLLM refuses long ones over HTTP; transformers takes seconds to prepare them.
+        # vLLM refuses long biases over HTTP; transformers takes seconds to prepare them.
         bias = {"vLLM": peers.vllm_logit_bias}
         yield case("Lists", f"logit_bias, {listed}", same(w.logit_bias(n)), bias, rows=rows)

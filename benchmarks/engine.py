@@ -1,8 +1,8 @@
-"""A real engine, with and without a processor loaded.
+"""A benchmark of a real engine, with and without a processor.
 
-One engine, whose processors are exchanged between runs: whatever else makes two engines differ
-stays the same, and runs that are compared follow one another. Each run gives all its requests at
-once and has them produce the same number of tokens, so that all make the same steps.
+All runs use one engine and exchange its processors, because two engines differ in other ways too.
+Compared runs follow one another. Each run sends all its requests at once, and all requests produce
+the same number of tokens, so that all runs make the same steps.
 """
 
 import gc
@@ -16,7 +16,7 @@ from typing import Any
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the processors are exchanged in this very process
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the processors are exchanged in this process
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
@@ -41,7 +41,7 @@ NOBODY, OURS, MIXED, ADAPTER = (
 
 
 class Stopwatch(LogitsProcessor):
-    """Another processor, and the time that is spent in it."""
+    """A wrapper that measures the time in another processor."""
 
     def __init__(self, inner: LogitsProcessor) -> None:
         self.inner = inner
@@ -63,7 +63,7 @@ class Stopwatch(LogitsProcessor):
 
 
 class Dynamo(peers.PerRequest):
-    """Dynamo's forced sequences through vLLM's adapter; ``extra_args["token_ids"]`` says which."""
+    """Dynamo's forced sequences through vLLM's adapter, from ``extra_args["token_ids"]``."""
 
     def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., Any] | None:
         if not params.extra_args:
@@ -76,7 +76,7 @@ class Engine:
     """vLLM with a small model, in this process."""
 
     def __init__(self, model: str) -> None:
-        # Named at the start, so that the engine is one that tells processors the output ids.
+        # With a processor in this option, the engine passes the sampled output ids to processors.
         processors: Any = [LogitportProcessor]
         self._llm = LLM(
             model,
@@ -95,7 +95,7 @@ class Engine:
         self._runner = getattr(worker, "worker", worker).model_runner
 
     def _load(self, make: Callable[..., LogitsProcessor] | None) -> Stopwatch | None:
-        """Exchange the processors that came with the engine."""
+        """Replace the engine's processors."""
         batch, config = self._runner.input_batch, self._llm.llm_engine.vllm_config
         device = self._runner.device
         made = [built_in(config, device, False) for built_in in _BUILT_IN]
@@ -107,7 +107,7 @@ class Engine:
     def run(
         self, make: Callable[..., LogitsProcessor] | None, extra_args: Sequence[Any], length: int
     ) -> tuple[float, float, list[Sequence[int]]]:
-        """Seconds for all requests, the share of it in the processor, and the outputs."""
+        """Run all requests; return the seconds, the processor's share of them, and the outputs."""
         watch = self._load(make)
         rng = random.Random(0)
         prompts: Any = [
@@ -134,10 +134,10 @@ class Engine:
         )
 
     def throughput(self, requests: int, length: int, rounds: int) -> Iterator[Throughput]:
-        """Compare all ways, in turn, ``rounds`` times.
+        """Run all configurations in turn, ``rounds`` times, and yield their throughputs.
 
         Raises:
-            AssertionError: if a processor did not do what it was there for.
+            AssertionError: if a processor did not force its tokens.
         """
         rng = random.Random(1)
         forced = [

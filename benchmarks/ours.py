@@ -1,4 +1,4 @@
-"""Ours, as vLLM's V1 runner drives it, and the parts of a step alone."""
+"""logitport as vLLM's V1 runner drives it, and the parts of a step alone."""
 
 from functools import lru_cache
 from types import SimpleNamespace
@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from logitport.adapters.core import Realizer, compile_specs
+from logitport.adapters.core import Realizer, compile_specs, editor_for
 from logitport.adapters.core.automaton import Edit
-from logitport.adapters.core.realizer import _editor as make_editor
-from logitport.adapters.core.slots import ROW
+from logitport.adapters.core.host.state_table import ROW
 from logitport.adapters.vllm import KEY, LogitportProcessor
 from logitport.spec import encode
 from vllm import SamplingParams
@@ -17,13 +16,13 @@ from vllm.v1.sample.logits_processor import BatchUpdate
 
 from .workload import History, Step, Workload
 
-# Requests that carry the same share its program, here as in an engine.
+# Requests with equal specs share one program, here as in an engine.
 _program = lru_cache(maxsize=None)(lambda spec: compile_specs([spec]))
 _text = lru_cache(maxsize=None)(encode)
 
 
 def batch_update(workload: Workload, history: History, extra_args: list[Any]) -> BatchUpdate:
-    """All requests of a batch, as new ones."""
+    """Make an update in which all requests of a batch are new."""
     added = [
         (row, SamplingParams(extra_args=extra), workload.prompts[row], history.outputs[row])
         for row, extra in enumerate(extra_args)
@@ -32,11 +31,11 @@ def batch_update(workload: Workload, history: History, extra_args: list[Any]) ->
 
 
 class Config(SimpleNamespace):
-    """Stands for a ``VllmConfig``; unlike its base it can be referenced weakly, as that can."""
+    """A substitute for ``VllmConfig``, which allows weak references as ``VllmConfig`` does."""
 
 
 def make_processor(vocab_size: int) -> LogitportProcessor:
-    """The processor of an engine that is not there."""
+    """Make a processor without an engine."""
     config: Any = Config(
         model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
         kv_transfer_config=None,
@@ -47,7 +46,7 @@ def make_processor(vocab_size: int) -> LogitportProcessor:
 
 
 def begin(workload: Workload, history: History) -> Step:
-    """What vLLM calls at each step: ``update_state``, then ``apply``."""
+    """Make the step of vLLM: ``update_state``, then ``apply``."""
     processor = make_processor(workload.vocab_size)
     extra = [None if spec is None else {KEY: _text(spec)} for spec in workload.specs]
     processor.update_state(batch_update(workload, history, extra))
@@ -60,7 +59,7 @@ def begin(workload: Workload, history: History) -> Step:
 
 
 class Parts:
-    """A step of ours, cut in two: what the host does, and the edit of the logits."""
+    """A step of logitport in two parts: the host's work and the edit of the logits."""
 
     def __init__(self, workload: Workload, history: History) -> None:
         realizer = Realizer(workload.vocab_size)
@@ -69,7 +68,8 @@ class Parts:
             realizer.add(row, program, workload.prompts[row], history.outputs[row], None)
         self._automata = realizer._automata
         self._device = torch.get_default_device()
-        self._editor = make_editor(self._automata, self._device)
+        logits = torch.empty(0, device=self._device)
+        self._editor = editor_for(logits, self._automata, workload.vocab_size)
 
     def advance(self) -> None:
         """Bring states and plan up to date, as ``Realizer.apply`` does."""
@@ -81,7 +81,7 @@ class Parts:
         self._editor.apply(logits)
 
     def cells(self, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows, and tokens or token sets, of the automata that are in such a state."""
+        """Return the rows, and the tokens or token sets, of automata in states with this edit."""
         automata = self._automata
         acting = automata.tables.edit[automata.states] == edit
         rows = automata.values[ROW, : len(automata)][acting]
@@ -93,13 +93,13 @@ class Parts:
 
 
 def begin_host(workload: Workload, history: History) -> Step:
-    """The host's part of a step."""
+    """Make the host's part of a step."""
     parts = Parts(workload, history)
     return lambda logits: parts.advance()
 
 
 class EditAlone:
-    """The other part: the host's is done before, and not timed."""
+    """The edit of the logits; the host's part is done before and not timed."""
 
     def __init__(self, workload: Workload, history: History) -> None:
         parts = Parts(workload, history)

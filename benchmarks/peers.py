@@ -1,7 +1,7 @@
-"""What others offer for the same jobs, driven as their engines drive them.
+"""Other projects' processors for the same jobs, driven as their engines drive them.
 
-Each function puts the requests of a workload into a peer and returns what is called at each step.
-Where a peer takes one set of parameters for the whole batch, the first request's are used.
+Each function puts the requests of a workload into a peer and returns the function for a step. If
+a peer takes one set of parameters for the whole batch, it gets those of the first request.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ from .workload import BUDGET, END_THINK, EOS, NEWLINE, THINK, History, Step, Wor
 
 
 class PerRequest(AdapterLogitsProcessor):
-    """vLLM's wrapper of processors for one request; ``extra_args["make"]`` makes one."""
+    """vLLM's wrapper around processors for one request, which ``extra_args["make"]`` makes."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -51,7 +51,7 @@ def _vllm_step(processor: LogitsProcessor) -> Step:
 
 
 def per_request(workload: Workload, history: History, make: Callable[[Any], Any]) -> Step:
-    """Callables for one request each, through vLLM's adapter."""
+    """Run callables for one request each through vLLM's adapter."""
     processor = PerRequest(None, torch.get_default_device(), False)  # pyright: ignore[reportArgumentType]
     extra = [spec and {"make": lambda spec=spec: make(spec)} for spec in workload.specs]
     processor.update_state(batch_update(workload, history, extra))
@@ -59,19 +59,19 @@ def per_request(workload: Workload, history: History, make: Callable[[Any], Any]
 
 
 def careful_mask(workload: Workload, history: History) -> Step:
-    """Careful callables that force by masking the row."""
+    """Run careful callables that force by masking the row."""
     return per_request(workload, history, lambda spec: callables.callable_for(spec, callables.mask))
 
 
 def careful_touch(workload: Workload, history: History) -> Step:
-    """Careful callables that force by raising one logit."""
+    """Run careful callables that force by raising one logit."""
     return per_request(
         workload, history, lambda spec: callables.callable_for(spec, callables.touch)
     )
 
 
 def dynamo_processor(spec: Any) -> Callable[..., torch.Tensor]:
-    """Dynamo's forced-sequence processor, which returns nothing, as vLLM's adapter wants it."""
+    """Wrap Dynamo's forced-sequence processor to return the logits, as vLLM's adapter requires."""
     from dynamo.logits_processing.examples import ForcedSequenceLogitsProcessor
 
     forced = ForcedSequenceLogitsProcessor(spec.token_ids, spec.eos_token_id)
@@ -84,14 +84,14 @@ def dynamo_processor(spec: Any) -> Callable[..., torch.Tensor]:
 
 
 def dynamo(workload: Workload, history: History) -> Step:
-    """Dynamo's forced-sequence processor through vLLM's adapter."""
+    """Run Dynamo's forced-sequence processor through vLLM's adapter."""
     return per_request(workload, history, dynamo_processor)
 
 
 class OneToken(LogitsProcessor):
-    """Masks all but one token of a row, for the whole batch at once.
+    """A processor that masks all but one token of a row, for the whole batch at once.
 
-    In the spirit of the example of vLLM's documentation ("Custom logits processors").
+    It follows the example in vLLM's documentation ("Custom logits processors").
     """
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -129,7 +129,7 @@ class OneToken(LogitsProcessor):
 
 
 def one_token(workload: Workload, history: History) -> Step:
-    """The example of vLLM's documentation."""
+    """Run the example of vLLM's documentation."""
     processor = OneToken(None, torch.get_default_device(), False)
     extra = [spec and {"target_token": spec.token_ids[0]} for spec in workload.specs]  # pyright: ignore
     processor.update_state(batch_update(workload, history, extra))
@@ -193,7 +193,7 @@ def vllm_thinking_budget(workload: Workload, history: History) -> Step:
 
 
 def vllm_allowed(workload: Workload, history: History) -> Step:
-    """``allowed_token_ids`` of vLLM: a mask as large as the logits."""
+    """Apply vLLM's ``allowed_token_ids``: a mask as large as the logits."""
     masked = torch.zeros(len(workload), workload.vocab_size, dtype=torch.bool)
     for row in workload.active:
         masked[row] = True
@@ -202,7 +202,7 @@ def vllm_allowed(workload: Workload, history: History) -> Step:
 
 
 def xgrammar_allowed(workload: Workload, history: History) -> Step:
-    """The kernel of xgrammar, with masks that are ready."""
+    """Run xgrammar's kernel with prepared masks."""
     bitmask = xgrammar.allocate_token_bitmask(len(workload), workload.vocab_size)
     for row in workload.active:
         bits = torch.zeros(bitmask.shape[1] * 32, dtype=torch.bool)
@@ -215,7 +215,7 @@ def xgrammar_allowed(workload: Workload, history: History) -> Step:
 
 @cache
 def _sglang() -> ModuleType:
-    """SGLang's module alone: the package itself wants all that its server does."""
+    """Load SGLang's module alone: the package would import the dependencies of the server."""
     name = "sglang/srt/sampling/custom_logit_processor.py"
     path = str(distribution("sglang").locate_file(name))
     loader = importlib.util.spec_from_file_location("_sglang_custom_logit_processor", path)
@@ -236,7 +236,7 @@ def _sglang_step(
     given = [{**params, "__req__": request} for request in requests]
 
     class Stepper:
-        def advance(self) -> None:  # its engine appends to arrays of its own
+        def advance(self) -> None:  # SGLang's engine appends to its own arrays
             for request, output in zip(requests, history.outputs, strict=True):
                 request.output_ids.extend(output[len(request.output_ids) :])
 
@@ -300,7 +300,7 @@ transformers_ngram = _transformers(lambda spec, _: hf.NoRepeatNGramLogitsProcess
 
 
 class _Numbers:
-    """A tokenizer whose texts are numbers."""
+    """A tokenizer for texts of numbers, which are the token ids."""
 
     eos_token_id = EOS
     add_prefix_space = False

@@ -1,4 +1,4 @@
-"""The results as a table to read, as data, and as a picture."""
+"""The results as Markdown tables, as JSON data, and as a chart."""
 
 import json
 import os
@@ -32,7 +32,7 @@ PACKAGES = (
 
 @dataclass(slots=True)
 class Results:
-    """All that a run has measured."""
+    """All measurements of a run."""
 
     device: str
     quick: bool
@@ -56,7 +56,7 @@ class Results:
         return written
 
     def data(self) -> dict[str, Any]:
-        """Everything, in seconds, as JSON has it."""
+        """Return all results as JSON data, with times in seconds."""
         return {
             "machine": machine(self.device),
             "targets": [{**asdict(target), "verdict": target.verdict} for target in self.targets],
@@ -75,7 +75,7 @@ class Results:
         }
 
     def markdown(self) -> str:
-        """The tables."""
+        """Format the tables."""
         about = "; ".join(f"{key} {value}" for key, value in machine(self.device).items())
         parts = [
             "# What a step costs\n",
@@ -98,7 +98,7 @@ class Results:
 
 
 def machine(device: str) -> dict[str, str]:
-    """What the numbers depend on."""
+    """Describe the machine and the package versions."""
     facts = {"cores": str(os.cpu_count()), "CPU": _cpu()}
     if device == "cuda":
         facts["GPU"] = torch.cuda.get_device_name()
@@ -170,12 +170,12 @@ def _cases(measured: Sequence[tuple[Case, dict[str, StepTimes]]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits."""
+    """Format a number with three digits, or as a whole number from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def draw(measured: Sequence[tuple[Case, dict[str, StepTimes]]], path: Path) -> None:
-    """How many times longer the peers take, kind by kind."""
+    """Draw how many times longer the peers take, for each kind."""
     from matplotlib.figure import Figure
 
     bars: list[tuple[str, float, float]] = []

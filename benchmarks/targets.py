@@ -1,4 +1,4 @@
-"""What is to be reached, and how far we are."""
+"""The performance targets and their measurements."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from logitport.adapters.core import admission, compile_specs
 from logitport.adapters.core.automaton import Edit
-from logitport.adapters.vllm import BACK_END
+from logitport.adapters.vllm import BACKEND
 from logitport.spec import ThinkingBudgetSpec, encode
 
 from . import ours, peers, timing
@@ -24,17 +24,17 @@ VOCAB = 151_936
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line of the table.
+    """One target and its measurement, a line of the table.
 
     Attributes:
-        case: what is measured, and against what.
-        goal: what is to be reached, in words.
-        warm: the measure.
-        cold: the measure, right after all logits were rewritten; ``None`` where there is none.
-        bound: what it is to be.
+        case: the measured case and its contender.
+        goal: the target in words.
+        warm: the measurement.
+        cold: the measurement right after all logits were rewritten, if there is one.
+        bound: the target value.
         at_least: whether more is better.
-        unit: of measure and bound.
-        detail: the times behind it, in seconds.
+        unit: the unit of measurement and target.
+        detail: the times behind the measurement, in seconds.
     """
 
     case: str
@@ -60,13 +60,13 @@ class Target:
 def targets(
     *, seconds: float, rows: int = 256, device: str = "cpu", only: str = ""
 ) -> Iterator[Target]:
-    """Measure what needs no engine.
+    """Measure the targets that need no engine.
 
     Args:
-        seconds: for each comparison, about.
-        rows: of the largest batches; the targets are set for 256.
-        device: where the logits are.
-        only: measure only what has this in its name.
+        seconds: the approximate time for each comparison.
+        rows: rows of the largest batches; the targets are set for 256.
+        device: the device of the logits.
+        only: measure only targets with this text in their names.
     """
     measures: Mapping[str, Callable[[], Iterator[Target]]] = {
         "target: forced sequence": lambda: _forced(seconds, device, rows),
@@ -83,7 +83,7 @@ def targets(
 
 
 def engine_target(way: Throughput) -> Target:
-    """The target of a real engine."""
+    """Make the target for a real engine."""
     return Target(
         f"real engine, {way.requests} requests that each carry a spec: {way.name}",
         "at least 0.99 of the tokens per second without a processor",
@@ -100,7 +100,7 @@ class _Measures(TypedDict):
 
 
 def _ratio(times: dict[str, StepTimes], over: str, under: str | Sequence[str] = OURS) -> _Measures:
-    """Warm and cold ratio of one contender's time to another's, or to the sum of others'."""
+    """Divide one contender's time by another's, or by the sum of others', warm and cold."""
     names = [under] if isinstance(under, str) else under
     return {
         "warm": times[over].warm.least / sum(times[name].warm.least for name in names),
@@ -117,7 +117,7 @@ def _detail(times: dict[str, StepTimes]) -> dict[str, Times]:
 
 
 class BareWrite:
-    """One indexed write of the forced cells, as plain as torch has it."""
+    """One indexed write of the forced cells, in plain torch."""
 
     def __init__(self, workload: Workload, history: History) -> None:
         self._parts = ours.Parts(workload, history)
@@ -132,9 +132,9 @@ class BareWrite:
 
 
 class BareFill:
-    """A fill of the rows of which only some tokens remain, run of rows by run of rows.
+    """A fill of the rows with allowed tokens, one run of adjacent rows at a time.
 
-    That is faster than ``index_fill_``, on a CPU at least.
+    This is faster than ``index_fill_``, on a CPU at least.
     """
 
     def __init__(self, workload: Workload, history: History) -> None:
@@ -248,7 +248,7 @@ def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
         "kinds that match, no history": w.workload(matching, rows, VOCAB),
         "kinds that match, 32,000 tokens out": w.workload(matching, rows, VOCAB, already=32_000),
     }
-    logits = Logits(64, VOCAB, device)  # nobody edits them: restoring them empties the caches
+    logits = Logits(64, VOCAB, device)  # not edited: restoring them empties the caches
     for name, batch in batches.items():
         times = timing.time_steps({OURS: ours.begin_host}, batch, logits, seconds=seconds)[OURS]
         yield Target(
@@ -274,14 +274,14 @@ def _admission() -> Iterator[Target]:
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
         first = timing.time_call(
-            lambda text=text: admitted(BACK_END, text, VOCAB),
+            lambda text=text: admitted(BACKEND, text, VOCAB),
             repetitions=20,
             before=forget,
         )
-        # Each request brings a text of its own, whose hash is not known yet.
+        # Each request brings a new string, whose hash is not computed yet.
         copies: list[str] = []
         cached = timing.time_call(
-            lambda copies=copies: admitted(BACK_END, copies.pop(), VOCAB),
+            lambda copies=copies: admitted(BACKEND, copies.pop(), VOCAB),
             repetitions=50,
             before=lambda copies=copies, text=text: copies.append(text.encode().decode()),
         )

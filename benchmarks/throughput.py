@@ -1,4 +1,4 @@
-"""What a real engine makes of its time."""
+"""The throughput of a real engine."""
 
 import statistics
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from .timing import Times
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """A way to run requests, compared with no processor loaded.
+    """The throughput with a processor, compared with no processor.
 
     Attributes:
-        requests: how many at once.
-        name: the processor.
-        tokens_per_second: of all runs.
-        ratios: tokens per second over those of the run without a processor in the same round.
-        shares: part of a run's time that was spent in the processor.
+        requests: the number of requests at once.
+        name: name of the processor.
+        tokens_per_second: the throughput of each run.
+        ratios: throughput over that of the run without a processor in the same round.
+        shares: the processor's share of each run's time.
     """
 
     requests: int

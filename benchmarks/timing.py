@@ -1,4 +1,4 @@
-"""How things are timed: taking turns, so that a noisy moment falls on all of them."""
+"""Timing of contenders in turns, so that a noisy moment affects all of them."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,15 +15,15 @@ from .workload import History, Step, Workload
 LEAST_REPETITIONS = 2
 
 Begin = Callable[[Workload, History], Step]
-"""Puts a batch's requests into a processor and returns what is to be called at each step."""
+"""A function that puts a batch's requests into a processor and returns the function for a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of a number of repetitions, in seconds.
+    """The minimum and the quartiles of a number of repetitions, in seconds.
 
-    Ratios are taken of ``least``: on a machine that does other things too, the repetition that was
-    disturbed least says most.
+    Ratios use ``least``: on a machine with other work, the least disturbed repetition is the most
+    reliable.
     """
 
     least: float
@@ -33,17 +33,17 @@ class Times:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Times":
-        """Minimum and quartiles."""
+        """Compute the minimum and the quartiles."""
         return cls(*map(float, np.quantile(seconds, [0, 0.25, 0.5, 0.75])))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What one step costs.
+    """The time of one step.
 
     Attributes:
-        cold: the first step after all logits were rewritten, caches full of other things.
-        warm: the median of the steps that follow it at once.
+        cold: the first step after all logits were rewritten, with other data in the caches.
+        warm: the median of the steps that follow at once.
     """
 
     cold: Times
@@ -51,10 +51,10 @@ class StepTimes:
 
 
 class Logits:
-    """``[rows, columns]`` random logits that can be had as they were, again and again."""
+    """Random logits, ``[rows, columns]``, that can be restored."""
 
     def __init__(self, rows: int, columns: int, device: str = "cpu") -> None:
-        # 64 rows, repeated: a second copy of the largest batch would take another gigabyte.
+        # Repeat 64 rows: a second copy of the largest batch would take another gigabyte.
         self._origin = torch.randn(min(rows, 64), columns, device=device)
         self.tensor = torch.empty(rows, columns, device=device)
 
@@ -69,7 +69,7 @@ def _nothing() -> None: ...
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection meanwhile."""
+    """Disable garbage collection in the ``with`` block."""
     gc.collect()
     gc.disable()
     try:
@@ -88,10 +88,9 @@ def time_steps(
 ) -> dict[str, StepTimes]:
     """Time the contenders' steps, all on the same workload and tensor, for about ``seconds``.
 
-    In each repetition each contender, in turn, gets a new batch and makes one step that does not
-    count; then the logits are restored, and ``steps`` steps are timed one by one. Between them
-    the outputs grow by a token, which is not timed, nor is a step's own ``advance()``, where it
-    has one.
+    In each repetition, each contender in turn gets a new batch and makes one step that does not
+    count. Then the logits are restored, and ``steps`` steps are timed one by one. Between steps
+    the outputs grow by a token. Neither this nor a step's own ``advance()``, if any, is timed.
     """
     cold: dict[str, list[float]] = {name: [] for name in contenders}
     warm: dict[str, list[float]] = {name: [] for name in contenders}
@@ -106,7 +105,7 @@ def time_steps(
             order.append(order.pop(0))
             for name in order:
                 history = History(workload)
-                with device:  # what is made now goes there
+                with device:  # new tensors go there
                     step = contenders[name](workload, history)
                 advance: Callable[[], None] = getattr(step, "advance", _nothing)
                 history.grow()
@@ -123,7 +122,7 @@ def time_steps(
                     step(logits.tensor)
                     synchronize()
                     times.append(perf_counter() - start)
-                if repetition:  # the first one loads code and makes threads
+                if repetition:  # the first repetition loads code and starts threads
                     cold[name].append(times[0])
                     warm[name].append(float(np.median(times[1:])))
     return {name: StepTimes(Times.of(cold[name]), Times.of(warm[name])) for name in contenders}
@@ -140,13 +139,13 @@ def time_call(
     calls: int = 1,
     before: Callable[[], object] = _nothing,
 ) -> Times:
-    """Time something that no one else does.
+    """Time a function without contenders.
 
     Args:
-        call: what to time.
-        repetitions: how often.
-        calls: how many at a time, for what is too short to be timed alone.
-        before: done before each repetition, not timed.
+        call: the function.
+        repetitions: the number of measurements.
+        calls: the calls in a measurement, more than 1 if one call is too short to be timed.
+        before: a function that runs before each measurement and is not timed.
     """
     times: list[float] = []
     with undisturbed():

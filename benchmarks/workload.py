@@ -1,4 +1,4 @@
-"""Batches of requests: what each carries, and what the model says meanwhile."""
+"""Batches of requests: their specs, prompts and outputs."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ class Workload:
     """The requests of one batch, by row.
 
     Attributes:
-        vocab_size: columns of the logits.
-        specs: what each request carries; ``None`` for nothing.
-        prompts: their prompts, equally long.
-        scripts: their outputs, those that came before the batch included.
-        already: how many tokens of each output are out before the batch.
+        vocab_size: the number of columns of the logits.
+        specs: the spec of each request; ``None`` for no spec.
+        prompts: the prompts, all of equal length.
+        scripts: the outputs, including the tokens from before the batch.
+        already: the number of output tokens from before the batch.
     """
 
     vocab_size: int
@@ -54,7 +54,7 @@ class Workload:
 
     @property
     def active(self) -> list[int]:
-        """The rows whose requests carry something."""
+        """The rows whose requests carry a spec."""
         return [row for row, spec in enumerate(self.specs) if spec is not None]
 
 
@@ -67,13 +67,13 @@ class History:
         self.outputs = [script[: workload.already] for script in workload.scripts]
 
     def grow(self) -> None:
-        """One more token for each request."""
+        """Add a token to each output."""
         at = len(self.outputs[0])
         for output, script in zip(self.outputs, self._workload.scripts, strict=True):
             output.append(script[at])
 
     def tensor(self) -> torch.Tensor:
-        """``[rows, tokens]``, which costs nothing after the first time."""
+        """Return prompts and outputs, ``[rows, tokens]``; only the first call makes the tensor."""
         if self._everything is None:
             work = self._workload
             both = zip(work.prompts, work.scripts, strict=True)
@@ -91,16 +91,16 @@ def workload(
     already: int = 0,
     steps: int = 16,
 ) -> Workload:
-    """A batch whose first ``active`` rows carry specs, made by ``makers`` in turn.
+    """Make a batch whose first ``active`` rows carry specs, made by ``makers`` in turn.
 
     Args:
-        makers: each makes a spec with a random generator, for a size of vocabulary.
-        rows: requests in the batch.
-        vocab_size: columns of the logits.
-        active: how many of them carry something; all by default.
-        prompt_length: tokens of each prompt.
-        already: tokens that are out before.
-        steps: tokens to come.
+        makers: functions that make a spec, given a random generator and the vocabulary size.
+        rows: the number of requests in the batch.
+        vocab_size: the number of columns of the logits.
+        active: the number of requests with a spec; all by default.
+        prompt_length: the number of tokens of each prompt.
+        already: the number of output tokens from before the batch.
+        steps: the number of tokens to come.
     """
     rng = random.Random(0)
     acting = rows if active is None else active
@@ -117,19 +117,19 @@ def workload(
 
 
 def tokens(rng: random.Random, vocab_size: int, n: int) -> list[int]:
-    """Any tokens, with repetitions."""
+    """Draw random tokens, with repetitions."""
     return rng.choices(range(FIRST, vocab_size), k=n)
 
 
 def different(rng: random.Random, vocab_size: int, n: int) -> tuple[int, ...]:
-    """Tokens without repetitions."""
+    """Draw random tokens without repetitions."""
     return tuple(rng.sample(range(FIRST, vocab_size), n))
 
 
 def _script(
     spec: LogitsProcessorSpec, rng: random.Random, vocab_size: int, length: int
 ) -> list[int]:
-    """What a model says that obeys the spec, and where it is free, keeps it busy."""
+    """Write an output that obeys the spec and, where it is free, gives the spec work to do."""
     noise = iter(lambda: rng.randrange(FIRST, vocab_size), None)
     match spec:
         case ForcedTokenSequenceSpec():
@@ -203,7 +203,7 @@ def no_repeat_ngram(rng: random.Random, size: int) -> LogitsProcessorSpec:
 
 
 def choice(n: int) -> Callable[[random.Random, int], LogitsProcessorSpec]:
-    """``n`` choices, such that there is something to choose at each of the first ``n`` steps."""
+    """Make ``n`` choices with more than one possible token at each of the first ``n`` steps."""
 
     def make(rng: random.Random, size: int) -> LogitsProcessorSpec:
         path, ends = different(rng, size, n), different(rng, size, n)
@@ -223,7 +223,7 @@ RAISING_OR_ADDING = (
     trigger,
     prompt_bias,
 )
-"""All kinds that are automata and touch only their own tokens."""
+"""All kinds that are automata and edit only their own tokens."""
 
 ALLOWING = (allowed_tokens(100), choice(20))
-"""Those that leave nothing of a row but their tokens."""
+"""The kinds that leave only their own tokens of a row."""

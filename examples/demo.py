@@ -1,7 +1,7 @@
 """The main job on a real engine, with a real model: ``make demo``.
 
-Two servers, one after the other, are asked through the OpenAI client. The first shows that the
-wiring works, the second that specs act on the request that carries them and on no other.
+The demo asks two servers in turn through the OpenAI client. The first shows that the wiring works.
+The second shows that specs act on their own request and on no other.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from ._support.vllm_server import VllmServer
 
 LOGS = Path(__file__).resolve().parent.parent / "build" / "demo"
 
-# The installed package is found by vLLM anyway. Named here too, as an operator would, a server
-# that lacks it does not start; the two instances act once.
+# vLLM finds the installed package anyway. With this option, a server without logitport does not
+# start. The two instances of the processor act once.
 ARGUMENTS = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
 
-# In bfloat16, vLLM on a CPU with AMX makes nonsense of this model; any machine has float32.
+# In bfloat16, vLLM on a CPU with AMX generates nonsense with this model; float32 works everywhere.
 DTYPE = ("--dtype", "float32")
 
 QUESTION = "What is the capital of France?"
@@ -40,27 +40,27 @@ console = Console(highlight=False, markup=False, soft_wrap=True)
 
 @dataclass(frozen=True)
 class Chat:
-    """One question, and the answer that it must get."""
+    """One question and the expected answer."""
 
     question: str
     expected: str
-    exact: bool = True  # otherwise the answer must only contain what is expected
+    exact: bool = True  # if False, the answer must only contain `expected`
     extra_body: dict[str, Any] | None = None
 
     def accepts(self, answer: str) -> bool:
-        """Whether it is the right answer."""
+        """Whether the answer is as expected."""
         return answer == self.expected if self.exact else self.expected in answer
 
 
 class Stopwatch:
-    """How long each part took, in seconds."""
+    """A record of the seconds that each part takes."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
+        """Time the ``with`` block."""
         began = time.monotonic()
         try:
             yield
@@ -68,7 +68,7 @@ class Stopwatch:
             self.seconds[name] = time.monotonic() - began
 
     def table(self) -> Table:
-        """One line a part."""
+        """Make a table with one line for each part."""
         table = Table("part", box=None, pad_edge=False)
         table.add_column("seconds", justify="right")
         for name, seconds in self.seconds.items():
@@ -78,7 +78,7 @@ class Stopwatch:
 
 
 def main() -> int:
-    """Run both parts; the exit status: 0 when every answer is as expected."""
+    """Run both parts; return the exit status, 0 if every answer is as expected."""
     watch = Stopwatch()
     with watch.part("prepare the model"):
         model = prepare()
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: Stopwatch) -> bool:
-    """Start a server, hold the chats at once, stop it; whether every answer is right.
+    """Start a server, run all chats at once and stop it; return whether all answers are right.
 
     Raises:
         CannotRunError: if the server does not start.
@@ -150,7 +150,7 @@ def serve(title: str, model: Path, *, hook: bool, chats: Sequence[Chat], watch: 
 
 
 async def ask(server: VllmServer, chats: Sequence[Chat]) -> list[str]:
-    """The answers to all chats, sent at the same time."""
+    """Send all chats at the same time and return the answers."""
     async with AsyncOpenAI(
         base_url=server.base_url,
         api_key="not needed",

@@ -1,1 +1,1 @@
-"""When specs act without any code: what gives requests their specs from outside."""
+"""Hooks that give requests specs from configuration, without any code."""

@@ -1,7 +1,7 @@
-"""The wiring check: set an environment variable, and any model says "Hello world!".
+"""The wiring check: set an environment variable, and any model answers "Hello world!".
 
-It acts on models that generate text. For pooling models (embeddings, scores), vLLM loads no logits
-processors: the check does nothing there.
+The check acts on models that generate text. For pooling models (embeddings, scores), vLLM loads no
+logits processors, so the check does nothing.
 """
 
 import logging
@@ -13,19 +13,19 @@ from ..spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, Tokenizer
 logger = logging.getLogger(__name__)
 
 VARIABLES = ("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "DYN_ENABLE_TEST_LOGITS_PROCESSOR")
-"""Ours, and the one that Dynamo's documentation knows; either turns the check on."""
+"""Our variable and the variable of Dynamo's documentation; either turns the check on."""
 
 TEXT = "Hello world!"
 
 
 def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcessorSpec]:
-    """The forced sequence ``TEXT`` when one of ``VARIABLES`` is on, otherwise nothing.
+    """Return a spec that forces ``TEXT`` if one of ``VARIABLES`` is on, otherwise no spec.
 
-    After the text comes the tokenizer's EOS token. If it has none, the model goes on by itself.
+    The tokenizer's EOS token follows the text. If there is none, the model continues freely.
 
     Raises:
-        ValueError: if a variable is set to something that is neither on nor off, or there is no
-            tokenizer.
+        ValueError: if a variable is neither on nor off, or if the tokenizer cannot be loaded or
+            cannot encode the text.
     """
     name = next((name for name in VARIABLES if _is_on(name)), None)
     if name is None:
@@ -34,7 +34,7 @@ def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcesso
         loaded = tokenizer()
         eos_token_id = getattr(loaded, "eos_token_id", None)
         spec = ForcedTokenSequenceSpec.from_text(TEXT, loaded, eos_token_id=eos_token_id)
-    except Exception as error:  # of whatever loads tokenizers
+    except Exception as error:  # the loader of tokenizers may raise any error
         raise ValueError(
             f"{name} is on, and the model's tokenizer makes no tokens of {TEXT!r}: {error}. "
             "Start the engine with a tokenizer, or without the variable"

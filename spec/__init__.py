@@ -3,68 +3,43 @@
 This package needs msgspec alone: no torch, no engine.
 """
 
-from . import limits
-from .allowed_tokens import AllowedTokensSpec
-from .banned_sequences import BannedSequencesSpec
-from .banned_tokens import BannedTokensSpec
-from .base import LogitsProcessorSpec, NativeSpec
-from .choice import ChoiceSpec
-from .errors import SpecError
-from .forced_end import ForcedEndSpec
-from .forced_sequence import ForcedTokenSequenceSpec
-from .grammar import GrammarSpec
-from .logit_bias import LogitBiasSpec
-from .min_tokens import MinTokensSpec
-from .no_repeat_ngram import NoRepeatNgramSpec
-from .payload import (
-    VERSION,
-    WIRE_KINDS,
-    LivePayload,
-    Payload,
-    decode,
-    dynamo_entries,
-    encode,
-    json_schema,
-)
-from .plugin import PluginSpec
-from .prompt_bias import PromptBiasSpec
-from .python_processor import PythonProcessorSpec
-from .sampling import SamplingSpec
-from .stage import Stage
-from .text import LeadingSpace, Tokenizer
-from .thinking_budget import ThinkingBudgetSpec
-from .trigger import TriggerSpec
+import warnings
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
+from . import kinds, limits
+from .base import LogitsProcessorSpec, NativeSpec
+from .errors import SpecError
+from .kinds import *  # noqa: F403
+from .kinds.python_processor import PythonProcessorSpec
+from .payload import VERSION, InProcessPayload, Payload, decode, dynamo_entries, encode, json_schema
+from .stage import Stage
+from .tokenization import LeadingSpace, Tokenizer
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "VERSION",
-    "WIRE_KINDS",
-    "AllowedTokensSpec",
-    "BannedSequencesSpec",
-    "BannedTokensSpec",
-    "ChoiceSpec",
-    "ForcedEndSpec",
-    "ForcedTokenSequenceSpec",
-    "GrammarSpec",
+    "InProcessPayload",
     "LeadingSpace",
-    "LivePayload",
-    "LogitBiasSpec",
     "LogitsProcessorSpec",
-    "MinTokensSpec",
     "NativeSpec",
-    "NoRepeatNgramSpec",
     "Payload",
-    "PluginSpec",
-    "PromptBiasSpec",
     "PythonProcessorSpec",
-    "SamplingSpec",
     "SpecError",
     "Stage",
-    "ThinkingBudgetSpec",
     "Tokenizer",
-    "TriggerSpec",
     "decode",
     "dynamo_entries",
     "encode",
     "json_schema",
     "limits",
+    *kinds.__all__,
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name != "LivePayload":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        message = f"{__name__}.LivePayload is now InProcessPayload"  # the old name for one release
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return InProcessPayload

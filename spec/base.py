@@ -1,15 +1,17 @@
-"""What every spec has in common: immutable, checked when it is made, tagged by its kind."""
+"""The base of all specs, which are immutable, checked when made, and tagged by their kind."""
 
 import re
 import reprlib
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
+from .claims import Claims, TokenFields
 from .errors import SpecError
 from .limits import (
     MAX_BIAS,
@@ -41,15 +43,15 @@ PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 """A number of tokens, at least one."""
 
 Bias = Annotated[float, msgspec.Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
-"""What is added to a logit; NaN is out of bounds like any value beyond them."""
+"""A value that is added to a logit. NaN is out of bounds, like any value beyond the limits."""
 
 
 class Sizes(NamedTuple):
-    """How much a spec, or all specs of a request, list.
+    """The numbers of items that a spec, or all specs of a request, list.
 
     Attributes:
-        token_ids: those in lists and, twice, those in sequences and with biases.
-        sequences: of token ids or, as choices of a grammar, of texts; a ``ChoiceSpec``'s twice.
+        token_ids: the token ids. In sequences and with biases, each counts twice.
+        sequences: the sequences, and the choices of a grammar. A ``ChoiceSpec``'s count twice.
     """
 
     token_ids: int = 0
@@ -59,12 +61,12 @@ class Sizes(NamedTuple):
 class LogitsProcessorSpec(
     msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True
 ):
-    """Base of all kinds: what may happen to one request's next-token logits, as data.
+    """The base of all kinds, which describe edits of one request's next-token logits as data.
 
-    A spec holds token ids, never text (a grammar aside), and knows no engine. Its fields carry
-    their constraints (``msgspec.Meta``), which hold whether it is decoded or constructed; a list or
-    tuple of integers will do where a tuple of token ids is declared. Specs are equal, and hash
-    alike, if their kinds and contents are.
+    A spec holds token ids, never text (except for a grammar), and depends on no engine. Its fields
+    have constraints (``msgspec.Meta``), which hold for decoded and for constructed specs. A list or
+    tuple of integers may be passed for a declared tuple of token ids. Specs of the same kind and
+    content are equal and have the same hash.
 
     Raises:
         SpecError: from the constructor, with the path of the offending value.
@@ -78,16 +80,23 @@ class LogitsProcessorSpec(
         """The tag that stands for this class on the wire."""
         return kind_of(type(self))
 
-    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+    def token_fields(self) -> TokenFields:
         """Yield ``(path, token ids)`` for each field that indexes the vocabulary.
 
-        The path is relative to the spec and leads to each of the token ids, with ``*`` for the
-        index of one: ``$.token_ids[*]``, ``$.sequences[3][*]``, ``$.eos_token_id``.
+        The path is relative to the spec, with ``*`` for the index of a token id:
+        ``$.token_ids[*]``, ``$.sequences[3][*]``, ``$.eos_token_id``.
         """
         raise NotImplementedError
 
-    def sizes(self) -> "Sizes":
-        """Count what the spec lists. A token id that stands alone does not count."""
+    def claims(self) -> Claims:
+        """Yield the claims that must not contradict the other specs of a request.
+
+        By default a kind has no claims, and is compared with no other spec.
+        """
+        return iter(())
+
+    def sizes(self) -> Sizes:
+        """Count the items in the spec's lists. A token id outside of a list does not count."""
         lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "]")
         return Sizes(token_ids=sum(map(len, lists)))
 
@@ -95,7 +104,7 @@ class LogitsProcessorSpec(
         """Check every token id against the size of an engine's vocabulary.
 
         Args:
-            vocab_size: number of columns of the engine's logits.
+            vocab_size: the number of columns of the engine's logits.
 
         Raises:
             SpecError: for the first token id that is ``vocab_size`` or more.
@@ -110,30 +119,59 @@ class LogitsProcessorSpec(
             )
 
 
-class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):
-    """Base of the kinds that an engine realizes by itself, from fields of its own requests.
+class SequencesSpec(LogitsProcessorSpec, frozen=True):
+    """The base of the kinds that look for token sequences in the output.
 
-    They are data like all others, and travel in payloads; but what reaches an engine has them in
-    the engine's fields, where its adapter's ``attach`` puts them, and no longer in the payload.
-    Token ids are nothing to them.
+    Args:
+        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
+            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
     """
 
-    def token_fields(self) -> Iterator[tuple[str, Sequence[int]]]:
+    sequences: TokenSequences
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 2, "token ids", "$.sequences")
+        if max(map(len, self.sequences)) > MAX_PATTERN:
+            for i, sequence in enumerate(self.sequences):
+                check_pattern(sequence, f"$.sequences[{i}]")
+
+    def token_fields(self) -> TokenFields:
+        for i, sequence in enumerate(self.sequences):
+            yield f"$.sequences[{i}][*]", sequence
+
+    def sizes(self) -> Sizes:
+        return Sizes(2 * sum(map(len, self.sequences)), len(self.sequences))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        if max(chain.from_iterable(self.sequences)) >= vocab_size:
+            super().check_vocabulary(vocab_size)
+
+
+class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):
+    """The base of the kinds that an engine realizes by itself, from fields of its own requests.
+
+    Native specs are data, and payloads can carry them. But an adapter's ``attach`` puts them into
+    the engine's fields, so that the payload in an engine's request has none. Native specs have no
+    token ids.
+    """
+
+    def token_fields(self) -> TokenFields:
         return iter(())
 
 
 def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:
-    """The tag of a spec class, ``forced_sequence`` for example."""
+    """Return the tag of a spec class, ``forced_sequence`` for example."""
     return str(spec_type.__struct_config__.tag)
 
 
-def several(
+def as_specs(
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
 ) -> tuple[LogitsProcessorSpec, ...]:
-    """One spec, or several, as callers may give them.
+    """Put one spec, or several, into a tuple.
 
     Raises:
-        SpecError: for what is neither, with the path of what is no spec.
+        SpecError: with the path of an object that is not a spec.
     """
     if isinstance(specs, LogitsProcessorSpec):
         return (specs,)
@@ -147,62 +185,50 @@ def several(
     return found
 
 
-def without_native(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
-    """Those that a logits processor realizes; the engine does the others by itself."""
+def processor_specs(specs: Sequence[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+    """Leave out native specs, which the engine realizes by itself."""
     return [spec for spec in specs if not isinstance(spec, NativeSpec)]
 
 
 @contextmanager
-def places_among(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
-    """Errors that say a place in ``without_native(specs)`` say the one in ``specs`` instead."""
+def restore_paths(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
+    """Have errors at a spec in ``processor_specs(specs)`` name its index in ``specs``."""
     try:
         yield
     except SpecError as error:
-        place = re.match(r"\$\.specs\[(\d+)\]", error.path)
-        if place is None:
+        found = re.match(r"\$\.specs\[(\d+)\]", error.path)
+        if found is None:
             raise
-        others = [i for i, spec in enumerate(specs) if not isinstance(spec, NativeSpec)]
-        path = f"$.specs[{others[int(place[1])]}]{error.path[place.end() :]}"
+        indices = [i for i, spec in enumerate(specs) if not isinstance(spec, NativeSpec)]
+        path = f"$.specs[{indices[int(found[1])]}]{error.path[found.end() :]}"
         raise SpecError(error.message, path) from error.__cause__
 
 
 def check_total(got: int, most: int, what: str, path: str) -> None:
-    """Check how much a field holds in all.
-
-    Raises:
-        SpecError: at ``path``.
-    """
+    """Refuse more than ``most`` items in all in the field at ``path``."""
     if got > most:
         raise SpecError(f"Expected at most {most} {what} in all, got {got}", path)
 
 
-def check_different(choices: Sequence[object]) -> None:
-    """Check that no two choices are equal.
-
-    Raises:
-        SpecError: at the first that is.
-    """
-    if len(set(choices)) == len(choices):
+def check_different(items: Sequence[object], path: str) -> None:
+    """Refuse the first item of the field at ``path`` that equals an earlier one."""
+    if len(set(items)) == len(items):
         return
     first_of: dict[object, int] = {}
-    for i, choice in enumerate(choices):
-        if (first := first_of.setdefault(choice, i)) != i:
-            raise SpecError(f"The same as `$.choices[{first}]`", f"$.choices[{i}]")
+    for i, item in enumerate(items):
+        if (first := first_of.setdefault(item, i)) != i:
+            raise SpecError(f"The same as `{path}[{first}]`", f"{path}[{i}]")
 
 
 def check_pattern(token_ids: Sequence[int], path: str) -> None:
-    """Check that a sequence which is looked for in the output is not too long for that.
-
-    Raises:
-        SpecError: at ``path``.
-    """
+    """Refuse a sequence that is too long to be looked for in the output."""
     if len(token_ids) > MAX_PATTERN:
         what = f"Expected at most {MAX_PATTERN} token ids to look for, got {len(token_ids)}"
         raise SpecError(what, path)
 
 
 def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Check what all specs of a request list together.
+    """Check the numbers of items that all specs of a request list together.
 
     Raises:
         SpecError: at the spec that goes beyond a limit.
@@ -219,11 +245,11 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
 
 
 def check_fields(struct: msgspec.Struct, *names: str) -> None:
-    """Hold a constructed object to its fields' types, as decoding does.
+    """Check a constructed object against its fields' types, as decoding does.
 
     Args:
         struct: the object. Its fields get the values that decoding would give them.
-        names: of the fields, if not all.
+        names: the names of the fields to check; by default all.
 
     Raises:
         SpecError: with the path of the offending value.
@@ -235,7 +261,7 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
             continue
         value = getattr(struct, name)
         try:
-            if _has_no_order(value):  # msgspec takes sets for arrays
+            if _has_no_order(value):  # msgspec accepts sets as arrays
                 raise msgspec.ValidationError("Expected `array`, got `set`")
             checked = msgspec.convert(value, field_type)
         except msgspec.ValidationError as error:
@@ -246,11 +272,7 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
 
 
 class _Decoding(threading.local):
-    """What this thread is doing.
-
-    Attributes:
-        fields_hold: msgspec is making structs of what it has checked against their types.
-    """
+    """Whether msgspec, in this thread, makes structs of values that it has already checked."""
 
     fields_hold = False
 
@@ -260,7 +282,7 @@ _decoding = _Decoding()
 
 @contextmanager
 def fields_hold() -> Generator[None]:
-    """Msgspec makes structs of what it has checked: ``__post_init__`` need not check it again."""
+    """Skip checks of types in ``__post_init__``, because msgspec has already made them."""
     _decoding.fields_hold = True
     try:
         yield
@@ -272,7 +294,7 @@ _SETS = frozenset({set, frozenset})
 
 
 def _has_no_order(value: Any) -> bool:
-    """Whether token ids come in a set. Sequences hold numbers alone, or sequences alone."""
+    """Whether token ids come in a set. A sequence holds only numbers, or only sequences."""
     if isinstance(value, list | tuple):
         items = cast("Sequence[Any]", value)
         return bool(items) and type(items[0]) is not int and not _SETS.isdisjoint(map(type, items))
@@ -285,17 +307,17 @@ def _field_types(spec_type: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]
 
 
 _PATH = re.compile(r" - at (`key` in )?`(\$[^`]*)`\Z")
-"""How msgspec's messages end."""
+"""The end of msgspec's messages."""
 
 
 def spec_error(error: msgspec.DecodeError) -> SpecError:
-    """Msgspec's error as a ``SpecError``: the path that it puts into the text becomes ``path``."""
+    """Convert msgspec's error to a ``SpecError``. The path in its text becomes ``path``."""
     cause = error.__cause__ if isinstance(error.__cause__, SpecError) else None
     message, path = str(error).removeprefix(str(cause)), "$"
-    # The path is at the end. What comes before it may be as long as the payload.
+    # The path is at the end. The text before it may be as long as the payload.
     if found := _PATH.search(message, max(0, len(message) - 1000)):
         message, path = message[: found.start()], found[2]
         if found[1]:
             message += " as a key"
-    # A __post_init__ that fails while decoding speaks of its own object: msgspec knows where it is.
+    # The path of an error in __post_init__ begins at its own object. Msgspec has the path before.
     return cause.under(path) if cause else SpecError(message, path)

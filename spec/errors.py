@@ -1,17 +1,17 @@
-"""The one exception of the spec layer, and how anything that a client sent is shown."""
+"""The only exception of the spec layer, and the safe display of text from clients."""
 
 from .limits import MAX_MESSAGE, MAX_PATH
 
 
 class SpecError(ValueError):
-    """A spec or payload that cannot mean anything, or that goes beyond a limit.
+    """An error in a spec or payload that has no meaning or exceeds a limit.
 
-    Message and path may hold what a client sent. They are safe to print: cut to ``MAX_MESSAGE`` and
-    ``MAX_PATH`` characters, with every character escaped that is not printable.
+    Message and path may hold text from a client. They are safe to print: cut to ``MAX_MESSAGE`` and
+    ``MAX_PATH`` characters, with all unprintable characters escaped.
 
     Attributes:
-        message: what is wrong, with the limit in it where there is one.
-        path: where, as a JSON path from the object that was constructed or decoded
+        message: the description of the error, with the limit if there is one.
+        path: the place of the error, as a JSON path from the object that was constructed or decoded
             (``$.specs[0].token_ids[3]``).
     """
 
@@ -24,7 +24,7 @@ class SpecError(ValueError):
         return self.message if self.path == "$" else f"{self.message} - at `{self.path}`"
 
     def under(self, parent: str) -> "SpecError":
-        """The same error, seen from an object that holds the failed one at ``parent``."""
+        """Return this error for an object that holds the failed object at ``parent``."""
         return SpecError(self.message, parent + self.path.removeprefix("$"))
 
 
@@ -33,7 +33,7 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
 
     Args:
         text: anything.
-        most: how many characters to keep; of a longer text, the beginning and the end.
+        most: the number of characters to keep; of a longer text, the beginning and the end.
 
     Returns:
         The text with line breaks, control characters, terminal escapes and marks of direction
@@ -42,14 +42,14 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     if len(text) > most:
         text = _cut(text, most)
     if not text.isprintable():
-        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return text if len(text) <= most else _cut(text, most)
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception that is not ours, as ``shown`` has it.
+    """Return the text of an exception that is not ours, made safe by ``shown``.
 
-    An exception's own ``__str__`` may fail; then the name of its type has to do.
+    An exception's own ``__str__`` may fail; then the text is the name of its type.
     """
     try:
         return shown(str(error))
@@ -62,7 +62,3 @@ def text_of(error: BaseException) -> str:
 def _cut(text: str, most: int) -> str:
     end = (most - 3) // 3
     return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()

@@ -163,14 +163,18 @@ MAX_STEP_CELLS = _limit(
 """Beside the pass over a whole row that a list of allowed tokens needs."""
 
 MAX_PROMPT_READERS = _limit(
-    "max_prompt_readers", 16, "rules", "of a request that look at each token of its prompt"
+    "max_prompt_readers", 3, "rules", "of a request that look at each token of its prompt"
 )
+"""Each has to be brought to the end of the prompt before the first step: for three thinking budgets
+with tags of 64 tokens and a prompt of 128k tokens, that takes 5 ms, and up to 10 for the worst
+prompts known. A thinking budget, an n-gram rule and a prompt bias are three.
+"""
 
 MAX_PROGRAM_BYTES = _limit(
     "max_program_bytes", 1 << 23, "bytes", "in the tables of a request, all copies included"
 )
 
-MAX_PROMPT_BIASES = _limit("max_prompt_biases", 4, "prompt biases", "on one request")
+MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one request")
 """A device has a bit per token of the vocabulary for each that one request has, and for as many
 requests as there can be.
 """

@@ -3,28 +3,23 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from .allowed_tokens import AllowedTokensSpec
-from .banned_sequences import BannedSequencesSpec
-from .banned_tokens import BannedTokensSpec
 from .base import (
     LogitsProcessorSpec,
+    as_specs,
     check_fields,
     check_sizes,
     fields_hold,
     kind_of,
-    several,
     spec_error,
 )
-from .choice import ChoiceSpec
 from .conflicts import check_conflicts
 from .errors import SpecError
-from .forced_end import ForcedEndSpec
-from .forced_sequence import ForcedTokenSequenceSpec
-from .grammar import GrammarSpec
+from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
+from .kinds.logit_bias import wrong_entry
 from .limits import (
     MAX_CONTAINERS,
     MAX_EXTREME_NUMBERS,
@@ -32,47 +27,17 @@ from .limits import (
     MAX_PAYLOAD_BYTES,
     MAX_SPECS,
 )
-from .logit_bias import LogitBiasSpec, wrong_entry
-from .min_tokens import MinTokensSpec
-from .no_repeat_ngram import NoRepeatNgramSpec
-from .plugin import PluginSpec
-from .prompt_bias import PromptBiasSpec
-from .sampling import SamplingSpec
 from .stage import Stage
-from .thinking_budget import ThinkingBudgetSpec
-from .trigger import TriggerSpec
 
 VERSION = 1
 """The newest version of the wire format that this release reads, and the one that it writes."""
 
-WireSpec = (
-    ForcedTokenSequenceSpec
-    | AllowedTokensSpec
-    | BannedTokensSpec
-    | BannedSequencesSpec
-    | LogitBiasSpec
-    | MinTokensSpec
-    | ForcedEndSpec
-    | ThinkingBudgetSpec
-    | ChoiceSpec
-    | TriggerSpec
-    | NoRepeatNgramSpec
-    | PromptBiasSpec
-    | GrammarSpec
-    | SamplingSpec
-    | PluginSpec
-)
-"""Every kind that can travel, told apart by the field ``kind``."""
-
-WIRE_KINDS: tuple[type[WireSpec], ...] = get_args(WireSpec)
-"""Their classes."""
-
 
 class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a request carries.
+    """The specs that a request carries.
 
     Args:
-        version: of the format; see ``VERSION``.
+        version: the version of the format; see ``VERSION``.
         specs: 1 to ``MAX_SPECS`` specs, which all act on the request.
         generation_only: act only on workers whose stage generates. ``False`` is for engines that
             hand the prefill worker's token over to decode, and is an explicit choice.
@@ -91,7 +56,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_conflicts(self.specs)
 
     def acts_on(self, stage: Stage) -> bool:
-        """Whether a worker in ``stage`` has anything to do for the request."""
+        """Whether the specs act on a worker in ``stage``."""
         return stage.takes_specs(self.generation_only)
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -107,8 +72,8 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise error.under(f"$.specs[{i}]") from None
 
 
-class LivePayload(Payload, frozen=True):
-    """Specs as live objects, ``PythonProcessorSpec`` among them; for an engine in this process.
+class InProcessPayload(Payload, frozen=True):
+    """Specs as live objects, which may be ``PythonProcessorSpec``, for an engine in this process.
 
     Raises:
         SpecError: as ``Payload`` does.
@@ -116,7 +81,7 @@ class LivePayload(Payload, frozen=True):
 
     def __post_init__(self) -> None:
         check_fields(self, "version", "generation_only")
-        msgspec.structs.force_setattr(self, "specs", several(self.specs))
+        msgspec.structs.force_setattr(self, "specs", as_specs(self.specs))
         _check_count(self.specs)
         check_sizes(self.specs)
         check_conflicts(self.specs)
@@ -132,9 +97,9 @@ def encode(
         generation_only: see ``Payload``.
 
     Raises:
-        SpecError: if a spec cannot travel, two of them conflict, or a limit is exceeded.
+        SpecError: if a spec cannot be encoded, two specs conflict, or a limit is exceeded.
     """
-    specs = several(specs)
+    specs = as_specs(specs)
     _check_count(specs)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
@@ -157,16 +122,16 @@ def _checked_wire_spec(index: int, spec: LogitsProcessorSpec) -> WireSpec:
 
 
 def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Payload:
-    """Decode a payload, checking all that can be checked without an engine.
+    """Decode a payload, and check it as far as possible without an engine.
 
     Args:
-        payload: JSON text, or what a JSON parser made of it: an object as ``encode`` writes it,
+        payload: JSON text, or the result of a JSON parser: an object as ``encode`` writes it,
             or Dynamo's list of entries
             (``[{"kind": "forced_sequence", "token_ids": [..], "eos_token_id": n}]``).
 
     Raises:
-        SpecError: with the path of what is wrong. Unknown kinds, unknown fields and newer
-            versions are errors.
+        SpecError: with the path of the error. Unknown kinds, unknown fields and newer versions
+            are errors.
     """
     content: Any = payload
     if isinstance(payload, str | bytes):
@@ -213,11 +178,11 @@ def _text(payload: str | bytes) -> bytes:
 
 
 def _check_object(payload: Any) -> None:
-    """Hold what a JSON parser has made of a text to the limits of a text."""
+    """Apply the limits of a text to the result of a JSON parser."""
     try:
         text = msgspec.json.encode(payload)
     except (TypeError, ValueError, RecursionError):
-        return  # whoever looks at each value says where it is that is none
+        return  # the later checks of each value report its path
     _check_text(text)
 
 
@@ -230,13 +195,13 @@ _version_decoder = msgspec.json.Decoder(_Version)
 
 
 def _decoded(text: bytes) -> Payload | None:
-    """The payload, or ``None`` for whatever takes a second look: most errors, and Dynamo's list.
+    """Decode a payload; return ``None`` if it needs another look (most errors, Dynamo's list).
 
-    Most payloads are good, and decoded like this they take half as many objects as by a parser
-    that knows nothing of them.
+    Most payloads are good. Decoded like this, they take half as many objects as with a parser that
+    does not have the types.
 
     Raises:
-        SpecError: for what a spec or the payload says of itself.
+        SpecError: for an error that a spec or the payload itself raises.
     """
     refusal = None
     try:
@@ -247,7 +212,7 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = spec_error(error)
     except (UnicodeError, RecursionError):
         pass
-    # What matters more may come after what is refused: the version, or the end of the JSON.
+    # A more important error may come after the refusal: the version, or the end of the JSON.
     with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
         if refusal and _version_decoder.decode(text).version == VERSION:
             raise refusal
@@ -267,7 +232,7 @@ def _parsed(text: bytes) -> Any:
 
 
 def _check_version(body: Any) -> None:
-    """Before anything else is looked at: the rest of a newer payload may mean anything."""
+    """Check the version before anything else: the rest of a newer payload may mean anything."""
     version = msgspec.convert(body, _Version).version
     if version > VERSION:
         raise SpecError(
@@ -279,33 +244,27 @@ def _check_version(body: Any) -> None:
 def dynamo_entries(
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
 ) -> list[dict[str, Any]]:
-    """The specs as Dynamo's list of entries.
+    """Convert specs to Dynamo's list of entries.
 
-    The format of ``serialize_logits_processor_entries`` (``dynamo/common/backend/engine.py``,
-    Dynamo 1.6.1), which knows forced sequences that end in EOS.
+    ``serialize_logits_processor_entries`` (``dynamo/common/backend/engine.py``, Dynamo 1.6.1) has
+    the same format. It has only forced sequences that end in EOS.
 
     Raises:
         SpecError: for a spec that Dynamo's format cannot express.
     """
-    specs = several(specs)
+    specs = as_specs(specs)
     entries: list[dict[str, Any]] = []
     for i, spec in enumerate(specs):
         if not isinstance(spec, ForcedTokenSequenceSpec):
             raise SpecError(f"Dynamo's entries have no kind for {type(spec).__name__}", f"$[{i}]")
         if spec.eos_token_id is None:
             raise SpecError("Dynamo's entries always end in EOS", f"$[{i}].eos_token_id")
-        entries.append(
-            {
-                "kind": spec.kind,
-                "token_ids": list(spec.token_ids),
-                "eos_token_id": spec.eos_token_id,
-            }
-        )
+        entries.append(msgspec.json.decode(msgspec.json.encode(spec)))
     return entries
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of the wire format."""
+    """Make the JSON Schema (draft 2020-12) of the wire format."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **msgspec.json.schema(Payload),
@@ -320,7 +279,7 @@ _DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
 
 
 def _check_text(text: bytes) -> None:
-    """Bound what a JSON parser may make of a text, by counts that need no parser.
+    """Limit the objects that a JSON parser may make of a text, by counts that need no parser.
 
     Raises:
         SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_CONTAINERS``, ``MAX_PARTS`` or

@@ -34,7 +34,7 @@ for name, value in {
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-ENGINES = "tests/engine/", "tests/test_benchmarks.py", "tests/test_readme.py"
+ENGINES = "tests/adapters/vllm/", "tests/docs/test_benchmarks.py", "tests/docs/test_readme.py"
 """Where vLLM is started: under V1, one at a time."""
 
 
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import, for V2, what has no such tests."""
-    engine = Path(__file__).parent / "engine"
+    engine = Path(__file__).parent / "adapters" / "vllm"
     is_other = collection_path.is_file() and engine not in collection_path.parents
     return True if is_other and config.getoption("--runner") == "v2" else None
 

@@ -24,16 +24,17 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from logitport.adapters.conformance.meaning import Edit, edits
+from logitport.adapters.conformance.reference import Edit, edits
 from logitport.adapters.core import HistoryRule, Realizer
-from logitport.adapters.core.array_editor import ArrayRealizer
-from logitport.adapters.core.compile import PerRequest
+from logitport.adapters.core.host import plan
+from logitport.adapters.core.kinds import PerRequest
 from logitport.spec import LogitBiasSpec
 
-from tests.test_realizer import (
+from tests.core.test_realizer import (
     LAYOUTS,
     ONE_OF_EACH,
     STOP,
@@ -47,32 +48,40 @@ from tests.test_realizer import (
 )
 
 MODULES = (
-    "array_editor",
-    "automata",
-    "automaton",
-    "compile",
-    "edits",
-    "folding",
-    "ngrams",
-    "own_code",
-    "prompt_biases",
-    "realizer",
-    "slots",
-    "tables",
-    "torch_editor",
+    "automaton.arrays",
+    "automaton.automaton",
+    "automaton.builder",
+    "automaton.failure_links",
+    "automaton.folding",
+    "automaton.history",
+    "automaton.pool",
+    "callables",
+    "host.batch",
+    "host.ngrams",
+    "host.numpy_editor",
+    "host.plan",
+    "host.prompt_biases",
+    "host.realizer",
+    "host.state_table",
+    "host.torch_editor",
+    "logits",
+    "program",
 )
 DEVICE_MODULES = (
-    "advance_kernel",
-    "device_realizer",
-    "device_tables",
-    "edit_kernel",
-    "history_kernels",
+    "device.advance_kernel",
+    "device.edit_kernel",
+    "device.history_kernels",
+    "device.pool",
+    "device.realizer",
 )
 METHODS = (
     "__getitem__",
     "__setitem__",
+    "add_",
+    "amax",
     "as_strided",
     "clamp",
+    "clamp_",
     "clone",
     "contiguous",
     "copy_",
@@ -336,8 +345,8 @@ class Script:
             Exception: whatever the core raises into the engine.
         """
         choose = random.Random(self._seed)
-        core: Any = choose.choice((Realizer, Realizer, ArrayRealizer))(VOCABULARY)
-        self._of_arrays = isinstance(core, ArrayRealizer)
+        core = Realizer(VOCABULARY)
+        self._of_arrays = choose.choice((False, False, True))
         self._dtype = choose.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
         if self._of_arrays and self._dtype == torch.bfloat16:
             self._dtype = torch.float16
@@ -409,7 +418,7 @@ class DeviceScript(Script):
 
     def run(self) -> int:
         """See ``Script``."""
-        from tests.test_device_realizer import Engine
+        from tests.core.test_device_realizer import Engine
 
         choose = random.Random(self._seed)
         engine = Engine(torch.device("cpu"), slots=SLOTS, longest=LONGEST)
@@ -503,18 +512,20 @@ def try_out(
             for name, count in (("single", singles), ("double", doubles)):
                 tried = 0
                 while tried < count:
-                    script = make(seed, faults)
-                    faults.start()
-                    if script.run():
-                        raise WrongError("a request was ended although nothing had failed")
-                    choose = random.Random(seed)
-                    tries = min(faults.calls, count - tried, most)
-                    for first in choose.sample(range(faults.calls), tries):
-                        pair = [first]
-                        if name == "double":
-                            pair.append(first + choose.choice((1, 1, 2, 3, 5, 9, 30)))
-                        tried += 1
-                        _try(script, faults, pair, name, figures, seed)
+                    # Every other script has its rows edited one by one, as if its lists were long.
+                    with patch.object(plan, "LARGE", 0 if seed % 2 else plan.LARGE):
+                        script = make(seed, faults)
+                        faults.start()
+                        if script.run():
+                            raise WrongError("a request was ended although nothing had failed")
+                        choose = random.Random(seed)
+                        tries = min(faults.calls, count - tried, most)
+                        for first in choose.sample(range(faults.calls), tries):
+                            pair = [first]
+                            if name == "double":
+                                pair.append(first + choose.choice((1, 1, 2, 3, 5, 9, 30)))
+                            tried += 1
+                            _try(script, faults, pair, name, figures, seed)
                     seed += 1
     finally:
         logging.disable(logging.NOTSET)

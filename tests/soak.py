@@ -3,7 +3,8 @@
 Clients ask at random, at once: with good specs, whose replies are held to the conformance suite's
 checkers; with bad and huge ones from the fuzzer's corpus; with those that used to be slow; with a
 plugin that raises; without specs, at temperature 0, for replies that are known; and streams that
-are left half-way. The cache for keys and values is small, so that requests are preempted.
+are left half-way. The cache for keys and values is small. In runs of five minutes and more, prompts
+are long enough that requests are preempted, and SGLang is asked to retract some.
 
 It prints figures. The status is 1 if the server ends, hangs, answers a good request wrongly or a
 bad one with anything but 400, if a request without specs gets another reply than alone, or, in runs
@@ -31,7 +32,7 @@ import httpx
 import psutil
 import typer
 from logitport.adapters import extra_body
-from logitport.adapters.conformance.obeys import obeys
+from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.core import plugins
 from logitport.spec import (
     AllowedTokensSpec,
@@ -48,6 +49,7 @@ from logitport.spec import (
     TriggerSpec,
     decode,
     encode,
+    limits,
 )
 from rich.console import Console
 from rich.table import Table
@@ -55,7 +57,9 @@ from rich.table import Table
 from examples._support.server import Server
 from examples._support.smollm2 import prepare
 
-PROMPTS = ["The capital of France is", "Name three rivers:", "Once upon a time", "2, 4, 6,"]
+BEFORE = "The cat sat on the mat and looked at the sea. " * 9
+"""What prompts of long runs begin with. Their replies need a second block of the cache half-way."""
+ASKED = ["The capital of France is", "Name three rivers:", "Once upon a time", "2, 4, 6,"]
 FREE_TOKENS = 24
 VOCABULARY = 49_152
 EOS = 2
@@ -64,6 +68,13 @@ LONG_S = 300.0
 """From this length on, memory has had the time to become flat."""
 FLAT = 1.02
 """The most that memory may grow from the third quarter to the fourth."""
+
+PREEMPTIONS = "vllm:num_preemptions_total", "sglang:num_retracted_requests_total"
+QUEUES = (
+    *("vllm:num_requests_running", "vllm:num_requests_waiting"),
+    *("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+)
+"""Metrics of the servers."""
 
 PACKAGE = """
 def make_rule(params):
@@ -129,7 +140,7 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
             [NoRepeatNgramSpec(n) for n in (63, 64)],
             [TriggerSpec(ones, (12,) * 64, 1024)],
             [*[AllowedTokensSpec(tuple(range(i, 2000 + i))) for i in range(15)]],
-            [ThinkingBudgetSpec(3, (11,), (12,), (13,)) for _ in range(8)],
+            [ThinkingBudgetSpec(3, (11,), (12,), (13,))] * limits.MAX_PROMPT_READERS,
             [BannedTokensSpec(tuple(range(100, 32_000)))],
         ]
     )
@@ -172,6 +183,7 @@ class Soak:
         client: for its server.
         model: the served model's name.
         bad: payloads of which each is refused.
+        prompts: of the requests.
         contrast: whether the clients ask vLLM's own adapter for what raises, and for nothing else.
 
     Attributes:
@@ -180,13 +192,21 @@ class Soak:
     """
 
     def __init__(
-        self, engine: str, client: httpx.AsyncClient, model: str, bad: list[str], *, contrast: bool
+        self,
+        engine: str,
+        client: httpx.AsyncClient,
+        model: str,
+        bad: list[str],
+        prompts: list[str],
+        *,
+        contrast: bool,
     ) -> None:
         self.engine = engine
         self.client = client
         self.model = model
         self.free: dict[str, str] = {}
         self.bad = bad
+        self._prompts = prompts
         self.figures = Figures()
         self._actions: list[Callable[[random.Random], Awaitable[None]]] = (
             [self._free, self._raises]
@@ -206,7 +226,7 @@ class Soak:
 
     async def run(self, seconds: float, clients: int, process: psutil.Process) -> None:
         """Ask for so long."""
-        for prompt in PROMPTS:
+        for prompt in self._prompts:
             reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
             self.free[prompt] = reply.json()["choices"][0]["text"]
         deadline = time.monotonic() + seconds
@@ -219,15 +239,18 @@ class Soak:
     async def _ask_at_the_end(self) -> None:
         try:
             self.figures.alive = (await self.client.get("/health")).is_success
-            text = (await self.client.get("/metrics")).text
         except httpx.HTTPError:
             self.figures.alive = False
-            return
-        for line in text.splitlines():
-            if line.startswith(
-                ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total")
-            ):
-                self.figures.preempted += int(float(line.split()[-1]))
+        self.figures.preempted = int(sum((await self._metrics(PREEMPTIONS)).values()))
+
+    async def _metrics(self, names: tuple[str, ...]) -> dict[str, float]:
+        """Read the server's metrics of these names; without an answer there are none."""
+        try:
+            lines = (await self.client.get("/metrics")).text.splitlines()
+        except httpx.HTTPError:
+            return {}
+        found = (line.rsplit(maxsplit=1) for line in lines if line.startswith(names))
+        return {name: float(value) for name, value in found}
 
     async def _client(self, chance: random.Random, deadline: float) -> None:
         while time.monotonic() < deadline and len(self.figures.wrong) < 20:
@@ -235,7 +258,10 @@ class Soak:
             try:
                 await action(chance)
             except httpx.TimeoutException:
-                self.figures.wrong.append(f"{action.__name__}: no answer in {TIMEOUT_S:g} s")
+                busy = await self._metrics(QUEUES)
+                self.figures.wrong.append(
+                    f"{action.__name__}: no answer in {TIMEOUT_S:g} s; the server has {busy}"
+                )
             except httpx.HTTPError as error:
                 self.figures.wrong.append(f"{action.__name__}: {error!r}")
                 await asyncio.sleep(1)
@@ -273,7 +299,7 @@ class Soak:
         return reply, prompt_ids, reply.json()["output_ids"] if reply.is_success else []
 
     async def _obeyed(self, chance: random.Random) -> None:
-        spec, prompt = good(chance), chance.choice(PROMPTS)
+        spec, prompt = good(chance), chance.choice(self._prompts)
         reply, prompt_ids, output = await self._ids(prompt, [spec], max_tokens=16, temperature=1.0)
         if not reply.is_success:
             self.figures.wrong.append(f"{spec.kind}: {reply.status_code} {reply.text[:200]}")
@@ -282,7 +308,7 @@ class Soak:
         self.figures.counts["obeyed"] += 1
 
     async def _free(self, chance: random.Random) -> None:
-        prompt = chance.choice(PROMPTS)
+        prompt = chance.choice(self._prompts)
         reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
         text = reply.json()["choices"][0]["text"] if reply.status_code == 200 else reply.text
         if text != self.free[prompt]:
@@ -312,11 +338,13 @@ class Soak:
     async def _raises(self, chance: random.Random) -> None:
         """A callable that raises after some tokens: its request alone is ended."""
         after = chance.randrange(6)
-        fields: dict[str, Any] = {"prompt": chance.choice(PROMPTS), "max_tokens": 16}
+        fields: dict[str, Any] = {"prompt": chance.choice(self._prompts), "max_tokens": 16}
         if self._contrast:
             fields["vllm_xargs"] = {"raises_after": after}
         else:
-            fields |= extra_body(self.engine, PluginSpec("raises", {"after": after}))
+            # Without EOS, so that nothing but the callable ends the request.
+            specs = PluginSpec("raises", {"after": after}), MinTokensSpec(16, (EOS,))
+            fields |= extra_body(self.engine, specs)
         reply = await self._post(fields)
         # vLLM has no way to fail one request from a worker; SGLang answers with the message.
         ended = (
@@ -330,7 +358,7 @@ class Soak:
 
     async def _left(self, chance: random.Random) -> None:
         """A stream that its client leaves after some tokens."""
-        body = {"model": self.model, "prompt": chance.choice(PROMPTS), "max_tokens": 64}
+        body = {"model": self.model, "prompt": chance.choice(self._prompts), "max_tokens": 64}
         body |= {"stream": True, **extra_body(self.engine, MinTokensSpec(60, (EOS,)))}
         async with self.client.stream("POST", "/v1/completions", json=body) as reply:
             last, tokens = time.monotonic(), 0
@@ -382,12 +410,16 @@ def install(folder: Path) -> dict[str, str]:
     }
 
 
-def server_of(engine: str, stack: AsyncExitStack, model: Path, *, contrast: bool) -> Server:
+def server_of(
+    engine: str, stack: AsyncExitStack, model: Path, *, contrast: bool, preempts: bool
+) -> Server:
     """The engine's server, with everything of ours loaded, and little memory."""
     environment = install(Path(stack.enter_context(tempfile.TemporaryDirectory())))
     if engine == "sglang":
         from examples._support.sglang_server import SglangServer
 
+        if preempts:  # SGLang keeps so much memory free that it retracts hardly any by itself
+            environment |= {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}
         return SglangServer(
             model, "--enable-metrics", "--max-total-tokens", "2048", env=environment
         )
@@ -415,14 +447,18 @@ def server_of(engine: str, stack: AsyncExitStack, model: Path, *, contrast: bool
 async def soak(engine: str, seconds: float, clients: int, *, contrast: bool = False) -> Figures:
     """Run a server and its clients, and return what was seen."""
     async with AsyncExitStack() as stack:
-        server = stack.enter_context(server_of(engine, stack, prepare(), contrast=contrast))
+        preempts = seconds >= LONG_S
+        server = stack.enter_context(
+            server_of(engine, stack, prepare(), contrast=contrast, preempts=preempts)
+        )
         process = server.process
         assert process is not None  # it answers
         url = server.base_url.removesuffix("/v1")
         client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
         await stack.enter_async_context(client)
         name = engine.partition("-")[0]
-        run = Soak(name, client, server.model_name, bad_payloads(), contrast=contrast)
+        prompts = [BEFORE * preempts + each for each in ASKED]
+        run = Soak(name, client, server.model_name, bad_payloads(), prompts, contrast=contrast)
         await run.run(seconds, clients, process)
         if not (run.figures.alive or contrast):
             run.figures.wrong.append(f"the server does not answer any more; {server.log}")

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import importlib
 import os
 import subprocess
 import sys
@@ -14,8 +15,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
+
 ROOMS = ("spec", "adapters", "hooks")
+LAYERS = (
+    *("automaton", "logits", "defaults", "plugins", "kinds", "program", "cost", "callables"),
+    *("admission", "device", "host"),
+)
+"""Of the core, from the ground up: each imports what is before it."""
 ENGINES = ("dynamo", "llama_cpp", "mlx", "sglang", "tensorrt_llm", "transformers", "vllm")
 """Imported by their own adapters alone."""
 
@@ -44,6 +51,10 @@ class TestImportsOfAProcess:
             ("import logitport.spec", {"torch", "vllm", "numpy", "transformers"}),
             ("import logitport.hooks.test_text", {"torch", "vllm", "numpy", "transformers"}),
             ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
+            (
+                "from logitport.adapters.conformance import ConformanceSuite",
+                {"hypothesis", "torch"},
+            ),
             (
                 "from types import SimpleNamespace\n"
                 "from logitport.adapters.vllm import attach\n"
@@ -77,10 +88,28 @@ class TestImportsOfAProcess:
         )
         packages, ours, cuda = (line.split() for line in out.splitlines()[-3:])
         assert not {"torch", "triton", "transformers"} & set(packages)
-        assert "logitport.adapters.core.compile" in ours
+        assert "logitport.adapters.core.program" in ours
         core = [name.removeprefix("logitport.adapters.core.") for name in ours]
         assert not {"realizer", "device_realizer", "torch_editor", "edit_kernel"} & set(core)
         assert cuda == ["False"]
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("logitport.spec", "LivePayload", "InProcessPayload"),
+        ("logitport.adapters", "BackEnd", "Backend"),
+        ("logitport.adapters", "back_ends", "backends"),
+        ("logitport.adapters.vllm", "BACK_END", "BACKEND"),
+        ("logitport.adapters.sglang", "BACK_END", "BACKEND"),
+    ],
+)
+def test_old_names_stay_for_one_release(package: str, old: str, new: str):
+    module = importlib.import_module(package)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+        assert getattr(module, old) is getattr(module, new)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018  # pyright: ignore
 
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[str]:
@@ -112,10 +141,47 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
             forbidden += [engine]
             if not (engine == "vllm" and module == "logitport.adapters.dynamo"):  # runs on vLLM
                 forbidden += [f"logitport.adapters.{engine}"]
+    core, _, rest = module.partition("logitport.adapters.core.")
+    if not core and rest:
+        layer = LAYERS.index(rest.partition(".")[0])
+        forbidden += [f"logitport.adapters.core.{above}" for above in LAYERS[layer + 1 :]]
     return [name for name in imports(source, module, is_package) if is_below(name, *forbidden)]
 
 
+REAL_ENGINES = tuple(engine for engine in ENGINES if engine != "dynamo")
+PUBLIC = ("logitport.spec", "logitport.adapters", "logitport.adapters.core")
+"""All that the adapter of an engine may import of ours, besides its own modules."""
+NOT_YET = ("logitport.spec.base", "logitport.spec.conflicts")
+NOT_YET_IN = ("params", "native", "own_fields")
+"""These modules still import ``logitport.adapters.backend`` and the like."""
+
+
+def deep_imports(source: str, module: str, is_package: bool = False) -> list[str]:
+    """What an adapter imports that is not public."""
+    *_, engine = module.split(".")[:3]
+    public = {
+        f"{package}.{name}"
+        for package in PUBLIC
+        for name in importlib.import_module(package).__all__
+    }
+    ours = (name for name in imports(source, module, is_package) if is_below(name, "logitport"))
+    return [
+        name
+        for name in ours
+        if name not in public
+        and not is_below(name, f"logitport.adapters.{engine}", *NOT_YET)
+        and not (module.split(".")[-1] in NOT_YET_IN and not is_below(name, PUBLIC[-1]))
+    ]
+
+
 class TestImportDirection:
+    @pytest.mark.parametrize(
+        "path", source_files(*(f"adapters/{engine}" for engine in REAL_ENGINES)), ids=module_of
+    )
+    def test_an_adapter_lives_on_the_public_surface(self, path: Path):
+        source = path.read_text(encoding="utf-8")
+        assert not deep_imports(source, module_of(path), path.name == "__init__.py")
+
     @pytest.mark.parametrize("path", source_files(*ROOMS), ids=module_of)
     def test_downwards_only(self, path: Path):
         source = path.read_text(encoding="utf-8")
@@ -130,12 +196,30 @@ class TestImportDirection:
     @pytest.mark.parametrize(
         ("module", "source"),
         [
+            ("logitport.adapters.vllm.v1_batch", "from ..core.callables import log_failure"),
+            ("logitport.adapters.vllm.v1_batch", "from ..core import host"),
+            ("logitport.adapters.vllm.params", "from ..core.callables import log_failure"),
+            ("logitport.adapters.vllm", "from ..metrics import count"),
+            ("logitport.adapters.mlx.editor", "import logitport.adapters.core.host.editor"),
+            ("logitport.adapters.sglang.worker", "from ...spec.payload import decode"),
+        ],
+    )
+    def test_the_rule_about_the_public_surface_bites(self, module: str, source: str):
+        assert deep_imports(source, module, is_package=module.endswith("vllm"))
+
+    @pytest.mark.parametrize(
+        ("module", "source"),
+        [
             ("logitport.spec.base", "from ..adapters.core import Automaton"),
             ("logitport.spec.base", "from .. import hooks"),
             ("logitport.spec.base", "def f():\n    import torch.nn"),
-            ("logitport.adapters.core.batch", "from ...hooks import test_text"),
-            ("logitport.adapters.core.batch", "if TYPE_CHECKING:\n    from vllm import LLM"),
-            ("logitport.adapters.core.batch", "from ..vllm.params import KEY"),
+            ("logitport.adapters.core.cost", "from ...hooks import test_text"),
+            ("logitport.adapters.core.cost", "if TYPE_CHECKING:\n    from vllm import LLM"),
+            ("logitport.adapters.core.cost", "from ..vllm.params import KEY"),
+            ("logitport.adapters.core.automaton.pool", "from ..logits import Cells"),
+            ("logitport.adapters.core.automaton.folding", "from ..host import state_table"),
+            ("logitport.adapters.core.kinds.choice", "from ..program import Program"),
+            ("logitport.adapters.core.device.realizer", "from ..host.plan import Additions"),
             ("logitport.adapters.core", "import logitport.hooks"),
             ("logitport.hooks.test_text", "import vllm"),
         ],

@@ -1,6 +1,6 @@
-"""A test suite for back ends: subclass ``ConformanceSuite``, and inherit its cases.
+"""A test suite for backends: subclass ``ConformanceSuite``, and inherit its cases.
 
-It needs pytest; ``meaning`` and ``obeys``, which it is made of, do not. See
+It needs pytest; ``reference``, which it is made of, does not. See
 ``docs/writing-a-backend.md``.
 """
 

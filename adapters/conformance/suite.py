@@ -1,4 +1,4 @@
-"""The cases that every back end has to pass."""
+"""The cases that every backend must pass."""
 
 import random
 import re
@@ -11,45 +11,35 @@ import numpy as np
 import pytest
 
 from ...spec import (
-    WIRE_KINDS,
-    AllowedTokensSpec,
-    BannedSequencesSpec,
     BannedTokensSpec,
-    ChoiceSpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
-    GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
     PythonProcessorSpec,
-    SamplingSpec,
     Stage,
     ThinkingBudgetSpec,
-    TriggerSpec,
 )
 from ...spec.base import kind_of
-from ..back_end import BackEnd
-from .meaning import MEANING, combine, edit
-from .obeys import obeys
+from ..backend import Backend
+from .kinds import KINDS, REALIZED
+from .kinds.base import FreeRun
+from .reference import combine, edit, obeys
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the suite asks an engine for.
+    """A request of the suite to an engine.
 
     Attributes:
         prompt_ids: the prompt's token ids.
-        specs: what acts on it.
-        max_tokens: of the output; the handed-over ones count.
-        output_ids: tokens that are out already, chosen by another worker.
-        stage: what the worker does that the request reaches, with its specs in any case.
-        shows_scores: whether the suite is going to look at the scores.
-        dtype: what the engine's logits are to be, as torch calls it: float32, but for the case
-            that asks for another of the suite's ``dtypes``. An engine with one alone ignores it.
+        specs: the specs that act on the request.
+        max_tokens: the limit on the output, handed-over tokens included.
+        output_ids: output tokens that another worker has already chosen.
+        stage: the stage of the worker that receives the request. The specs are sent in any stage.
+        shows_scores: whether the suite reads the scores.
+        dtype: the type of the engine's logits, as torch names it. Only one case uses another of
+            the suite's ``dtypes`` than float32. An engine with a single type ignores this field.
     """
 
     prompt_ids: tuple[int, ...]
@@ -63,13 +53,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Output:
-    """What comes of a request.
+    """An engine's output for a request.
 
     Attributes:
-        token_ids: the output's token ids, the handed-over ones first; EOS may be the last.
+        token_ids: the output's token ids, the handed-over tokens first; EOS may be the last.
         scores: ``[vocabulary]``, the edited logits of the first token that was chosen; ``None``
-            if the engine does not show them. They may be normalized (log-probabilities), and of
-            any type that numpy has.
+            if the engine does not show them. They may be normalized (log-probabilities), and may
+            have any numpy type.
     """
 
     token_ids: list[int]
@@ -80,30 +70,30 @@ Generate = Callable[[Sequence[Request]], list[Output]]
 
 
 DTYPES = ("float32", "float16", "bfloat16")
-"""What engines' logits are."""
+"""The types of engines' logits."""
 
 
 class ConformanceSuite:
-    """Subclass it as ``class TestMyBackEnd(ConformanceSuite)`` in a test file.
+    """The conformance suite: subclass it as ``class TestMyBackend(ConformanceSuite)`` in a test.
 
-    The engine may have any model, as long as it is asked for the likeliest token at each step and
-    says the same for the same history. The fixture ``generate`` runs requests at the same time, as
-    many at once as there are slots, and returns their outputs in order; it raises what refuses a
-    request.
+    The engine may have any model. It must choose the likeliest token at each step, and the same
+    token for the same history. The fixture ``generate`` runs requests concurrently, up to the
+    number of slots, and returns their outputs in order. If a request is refused, the fixture
+    raises the error.
 
     Attributes:
-        back_end: what the adapter declares.
-        vocab_size: number of the engine's tokens, 64 at least.
-        eos_token_id: the token that ends its outputs.
-        slots: how many requests it takes at once.
-        long_prompt: a number of tokens that it prefills in several chunks.
-        resumes: whether it can begin with tokens that another worker chose.
-        has_stages: whether ``generate`` can run a request in another stage than aggregated.
-        dtypes: those of ``DTYPES`` that the engine's logits can be of when they reach the back
-            end. All requests of one ``generate`` have the same.
+        backend: the adapter's declaration.
+        vocab_size: the number of the engine's tokens, at least 64.
+        eos_token_id: the token that ends the engine's outputs.
+        slots: the number of requests that the engine runs at once.
+        long_prompt: the length of a prompt that the engine prefills in several chunks.
+        resumes: whether the engine can begin with output tokens that another worker chose.
+        has_stages: whether ``generate`` can run a request in other stages than aggregated.
+        dtypes: the ``DTYPES`` that the engine's logits can have when they reach the backend. All
+            requests of one ``generate`` have the same type.
     """
 
-    back_end: ClassVar[BackEnd]
+    backend: ClassVar[Backend]
     vocab_size: ClassVar[int]
     eos_token_id: ClassVar[int]
     slots: ClassVar[int] = 4
@@ -114,19 +104,19 @@ class ConformanceSuite:
 
     @pytest.fixture
     def generate(self) -> Generate:
-        """Runs requests through the engine and the back end under test."""
+        """Run requests through the engine and the backend under test."""
         raise NotImplementedError("a subclass has the engine")
 
     # --- the cases ---
 
     def test_declaration(self):
-        """Nothing is both realized and lowered, and something is."""
-        assert not self.back_end.realizes & self.back_end.lowers
-        assert self.back_end.realizes | self.back_end.lowers
+        """No kind is both realized and lowered, and the backend supports at least one kind."""
+        assert not self.backend.realizes & self.backend.lowers
+        assert self.backend.realizes | self.backend.lowers
 
-    @pytest.mark.parametrize("kind", MEANING, ids=kind_of)
+    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_kind(self, generate: Generate, kind: type[LogitsProcessorSpec]):
-        """The output obeys the spec, and that of its neighbour is what it always is."""
+        """The output obeys the spec, and the neighbour's output does not change."""
         self._needs(kind)
         free, other = self._free(generate, 2)
         for spec in self._specs(free, kind):
@@ -136,13 +126,13 @@ class ConformanceSuite:
             assert neighbour.token_ids == other[1]
 
     def test_mixed_batch(self, generate: Generate):
-        """All kinds at once say what each says by itself."""
+        """All kinds in one batch yield the same outputs as each kind alone."""
         (free,) = self._free(generate, 1)
         requests = [
             replace(free[0], specs=(spec,))
-            for kind, specs in self._all_specs(free).items()
-            if kind in self.back_end.realizes
-            for spec in specs
+            for kind in REALIZED
+            if kind in self.backend.realizes
+            for spec in self._examples(free, kind)
         ]
         alone = [generate([request])[0].token_ids for request in requests]
         together = [output.token_ids for output in generate([*requests, free[0]])]
@@ -151,7 +141,7 @@ class ConformanceSuite:
             assert obeys(request.specs[0], list(request.prompt_ids), output)
 
     def test_several_specs(self, generate: Generate):
-        """All specs of a request act, whichever comes first."""
+        """All specs of a request act, in either order."""
         self._needs(BannedTokensSpec)
         self._needs(ForcedEndSpec)
         free, other = self._free(generate, 2)
@@ -164,7 +154,7 @@ class ConformanceSuite:
             assert neighbour.token_ids == other[1]
 
     def test_slots_are_left_clean(self, generate: Generate):
-        """What a request leaves behind does not act on the next one in its place."""
+        """The state of an earlier request does not act on the next request in its slot."""
         self._needs(ForcedTokenSequenceSpec)
         free = self._free(generate, 2 * self.slots)
         forced = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
@@ -175,7 +165,7 @@ class ConformanceSuite:
         assert [output.token_ids for output in outputs[self.slots :]] == [said for _, said in free]
 
     def test_long_prompt(self, generate: Generate):
-        """A prompt that is prefilled in chunks loses nothing of a text: no calls are counted."""
+        """A chunked prefill loses no forced token: the backend must not count calls."""
         self._needs(ForcedTokenSequenceSpec)
         forced = ForcedTokenSequenceSpec(self._tokens(6), self.eos_token_id)
         request = Request(self._tokens(self.long_prompt), (forced,))
@@ -183,7 +173,7 @@ class ConformanceSuite:
         assert output.token_ids[:6] == list(forced.token_ids)
 
     def test_prompt_counts(self, generate: Generate):
-        """A thinking block that the prompt has opened has its budget from there."""
+        """The budget of a thinking block counts from the prompt if the prompt opens the block."""
         self._needs(ThinkingBudgetSpec)
         for seed in range(20):
             start, end, thought = self._tokens(3, seed)
@@ -196,10 +186,10 @@ class ConformanceSuite:
 
     @pytest.mark.parametrize("fits", [True, False])
     def test_handed_over(self, generate: Generate, fits: bool):
-        """A first token that another worker chose goes on with a text, or comes before it."""
+        """A first token that another worker chose begins the forced text, or comes before it."""
         self._needs(ForcedTokenSequenceSpec)
         if not self.resumes:
-            pytest.skip(f"{self.back_end.name} does not take over")
+            pytest.skip(f"{self.backend.name} does not take over")
         text = self._tokens(4)
         spec = ForcedTokenSequenceSpec(text, self.eos_token_id)
         first = text[0] if fits else self._others(text, 1)[0]
@@ -208,12 +198,12 @@ class ConformanceSuite:
         expected = [*text] if fits else [first, *text]
         assert output.token_ids[: len(expected)] == expected
 
-    @pytest.mark.parametrize("kind", MEANING, ids=kind_of)
+    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_resumption(self, generate: Generate, kind: type[LogitsProcessorSpec]):
-        """A request that begins again with what it has said goes on as if nothing had been."""
+        """A request that restarts with its earlier output continues as if never interrupted."""
         self._needs(kind)
         if not self.resumes:
-            pytest.skip(f"{self.back_end.name} does not take over")
+            pytest.skip(f"{self.backend.name} does not take over")
         (free,) = self._free(generate, 1)
         for spec in self._specs(free, kind):
             request = replace(free[0], specs=(spec,))
@@ -222,9 +212,9 @@ class ConformanceSuite:
                 again = replace(request, output_ids=tuple(whole.token_ids[:out]))
                 assert generate([again])[0].token_ids == whole.token_ids
 
-    @pytest.mark.parametrize("kind", MEANING, ids=kind_of)
+    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_scores(self, generate: Generate, kind: type[LogitsProcessorSpec]):
-        """The logits are edited as the kind says, once, and a neighbour's not at all."""
+        """The logits are edited once, as the kind defines; the neighbour's are unchanged."""
         self._needs(kind)
         free, other = self._free(generate, 2)
         request, beside = (
@@ -232,7 +222,7 @@ class ConformanceSuite:
         )
         plain, plain_other = generate([request, beside])
         if plain.scores is None:
-            pytest.skip(f"{self.back_end.name} shows no scores")
+            pytest.skip(f"{self.backend.name} shows no scores")
         specs = self._specs(free, kind)
         if kind is LogitBiasSpec:
             specs.append(LogitBiasSpec({free[1][0]: -0.5, free[1][1]: 0.25}))
@@ -244,13 +234,13 @@ class ConformanceSuite:
             )
             np.testing.assert_array_equal(neighbour.scores, plain_other.scores)
 
-    @pytest.mark.parametrize("kind", MEANING, ids=kind_of)
+    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     @pytest.mark.parametrize("dtype", DTYPES[1:])
     def test_dtype(self, generate: Generate, dtype: str, kind: type[LogitsProcessorSpec]):
-        """Specs hold in narrow logits, whose likeliest token keeps a logit that can be scaled."""
+        """Specs hold in narrow logits, and the highest logit stays finite, so it can be scaled."""
         self._needs(kind)
         if dtype not in self.dtypes:
-            pytest.skip(f"the logits of {self.back_end.name} are not {dtype}")
+            pytest.skip(f"the logits of {self.backend.name} are not {dtype}")
         free, other = self._free(generate, 2, dtype)
         shown, beside = (replace(each[0], shows_scores=True) for each in (free, other))
         for spec in self._specs(free, kind):
@@ -264,10 +254,10 @@ class ConformanceSuite:
 
     @pytest.mark.parametrize("stage", [Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE])
     def test_stages(self, generate: Generate, stage: Stage):
-        """Specs that reach a prefill worker do not act there, and elsewhere they do."""
+        """Specs that reach a prefill worker do not act there. In other stages they act."""
         self._needs(ForcedTokenSequenceSpec)
         if not self.has_stages:
-            pytest.skip(f"{self.back_end.name} is run in one stage")
+            pytest.skip(f"{self.backend.name} is run in one stage")
         (free,) = self._free(generate, 1)
         spec = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
         (output,) = generate([replace(free[0], specs=(spec,), stage=stage)])
@@ -277,7 +267,7 @@ class ConformanceSuite:
             assert output.token_ids == free[1]
 
     def test_code_of_a_request(self, generate: Generate):
-        """A live callable edits the logits of its own request, knowing its tokens."""
+        """A live callable is given its request's tokens, and edits that request's logits."""
         self._needs(PythonProcessorSpec)
         free, other = self._free(generate, 2)
         expected = list(range(20, 24))
@@ -289,7 +279,7 @@ class ConformanceSuite:
         assert neighbour.token_ids == other[1]
 
     def test_failure_ends_one_request(self, generate: Generate):
-        """Code of a request that raises does not touch the others, nor those that come later."""
+        """An exception in a request's code affects no other request, concurrent or later."""
         self._needs(PythonProcessorSpec)
         free, *others = self._free(generate, 3)
         failing = replace(free[0], specs=(PythonProcessorSpec(_failing),))
@@ -301,14 +291,14 @@ class ConformanceSuite:
         assert again.token_ids == free[1]
 
     def test_refuses_what_it_cannot_do(self, generate: Generate):
-        """By its own name and the kind's."""
-        able = self.back_end.realizes | self.back_end.lowers
-        if not (others := {*WIRE_KINDS, PythonProcessorSpec} - able):
-            pytest.skip(f"{self.back_end.name} can do every kind")
+        """The error for an unsupported kind names the backend and the kind."""
+        able = self.backend.realizes | self.backend.lowers
+        if not (others := set(KINDS) - able):
+            pytest.skip(f"{self.backend.name} can do every kind")
         for kind in others:
-            request = Request(self._tokens(5), (EXAMPLES[kind],))
+            request = Request(self._tokens(5), (KINDS[kind].minimal,))
             with pytest.raises(
-                Exception, match=rf"{re.escape(self.back_end.name)}.*{kind_of(kind)}"
+                Exception, match=rf"{re.escape(self.backend.name)}.*{kind_of(kind)}"
             ):
                 generate([request])
 
@@ -318,27 +308,27 @@ class ConformanceSuite:
         with pytest.raises(Exception, match=f"beyond the vocabulary of {self.vocab_size}"):
             generate([Request(self._tokens(5), (spec,))])
 
-    # --- what they are made of ---
+    # --- helpers of the cases ---
 
     def _needs(self, kind: type[LogitsProcessorSpec]) -> None:
-        if kind not in self.back_end.realizes:
-            pytest.skip(f"{self.back_end.name} does not realize {kind_of(kind)}")
+        if kind not in self.backend.realizes:
+            pytest.skip(f"{self.backend.name} does not realize {kind_of(kind)}")
 
     def _tokens(self, count: int, seed: int = 0) -> tuple[int, ...]:
-        """Different tokens, as far as there are as many, but not EOS."""
+        """Choose tokens other than EOS. They repeat only if there are fewer than ``count``."""
         all_tokens = [token for token in range(self.vocab_size) if token != self.eos_token_id]
         random.Random(seed).shuffle(all_tokens)
         return tuple(all_tokens[i % len(all_tokens)] for i in range(count))
 
     def _others(self, token_ids: Collection[int], count: int) -> list[int]:
-        """Tokens that are not among these."""
+        """Choose tokens that are not in ``token_ids``."""
         candidates = self._tokens(len(token_ids) + count)
         return [token for token in candidates if token not in token_ids][:count]
 
     def _free(
         self, generate: Generate, count: int, dtype: str = "float32"
     ) -> list[tuple[Request, list[int]]]:
-        """Requests without specs, with what the engine says to them: a few tokens at least."""
+        """Find requests without specs whose outputs have at least six tokens, with the outputs."""
         found: list[tuple[Request, list[int]]] = []
         for seed in range(0, 100 * count, self.slots):
             requests = [Request(self._tokens(7, seed + i), dtype=dtype) for i in range(self.slots)]
@@ -352,40 +342,19 @@ class ConformanceSuite:
     def _specs(
         self, free: tuple[Request, list[int]], kind: type[LogitsProcessorSpec]
     ) -> list[LogitsProcessorSpec]:
-        specs = self._all_specs(free)[kind]
+        specs = self._examples(free, kind)
         if not specs:
             pytest.skip(f"the engine says nothing that {kind_of(kind)} would change")
         return specs
 
-    def _all_specs(self, free: tuple[Request, list[int]]) -> dict[Any, list[LogitsProcessorSpec]]:
-        """Specs of each kind that change what the engine says by itself."""
+    def _examples(
+        self, free: tuple[Request, list[int]], kind: type[LogitsProcessorSpec]
+    ) -> list[LogitsProcessorSpec]:
+        """Make specs of a kind that change the engine's output."""
         request, said = free
-        eos = self.eos_token_id
-        a, b, c = self._others({*said, *request.prompt_ids}, 3)
-        first, second = said[:2]
-        return {
-            ForcedTokenSequenceSpec: [
-                ForcedTokenSequenceSpec((a, b, c), eos),
-                ForcedTokenSequenceSpec((a, b)),
-            ],
-            AllowedTokensSpec: [AllowedTokensSpec((a, b, c))],
-            BannedTokensSpec: [BannedTokensSpec((first, second))],
-            BannedSequencesSpec: [BannedSequencesSpec(((first, second), (a, b, c)))],
-            LogitBiasSpec: [LogitBiasSpec({first: -1000}), LogitBiasSpec({a: 1000, b: 1000})],
-            MinTokensSpec: [MinTokensSpec(4, (first, eos))],
-            ForcedEndSpec: [ForcedEndSpec(2, (a, b), eos), ForcedEndSpec(3, (a, b))],
-            ThinkingBudgetSpec: [ThinkingBudgetSpec(1, (first,), (a,), (b,))],
-            ChoiceSpec: [ChoiceSpec(((a, b), (a, b, c), (c, a)), eos)],
-            TriggerSpec: [TriggerSpec((first,), (a, b)), TriggerSpec((first, second), (a,), None)],
-            NoRepeatNgramSpec: [NoRepeatNgramSpec(1)] if _repeats(request, said) else [],
-            PromptBiasSpec: [_prompt_bias(request, said)],
-        }
-
-
-def _prompt_bias(request: Request, said: list[int]) -> PromptBiasSpec:
-    if set(request.prompt_ids) <= set(said):
-        return PromptBiasSpec(-1000)
-    return PromptBiasSpec(1000, tuple(set(said) & set(request.prompt_ids)))
+        unused = self._others({*said, *request.prompt_ids}, 3)
+        run = FreeRun(request.prompt_ids, tuple(said), tuple(unused), self.eos_token_id)
+        return KINDS[kind].examples(run)
 
 
 def _counting(first: int) -> Callable[..., None]:
@@ -402,33 +371,8 @@ def _failing() -> Callable[..., None]:
     return process
 
 
-EXAMPLES: dict[type[LogitsProcessorSpec], LogitsProcessorSpec] = {
-    ForcedTokenSequenceSpec: ForcedTokenSequenceSpec((1,)),
-    AllowedTokensSpec: AllowedTokensSpec((1,)),
-    BannedTokensSpec: BannedTokensSpec((1,)),
-    BannedSequencesSpec: BannedSequencesSpec(((1, 2),)),
-    LogitBiasSpec: LogitBiasSpec({1: 1.0}),
-    MinTokensSpec: MinTokensSpec(1, (1,)),
-    ForcedEndSpec: ForcedEndSpec(1, (1,)),
-    ThinkingBudgetSpec: ThinkingBudgetSpec(1, (1,), (2,)),
-    ChoiceSpec: ChoiceSpec(((1,),), 2),
-    TriggerSpec: TriggerSpec((1,), (2,)),
-    NoRepeatNgramSpec: NoRepeatNgramSpec(2),
-    PromptBiasSpec: PromptBiasSpec(1.0),
-    GrammarSpec: GrammarSpec(regex="a"),
-    SamplingSpec: SamplingSpec(temperature=0),
-    PluginSpec: PluginSpec("any"),
-    PythonProcessorSpec: PythonProcessorSpec(_failing),
-}
-"""One of each kind."""
-
-
-def _repeats(request: Request, said: list[int]) -> bool:
-    return any(token in (*request.prompt_ids, *said[:i]) for i, token in enumerate(said))
-
-
 def _normalized(scores: Any) -> np.ndarray:
-    """Log-probabilities, in which what a ban leaves of a logit is nothing."""
+    """Compute log-probabilities, at least -1000: all banned tokens are equal."""
     scores = np.asarray(scores, np.float64)
     scores = scores - scores.max()
     return np.maximum(scores - np.log(np.exp(scores).sum()), -1e3)

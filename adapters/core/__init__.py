@@ -1,44 +1,52 @@
 """The neutral core: compiles specs, follows each request's tokens, edits the whole batch.
 
 It knows no engine. An adapter tells a ``Realizer`` which request is in which row, and hands it
-the logits. ``compile_specs`` and what it makes need numpy; only ``Realizer`` needs torch, and
-``DeviceRealizer`` Triton too.
+the logits. All that adapters need is here. ``compile_specs`` and what it makes need numpy; only
+``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Triton too.
 """
 
 from typing import TYPE_CHECKING
 
 from ..lazy import lazy
-from .admission import admitted, admitted_live
+from .admission import admitted, admitted_live, program_of
 from .automaton import (
     BAN_BIAS,
     CARRY,
     CLEAR,
     KEEP,
+    UNKNOWN,
     Automaton,
     AutomatonBuilder,
+    Ints,
     UnknownTokenError,
     unreachable,
 )
-from .compile import Program, compile_specs, refusal
 from .defaults import default_specs
 from .plugins import HistoryRule
+from .program import Program, ProgramOf, compile_specs, refusal
 
 if TYPE_CHECKING:
-    from .advance_kernel import History, Rows
-    from .device_realizer import DeviceRealizer
-    from .realizer import Realizer
+    from .callables import log_failure
+    from .device.advance_kernel import History, Rows
+    from .device.realizer import DeviceRealizer
+    from .host.numpy_editor import NumpyEditor
+    from .host.realizer import Realizer, editor_for
 
 __all__ = [
     "BAN_BIAS",
     "CARRY",
     "CLEAR",
     "KEEP",
+    "UNKNOWN",
     "Automaton",
     "AutomatonBuilder",
     "DeviceRealizer",
     "History",
     "HistoryRule",
+    "Ints",
+    "NumpyEditor",
     "Program",
+    "ProgramOf",
     "Realizer",
     "Rows",
     "UnknownTokenError",
@@ -46,6 +54,9 @@ __all__ = [
     "admitted_live",
     "compile_specs",
     "default_specs",
+    "editor_for",
+    "log_failure",
+    "program_of",
     "refusal",
     "unreachable",
 ]
@@ -53,8 +64,11 @@ __all__ = [
 # What needs torch, and Triton.
 __getattr__ = lazy(
     __name__,
-    Realizer=".realizer",
-    DeviceRealizer=".device_realizer",
-    History=".advance_kernel",
-    Rows=".advance_kernel",
+    Realizer=".host.realizer",
+    editor_for=".host.realizer",
+    NumpyEditor=".host.numpy_editor",
+    log_failure=".callables",
+    DeviceRealizer=".device.realizer",
+    History=".device.advance_kernel",
+    Rows=".device.advance_kernel",
 )

@@ -1,4 +1,4 @@
-"""What an engine lets in: a request's payload, checked, and compiled."""
+"""Admission: a request's payload is checked and compiled, and the outcome is cached."""
 
 import sys
 from collections.abc import Sequence
@@ -9,21 +9,29 @@ import msgspec
 import numpy as np
 from cachetools import LRUCache
 
-from ...spec import VERSION, LivePayload, LogitsProcessorSpec, Payload, SpecError, decode
+from ...spec import (
+    VERSION,
+    InProcessPayload,
+    LogitsProcessorSpec,
+    Payload,
+    SpecError,
+    Stage,
+    decode,
+)
 from ...spec.limits import MAX_PAYLOAD_BYTES
-from ..back_end import BackEnd
-from .compile import Program, compile_specs
+from ..backend import Backend
 from .cost import Cost
+from .program import Program, compile_specs
 
 CACHE_BYTES = 1 << 28
-"""What the programs of earlier requests may take, with the payloads that they come from."""
+"""The memory that cached programs of earlier requests and their payloads may take."""
 
 REFUSAL_BYTES = 1 << 24
-"""What refusals of earlier requests may take. They have a cache of their own: a flood of bad
-payloads must not push out the programs of good ones.
+"""The memory that cached refusals of earlier requests may take. Refusals have a cache of their
+own: a flood of bad payloads must not evict the programs of good payloads.
 """
 
-Key = tuple[BackEnd, str, int | None]
+Key = tuple[Backend, str, int | None]
 
 
 class _Admitted(NamedTuple):
@@ -33,7 +41,7 @@ class _Admitted(NamedTuple):
 
 
 class _Refusal(NamedTuple):
-    """What is kept of a ``SpecError``: not its traceback, which holds the whole payload."""
+    """The cached part of a ``SpecError``. Its traceback, which holds the payload, is dropped."""
 
     message: str
     path: str
@@ -41,25 +49,25 @@ class _Refusal(NamedTuple):
 
 
 _lock = Lock()
-"""Held to look something up or to put it there, never while anything is decoded or compiled."""
+"""Held to read or write the caches, never while a payload is decoded or compiled."""
 
 
-def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
-    """Check what a request carries, and compile it.
+def admitted(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+    """Check and compile a request's payload.
 
-    What equal texts came to is remembered, a refusal as well as a program. Requests that carry the
-    same text share one program, and so one set of tables.
+    Programs and refusals are cached by the payload's text. Requests that carry the same text share
+    one program, and so one set of tables.
 
     Args:
-        back_end: what the engine can do.
-        payload: as ``decode`` takes it, or decoded already.
-        vocab_size: number of the engine's tokens, if it is known.
+        backend: the engine's backend.
+        payload: a decoded payload, or an argument for ``decode``.
+        vocab_size: the number of the engine's tokens, if it is known.
 
     Raises:
-        SpecError: if it cannot be realized.
+        SpecError: if the payload cannot be realized.
     """
     if isinstance(payload, Payload):
-        return _compiled(back_end, payload, vocab_size)[:2]
+        return _compiled(backend, payload, vocab_size)[:2]
     if isinstance(payload, bytes):
         try:
             payload = payload.decode()
@@ -68,12 +76,12 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     decoded = None
     if isinstance(payload, str):
         text = payload
-        if len(text) > MAX_PAYLOAD_BYTES:  # not even hashed
+        if len(text) > MAX_PAYLOAD_BYTES:  # raises; such a text is not even hashed
             decode(text)
     else:
         decoded = decode(payload)
         text = msgspec.json.encode(decoded).decode()
-    key = back_end, text, vocab_size
+    key = backend, text, vocab_size
     with _lock:
         found = _programs.get(key) or _refusals.get(key)
     if found is None:
@@ -83,18 +91,38 @@ def admitted(back_end: BackEnd, payload: Any, vocab_size: int | None) -> tuple[P
     return found.payload, found.program
 
 
+def program_of(
+    backend: Backend, vocab_size: int | None, stage: Stage, payload: Any
+) -> Program | None:
+    """Return the program that acts on a request in a worker; ``None`` if none acts.
+
+    Args:
+        backend: the engine's backend.
+        vocab_size: the number of the engine's tokens, if it is known.
+        stage: the worker's task for the request.
+        payload: the request's payload, as ``admitted`` takes it; ``None`` if there is none.
+
+    Raises:
+        SpecError: if the payload cannot be realized.
+    """
+    if payload is None:
+        return None
+    decoded, program = admitted(backend, payload, vocab_size)
+    return program if decoded.acts_on(stage) else None
+
+
 def admitted_live(
-    back_end: BackEnd,
+    backend: Backend,
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
     vocab_size: int,
 ) -> Program:
-    """Compile specs that never travel: the engine is in this process.
+    """Compile specs without encoding them: the engine is in this process.
 
     Raises:
-        SpecError: if they cannot be realized.
+        SpecError: if the specs cannot be realized.
     """
-    payload = LivePayload(VERSION, specs)  # pyright: ignore
-    return admitted(back_end, payload, vocab_size)[1]
+    payload = InProcessPayload(VERSION, specs)  # pyright: ignore
+    return admitted(backend, payload, vocab_size)[1]
 
 
 def forget() -> None:
@@ -105,9 +133,9 @@ def forget() -> None:
 
 
 def _compiled(
-    back_end: BackEnd, payload: Payload, vocab_size: int | None
+    backend: Backend, payload: Payload, vocab_size: int | None
 ) -> tuple[Payload, Program, Cost]:
-    back_end.check(payload.specs)
+    backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs)
@@ -117,14 +145,14 @@ def _compiled(
 
 
 def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
-    """Admit a text that is new. Of two threads that do so at once, the first one's is kept.
+    """Admit a new text. If two threads do so at once, the first thread's outcome is kept.
 
     Raises:
         SpecError: for a refusal that a plugin's exception caused: the next call may succeed.
     """
-    back_end, text, vocab_size = key
+    backend, text, vocab_size = key
     try:
-        payload, program, cost = _compiled(back_end, decoded or decode(text), vocab_size)
+        payload, program, cost = _compiled(backend, decoded or decode(text), vocab_size)
     except SpecError as error:
         if error.__cause__ is not None:
             raise
@@ -137,10 +165,10 @@ def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
 
 
 def _bytes_of(text: str) -> int:
-    """What an entry of the cache takes, tables aside: its text, and the values in its payload.
+    """Estimate the memory of a cache entry, tables aside: its text and its payload's values.
 
-    The values are counted by what comes before each of them in the text; a text that is full of
-    commas counts for more than it takes.
+    Values are counted by the characters before them in the text. For a text full of commas, the
+    estimate is too high.
     """
     characters = np.frombuffer(text.encode(), np.uint8)
     per_value = {",": 48, ":": 100, "[": 96, "{": 96}

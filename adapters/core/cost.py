@@ -1,23 +1,23 @@
-"""What a program may cost: computed from the program, bounded, and shown where it is refused."""
+"""The cost of a program: computed from the program, bounded, and shown in refusals."""
 
 from typing import NamedTuple
 
 from ...spec import SpecError
 from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
 from .automaton import Automaton
-from .compile import Program
+from .program import Program
 
 TOKEN_ID_BYTES = 40
-"""A token id in a tuple: the pointer, and the integer."""
+"""The bytes of a token id in a tuple: the pointer, and the integer."""
 
 
 class Cost(NamedTuple):
     """The most that a program may cost, in numbers that do not depend on the machine.
 
     Attributes:
-        admission: states, edges and tokens in sets: what compiling has written.
-        entry: rules that look at each token of the prompt when a request enters the batch.
-        step: logits that one step may look at or change, a pass over a whole row not included.
+        admission: states, edges and tokens in sets that compiling has written.
+        entry: rules that read each token of the prompt when a request enters the batch.
+        step: logits that one step may read or change, a pass over a whole row not included.
         memory: bytes of the program, as compiled and in the tables of a running batch.
     """
 
@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
     @classmethod
     def of(cls, program: Program) -> "Cost":
-        """Compute the cost of a program. Takes a few numpy calls for each automaton."""
+        """Compute the cost of a program, with a few numpy calls for each automaton."""
         allowed = sum(len(spec.allowed_token_ids) for spec in program.ngrams)
         excluded = sum(len(spec.excluded_token_ids) for spec in program.prompt_biases)
         rules = len(program.ngrams) + len(program.prompt_biases)
@@ -44,10 +44,10 @@ class Cost(NamedTuple):
         return cls(*map(sum, zip(*parts, strict=True)))
 
     def check(self) -> None:
-        """Hold a program to the limits.
+        """Check the cost against the limits.
 
         Raises:
-            SpecError: with the number and the limit.
+            SpecError: with the cost and the limit.
         """
         for got, most, what in (
             (self.entry, MAX_PROMPT_READERS, "rules that look at each token of a prompt"),

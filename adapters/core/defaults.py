@@ -1,4 +1,4 @@
-"""Default specs: what an engine's requests get when they bring none of their own."""
+"""Default specs, for requests that bring no specs of their own."""
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
@@ -6,16 +6,16 @@ from importlib.metadata import entry_points
 from ...spec import LogitsProcessorSpec, Tokenizer
 
 GROUP = "logitport.default_specs"
-"""Entry-point group of functions ``(tokenizer: Callable[[], Tokenizer]) -> Sequence[spec]``."""
+"""The entry-point group of functions ``(tokenizer: Callable[[], Tokenizer]) -> Sequence[spec]``."""
 
 DefaultSpecs = Callable[[Callable[[], Tokenizer]], Sequence[LogitsProcessorSpec]]
 
 
 def default_specs(tokenizer: Callable[[], Tokenizer]) -> list[LogitsProcessorSpec]:
-    """Ask every installed function of the group, once, when an engine starts.
+    """Call every installed function of the group, once, when an engine starts.
 
     Args:
-        tokenizer: loads the engine's tokenizer; called by those that need one.
+        tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it.
     """
     specs: list[LogitsProcessorSpec] = []
     for entry_point in entry_points(group=GROUP):

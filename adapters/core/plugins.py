@@ -1,15 +1,15 @@
-"""Processors that the server's owner has installed; clients name them and pass parameters.
+"""Plugins: logits processors that the operator installs and clients name, with parameters.
 
-A package offers one in the entry-point group ``logitport.plugins``::
+A package registers a plugin in the entry-point group ``logitport.plugins``::
 
     [project.entry-points."logitport.plugins"]
     my-rule = "my_package:make_rule"
 
-``make_rule(params)`` is called with the client's parameters, when a request is admitted and when
-it starts, and returns an ``Automaton`` (the fastest), a ``HistoryRule``, or a callable of the
-request's own, with the arguments (output ids, logits) or (prompt ids, output ids, logits).
-Any exception refuses the request with the exception's message, ``SystemExit`` included; only
-``KeyboardInterrupt``, which is the operator's, goes through.
+``make_rule(params)`` is called with the client's parameters when a request is admitted and when it
+starts. It returns an ``Automaton`` (the fastest), a ``HistoryRule``, or a callable for this request
+alone, with the arguments (output ids, logits) or (prompt ids, output ids, logits). Any exception,
+``SystemExit`` included, refuses the request with the exception's message. Only
+``KeyboardInterrupt`` propagates, because it comes from the operator.
 """
 
 import inspect
@@ -28,20 +28,20 @@ GROUP = "logitport.plugins"
 
 
 class HistoryRule(ABC):
-    """A rule that needs the whole history, and is a function of it alone."""
+    """A rule that depends on the whole history, and on nothing else."""
 
     @abstractmethod
     def additions(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int]
     ) -> Mapping[int, float]:
-        """What to add to which tokens' logits before the next token is chosen.
+        """Compute the values to add to logits before the next token is chosen.
 
         Args:
-            prompt_ids: the prompt's token ids; not to be changed.
-            output_ids: the output's token ids so far; not to be changed.
+            prompt_ids: the prompt's token ids; read-only.
+            output_ids: the output's token ids so far; read-only.
 
         Returns:
-            token id -> value, ``BAN_BIAS`` for a token that must not be chosen.
+            Values by token id; ``BAN_BIAS`` bans a token.
         """
 
 
@@ -49,11 +49,11 @@ PluginPart = Automaton | HistoryRule | Callable[..., Any]
 
 
 def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
-    """Ask an installed plugin for what it does with ``params``.
+    """Call an installed plugin with ``params``.
 
     Raises:
-        SpecError: if there is no such plugin, it cannot be imported, it raises, or it makes what
-            cannot act.
+        SpecError: if the plugin is not installed, cannot be imported, raises, or returns something
+            that is no logits processor.
     """
     load = _plugins().get(name)
     if load is None:
@@ -76,22 +76,22 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
         try:
             takes_prompt(part)
         except Exception as error:
-            what = f"The plugin {name!r} made what cannot act: {text_of(error)}"
+            what = f"The plugin {name!r} returned no logits processor: {text_of(error)}"
             raise SpecError(what, "$.name") from error
     return part
 
 
 def takes_prompt(processor: Callable[..., Any]) -> bool:
-    """Whether a callable is to be given the prompt's ids, before the output's and the logits.
+    """Return whether a callable takes the prompt's ids before the output's ids and the logits.
 
     Raises:
-        TypeError: if it is not callable or takes something else.
+        TypeError: if the argument is not callable or takes other arguments.
     """
     if not callable(processor):
         raise TypeError(f"expected a callable, got one of type {type(processor).__name__}")
     try:
         parameters = inspect.signature(processor).parameters
-    except ValueError as error:  # of some that are not written in Python
+    except ValueError as error:  # for some callables that are not written in Python
         raise TypeError(f"{error}; wrap it in a function of Python's") from error
     positional = [
         parameter
@@ -112,7 +112,7 @@ Make = Callable[[Mapping[str, Any]], PluginPart]
 
 @lru_cache
 def _loaded(load: Callable[[], Make]) -> Make | BaseException:
-    """An import that fails can take long, and is not tried again for each request."""
+    """Import a plugin once: a failing import may be slow, so requests do not repeat it."""
     try:
         return load()
     except KeyboardInterrupt:
@@ -123,5 +123,5 @@ def _loaded(load: Callable[[], Make]) -> Make | BaseException:
 
 @lru_cache(maxsize=1)
 def _plugins() -> dict[str, Callable[[], Make]]:
-    """What imports each: one that cannot be imported is a matter of the requests that name it."""
+    """Map names to importers: a broken plugin must fail only the requests that name it."""
     return {entry_point.name: entry_point.load for entry_point in entry_points(group=GROUP)}

@@ -19,13 +19,13 @@ one which may rule out a forced token, with a value of minus infinity.
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .back_end import BACK_END
+from .. import lazy
+from .backend import BACKEND
 
 if TYPE_CHECKING:
     from .native import arguments
     from .processor import LogitportProcessor
 
-__all__ = ["BACK_END", "LogitportProcessor", "arguments"]
+__all__ = ["BACKEND", "LogitportProcessor", "arguments"]
 
 __getattr__ = lazy(__name__, LogitportProcessor=".processor", arguments=".native")

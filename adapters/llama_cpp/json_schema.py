@@ -1,7 +1,7 @@
-"""JSON Schemas as grammars of llama.cpp.
+"""Conversion of JSON Schemas to grammars of llama.cpp.
 
-llama-cpp-python's converter (``llama_cpp/llama_grammar.py``, 0.3.36) passes over what it does not
-know. What it would lose is refused here.
+llama-cpp-python's converter (``llama_cpp/llama_grammar.py``, 0.3.36) skips unknown keywords. This
+module refuses any schema from which the converter would lose a part.
 """
 
 import json
@@ -16,16 +16,16 @@ from ...spec import SpecError
 from ...spec.base import spec_error
 
 MAX_PARTS = 4096
-"""How many parts a schema may have, counted anew wherever a ``$ref`` repeats them."""
+"""The limit on the parts of a schema; each ``$ref`` counts the parts that it refers to again."""
 
 MAX_REPEATED = 256
-"""How many characters or items can be counted: the grammar nests a part for each."""
+"""The limit on counted characters or items: the grammar nests a part for each."""
 
 _Repeated = Annotated[int, msgspec.Meta(ge=0, le=MAX_REPEATED)]
 
 
 class _Keywords(TypedDict, total=False):
-    """The JSON types of what keywords say."""
+    """The JSON types of keywords' values."""
 
     type: str | list[str]
     properties: dict[str, Any]
@@ -54,7 +54,7 @@ _SHAPES = [
         {"type", "minLength", "maxLength"},
     )
 ]
-"""Which keywords the converter obeys together, annotations aside."""
+"""The keywords that the converter obeys together, annotations aside."""
 
 _TYPES = {
     "object": (dict,),
@@ -65,18 +65,17 @@ _TYPES = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-"""JSON's types, and what a parser makes of them."""
+"""JSON's types, and the Python types that a parser returns for them."""
 
 
 def gbnf(schema: Mapping[str, Any]) -> str:
-    """The grammar of the JSON texts that a schema describes, or of a part of them.
+    """Convert a schema to a grammar of the JSON texts that it describes, or of a part of them.
 
-    ``$ref`` is replaced by what it names. Objects have no other properties than those named, if
-    ``additionalProperties`` does not say otherwise.
+    Each ``$ref`` is replaced by its target. Objects have only the named properties, unless
+    ``additionalProperties`` allows others.
 
     Raises:
-        SpecError: for a schema of which llama-cpp-python's converter would lose something, with
-            the path.
+        SpecError: if llama-cpp-python's converter would lose a part of the schema.
     """
     plain: Any = msgspec.to_builtins(schema)
     try:
@@ -96,10 +95,10 @@ def gbnf(schema: Mapping[str, Any]) -> str:
 
 
 class _Checker:
-    """Copies a schema, with references replaced.
+    """A checked copy of a schema, in which each reference is replaced by its target.
 
     Args:
-        root: where references start.
+        root: the schema at which the paths of references start.
     """
 
     def __init__(self, root: Any) -> None:
@@ -107,12 +106,12 @@ class _Checker:
         self._parts = 0
 
     def checked(self, schema: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
-        """A copy of a part of the schema.
+        """Check and copy a part of the schema.
 
         Args:
             schema: the part.
-            path: of the part.
-            inside: the references that have led there.
+            path: path of the part.
+            inside: the references that have led to the part.
         """
         if not isinstance(schema, dict):
             raise SpecError("llama_cpp cannot do schemas that are no objects", path)
@@ -185,7 +184,7 @@ def _check_values(given: dict[str, Any], path: str) -> None:
 
 
 def _check_text(value: Any, path: str) -> None:
-    """The converter writes JSON into a terminal of GBNF without escaping backslashes."""
+    """Check a text, since the converter does not escape backslashes in a terminal of GBNF."""
     text = json.dumps(value, ensure_ascii=False)
     if re.search(r"[\\\U00010000-\U0010FFFF]", text):
         raise SpecError(f"llama_cpp cannot do the text {text} in a schema", path)
@@ -202,7 +201,7 @@ def _check_properties(given: dict[str, Any], path: str) -> None:
     if sorted(names, key=lambda name: name not in required) != names:
         raise SpecError("llama_cpp writes required properties first; name them first", path)
     if names and given.get("additionalProperties", False) is not False:
-        # They might have the names of the others.
+        # An additional property might have the name of a listed property.
         raise SpecError("llama_cpp cannot do `additionalProperties` beside others", path)
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
-from ...spec.base import several
-from ..core import admitted_live
-from ..core.array_editor import ArrayRealizer
-from .back_end import BACK_END
+from ...spec.base import as_specs
+from ..core import Realizer, admitted_live
+from .backend import BACKEND
 
 
 class LogitportProcessor:
@@ -32,20 +31,19 @@ class LogitportProcessor:
     def __init__(
         self, llm: Any, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
     ) -> None:
-        specs = several(specs)
+        specs = as_specs(specs)
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
                 raise SpecError(what, f"$.specs[{i}]")
         self._vocab_size: int = llm.n_vocab()
-        self._program = admitted_live(BACK_END, specs, self._vocab_size)
+        self._program = admitted_live(BACKEND, specs, self._vocab_size)
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm
         self._generation: Any = object()  # none of the Llama's
-        self._realizer = ArrayRealizer(self._vocab_size)
+        self._realizer = Realizer(self._vocab_size)
         self._history: npt.NDArray[np.intc] = np.empty(0, np.intc)
-        self._output_ids: list[int] = []
 
     def __call__(
         self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
@@ -77,15 +75,14 @@ class LogitportProcessor:
         """
         generation, known = self._llm._sampler, len(self._history)
         if generation is not self._generation:
-            self._generation, self._output_ids = generation, []
-            stop: int = self._llm.token_eos()
-            self._realizer.add(
-                0, self._program, input_ids.tolist(), self._output_ids, stop if stop >= 0 else None
-            )
-            self._history = input_ids.copy()
+            self._generation, self._history = generation, input_ids.copy()
+            eos: int = self._llm.token_eos()
+            stop_token_id = eos if eos >= 0 else None
+            self._realizer.enter(0, self._program, input_ids.tolist(), [], stop_token_id)
             return
         if not np.array_equal(input_ids[:known], self._history):
             raise ValueError("Expected the tokens of the Llama that this processor is made for")
         length = len(input_ids) if self._llm.draft_model is None else known + 1
-        self._output_ids += input_ids[known:length].tolist()
+        for token_id in input_ids[known:length].tolist():
+            self._realizer.append([token_id])
         self._history = input_ids[:length].copy()

@@ -13,12 +13,12 @@ step waits for the one before it.
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .back_end import BACK_END
+from .. import lazy
+from .backend import BACKEND
 
 if TYPE_CHECKING:
     from .processor import LogitportProcessor
 
-__all__ = ["BACK_END", "LogitportProcessor"]
+__all__ = ["BACKEND", "LogitportProcessor"]
 
 __getattr__ = lazy(__name__, LogitportProcessor=".processor")

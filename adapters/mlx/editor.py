@@ -1,24 +1,29 @@
 """Applies a step's edits with MLX operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
+import torch
 
-from ..core.array_editor import ArrayEditor, ArrayRealizer
-from ..core.edits import Additions
-from ..core.slots import Failures
-from ..core.torch_editor import FORCED_LOGIT
+from ..core import NumpyEditor, editor_for
 
 
-class MlxEditor(ArrayEditor):
+class MlxEditor(NumpyEditor):
     """Applies the edits of automata to an ``mlx.core.array``. It waits for nothing."""
 
     _where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
+    _minimum: ClassVar[Callable[..., Any]] = staticmethod(mx.minimum)
+    _finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
 
-    def highest_logit(self, dtype: Any) -> float:
-        return min(FORCED_LOGIT, mx.finfo(dtype).max / 4)
+    @contextmanager
+    def as_tensor(self, logits: Any) -> Iterator[torch.Tensor]:
+        """See ``Editor``. It is a copy."""
+        on_host = np.array(logits.astype(mx.float32))
+        yield torch.from_numpy(on_host)
+        logits[...] = mx.array(on_host).astype(logits.dtype)
 
     def _array(self, values: Any) -> Any:
         return mx.array(values.astype(np.uint32) if values.dtype == np.int64 else values)
@@ -29,19 +34,7 @@ class MlxEditor(ArrayEditor):
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
         return mx.full((rows,), -mx.inf, kept.dtype).at[row_of].maximum(kept)
 
-    def _count(self, events: Any) -> None:
-        super()._count(events)
-        mx.async_eval(self._overruled)  # it would keep the graph of every step alive
 
-
-class MlxRealizer(ArrayRealizer):
-    """A ``Realizer`` of MLX arrays."""
-
-    editor = MlxEditor
-
-    def _run_code(self, logits: Any, additions: list[Additions]) -> Failures:
-        """Callables get a torch tensor, as with every engine: a copy of the logits."""
-        on_host = np.array(logits.astype(mx.float32))
-        failed = super()._run_code(on_host, additions)
-        logits[...] = mx.array(on_host).astype(logits.dtype)
-        return failed
+@editor_for.register(mx.array)
+def _(_: Any, automata: Any, vocab_size: int) -> MlxEditor:
+    return MlxEditor(automata, vocab_size)

@@ -1,42 +1,46 @@
 """The processor that mlx-lm calls."""
 
 from collections.abc import Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from cachetools import LRUCache
 
 from ...spec import LogitsProcessorSpec, SpecError
-from ..core import admitted_live
-from ..core.own_code import log_failure
-from .back_end import BACK_END
-from .editor import MlxRealizer
-from .sequences import Sequences
+from ..core import Ints, Program, Realizer, admitted_live, log_failure
+from . import editor  # noqa: F401 - `editor_for` finds it
+from .backend import BACKEND
+
+MAX_HISTORIES = 1 << 14
+"""The number of newest histories that are kept, for all concurrent generations together."""
+
+MAX_RUNNING = 32
+"""The number of generations that are kept ready. Others restart from their tokens."""
 
 
 class LogitportProcessor:
     """Realizes specs on what one model generates, as one of mlx-lm's ``logits_processors``.
 
-    It may serve several generations, one after the other or in a batch: it tells them apart by
-    their tokens. A prompt that is an earlier history and one more token goes on with that one's
-    generation; prompts of a batch of which one is another and one more token need a processor
-    each.
+    It may serve several generations, in sequence or in a batch, with drafts that are taken back.
+    Generations are distinguished by their tokens: the tokens of an earlier call plus one token
+    continue its generation, and any other tokens are the prompt of a new generation. If one prompt
+    of a batch is another prompt plus one token, the two need separate processors.
 
-    mlx-lm shows it the whole prompt, or if a part of it is in a cache, the rest; with a draft
-    model (``speculative_generate_step``, mlx-lm 0.32) the last token alone.
+    mlx-lm passes the whole prompt, or the rest of it if a part is in a cache. With a draft model
+    (``speculative_generate_step``, mlx-lm 0.32) it passes only the last token.
 
     Args:
         model: as ``mlx_lm.load`` returns it.
         tokenizer: as ``mlx_lm.load`` returns it, or a Hugging Face tokenizer.
         specs: one or several.
-        prompt_ids: the prompt of all generations, by default what mlx-lm shows. Kinds that look at
-            the prompt need it with a draft model, with a cache, and for prompts of one token.
+        prompt_ids: the prompt of all generations; by default, the tokens that mlx-lm passes. Kinds
+            that read the prompt need it with a draft model or a cache, and for one-token prompts.
 
     Raises:
-        SpecError: for a spec that cannot be realized, with its path; for a model that does not
-            say how many tokens it has.
+        SpecError: for a spec that cannot be realized, with its path; for a model without a
+            vocabulary size.
     """
 
     def __init__(
@@ -47,38 +51,64 @@ class LogitportProcessor:
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        program = admitted_live(BACK_END, specs, self._vocab_size)
-        make_realizer = partial(MlxRealizer, self._vocab_size)
+        self._program = program = admitted_live(BACKEND, specs, self._vocab_size)
+        self._reads_prompt = program.reads_prompt or bool(program.per_request)
         self._stop: int | None = tokenizer.eos_token_id
-        self._sequences = Sequences(make_realizer, program, self._stop, prompt_ids)
+        self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
+        self._prompt_lengths: LRUCache[int, int] = LRUCache(MAX_HISTORIES)
+        self._running: LRUCache[int, Realizer] = LRUCache(MAX_RUNNING)
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
-        """The edited logits, a new array.
+        """Return the edited logits, a new array.
 
-        It does not raise, which would take other generations of the batch along. One that begins
-        with another prompt than ``prompt_ids`` is ended, and so is one that begins with one token,
-        which may be the last of any prompt, where a spec has to know it. (Where the tokenizer has
-        no EOS, they go on without their specs.) The log says why.
+        This does not raise, because an error would end the whole batch. A generation is ended if
+        it begins with another prompt than ``prompt_ids``. It is also ended if it begins with one
+        token, which may be the last of any prompt, and a spec reads the prompt. (If the tokenizer
+        has no EOS, the generation goes on without its specs.) The reason is logged.
 
         Args:
-            tokens: ``mlx.core.array``, ``[tokens]``: what is known of the prompt, and the output.
+            tokens: ``mlx.core.array``, ``[tokens]``: the known part of the prompt, and the output.
             logits: ``mlx.core.array``, ``[1, vocabulary]`` float32, float16 or bfloat16.
         """
         if logits.shape[-1] < self._vocab_size:
-            return logits  # of a draft model, with a vocabulary of its own
+            return logits  # of a draft model, which has a vocabulary of its own
         history = np.array(tokens).astype(np.int64)
         edited = mx.array(logits)
         try:
-            self._sequences.at(history).apply(edited)
-        except Exception:  # it could not begin; its tokens are enough to try again
+            self._at(history).apply(edited)
+        except Exception:  # the generation's tokens are enough to try again
             try:
-                self._sequences.at(history).apply(edited)
+                self._at(history).apply(edited)
             except Exception as error:
                 self._end(edited, error)
         return edited
 
+    def _at(self, token_ids: Ints) -> Realizer:
+        """Return the realizer whose row 0 is the generation with these tokens."""
+        before, now = hash(token_ids[:-1].tobytes()), hash(token_ids.tobytes())
+        length = self._prompt_lengths.get(before, len(token_ids))
+        self._prompt_lengths[now] = length
+        realizer = self._running.pop(before, None)
+        if realizer is None:
+            realizer = Realizer(self._vocab_size, self._program_of)
+            shown, output_ids = token_ids[:length].tolist(), token_ids[length:].tolist()
+            prompt_ids = shown if self._prompt_ids is None else self._prompt_ids
+            realizer.enter(0, shown, prompt_ids, output_ids, self._stop)
+        else:
+            realizer.append(token_ids[-1:].tolist())
+        self._running[now] = realizer
+        return realizer
+
+    def _program_of(self, shown: list[int]) -> Program:
+        if self._prompt_ids is not None:
+            if self._prompt_ids[-len(shown) :] != shown:
+                raise SpecError("Expected the prompt that this processor has been made for")
+        elif self._reads_prompt and len(shown) == 1:  # the token may end any prompt
+            raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
+        return self._program
+
     def _end(self, logits: Any, error: Exception) -> None:
-        """Let only EOS be chosen; where there is none, the generation goes on without its specs."""
+        """Allow only EOS. If there is no EOS, the generation goes on without its specs."""
         if self._stop is not None:
             logits[:] = -mx.inf
             logits[:, self._stop] = 0

@@ -9,11 +9,14 @@ In process::
     request = {"prompt": "Say something.", "sampling_params": {"max_new_tokens": 8}}
     engine.generate(**attach(request, ForcedTokenSequenceSpec((19556, 905))))
 
-Over HTTP, ``logitport.adapters.back_end.extra_body("sglang", specs)`` is what an OpenAI client
+Over HTTP, ``logitport.adapters.backend.extra_body("sglang", specs)`` is what an OpenAI client
 sends besides.
 """
 
-from .back_end import BACK_END, KEY, PROCESSOR
+from .. import lazy
+from .backend import BACKEND, KEY, PROCESSOR
 from .params import attach
 
-__all__ = ["BACK_END", "KEY", "PROCESSOR", "attach"]
+__all__ = ["BACKEND", "KEY", "PROCESSOR", "attach"]
+
+__getattr__ = lazy(__name__)

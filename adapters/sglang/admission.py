@@ -9,10 +9,9 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, SpecError, encode
+from .. import check_spelling, count
 from ..core import admitted, default_specs, refusal
-from ..counters import count
-from ..key import check_spelling
-from .back_end import BACK_END, KEY, PROCESSOR
+from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
@@ -173,7 +172,7 @@ class Admission:
         Raises:
             SpecError: if it cannot, or what is in the payload is wrong.
         """
-        decoded, program = admitted(BACK_END, payload, self._vocab_size)
+        decoded, program = admitted(BACKEND, payload, self._vocab_size)
         check_request(sampling_params, decoded.specs, self._eos_token_ids)
         acts = decoded.acts_on(stage())
         if not acts:

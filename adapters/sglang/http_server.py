@@ -1,7 +1,7 @@
-"""SGLang's HTTP application, for front ends of which it starts several.
+"""SGLang's HTTP application for servers with several front ends.
 
-With ``--tokenizer-worker-num``, processes are spawned that import the application by its name, and
-load no plugins (``sglang/srt/entrypoints/http_server.py``): they import it from here instead.
+With ``--tokenizer-worker-num``, SGLang spawns processes that import the application by name and
+load no plugins (``sglang/srt/entrypoints/http_server.py``). They import this module instead.
 """
 
 from sglang.srt.entrypoints.http_server import app

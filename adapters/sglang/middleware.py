@@ -1,4 +1,4 @@
-"""The middleware of SGLang's own server, which knows the engine behind it."""
+"""Middleware for SGLang's own server, with access to the engine behind it."""
 
 import os
 from collections.abc import Mapping
@@ -8,21 +8,19 @@ from sglang.srt.entrypoints import http_server
 from starlette.middleware import Middleware
 
 from ...spec import SpecError, Stage
-from ..key import KEY
-from ..middleware import App, Fields, Scope
-from ..middleware import SpecMiddleware as NeutralMiddleware
+from .. import KEY, App, Fields, Scope
+from .. import SpecMiddleware as NeutralMiddleware
 from .admission import REFUSED, is_refused
-from .back_end import ROUTES
+from .backend import ROUTES
 from .plugin import admission_of
 from .worker import stage
 
 
 class SpecMiddleware(NeutralMiddleware):
-    """Refuses bad specs on every route of SGLang's server, streamed or not.
+    """Middleware that refuses bad specs on every route of SGLang's server, streamed or not.
 
-    A payload is held to all that ``Admission`` holds it to, but before there is any answer: SGLang
-    begins the answer of a streamed ``/generate`` before it validates the request, and other routes
-    drop the payload.
+    It makes all checks of ``Admission`` before the answer begins. SGLang itself begins the answer
+    of a streamed ``/generate`` before it validates the request, and other routes drop the payload.
     """
 
     def __init__(self, app: App) -> None:
@@ -60,7 +58,7 @@ class SpecMiddleware(NeutralMiddleware):
 
 
 def _routes() -> dict[str, str | None]:
-    """Two of them have other paths where the environment names some (``http_server.py``)."""
+    """Return the routes; environment variables can rename two of them (``http_server.py``)."""
     ollama = os.environ.get("SGLANG_OLLAMA_GENERATE_ROUTE")
     vertex = os.environ.get("AIP_PREDICT_ROUTE")
     own = {} if vertex is None else {vertex: ROUTES["/vertex_generate"]}
@@ -70,7 +68,7 @@ def _routes() -> dict[str, str | None]:
 def install() -> None:
     """Put the middleware into SGLang's application, next to its routes, if it is not there yet.
 
-    So the application's own middlewares come first, which authenticate, decompress and count.
+    The application's own middlewares come first: they authenticate, decompress and count.
     """
     installed = http_server.app.user_middleware
     if all(each.cls is not SpecMiddleware for each in installed):

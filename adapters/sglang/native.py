@@ -1,68 +1,40 @@
-"""Native kinds: what SGLang does by itself, asked for in the fields of its own requests."""
+"""Native kinds, which SGLang realizes by itself, as fields of its own requests."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, SpecError
-from ..ebnf import one_of
+from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError
+from ..native import fields_of, grammar_text, native_fields
 
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 """The fields of SGLang's ``SamplingParams`` that ask for a grammar."""
 
 
-def sampling_fields(specs: Sequence[LogitsProcessorSpec]) -> dict[str, tuple[Any, str]]:
-    """The native ones of some specs as fields of SGLang's ``SamplingParams``.
-
-    Returns:
-        By the name of the field: its value, and the path of what asks for it.
+def sampling_fields(spec: NativeSpec, sampling_params: object) -> dict[str, Any]:
+    """Convert a native spec to fields of SGLang's ``SamplingParams``.
 
     Raises:
-        SpecError: for what SGLang does not do just so, with its path.
+        SpecError: for a field that SGLang does not apply as the spec means it, with its path.
     """
-    fields: dict[str, tuple[Any, str]] = {}
-    for i, spec in enumerate(specs):
-        path = f"$.specs[{i}]"
-        if isinstance(spec, SamplingSpec):
-            for name, value in _sampling(spec, path).items():
-                fields[name] = value, f"{path}.{name}"
-        elif isinstance(spec, GrammarSpec):
-            name, value = _grammar(spec)
-            fields[name] = value, path
+    if isinstance(spec, GrammarSpec):
+        return dict([grammar_text(spec)])
+    fields = fields_of(spec)
+    if fields.get("top_k") == 0:
+        fields["top_k"] = -1  # SGLang's value for all tokens
+    # SGLang's penalizer reads only the output (``penaltylib/repetition_penalty.py``).
+    if fields.pop("repetition_penalty", 1) != 1:
+        raise SpecError(
+            "sglang cannot do it as meant: it does not penalize the tokens of the prompt",
+            "$.repetition_penalty",
+        )
     return fields
 
 
 def body_fields(specs: Sequence[LogitsProcessorSpec]) -> dict[str, Any]:
-    """The same as fields of a request to its OpenAI server, whose chats know no ``json_schema``."""
-    fields = {name: value for name, (value, _) in sampling_fields(specs).items()}
+    """Convert specs to fields of SGLang's OpenAI server, whose chats take no ``json_schema``."""
+    fields, _ = native_fields(specs, sampling_fields)
     if schema := fields.pop("json_schema", None):
         json_schema = {"name": "logitport", "schema": json.loads(schema)}
         fields["response_format"] = {"type": "json_schema", "json_schema": json_schema}
     return fields
-
-
-def _sampling(spec: SamplingSpec, path: str) -> dict[str, Any]:
-    given: dict[str, Any] = msgspec.to_builtins(spec)
-    del given["kind"]
-    if given.get("top_k") == 0:
-        given["top_k"] = -1  # how SGLang says all
-    # Its penalizer looks at the output alone (``penaltylib/repetition_penalty.py``).
-    if given.pop("repetition_penalty", 1) != 1:
-        raise SpecError(
-            "sglang cannot do it as meant: it does not penalize the tokens of the prompt",
-            f"{path}.repetition_penalty",
-        )
-    return given
-
-
-def _grammar(spec: GrammarSpec) -> tuple[str, str]:
-    if spec.choices is not None:
-        return "ebnf", one_of(spec.choices)
-    if spec.json_schema is not None:
-        return "json_schema", msgspec.json.encode(spec.json_schema).decode()
-    if spec.regex is not None:
-        return "regex", spec.regex
-    assert spec.ebnf is not None  # exactly one form is given
-    return "ebnf", spec.ebnf

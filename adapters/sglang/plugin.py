@@ -1,13 +1,13 @@
-"""What SGLang loads into each of its processes, from the entry-point group ``sglang.srt.plugins``.
+"""The plugin that SGLang loads into each of its processes (entry point ``sglang.srt.plugins``).
 
-It puts hooks where SGLang's own framework for plugins puts them (``sglang/srt/plugins``):
+It installs hooks through SGLang's own framework for plugins (``sglang/srt/plugins``):
 
-- on the admission of requests, so that a bad one is refused by its front end, which gets a
-  middleware that does so before a streamed answer has begun,
-- on ``CustomLogitProcessor.from_str``, which would unpickle whatever a client has sent, that is,
-  run code of his; with us in the engine it makes our processor and no other, and
-- on the way from front ends that check nothing: the log names them when the engine starts, and a
-  request whose specs arrive without the name of our processor gets it.
+- on the admission of requests: the front end refuses bad specs, and gets a middleware that
+  refuses them before a streamed answer has begun;
+- on ``CustomLogitProcessor.from_str``, which would unpickle the client's string and so run the
+  client's code: with logitport it makes only our processor;
+- on the scheduler, for front ends that check nothing: the log names them when the engine starts,
+  and a request whose specs arrive without the name of our processor gets the name.
 """
 
 import os
@@ -26,10 +26,10 @@ _ADMISSION = "_logitport_admission"
 
 
 def load() -> None:
-    """Put the hooks in place. Nothing of ours is imported before the engine has set itself up.
+    """Install the hooks, which import the rest of logitport after the engine has set itself up.
 
     Raises:
-        SystemExit: if this SGLang has no such places: it would run unguarded.
+        SystemExit: if this SGLang has no such functions: it would run without the guard.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -65,7 +65,7 @@ def _start(_: None, manager: "TokenizerManager", *args: Any, **kwargs: Any) -> N
 
 
 def admission_of(manager: "TokenizerManager") -> "Admission":
-    """What checks the requests that go through a manager."""
+    """Return the ``Admission`` that checks the requests of a manager."""
     return getattr(manager, _ADMISSION)
 
 
@@ -81,7 +81,7 @@ def _warn(*args: Any, **kwargs: Any) -> None:
 
 
 def _name_processor(scheduler: "Scheduler", request: Any, *args: Any, **kwargs: Any) -> None:
-    from .back_end import KEY, PROCESSOR
+    from .backend import KEY, PROCESSOR
 
     custom_params = request.sampling_params.custom_params or ()
     if request.custom_logit_processor is None and KEY in custom_params:

@@ -1,15 +1,15 @@
-"""The processor that SGLang calls, in its workers."""
+"""The processor that SGLang's workers call."""
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ..core import Realizer, admitted
+from ..core import Program, Realizer, admitted, log_failure
 from .admission import REFUSED
-from .back_end import BACK_END, KEY
+from .backend import BACKEND, KEY
 from .worker import (
     WITH_DRAFTS,
     abort,
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Params = Mapping[str, Any] | None
-"""A request's ``custom_params``: one object for all its life, with the request as ``__req__``."""
+"""A request's ``custom_params``, one object for its whole life. ``__req__`` is the request."""
 
 
 @cache
 def processor() -> "LogitportProcessor":
-    """The one of this process: what ``PROCESSOR`` names, and SGLang asks for with each batch."""
+    """Return this process's processor. ``PROCESSOR`` names this function, called per batch."""
     return LogitportProcessor()
 
 
 class LogitportProcessor:
     """Realizes the specs that requests carry in ``custom_params["logitport"]``.
 
-    SGLang calls it with the rows of those that name it, in the order of its batch. A request is
-    prefilled in a batch with others that are new, in chunks or at once, and later joins those that
-    run; nobody says when, so who comes along is compared with who came before.
+    SGLang calls it with the rows of requests that name it, in the order of the batch. New requests
+    are prefilled in a batch, in chunks or at once, and later join the running requests. SGLang
+    does not report when, so a call's requests are compared with those of earlier calls.
     """
 
     def __init__(self) -> None:
@@ -54,16 +54,16 @@ class LogitportProcessor:
 
         Args:
             logits: ``[rows, vocabulary]``, a copy that SGLang writes back.
-            custom_param_list: whose they are.
+            custom_param_list: the ``custom_params`` of the request in each row.
         """
         params = custom_param_list or ()
         try:
             try:
                 self._batch(params, logits.shape[1]).realizer.apply(logits)
-            except Exception:  # it could not be composed; the requests are enough to try again
+            except Exception:  # the requests are enough to compose a new batch
                 self._batches.clear()
                 self._batch(params, logits.shape[1]).realizer.apply(logits)
-        except Exception:  # a defect of ours: only those that use us may pay for it
+        except Exception:  # a bug in logitport: it may end only requests with specs
             logger.exception("Requests with specs are ended")
             self._batches.clear()
             for each in params:
@@ -90,7 +90,7 @@ class LogitportProcessor:
 def refuse(
     logits: "torch.Tensor", custom_param_list: Sequence[Params] | None = None
 ) -> "torch.Tensor":
-    """What stands in for processors that are not admitted: their requests are ended."""
+    """End the requests of processors that are not admitted. SGLang calls this instead of them."""
     for params in custom_param_list or ():
         if params is not None:
             abort(params["__req__"], REFUSED)
@@ -102,10 +102,10 @@ class Member:
     """A request with specs, in a batch.
 
     Attributes:
-        row: of the logits.
+        row: the row of the logits.
         req: the request, a weak reference.
-        output_ids: the object that holds its output.
-        payload: what the request carries.
+        output_ids: the object that holds the request's output.
+        payload: the request's payload.
     """
 
     row: int
@@ -125,39 +125,38 @@ class Batch:
     """Requests that SGLang runs together.
 
     Args:
-        vocab_size: number of tokens.
+        vocab_size: the number of tokens.
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self.realizer = Realizer(vocab_size, self._abort)
-        self._vocab_size = vocab_size
+        self.realizer = Realizer(vocab_size, partial(_program_of, vocab_size), self._abort)
         self._keys: list[int] | None = None
-        self._params: Sequence[Params] = ()  # held, so that no other object gets one of the keys
+        self._params: Sequence[Params] = ()  # kept, so that no other object gets one of the keys
         self._members: dict[int, Member] = {}
 
     def __len__(self) -> int:
-        """How many requests have specs."""
+        """Count the requests with specs."""
         return len(self._members)
 
     def is_made_of(self, keys: list[int]) -> bool:
-        """Whether these are its requests, row by row, and their outputs are where they were."""
+        """Whether the batch has these requests, row by row, and the same output objects."""
         return keys == self._keys and all(
             member.req.output_ids is member.output_ids for member in self._members.values()
         )
 
     def shared_with(self, keys: Sequence[int]) -> int:
-        """How many of these requests are here."""
+        """Count how many of these requests are in the batch."""
         return len(self._members.keys() & keys)
 
     def forget(self, keys: Sequence[int]) -> None:
-        """Let go of these requests, which run with others now, and of those that have ended."""
+        """Remove these requests, which now run in another batch, and requests that have ended."""
         ended = {key for key, member in self._members.items() if member.has_ended()}
         if leaving := self._members.keys() & ended.union(keys):
             self._remove(leaving)
             self._keys = None
 
     def compose(self, keys: list[int], params: Sequence[Params]) -> None:
-        """Be made of these requests, row by row."""
+        """Make the batch consist of these requests, row by row."""
         self._keys, self._params = keys, params
         members = {
             key: Member(row, each["__req__"], each["__req__"].output_ids, each[KEY])
@@ -177,12 +176,13 @@ class Batch:
             if times[key] > 1:
                 abort(member.req, f"logitport: {WITH_DRAFTS}")
             elif key not in stay:
-                self._add(member)
+                self._enter(member)
 
-    def _abort(self, row: int, error: Exception) -> None:
-        """What has failed in a row is ended, even if it ignores stop tokens."""
+    def _abort(self, row: int, error: Exception, ends: bool) -> None:
+        """End the failed request in a row, even if it ignores stop tokens."""
         for member in self._members.values():
             if member.row == row:
+                log_failure(f"request {member.req.rid}", error, ends=True)
                 abort(member.req, f"logitport: {error}")
 
     def _remove(self, keys: Iterable[int]) -> None:
@@ -191,19 +191,18 @@ class Batch:
             if member is not None:
                 self.realizer.remove(member.row)
 
-    def _add(self, member: Member) -> None:
+    def _enter(self, member: Member) -> None:
         req = member.req
-        try:
-            payload, program = admitted(BACK_END, member.payload, self._vocab_size)
-            if not payload.acts_on(stage()):
-                return
-            check_tokens_in_time(payload.specs, program)
-        except Exception as error:
-            logger.error(
-                "The request %s is ended: its specs cannot be realized: %s", req.rid, error
-            )
-            abort(req, f"logitport: {error}")
-        else:
-            # For a prompt of embeddings, SGLang makes up ids.
-            prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
-            self.realizer.add(member.row, program, prompt_ids, req.output_ids, stop_token_of(req))
+        # For a prompt of embeddings, SGLang makes up ids.
+        prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
+        stop_token_id = stop_token_of(req)
+        self.realizer.enter(member.row, member.payload, prompt_ids, req.output_ids, stop_token_id)
+
+
+def _program_of(vocab_size: int, payload: Any) -> Program | None:
+    """Return the program of a request, which a front end may not have checked, if it acts here."""
+    checked, program = admitted(BACKEND, payload, vocab_size)
+    if not checked.acts_on(stage()):
+        return None
+    check_tokens_in_time(checked.specs, program)
+    return program

@@ -1,4 +1,4 @@
-"""What a worker of SGLang is told about itself, and what it tells of a request."""
+"""The settings of SGLang's workers, and the ends of their requests."""
 
 import logging
 import os
@@ -17,8 +17,8 @@ from sglang.srt.runtime_context import (
 )
 
 from ...spec import LogitsProcessorSpec, Stage
+from .. import stage_from_environment
 from ..core import Program, refusal
-from ..environment import stage_from_environment
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -31,7 +31,7 @@ _STAGES = {"prefill": Stage.PREFILL, "decode": Stage.DECODE}
 
 
 def stage() -> Stage:
-    """What this engine does: as ``LOGITPORT_STAGE`` says, otherwise ``--disaggregation-mode``."""
+    """Return this engine's stage, from ``LOGITPORT_STAGE`` or ``--disaggregation-mode``."""
     mode = get_disagg().disaggregation_mode
     return stage_from_environment() or _STAGES.get(mode, Stage.AGGREGATED)
 
@@ -50,9 +50,9 @@ SMG_SERVER = "The gRPC server of --smg-grpc-mode checks no specs"
 
 
 def unchecked_front_end() -> str | None:
-    """What is to be said of this engine's front end, if it is not one of those that admit specs.
+    """Describe this engine's front end, if it does not admit specs.
 
-    Two of SGLang's have no ``TokenizerManager``, which is where requests are admitted.
+    Two of SGLang's front ends have no ``TokenizerManager``, which is where requests are admitted.
     """
     if envs.SGLANG_RUST_SERVER.get():
         return RUST_SERVER
@@ -62,7 +62,7 @@ def unchecked_front_end() -> str | None:
 
 
 def warn_of_front_end() -> None:
-    """Log once per engine, in its first worker, that its front end checks nothing."""
+    """Warn once per engine, in its first worker, if its front end checks nothing."""
     parallel = get_parallel()
     is_first = not (parallel.pp_rank or parallel.attn_tp_rank or parallel.attn_cp_rank)
     calls_processors = get_exec().features.enable_custom_logit_processor
@@ -72,30 +72,30 @@ def warn_of_front_end() -> None:
 
 
 def tell_tokens_in_time() -> None:
-    """From now on, let a batch be sampled only when the tokens before are known on the host.
+    """Make SGLang sample a batch only when the tokens before are known on the host.
 
     With overlap scheduling a request's ``output_ids`` would lack the newest token in most steps.
-    SGLang can wait for it, and still overlap the rest, as it does by itself for batches with a
-    grammar; it asks the variable in every step (``sglang/srt/managers/tp_worker.py``).
+    SGLang can wait for it and still overlap the rest, as for batches with a grammar. SGLang reads
+    the variable in every step (``sglang/srt/managers/tp_worker.py``).
     """
     os.environ.setdefault(_DELAY, "true")
 
 
 def tokens_come_late() -> bool:
-    """Whether that has been refused, in the engine's environment, where it would be needed."""
+    """Whether the engine's environment forbids the delay, although overlap scheduling is on."""
     explicitly_off = _DELAY in os.environ and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get()
     return explicitly_off and not get_schedule().disable_overlap_schedule
 
 
 def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
-    """Refuse what needs the tokens that are out where they come late.
+    """Refuse specs that need the output's tokens, if these tokens come late.
 
     Args:
-        specs: a request's.
-        program: what they compile to.
+        specs: the request's specs.
+        program: the compiled form of the specs.
 
     Raises:
-        SpecError: at the spec that needs them.
+        SpecError: at the spec that needs the tokens.
     """
     if program.needs_history and tokens_come_late():
         raise refusal(
@@ -110,7 +110,7 @@ WITH_DRAFTS = "SGLang tells no logits processor the draft tokens of speculative 
 
 
 def stop_token_of(req: "Req") -> int | None:
-    """A token that makes SGLang end the request, if there is one."""
+    """Return a token that makes SGLang end the request, if there is one."""
     if req.sampling_params.ignore_eos:
         return None
     stops = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
@@ -118,5 +118,5 @@ def stop_token_of(req: "Req") -> int | None:
 
 
 def abort(req: "Req", reason: str) -> None:
-    """End a request after this step; its client is told why, with HTTP 400."""
+    """End a request after this step. Its client receives the reason with HTTP 400."""
     req.to_finish = FINISH_ABORT(reason, HTTPStatus.BAD_REQUEST, "BadRequestError")

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: specs for the requests of its ``LLM``, in its PyTorch back end.
+"""TensorRT-LLM: specs for the requests of its ``LLM``, in its PyTorch backend.
 
 ::
 
@@ -36,15 +36,15 @@ with a caller that does what is written there.
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .back_end import BACK_END
+from .. import lazy
+from .backend import BACKEND
 
 if TYPE_CHECKING:
     from .batched_processor import LogitportBatchedProcessor
     from .params import attach
     from .processor import LogitportProcessor
 
-__all__ = ["BACK_END", "LogitportBatchedProcessor", "LogitportProcessor", "attach"]
+__all__ = ["BACKEND", "LogitportBatchedProcessor", "LogitportProcessor", "attach"]
 
 # What needs torch, as the engine does.
 __getattr__ = lazy(

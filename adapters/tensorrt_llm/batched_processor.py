@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from ...spec import LogitsProcessorSpec, SpecError, Stage
+from .. import payload_for
+from .backend import BACKEND
 from .params import processor_for
 from .processor import LogitportProcessor
 from .rows import Beam, Rows, Unfollowed, on_stream
@@ -21,7 +23,7 @@ class LogitportBatchedProcessor:
     """``batched_logits_processor`` of ``LLM``; ``processor_batched`` of its C++ executor.
 
     It acts on requests that have ``apply_batched_logits_processor=True``, on all of a step at once.
-    The engine's TensorRT back end calls it, its PyTorch back end does not: there ``attach`` is the
+    The engine's TensorRT backend calls it, its PyTorch backend does not: there ``attach`` is the
     way (``examples/llm-api/llm_logits_processor.py``).
 
     The hook is shown a request's ids and tokens, and no parameters. So what acts is
@@ -99,6 +101,7 @@ class LogitportBatchedProcessor:
     ) -> LogitportProcessor | None:
         return processor_for(
             specs,
+            payload_for(BACKEND, specs, self._stage),
             stage=self._stage,
             vocab_size=self._vocab_size,
             prompt_length=prompt_length,
@@ -137,32 +140,25 @@ class LogitportBatchedProcessor:
                 if processor is not None:
                     try:
                         flat = of_request.view(-1, of_request.shape[-1])
-                        its_beams = processor.beams(req_id, tokens)
+                        beams += processor.beams(req_id, tokens)[: len(flat)]
+                        shown.append((req_id, flat))
                     except Exception as error:
                         self._unfollowed.end(req_id, error, of_request, self._stop, stream_ptr)
-                        continue
-                    beams += its_beams[: len(flat)]
-                    shown.append((req_id, flat))
-            if shown:
-                with on_stream(stream_ptr, shown[0][1].device):
-                    self._edit([flat for _, flat in shown], beams)
+            try:
+                self._edit([flat for _, flat in shown], beams, stream_ptr)
+            except Exception:  # nobody has to pay for what was short for a moment
+                self._edit([flat for _, flat in shown], beams, stream_ptr)
         except Exception as error:
             logger.exception("A step of requests %s fails", [req_id for req_id, _ in shown])
             for req_id, flat in shown:
                 self._unfollowed.end(req_id, error, flat, self._stop, stream_ptr)
 
-    def _edit(self, logits: Sequence[torch.Tensor], beams: Sequence[Beam]) -> None:
-        """Edit them all in place."""
-        try:
-            edited = self._edited(logits, beams)
-        except Exception:  # nobody has to pay for what was short for a moment
-            edited = self._edited(logits, beams)
-        for of_request, result in zip(logits, edited, strict=True):
-            of_request.copy_(result)
-
-    def _edited(
-        self, logits: Sequence[torch.Tensor], beams: Sequence[Beam]
-    ) -> Sequence[torch.Tensor]:
-        together = torch.cat([*logits])
-        self._rows.apply(together, beams)
-        return together.split([len(of_request) for of_request in logits])
+    def _edit(self, logits: Sequence[torch.Tensor], beams: Sequence[Beam], stream_ptr: int) -> None:
+        """Edit them all in place, or none."""
+        if logits:
+            with on_stream(stream_ptr, logits[0].device):
+                together = torch.cat([*logits])
+                self._rows.apply(together, beams)
+                edited = together.split([len(of_request) for of_request in logits])
+                for of_request, result in zip(logits, edited, strict=True):
+                    of_request.copy_(result)

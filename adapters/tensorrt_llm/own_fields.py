@@ -1,37 +1,32 @@
-"""What a request to TensorRT-LLM bans or delays by fields of its own.
+"""The fields of a request to TensorRT-LLM that ban or delay tokens.
 
-The engine's sampler applies them when the processors have been called
-(``tensorrt_llm/_torch/pyexecutor/sampler/token_ban.py`` and ``embedding_bias.py``), so that a
-contradiction which is not refused here is decided for the field.
+The engine's sampler applies them after the processors
+(``tensorrt_llm/_torch/pyexecutor/sampler/token_ban.py`` and ``embedding_bias.py``). If a
+contradiction is not refused here, the field therefore wins.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...spec import (
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-)
-from ..own_fields import same_as
+from ...spec import BannedSequencesSpec, BannedTokensSpec, MinTokensSpec
+from ..own_fields import OwnFields, same_as
 
 
-def own_fields(sampling_params: Any) -> dict[str, LogitsProcessorSpec]:
-    """The fields of a request as the specs that mean the same.
+def own_fields(sampling_params: Any) -> OwnFields:
+    """Convert the fields of a request to specs that mean the same.
 
-    Not looked at: ``bad`` before the engine has made tokens of it, ``min_tokens`` where there is no
-    ``end_id`` yet, and a finite ``embedding_bias``, which bans nothing for certain.
+    Three fields are left out: ``bad`` before the engine has tokenized it, ``min_tokens`` without an
+    ``end_id``, and a finite ``embedding_bias``, which does not certainly ban a token.
 
     Args:
-        sampling_params: TensorRT-LLM's.
+        sampling_params: TensorRT-LLM's ``SamplingParams``.
     """
     end_id = getattr(sampling_params, "end_id", None)
     banned = getattr(sampling_params, "bad_token_ids", None) or ()
     words = getattr(sampling_params, "_bad_word_ids", None) or ()
     bias = getattr(sampling_params, "embedding_bias", None)
-    fields = {
+    return {
         "min_tokens": same_as(
             MinTokensSpec,
             n=getattr(sampling_params, "min_tokens", None),
@@ -41,11 +36,10 @@ def own_fields(sampling_params: Any) -> dict[str, LogitsProcessorSpec]:
         "bad": same_as(BannedSequencesSpec, sequences=tuple(map(tuple, words))),
         "embedding_bias": same_as(BannedTokensSpec, token_ids=_banned_by(bias)),
     }
-    return {name: spec for name, spec in fields.items() if spec is not None}
 
 
 def _banned_by(bias: Any) -> Sequence[int]:
-    """The tokens with a bias of minus infinity; of a tensor ``[vocabulary]``."""
+    """Find the tokens with a bias of minus infinity in a tensor ``[vocabulary]``."""
     if bias is None:
         return ()
     return (bias == -math.inf).nonzero().flatten().tolist()

@@ -8,21 +8,21 @@ from cachetools import LRUCache
 from .rows import KNOWN_REQUESTS, Beam, Rows, Unfollowed, on_stream
 
 KEPT_ROWS = 256
-"""Of how many requests the states are kept. A further one is begun again from its tokens."""
+"""The number of requests whose states are kept. Other requests restart from their tokens."""
 
 
 class LogitportProcessor:
     """``SamplingParams.logits_processor`` of a request with specs; ``attach`` makes it.
 
-    It holds text and numbers. What it needs to act it makes in the worker, when it is first called,
-    and for each request: requests that share their ``SamplingParams`` may share one.
+    It holds text and numbers. All other state is made in the worker, at the first call and for each
+    request, so requests that share their ``SamplingParams`` may share a processor.
 
     Args:
         payload: the specs, as ``encode`` writes them.
-        prompt_length: number of the prompt's tokens; ``None`` takes all tokens of the first call,
-            but for the ``handed_over``.
-        handed_over: how many output tokens another worker has chosen before the first call.
-        stop_token_id: a token that makes the engine end the request, for when its specs fail.
+        prompt_length: the number of the prompt's tokens; ``None`` stands for all tokens of the
+            first call, except for ``handed_over`` tokens.
+        handed_over: the number of output tokens that another worker chose before the first call.
+        stop_token_id: a token that makes the engine end the request if its specs fail.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class LogitportProcessor:
     ) -> None:
         """Edit a request's logits in place; ``LogitsProcessor`` in ``sampling_params.py``.
 
-        It never raises: what fails ends this request.
+        This never raises: a failure ends the request.
 
         Args:
             req_id: the engine's number of the request.
             logits: ``[beams, 1, vocabulary]``, of the next tokens.
             token_ids: prompt and output so far, of each beam.
             stream_ptr: the CUDA stream of the logits; ``None`` if it is the current one.
-            client_id: not used; the PyTorch back end gives none.
+            client_id: not used; the PyTorch backend passes none.
         """
         try:
             if (rows := self._rows.get(req_id)) is None:
@@ -74,10 +74,10 @@ class LogitportProcessor:
             self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
 
     def beams(self, req_id: int, token_ids: Sequence[Sequence[int]]) -> list[Beam]:
-        """The beams of a request, whose prompt ends where it ended at the first call.
+        """Return the beams of a request, whose prompt ends where it ended at the first call.
 
         Raises:
-            ValueError: if the request is shorter than its prompt is said to be.
+            ValueError: if the request is shorter than ``prompt_length``.
         """
         length, known = self.prompt_length, len(token_ids[0])
         if length is None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from cachetools import LRUCache
 
-from ..core import Realizer, admitted
-from ..core.own_code import log_failure
-from .back_end import BACK_END
+from ...spec import Stage
+from ..core import Program, Realizer, log_failure, program_of
+from .backend import BACKEND
 
 KNOWN_REQUESTS = 1 << 16
 """Of how many requests something is remembered, the latest; far more than run at a time."""
@@ -38,7 +39,6 @@ class Rows:
 
     def __init__(self) -> None:
         self._realizer: Realizer | None = None
-        self._held: list[tuple[int, str, list[int]]] = []  # request, payload and output, by row
 
     def apply(self, logits: torch.Tensor, beams: Sequence[Beam]) -> None:
         """Edit the logits of the next tokens in place.
@@ -47,35 +47,22 @@ class Rows:
             logits: ``[rows, vocabulary]``.
             beams: by row.
         """
-        if self._realizer is None:
-            self._realizer = Realizer(logits.shape[1])
-        for row, beam in enumerate(beams):
-            self._follow(self._realizer, row, beam)
-        for row in range(len(beams), len(self._held)):
-            self._realizer.remove(row)
-        del self._held[len(beams) :]
-        self._realizer.apply(logits)
-
-    def _follow(self, realizer: Realizer, row: int, beam: Beam) -> None:
-        output_ids = list(beam.token_ids[beam.prompt_length :])
-        if row < len(self._held):
-            request_id, payload, known = self._held[row]
-            goes_on = (
-                (request_id, payload) == (beam.request_id, beam.payload)
-                and len(output_ids) - len(known) in (0, 1)
-                and output_ids[: len(known)] == known
+        if (realizer := self._realizer) is None:
+            realizer = self._realizer = Realizer(
+                logits.shape[1], partial(_program_of, logits.shape[1])
             )
-            if goes_on:  # other beams and other requests are begun again, from their tokens
-                known += output_ids[len(known) :]
-                return
-        self._held[row : row + 1] = [(beam.request_id, beam.payload, output_ids)]
-        try:
-            program = admitted(BACK_END, beam.payload, None)[1]
-        except Exception as error:  # a plugin that this worker has not
-            realizer.fail(row, error, output_ids, beam.stop_token_id)
-            return
-        prompt_ids = beam.token_ids[: beam.prompt_length]
-        realizer.add(row, program, prompt_ids, output_ids, beam.stop_token_id)
+        for row, beam in enumerate(beams):
+            request, prompt = (beam.request_id, beam.payload), beam.prompt_length
+            output_ids = list(beam.token_ids[prompt:])
+            if not realizer.sync(row, request, output_ids):
+                prompt_ids = beam.token_ids[:prompt]
+                realizer.enter(row, request, prompt_ids, output_ids, beam.stop_token_id)
+        realizer.truncate(len(beams))
+        realizer.apply(logits)
+
+
+def _program_of(vocab_size: int, request: tuple[int, str]) -> Program | None:
+    return program_of(BACKEND, vocab_size, Stage.AGGREGATED, request[1])  # gated by ``attach``
 
 
 class Unfollowed:

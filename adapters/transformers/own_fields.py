@@ -4,18 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...spec import (
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-)
-from ..own_fields import same_as
+from ...spec import BannedSequencesSpec, BannedTokensSpec, MinTokensSpec
+from ..own_fields import OwnFields, same_as
 
 
 def own_fields(
     generation_config: Any, eos_token_ids: Sequence[int], prompt_length: int
-) -> dict[str, LogitsProcessorSpec]:
+) -> OwnFields:
     """Its fields as the specs that mean the same.
 
     Not looked at: ``forced_eos_token_id``, whose place depends on the length that ``generate``
@@ -31,7 +26,7 @@ def own_fields(
     bias = get("sequence_bias") or {}
     # As pairs, where the configuration comes from JSON.
     pairs = bias.items() if isinstance(bias, dict) else bias
-    fields = {
+    return {
         "min_new_tokens": same_as(MinTokensSpec, n=get("min_new_tokens"), stop_token_ids=eos),
         "min_length": same_as(
             MinTokensSpec, n=(get("min_length") or 0) - prompt_length, stop_token_ids=eos
@@ -50,4 +45,3 @@ def own_fields(
             MinTokensSpec, n=1, stop_token_ids=get("begin_suppress_tokens")
         ),
     }
-    return {name: spec for name, spec in fields.items() if spec is not None}

@@ -6,14 +6,14 @@ neither, unless it attaches a grammar, which becomes an object of vLLM's.
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .back_end import BACK_END, KEY
+from .. import lazy
+from .backend import BACKEND, KEY
 from .params import attach
 
 if TYPE_CHECKING:
     from .middleware import SpecMiddleware
     from .processor import LogitportProcessor
 
-__all__ = ["BACK_END", "KEY", "LogitportProcessor", "SpecMiddleware", "attach"]
+__all__ = ["BACKEND", "KEY", "LogitportProcessor", "SpecMiddleware", "attach"]
 
 __getattr__ = lazy(__name__, LogitportProcessor=".processor", SpecMiddleware=".middleware")

@@ -1,14 +1,13 @@
-"""What a vLLM engine lets in: a request's payload, checked against the engine, and compiled."""
+"""Admission to a vLLM engine: a payload is checked against the engine and the request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...spec import LivePayload, LogitsProcessorSpec, Payload, SpecError, Stage
+from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
+from .. import check_own_fields, count
 from ..core import Program, admitted, default_specs, refusal
-from ..counters import count
-from ..own_fields import check_own_fields
-from .back_end import BACK_END
+from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .native import check_grammar_is_followed
@@ -20,20 +19,20 @@ if TYPE_CHECKING:
 
 EXACT_METHODS = "standard", "block"
 """Values of vLLM's ``rejection_sample_method`` that keep a draft token only as the edited logits
-would have chosen it. ``synthetic`` keeps it whatever they are, and ``fly`` (from 0.33 on) even if
-it is banned, as long as its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
+would have chosen it. ``synthetic`` keeps it regardless of the logits. ``fly`` (from 0.33 on) keeps
+even a banned token if its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
 
 
 @dataclass(frozen=True)
 class Admitting:
-    """What is known where a request is admitted.
+    """The facts about the engine and the request that are known at admission.
 
     Attributes:
-        vllm_config: the engine's configuration; ``None`` outside of one.
-        tokenizer: the engine's, if it has loaded one.
-        has_prompt_ids: whether the prompt has token ids; one of embeddings has none.
-        share: the part of a request that is admitted here, where several decide alike on one; with
-            0, nothing is counted.
+        vllm_config: the engine's configuration; ``None`` outside of an engine.
+        tokenizer: the engine's tokenizer, if it is loaded.
+        has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
+        share: the fraction of the request to count, if it is admitted several times; 0 counts
+            nothing.
     """
 
     vllm_config: "VllmConfig | None" = None
@@ -45,31 +44,31 @@ class Admitting:
 def admit(
     admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
 ) -> None:
-    """Check a request's payload, as far as the engine is known, and count what comes of it.
+    """Check a request's payload, as far as the engine is known, and count the decision.
 
     Args:
-        admitting: what is known of the engine and of the request.
-        sampling_params: the request's; or what has their fields, as the body of an HTTP request.
-        payload: what it carries.
+        admitting: the facts about the engine and the request.
+        sampling_params: the request's parameters, or an object with their fields, such as a body.
+        payload: the request's payload.
         in_process: whether the engine's workers are in this process, where live callables can
             reach them.
 
     Raises:
-        SpecError: with what is wrong, and where.
+        SpecError: with the error and its path.
     """
     config = admitting.vllm_config
     stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
-    decision, share = "refused", 1.0  # no other class is asked about what one refuses
+    decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
     try:
-        checked, program = admitted(BACK_END, payload, vocab_size)
+        checked, program = admitted(BACKEND, payload, vocab_size)
         check_grammar_is_followed(sampling_params, checked.specs)
         acts = checked.acts_on(stage)
         if acts:
             if config is not None:
                 check_engine(config, checked, program)
             check_request(admitting, sampling_params, checked.specs, program)
-        if isinstance(checked, LivePayload) and not in_process:
+        if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
     finally:
@@ -86,10 +85,10 @@ def check_request(
     """Refuse specs that this request's prompt or its own fields rule out.
 
     Args:
-        admitting: what is known of the engine and of the request.
-        sampling_params: the request's.
-        specs: of the request.
-        program: what they compile to.
+        admitting: the facts about the engine and the request.
+        sampling_params: the request's parameters.
+        specs: the request's specs.
+        program: the compiled form of the specs.
 
     Raises:
         SpecError: at the spec.
@@ -106,15 +105,15 @@ def check_request(
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
-    """Refuse what this engine cannot realize.
+    """Refuse specs that this engine cannot realize.
 
     Args:
         vllm_config: the engine's configuration.
-        payload: what the request carries, if it acts here.
-        program: what its specs compile to.
+        payload: the request's payload, if it acts here.
+        program: the compiled form of its specs.
 
     Raises:
-        SpecError: with what the engine would have to do differently.
+        SpecError: with the change that the engine needs.
     """
     if why := _why_dropped(vllm_config):
         raise SpecError(f"The request has specs, but {why}")
@@ -129,13 +128,13 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
 
 
 def check_free(vllm_config: "VllmConfig") -> None:
-    """Refuse a request without specs where there are default specs that this engine drops.
+    """Refuse a request without specs if there are default specs that this engine drops.
 
     Args:
         vllm_config: the engine's configuration.
 
     Raises:
-        SpecError: with what the engine would have to do differently.
+        SpecError: with the change that the engine needs.
     """
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
     if (why := _why_dropped(vllm_config)) and _has_default_specs(vllm_config):
@@ -150,12 +149,12 @@ def _has_default_specs(vllm_config: "VllmConfig") -> bool:
 
 
 def _why_dropped(vllm_config: "VllmConfig") -> str | None:
-    """Why the engine runs without the processors of the entry-point group, if it does.
+    """Explain why specs have no reliable effect in the engine, if that is so.
 
-    With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` drops them without a
-    word; with processors on the command line such an engine does not start. A diffusion model
-    brings a sampler of its own, which asks none (``DiffusionSampler`` in
-    ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
+    With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` silently drops the
+    processors of the entry-point group. With processors on the command line, such an engine does
+    not start. A diffusion model has a sampler of its own, which calls no processors
+    (``DiffusionSampler`` in ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
     """
     if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
         return (
@@ -174,13 +173,13 @@ def _why_dropped(vllm_config: "VllmConfig") -> str | None:
 
 
 def admitting_engine() -> Admitting:
-    """What is known of the engine that is admitting a request, from within ``validate_params``.
+    """Find the engine that is admitting a request, from within ``validate_params``.
 
-    vLLM calls ``validate_params`` on the class and passes the parameters alone
-    (``vllm/v1/engine/input_processor.py``), so a process with several engines leaves no other way
-    to know the vocabulary than to ask the caller: the nearest method whose object has a
-    ``vllm_config``, and the prompt that its own caller holds. Where there is none the worker checks
-    again in any case.
+    vLLM calls ``validate_params`` on the class and passes only the parameters
+    (``vllm/v1/engine/input_processor.py``). A process may have several engines, so the vocabulary
+    must come from the caller: the nearest method whose object has a ``vllm_config``. The prompt is
+    in the variables of this method or of its own caller. If there is no such method, the worker
+    still checks the request.
     """
     frame = caller_frame("vllm_config", frames=8)
     if frame is None:
@@ -193,7 +192,7 @@ def admitting_engine() -> Admitting:
 
 
 def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:
-    """Whether the prompt that a caller holds has token ids, as far as one is there."""
+    """Whether the prompt in a caller's variables has token ids, if there is a prompt."""
     prompt = variables.get("prompt")
     if not isinstance(prompt, Mapping):
         return True

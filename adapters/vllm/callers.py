@@ -1,4 +1,4 @@
-"""What vLLM does not pass to a processor, asked of the objects whose methods call it."""
+"""Access to the objects that call a processor, for values that vLLM does not pass to it."""
 
 import sys
 from types import FrameType
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def caller_frame(attribute: str, frames: int) -> FrameType | None:
-    """The frame of the nearest method that is being called on an object with an attribute.
+    """Find the nearest calling method whose object has an attribute.
 
     Args:
-        attribute: its name; ``None`` as its value does not count.
-        frames: how far to look, from the caller of the function that asks.
+        attribute: name of the attribute; an attribute that is ``None`` does not count.
+        frames: how many frames to search, from the caller of the calling function on.
 
     Returns:
-        The frame, which has the object as ``self``; ``None`` if there is none.
+        The frame, whose ``self`` is the object; ``None`` if there is none.
     """
     frame = sys._getframe(1)
     for _ in range(frames + 1):
@@ -25,6 +25,6 @@ def caller_frame(attribute: str, frames: int) -> FrameType | None:
 
 
 def nearest(attribute: str, frames: int) -> Any:
-    """The attribute itself, of that object; ``None`` if there is none."""
+    """Return the attribute of the object that ``caller_frame`` finds; ``None`` if there is none."""
     frame = caller_frame(attribute, frames + 1)
     return None if frame is None else getattr(frame.f_locals["self"], attribute)

@@ -1,4 +1,4 @@
-"""What an engine's configuration says about the work that reaches it."""
+"""Facts from a vLLM configuration: the engine's stage, its tokenizer and its EOS tokens."""
 
 import weakref
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...spec import Stage, Tokenizer
-from ..environment import STAGE_VARIABLE, stage_from_environment
+from .. import STAGE_VARIABLE, stage_from_environment
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -20,9 +20,9 @@ Fact = TypeVar("Fact")
 
 
 def once_per_engine(ask: "Callable[[VllmConfig], Fact]") -> "Callable[[VllmConfig], Fact]":
-    """Remember what a function has found out about an engine, as long as its configuration lives.
+    """Cache a function of an engine's configuration, as long as the configuration lives.
 
-    A configuration cannot be hashed.
+    The key is the object's ``id``, because a configuration cannot be hashed.
     """
     facts: dict[int, Fact] = {}
 
@@ -38,12 +38,12 @@ def once_per_engine(ask: "Callable[[VllmConfig], Fact]") -> "Callable[[VllmConfi
 
 
 class Role(NamedTuple):
-    """What an engine does in its deployment.
+    """The role of an engine in its deployment.
 
     Attributes:
-        stage: of the requests that reach it.
-        source: what says so.
-        is_per_request: whether a request can say that it is here for its prompt alone.
+        stage: stage of the requests that reach the engine.
+        source: the setting that determines the stage, for the log.
+        is_per_request: whether a field of a request can make it a prefill request.
     """
 
     stage: Stage
@@ -51,11 +51,11 @@ class Role(NamedTuple):
     is_per_request: bool = False
 
     def stage_for(self, sampling_params: "SamplingParams") -> Stage:
-        """The stage of one request.
+        """Return the stage of one request.
 
-        A proxy that has engines of one role (``kv_both``) prefill and decode tells them apart by
-        the request: ``do_remote_decode`` goes to the one that prefills. So vLLM's connectors see
-        it too (``is_p_node`` in ``kv_connector/v1/nixl/pull_scheduler.py``).
+        Engines with the role ``kv_both`` can prefill and decode. A proxy then marks the request
+        for prefill with ``do_remote_decode``. vLLM's connectors use the same field
+        (``is_p_node`` in ``kv_connector/v1/nixl/pull_scheduler.py``).
         """
         if self.is_per_request:
             transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
@@ -66,10 +66,10 @@ class Role(NamedTuple):
 
 @once_per_engine
 def role_of(vllm_config: "VllmConfig") -> Role:
-    """An engine's role: what ``LOGITPORT_STAGE`` says, otherwise its role in KV transfer.
+    """Determine an engine's role from ``LOGITPORT_STAGE``, otherwise from its KV transfer.
 
     Raises:
-        SpecError: if the variable names no stage.
+        SpecError: if the variable is not a stage.
     """
     if stage := stage_from_environment():
         return Role(stage, STAGE_VARIABLE)
@@ -84,25 +84,25 @@ def role_of(vllm_config: "VllmConfig") -> Role:
 
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
-    """The engine's tokenizer, also where the engine itself was told not to load one."""
+    """Load the engine's tokenizer, even if the engine itself is configured to skip it."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     model = copy(vllm_config.model_config)
     model.skip_tokenizer_init = False
     tokenizer = cached_tokenizer_from_config(model)
-    assert tokenizer is not None  # as it is where it is skipped
+    assert tokenizer is not None  # it is None only if the tokenizer is skipped
     return tokenizer
 
 
 def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a reply of the model, which vLLM's ``min_tokens`` holds back.
+    """Return the tokens that end a reply of the model; vLLM's ``min_tokens`` holds them back.
 
-    The tokenizer's EOS and those of the model's generation configuration
+    They are the tokenizer's EOS and the EOS tokens of the model's generation configuration
     (``SamplingParams.update_from_generation_config``).
 
     Args:
         vllm_config: the engine's configuration.
-        tokenizer: the engine's, or ``None``.
+        tokenizer: the engine's tokenizer, or ``None``.
     """
     eos_token_id = getattr(tokenizer, "eos_token_id", None)
     others = _configured_eos(vllm_config)

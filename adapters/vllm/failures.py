@@ -11,8 +11,8 @@ from vllm.distributed.parallel_state import (
     model_parallel_is_initialized,
 )
 
-from ..core.own_code import log_failure
-from ..counters import count
+from .. import count
+from ..core import log_failure
 from .engine_config import role_of
 
 if TYPE_CHECKING:

@@ -1,20 +1,20 @@
-"""What this package logs in an engine, among vLLM's own lines."""
+"""The output of this package's log among vLLM's own lines."""
 
 import logging
 
 
 class _ByVllm(logging.Handler):
-    """Hands lines on to the handlers that vLLM has at the time."""
+    """A log handler that passes records to vLLM's current handlers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger("vllm").handle(record)
 
 
 def show_logs() -> None:
-    """Let what this package logs appear among vLLM's own lines, at vLLM's level.
+    """Show this package's log among vLLM's own lines, at vLLM's level.
 
-    vLLM configures the output of its own loggers alone. What is configured for ours already, by
-    whoever started the engine, is left as it is.
+    vLLM configures only its own loggers. If our logger is configured already when the engine
+    starts, this function leaves its level and handlers as they are.
     """
     ours = logging.getLogger(__name__.partition(".")[0])
     if ours.level == logging.NOTSET:

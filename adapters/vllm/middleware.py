@@ -1,22 +1,21 @@
-"""The middleware of vLLM's own server, which knows the engine behind it."""
+"""Middleware for vLLM's own server, with access to the engine behind it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ...spec import SpecError, Stage
-from ..key import KEY
-from ..middleware import App, Fields, Scope
-from ..middleware import SpecMiddleware as NeutralMiddleware
+from .. import KEY, App, Fields, Scope
+from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit
 from .engine_config import role_of
 
 
 class SpecMiddleware(NeutralMiddleware):
-    """Refuses bad specs on every route of vLLM's server, streamed or not.
+    """Middleware that refuses bad specs on every route of vLLM's server, streamed or not.
 
-    Start the server with ``--middleware logitport.adapters.vllm.SpecMiddleware``. A payload is
-    held to the model's vocabulary, to what the server can do and to the request's own fields, as
-    ``LogitportProcessor.validate_params`` does, but before there is any answer.
+    Start the server with ``--middleware logitport.adapters.vllm.SpecMiddleware``. It checks a
+    payload against the model's vocabulary, the server's abilities and the request's own fields.
+    ``LogitportProcessor.validate_params`` does the same, but after an answer may have begun.
     """
 
     def __init__(self, app: App) -> None:
@@ -49,7 +48,7 @@ def _config(scope: Scope) -> Any:
 
 
 class _Params:
-    """The body of a request, with the names of ``SamplingParams``."""
+    """The body of a request under the attribute names of ``SamplingParams``."""
 
     def __init__(self, fields: Fields, owner: Mapping[str, Any], payload: Any) -> None:
         self._fields = owner
@@ -58,7 +57,7 @@ class _Params:
 
     @property
     def structured_outputs(self) -> Any:
-        """What asks for a grammar, under either name."""
+        """The field that asks for a grammar, under either name."""
         own = self._fields.get("structured_outputs")
         asked = self._fields.get("response_format")
         is_text = not isinstance(asked, Mapping) or asked.get("type") == "text"

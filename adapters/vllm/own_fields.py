@@ -1,44 +1,42 @@
-"""What a request to vLLM bans, allows or delays by fields of its own."""
+"""The fields of a request to vLLM that ban, allow or delay tokens."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from ...spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-)
-from ..own_fields import same_as
+from ...spec import AllowedTokensSpec, BannedSequencesSpec, MinTokensSpec
+from ..own_fields import OwnFields, same_as
 
 
 def own_fields(
     sampling_params: Any, eos_token_ids: Iterable[int] = (), tokenizer: Any = None
-) -> dict[str, LogitsProcessorSpec]:
-    """The fields of a request as the specs that mean the same.
+) -> OwnFields:
+    """Convert the fields of a request to specs that mean the same.
 
-    ``logit_bias`` is none of them: it is added to the logits as a bias of ours is, and bans nothing
-    for certain.
+    ``logit_bias`` is left out: it is added to the logits like a ``LogitBiasSpec``, and does not
+    certainly ban a token.
 
     Args:
-        sampling_params: vLLM's, or what has its fields; it need not have them.
+        sampling_params: vLLM's parameters, or an object with any of their fields.
         eos_token_ids: the model's end-of-sequence tokens, which ``min_tokens`` holds back.
-        tokenizer: the engine's, for ``bad_words``; without one they are not looked at.
+        tokenizer: the engine's tokenizer, for ``bad_words``, which are left out without it.
     """
-    fields: dict[str, LogitsProcessorSpec | None] = {}
-    minimum = getattr(sampling_params, "min_tokens", None)
     stops = {*_token_ids(sampling_params, "stop_token_ids"), *eos_token_ids}
-    if minimum and stops:
-        fields["min_tokens"] = same_as(MinTokensSpec, n=minimum, stop_token_ids=tuple(stops))
-    if allowed := _token_ids(sampling_params, "allowed_token_ids"):
-        fields["allowed_token_ids"] = same_as(AllowedTokensSpec, token_ids=allowed)
-    if sequences := _bad_words(getattr(sampling_params, "bad_words", None), tokenizer):
-        fields["bad_words"] = same_as(BannedSequencesSpec, sequences=sequences)
-    return {name: spec for name, spec in fields.items() if spec is not None}
+    words = _bad_words(getattr(sampling_params, "bad_words", None), tokenizer)
+    return {
+        "min_tokens": same_as(
+            MinTokensSpec,
+            n=getattr(sampling_params, "min_tokens", None),
+            stop_token_ids=tuple(stops),
+        ),
+        "allowed_token_ids": same_as(
+            AllowedTokensSpec, token_ids=_token_ids(sampling_params, "allowed_token_ids")
+        ),
+        "bad_words": same_as(BannedSequencesSpec, sequences=words),
+    }
 
 
 def _token_ids(sampling_params: Any, name: str) -> tuple[int, ...]:
-    """The token ids of a field; a client may have sent anything there, which vLLM refuses."""
+    """Return the token ids in a field. vLLM refuses other values that a client may have sent."""
     value = getattr(sampling_params, name, None)
     if not isinstance(value, list | tuple):
         return ()
@@ -46,7 +44,7 @@ def _token_ids(sampling_params: Any, name: str) -> tuple[int, ...]:
 
 
 def _bad_words(words: Sequence[str] | None, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
-    """The token sequences that vLLM bans for some words."""
+    """Return the token sequences that vLLM bans for some words."""
     if not words or tokenizer is None:
         return ()
     from vllm import SamplingParams
@@ -54,6 +52,6 @@ def _bad_words(words: Sequence[str] | None, tokenizer: Any) -> tuple[tuple[int, 
     try:
         params = SamplingParams(bad_words=list(words))
         params.update_from_tokenizer(tokenizer)
-    except (TypeError, ValueError):  # vLLM refuses them
+    except (TypeError, ValueError):  # vLLM refuses these words
         return ()
     return tuple(tuple(sequence) for sequence in params.bad_words_token_ids or ())

@@ -1,22 +1,21 @@
-"""Specs on their way through vLLM's per-request parameters."""
+"""Specs in vLLM's per-request parameters."""
 
-from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from ...spec import LogitsProcessorSpec, SpecError, Stage
-from ...spec.base import several
-from ..back_end import payload_for
-from ..counters import count
-from ..own_fields import check_own_fields
-from .back_end import BACK_END, KEY
-from .native import lowered, set_fields
+from ...spec import SpecError, Stage
+from ..attachment import Attachment
+from ..backend import Specs
+from .backend import BACKEND
+from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
+
+ATTACHMENT = Attachment(BACKEND, sampling_fields, GRAMMARS, own_fields)
 
 
 class HasExtraArgs(Protocol):
-    """``vllm.SamplingParams``, or anything that carries its ``extra_args`` to one.
+    """``vllm.SamplingParams``, or an object that passes its ``extra_args`` on to one.
 
-    Native kinds need the fields that vLLM has for them, under the same names.
+    Native kinds need vLLM's fields for them, under the same names.
     """
 
     extra_args: dict[str, Any] | None
@@ -27,62 +26,50 @@ Params = TypeVar("Params", bound=HasExtraArgs)
 
 def attach(
     sampling_params: Params,
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    specs: Specs,
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
 ) -> Params:
     """Make ``specs`` the specs of a request that goes to a worker in ``stage``.
 
-    A worker that does not generate is sent none. Whatever specs the parameters carried before are
-    replaced, so attaching twice is attaching once; other keys of ``extra_args`` are left alone.
-
-    Native kinds (``grammar``, ``sampling``) become the parameters' own ``structured_outputs``,
-    ``temperature`` and so on, and are no part of the payload. Where the request already says
-    something else there, that is an error; a field at its default counts as one that says
-    nothing. What has once been set so is the request's own: attaching other specs later does not
-    take it off.
+    A worker that does not generate gets no specs. Earlier specs of the request are replaced; other
+    keys of ``extra_args`` are not changed. Native kinds (``grammar``, ``sampling``) become the
+    parameters' own ``structured_outputs``, ``temperature`` and so on. Attaching other specs later
+    does not reset those fields.
 
     Args:
         sampling_params: the request's parameters, changed in place.
-        specs: one or several; none takes them off. With a ``PythonProcessorSpec`` among them they
-            are attached as live objects, which only an engine in this very process admits.
-        stage: what the worker does for this request.
+        specs: one or several; an empty sequence removes earlier specs. With a
+            ``PythonProcessorSpec``, they are live objects, which only an engine in this process
+            admits.
+        stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
 
     Returns:
         ``sampling_params``.
 
     Raises:
-        SpecError: as ``encode`` does, whatever the stage; where the specs act, also if one
-            conflicts with a field of ``sampling_params``, or it lacks a field, or a ``grammar`` is
-            attached where vLLM is not installed. Nothing has been changed then.
-        Exception: vLLM's own, for sampling parameters that it refuses together.
+        SpecError: as ``encode`` does, in any stage. If the specs act, also if one conflicts with a
+            field of ``sampling_params`` (a field at its default is not set), if a field is missing,
+            or if vLLM is not installed for a ``grammar``. Nothing has been changed then.
+        Exception: vLLM's own, for sampling parameters that vLLM refuses together.
     """
-    specs, stage = several(specs), Stage(stage)
     if not hasattr(sampling_params, "extra_args"):
         raise SpecError(f"Expected vLLM's SamplingParams, got {type(sampling_params).__name__}")
-    # A new dict: callers share one among requests.
-    extra_args = dict(sampling_params.extra_args or {})
-    extra_args.pop(KEY, None)
-    fields: dict[str, Any] = {}
-    acts = stage.takes_specs(generation_only)
-    if specs:
-        payload = payload_for(BACK_END, specs, stage, generation_only)
-        if acts:
-            check_own_fields(specs, own_fields(sampling_params))
-            fields = lowered(sampling_params, specs)
-        if payload is not None:
-            extra_args[KEY] = payload
-    set_fields(sampling_params, fields)
-    sampling_params.extra_args = extra_args or None
-    if specs:
-        count("attached" if acts else "gated", stage)
+    with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
+        for name, value in attached.fields.items():
+            setattr(sampling_params, name, value)
+        if attached.fields:
+            # A cached property: the caller may have read it before the temperature changed.
+            getattr(sampling_params, "__dict__", {}).pop("sampling_type", None)
+        # A new dict: callers share a dict among requests.
+        sampling_params.extra_args = attached.put_into(sampling_params.extra_args) or None
     return sampling_params
 
 
 def stop_token_of(sampling_params: Any) -> int | None:
-    """A token that makes vLLM end the request, if there is one."""
+    """Return a token that makes vLLM end the request, if there is one."""
     stops = sampling_params.stop_token_ids or ()
     if not sampling_params.ignore_eos:
         stops = sampling_params.all_stop_token_ids

@@ -1,7 +1,6 @@
 """The class that vLLM loads, under either of its model runners."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -14,10 +13,10 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
-from ..core import Program, admitted, default_specs
-from ..key import KEY, check_spelling
+from .. import KEY, check_spelling
+from ..core import Program, ProgramOf, admitted, default_specs
 from .admission import admit, admitting_engine, check_engine, check_free
-from .back_end import BACK_END
+from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
 from .native import check_grammar_is_followed
@@ -41,17 +40,17 @@ except ImportError:
 
 logger = logging.getLogger(__name__)
 
-_KINDS = [kind_of(kind) for kind in WIRE_KINDS if kind in BACK_END.realizes]
+_KINDS = [kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes]
 
 
 class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
     """Realizes the specs that requests carry in ``extra_args["logitport"]``.
 
     Load it with ``--logits-processors logitport.adapters.vllm:LogitportProcessor``, or let vLLM
-    find it by itself in the entry-point group ``vllm.logits_processors``. Both at once are as good
-    as one: of several instances in an engine, the newest acts.
+    find it in the entry-point group ``vllm.logits_processors``. Both together are allowed: of
+    several instances in an engine, only the newest acts.
 
-    It has the interfaces of both model runners: V1's in
+    It implements the interfaces of both model runners: V1's in
     ``vllm/v1/sample/logits_processor/interface.py``, V2's in
     ``vllm/v1/worker/gpu/sample/logits_processor/interface.py``.
     """
@@ -63,7 +62,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         """Refuse a request whose specs cannot be realized; vLLM answers it with HTTP 400.
 
         Raises:
-            ValueError: with what is wrong, and where.
+            ValueError: with the error and its path.
         """
         admitting = admitting_engine()
         config = admitting.vllm_config
@@ -86,12 +85,12 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         device_or_states: "torch.device | LogitsProcRequestState",
         is_pin_memory: bool = False,
     ):
-        """Called by the engine, once per worker.
+        """Set up a worker's instance, which the engine creates.
 
         Args:
-            vllm_config: the engine's configuration, which says the worker's stage.
+            vllm_config: the engine's configuration, which determines the worker's stage.
             device_or_states: the V1 runner passes the device, V2 the tokens of all requests.
-            is_pin_memory: V1 alone passes it; not used.
+            is_pin_memory: passed only by V1; not used.
 
         Raises:
             ValueError: if default specs are configured which this engine cannot realize.
@@ -103,8 +102,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         older = self._newest.get(key)
         self._default = _load_default(vllm_config) if older is None else older._default
         vocab_size = vllm_config.model_config.get_vocab_size()
-        # Without this instance in it: an engine that has ended shall not have to wait for Python
-        # to look for cycles until what it has on the device is given back.
+        # The partial must not hold this instance: only Python's garbage collector would end that
+        # cycle, and an ended engine's memory on the device would stay in use until then.
         program_of = partial(_program_of, role, vocab_size, self._default)
         self._batch = _batch_of(vllm_config, device_or_states, vocab_size, program_of)
         self._realizer = self._batch.realizer
@@ -132,7 +131,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
     # --- V1 model runner ---
 
     def is_argmax_invariant(self) -> bool:
-        """False: forcing is there to change the argmax."""
+        """Return ``False``, because forcing changes the argmax."""
         return False
 
     def update_state(self, batch_update: "BatchUpdate | None") -> None:
@@ -143,11 +142,11 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
     # --- V2 model runner ---
 
     def add_request(self, req_idx: int, sampling_params: "SamplingParams") -> bool:
-        """Take a request into a slot; whether its logits are to be edited."""
+        """Take a request into a slot, and return whether its logits are to be edited."""
         return self._acts and self._batch.add(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Let the device know of the requests that have come."""
+        """Copy the changes of requests to the device."""
         if self._acts:
             self._batch.upload()
 
@@ -157,7 +156,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         """Edit the logits in place.
 
         Args:
-            logits: ``[rows, vocabulary]``; under V1, a row is a request.
+            logits: ``[rows, vocabulary]``; under V1, each row is a request.
             ctx: the V2 runner's layout of the rows.
         """
         if self._acts:
@@ -169,9 +168,9 @@ def _batch_of(
     vllm_config: "VllmConfig",
     device_or_states: "torch.device | LogitsProcRequestState",
     vocab_size: int,
-    program_of: "Callable[[SamplingParams], Program | None]",
+    program_of: ProgramOf,
 ) -> Any:
-    """What is imported here is of no use in the front end, which imports this module too."""
+    """Make the runner's batch. Its imports are here because the front end does not need them."""
     if hasattr(device_or_states, "all_token_ids"):
         from .v2_batch import V2Batch
 
@@ -183,12 +182,12 @@ def _batch_of(
 
 
 def _load_default(vllm_config: "VllmConfig") -> str | None:
-    """The payload of requests that carry none."""
+    """Encode the default specs, the payload of requests without one."""
     specs = default_specs(lambda: load_tokenizer(vllm_config))
     if not specs:
         return None
     payload = encode(specs)
-    decoded, program = admitted(BACK_END, payload, vllm_config.model_config.get_vocab_size())
+    decoded, program = admitted(BACKEND, payload, vllm_config.model_config.get_vocab_size())
     if decoded.acts_on(role_of(vllm_config).stage):
         check_engine(vllm_config, decoded, program)
     return payload
@@ -197,29 +196,29 @@ def _load_default(vllm_config: "VllmConfig") -> str | None:
 def _program_of(
     role: Role, vocab_size: int, default: str | None, params: "SamplingParams"
 ) -> Program | None:
-    """What acts on a request here.
+    """Return the program that acts on a request in this worker.
 
     Raises:
-        Exception: for what ``validate_params`` has not seen: something else admitted it.
+        Exception: for a request that other code has admitted without ``validate_params``.
     """
     given = (params.extra_args or {}).get(KEY, default)
     if given is None or (given is default and _reads_probabilities(params)):
         return None
-    payload, program = admitted(BACK_END, given, vocab_size)
+    payload, program = admitted(BACKEND, given, vocab_size)
     if given is default:
         try:
             check_grammar_is_followed(params, payload.specs)
-        except SpecError:  # a grammar of the request's own would not take what is forced
+        except SpecError:  # the request's own grammar may not accept the forced tokens
             return None
     return program if payload.acts_on(role.stage_for(params)) else None
 
 
 def _reads_probabilities(params: "SamplingParams") -> bool:
-    """Whether a request is one of vLLM's own, for the probabilities of one token.
+    """Whether vLLM itself has made a request, for the probabilities of one token.
 
-    A step of a beam search (``vllm/entrypoints/generate/beam_search``) asks for no text, and a
-    score or decision (``generative_scoring`` and ``structured_decisions`` beside it) for the
-    probabilities of labels. To default specs each would look like the first token of a reply.
+    A step of a beam search (``vllm/entrypoints/generate/beam_search``) asks for no text. A score or
+    a decision (``generative_scoring`` and ``structured_decisions`` beside it) asks for labels'
+    probabilities. Default specs would take each token for the first token of a reply.
     """
     if params.max_tokens != 1:
         return False
@@ -229,11 +228,11 @@ def _reads_probabilities(params: "SamplingParams") -> bool:
 
 @once_per_engine
 def _times_loaded(vllm_config: "VllmConfig") -> int:
-    """How often vLLM has loaded the class, and so asks it about each request.
+    """Count how often vLLM has loaded the class, and so calls it for each request.
 
-    It takes what is installed, then what is named (``_load_custom_logitsprocs`` in
+    vLLM loads the installed classes, then the named classes (``_load_custom_logitsprocs`` in
     ``vllm/v1/sample/logits_processor``, ``_load_v2_logitsprocs`` in
-    ``vllm/v1/worker/gpu/sample/logits_processor/loader.py``), with no regard to doubles.
+    ``vllm/v1/worker/gpu/sample/logits_processor/loader.py``), and keeps duplicates.
     """
     loaded = [entry_point.load() for entry_point in entry_points(group="vllm.logits_processors")]
     for named in vllm_config.model_config.logits_processors or ():

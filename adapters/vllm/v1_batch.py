@@ -1,13 +1,12 @@
-"""The batch of vLLM's V1 model runner: a row is a request, and the host says how rows move."""
+"""The batch of vLLM's V1 model runner: each row is a request, and the host moves the rows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-from ...spec import SpecError
-from ..core import Program, Realizer
+from ..core import ProgramOf, Realizer
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
@@ -15,7 +14,6 @@ from .placeholders import Placeholders, tells_output_ids
 
 if TYPE_CHECKING:
     import torch
-    from vllm import SamplingParams
     from vllm.config import VllmConfig
 
 Move = tuple[int, int, MoveDirectionality]
@@ -26,20 +24,14 @@ class V1Batch:
 
     Args:
         vllm_config: the engine's configuration.
-        vocab_size: number of tokens.
-        program_of: what acts on a request; may raise.
+        vocab_size: the number of tokens.
+        program_of: returns the program that acts on a request, from its ``SamplingParams``.
     """
 
-    def __init__(
-        self,
-        vllm_config: "VllmConfig",
-        vocab_size: int,
-        program_of: "Callable[[SamplingParams], Program | None]",
-    ) -> None:
-        self._moves: list[Move] = []  # of the update that is being followed
+    def __init__(self, vllm_config: "VllmConfig", vocab_size: int, program_of: ProgramOf) -> None:
+        self._moves: list[Move] = []  # of the current update
         report = FailureReport(vllm_config, partial(_request_id, self._moves))
-        self.realizer = Realizer(vocab_size, report=report)
-        self._program_of = program_of
+        self.realizer = Realizer(vocab_size, program_of, report)
         self._placeholders = None if tells_output_ids(vllm_config) else Placeholders()
 
     def update(self, batch_update: BatchUpdate | None) -> None:
@@ -55,33 +47,13 @@ class V1Batch:
         for row in batch_update.removed:
             realizer.remove(row)
         for row, params, prompt_ids, output_ids in batch_update.added:
-            self._add(row, params, prompt_ids, output_ids)
+            realizer.enter(row, params, prompt_ids, output_ids, stop_token_of(params))
         for source, destination, direction in self._moves:
             if direction is MoveDirectionality.SWAP:
                 realizer.swap(source, destination)
             else:
                 realizer.move(source, destination)
         self._moves.clear()
-
-    def _add(
-        self,
-        row: int,
-        params: "SamplingParams",
-        prompt_ids: list[int] | None,
-        output_ids: list[int],
-    ) -> None:
-        try:
-            program = self._program_of(params)
-        except Exception as error:
-            self.realizer.fail(row, error, output_ids, stop_token_of(params))
-            return
-        if program is None:
-            self.realizer.remove(row)
-        elif prompt_ids is None and program.reads_prompt:
-            error = SpecError("The specs look at the prompt, which is one of embeddings")
-            self.realizer.fail(row, error, output_ids, stop_token_of(params))
-        else:
-            self.realizer.add(row, program, prompt_ids, output_ids, stop_token_of(params))
 
     def apply(self, logits: "torch.Tensor") -> None:
         """Edit the logits, ``[requests, vocabulary]``, after the forward pass."""
@@ -91,7 +63,7 @@ class V1Batch:
 
 
 def _request_id(moves: Iterable[Move], row: int) -> str:
-    """The engine's id of the request in a row, from where the engine has done these moves."""
+    """Return the engine's id of the request in a row. The engine has already done the moves."""
     for source, destination, direction in moves:
         if row == source:
             row = destination

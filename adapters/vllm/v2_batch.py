@@ -1,9 +1,8 @@
 """The batch of vLLM's V2 model runner: requests have slots, and their tokens are on the device."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..core import DeviceRealizer, History, Program, Rows
+from ..core import DeviceRealizer, History, ProgramOf, Rows
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
@@ -24,8 +23,8 @@ class V2Batch:
     Args:
         vllm_config: the engine's configuration.
         states: the engine's tokens; read at each step, never kept.
-        vocab_size: number of tokens.
-        program_of: what acts on a request; may raise.
+        vocab_size: the number of tokens.
+        program_of: returns the program that acts on a request, from its ``SamplingParams``.
     """
 
     def __init__(
@@ -33,29 +32,21 @@ class V2Batch:
         vllm_config: "VllmConfig",
         states: "LogitsProcRequestState",
         vocab_size: int,
-        program_of: "Callable[[SamplingParams], Program | None]",
+        program_of: ProgramOf,
     ) -> None:
         report = FailureReport(vllm_config, _request_id)
-        self.realizer = DeviceRealizer(vocab_size, states.max_num_reqs, states.device, report)
+        self.realizer = DeviceRealizer(
+            vocab_size, states.max_num_reqs, states.device, program_of, report
+        )
         self._states = states
-        self._program_of = program_of
         DeviceRealizer.warm_up(vocab_size, self._history(), states.vocab_size)
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
-        """Take a request into a slot, whatever was there; whether its logits are to be edited."""
-        try:
-            program = self._program_of(params)
-        except Exception as error:
-            self.realizer.fail(slot, error, stop_token_of(params))
-        else:
-            if program is None:
-                self.realizer.remove(slot)
-            else:
-                self.realizer.add(slot, program, stop_token_of(params))
-        return slot in self.realizer
+        """Put a request into a free or used slot; return whether its logits are to be edited."""
+        return self.realizer.enter(slot, params, stop_token_of(params))
 
     def upload(self) -> None:
-        """Let the device know of the requests that have come, before the forward pass."""
+        """Copy the changes of requests to the device, before the forward pass."""
         self.realizer.upload(self._history())
 
     def apply(self, logits: "torch.Tensor", ctx: "LogitsContext") -> None:
@@ -65,11 +56,11 @@ class V2Batch:
         self.realizer.apply(logits, self._history(), rows, ctx.idx_mapping_np, longest)
 
     def _history(self) -> History:
-        # The engine may put another tensor in place of each, from step to step.
+        # The engine may replace each of these tensors between steps.
         states = self._states
         return History(states.all_token_ids.gpu, states.prompt_len.gpu, states.total_len.gpu)
 
 
 def _request_id(slot: int) -> str:
-    """The engine's id of the request in a slot."""
+    """Return the engine's id of the request in a slot."""
     return nearest("req_states", frames=40).index_to_req_id[slot]

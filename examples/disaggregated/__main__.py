@@ -1,4 +1,4 @@
-"""Specs on a prefill and a decode server, and the same on one server that does both.
+"""Specs on a prefill and a decode server, compared with one server that does both.
 
 ``make demo-disaggregated``, or ``python -m examples.disaggregated --help``.
 """
@@ -40,7 +40,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def requests(tokenizer: Any) -> dict[str, tuple[str, LogitsProcessorSpec | None]]:
-    """Prompts of a few KV blocks, each with the spec that its request carries."""
+    """Make prompts of a few KV blocks, each with the spec of its request."""
     return {
         "free": (FACTS + "The capital of France is", None),
         "forced sequence": (
@@ -63,7 +63,7 @@ def requests(tokenizer: Any) -> dict[str, tuple[str, LogitsProcessorSpec | None]
 async def completions(
     base_url: str, model: str, asked: dict[str, tuple[str, LogitsProcessorSpec | None]]
 ) -> dict[str, str]:
-    """The greedy completions of all requests, which are sent at the same time."""
+    """Send all requests at the same time and return their greedy completions."""
     async with AsyncOpenAI(
         base_url=base_url,
         api_key="not needed",

@@ -1,4 +1,4 @@
-"""A prefill server and a decode server, and proxies before them."""
+"""A prefill server and a decode server behind a proxy."""
 
 import shutil
 import socket
@@ -25,25 +25,25 @@ LOGITPORT = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor"
 
 ARGUMENTS = (
     *LOGITPORT,
-    # KV that is taken over and KV that is computed differ in rounding, which must not decide
-    # between two tokens when outputs are compared.
+    # Transferred KV and computed KV differ in rounding. The rounding must not decide between two
+    # tokens when outputs are compared.
     *("--dtype", "float32"),
     *("--block-size", "32"),  # tokens; whole blocks of the prompt are handed over
-    "--no-enable-prefix-caching",  # a prompt that was here before is handed over again
-    # Two servers share one GPU. On a CPU, VLLM_CPU_KVCACHE_SPACE says how much memory they take.
+    "--no-enable-prefix-caching",  # a repeated prompt is handed over again
+    # Two servers share one GPU. On a CPU, VLLM_CPU_KVCACHE_SPACE sets the size of the KV cache.
     *(("--gpu-memory-utilization", "0.4") if _HAS_GPU else ()),
 )
-"""Of both servers."""
+"""The arguments of both servers."""
 
 
 class Connector(StrEnum):
     """How the KV cache gets from one server to the other."""
 
     EXAMPLE = "example"
-    """vLLM's ``ExampleConnector``, through files. The servers' roles say who prefills."""
+    """vLLM's ``ExampleConnector``, through files. The server with role ``kv_producer`` prefills."""
     NIXL = "nixl"
-    """vLLM's ``NixlConnector``, from memory to memory. The servers are of one role, ``kv_both``,
-    and each request says who prefills."""
+    """vLLM's ``NixlConnector``, from memory to memory. Both servers have the role ``kv_both``, and
+    a field of the request marks it for prefill."""
 
 
 class Deployment:
@@ -61,12 +61,12 @@ class Deployment:
         env: Mapping[str, str] | None = None,
         logs: Path | None = None,
     ):
-        """Nothing is started yet.
+        """Prepare the servers without starting them.
 
         Args:
             model: folder of the checkpoint.
-            connector: between the servers.
-            env: more environment variables of the servers.
+            connector: the KV connector between the servers.
+            env: more environment variables for the servers.
             logs: folder for the servers' output; temporary files by default.
         """
         self._connector = connector
@@ -84,7 +84,7 @@ class Deployment:
         )
 
     def __enter__(self) -> Self:
-        with ExitStack() as started:  # is stopped if something fails
+        with ExitStack() as started:  # stops the servers if one of them fails
             started.enter_context(self._folder)
             for server in (self.prefill, self.decode):
                 started.callback(server.stop)
@@ -99,10 +99,10 @@ class Deployment:
 
     @contextmanager
     def proxy(self, *, copies_specs: bool) -> Iterator[str]:
-        """A proxy before the servers; the URL of its OpenAI API.
+        """Run a proxy in front of the servers and yield the URL of its OpenAI API.
 
         Args:
-            copies_specs: whether it sends the specs of requests to the prefill server too.
+            copies_specs: whether the proxy also sends specs to the prefill server.
         """
         application = proxy(
             f"http://{HOST}:{self.prefill.port}",
@@ -137,7 +137,7 @@ class Deployment:
         return msgspec.json.encode(config).decode()
 
     def _environment(self) -> dict[str, str]:
-        # Read by CPU builds alone: the servers would bind their threads to the same cores.
+        # CPU builds would bind the threads of both servers to the same cores.
         environment = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         if self._connector is Connector.NIXL:
             environment |= {
@@ -150,12 +150,12 @@ class Deployment:
 
 
 def counted(server: VllmServer, name: str, label: str) -> dict[str, int]:
-    """A counter of a server's ``/metrics``.
+    """Read a counter from a server's ``/metrics``.
 
     Args:
-        server: a running one.
-        name: of the counter, without ``_total``.
-        label: the one whose values the counts are told apart by.
+        server: a running server.
+        name: name of the counter, without ``_total``.
+        label: the label whose values are the keys of the result.
     """
     text = httpx.get(f"http://{HOST}:{server.port}/metrics", trust_env=False).text
     return {

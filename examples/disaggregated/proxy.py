@@ -1,7 +1,7 @@
-"""A proxy before a prefill and a decode server, both of vLLM.
+"""A proxy in front of a prefill and a decode server of vLLM.
 
-Each request goes to the prefill server first, for the KV cache of its prompt, and then to the
-decode server, whose reply is the client's.
+The proxy sends each request to the prefill server first, to compute the KV cache of its prompt.
+It then sends the request to the decode server, whose reply goes to the client.
 """
 
 from collections.abc import AsyncIterator
@@ -18,20 +18,20 @@ from starlette.routing import Route
 TIMEOUT_S = 300
 
 PREFILL_ALONE: dict[str, Any] = {"stream": False, "n": 1, "max_tokens": 1}
-"""What the prefill server is asked for: one token, which nobody sees."""
+"""The fields of a prefill request: it makes one token, which the proxy drops."""
 
 REMOTE_DECODE = {"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}
-"""Tells connectors with transfer parameters (NIXL) that somebody else decodes."""
+"""The mark of a prefill request for connectors with transfer parameters (NIXL)."""
 
 
 def proxy(prefill_url: str, decode_url: str, *, copies_specs: bool, hands_over: bool) -> Starlette:
-    """The application.
+    """Make the application.
 
     Args:
-        prefill_url: of the prefill server, without ``/v1``.
-        decode_url: of the decode server.
-        copies_specs: whether the prefill server gets the whole body, the request's specs included,
-            as most proxies do; ``False`` leaves them out. The outputs are the same.
+        prefill_url: URL of the prefill server, without ``/v1``.
+        decode_url: URL of the decode server, without ``/v1``.
+        copies_specs: whether the prefill server gets the whole body with the specs, as in most
+            proxies; ``False`` leaves the specs out. The outputs are the same.
         hands_over: whether the connector's transfer parameters pass from the prefill server's
             reply to the decode server's request.
     """
@@ -64,7 +64,7 @@ def proxy(prefill_url: str, decode_url: str, *, copies_specs: bool, hands_over: 
             decoded.aiter_raw(),
             decoded.status_code,
             media_type=decoded.headers["content-type"],
-            # Also when the client of a stream goes away: then the decode server stops generating.
+            # This also runs when the client of a stream leaves: the decode server then stops.
             background=BackgroundTask(decoded.aclose),
         )
 

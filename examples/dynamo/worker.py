@@ -1,13 +1,13 @@
-"""A worker of Dynamo's that runs vLLM and takes specs: ``python -m examples.dynamo.worker``.
+"""A Dynamo worker that runs vLLM and takes specs: ``python -m examples.dynamo.worker``.
 
 Dynamo 1.6.1 has no ``LLMEngine`` for vLLM; this is one, with logitport's mixin. It takes the
-arguments of ``python -m dynamo.vllm``, of which it uses those of Dynamo's runtime, those of vLLM,
-and ``--disaggregation-mode``. What it leaves out is everything but one answer in text: images,
-adapters, log probabilities, the defaults of a model's generation config.
+arguments of ``python -m dynamo.vllm``, and uses the arguments of Dynamo's runtime, of vLLM, and
+``--disaggregation-mode``. It returns one answer in text only: it has no images, adapters or log
+probabilities, and ignores the defaults of a model's generation config.
 """
 
 # pyright: reportMissingImports=false
-# Dynamo and its version of vLLM have an environment of their own: make .venv-dynamo/ready
+# Dynamo and its version of vLLM have a separate environment: make .venv-dynamo/ready
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 
 class VllmEngine(LogitsProcessors, LLMEngine):
-    """vLLM as an engine of Dynamo's, aggregated or as one half of prefill and decode."""
+    """vLLM as a Dynamo engine: aggregated, or for prefill or decode alone."""
 
     def __init__(self, config: Config) -> None:
         self.disaggregation_mode: DisaggregationMode = config.disaggregation_mode
@@ -125,13 +125,13 @@ class VllmEngine(LogitsProcessors, LLMEngine):
 
 
 def sampling_params(request: GenerateRequest, max_model_len: int) -> SamplingParams:
-    """What a request asks of vLLM.
+    """Make vLLM's parameters of a request.
 
-    Dynamo's frontend has the tokenizer: it makes text of the tokens, and looks for stop strings.
+    Dynamo's frontend has the tokenizer: it detokenizes the output and looks for stop strings.
 
     Raises:
-        ValueError: for more than one answer; Dynamo ends an engine's stream with the first one
-            that ends. Also vLLM's own.
+        ValueError: for more than one answer, because Dynamo ends an engine's stream with the
+            first answer that ends; or from vLLM, for a bad parameter.
     """
     asked = dict(request.get("sampling_options") or {})
     if (asked.get("n") or 1) > 1:
@@ -155,7 +155,7 @@ def sampling_params(request: GenerateRequest, max_model_len: int) -> SamplingPar
     return SamplingParams(
         **fields,
         max_tokens=max_tokens,
-        min_tokens=min(stop.get("min_tokens") or 0, max_tokens),  # prefill has one token to make
+        min_tokens=min(stop.get("min_tokens") or 0, max_tokens),  # prefill makes one token
         ignore_eos=bool(stop.get("ignore_eos")),
         stop_token_ids=sorted(stop_token_ids),
         detokenize=False,
@@ -164,12 +164,12 @@ def sampling_params(request: GenerateRequest, max_model_len: int) -> SamplingPar
 
 
 def set_transfer(params: SamplingParams, kv_transfer_params: dict[str, Any]) -> None:
-    """Say where the KV cache of a prompt goes to, or comes from."""
+    """Set the source or the target of a prompt's KV cache."""
     params.extra_args = {**(params.extra_args or {}), "kv_transfer_params": kv_transfer_params}
 
 
 def usage(output: RequestOutput, generated: int) -> dict[str, Any]:
-    """The number of tokens, in the words of OpenAI's API."""
+    """Count the tokens in the format of OpenAI's API."""
     prompt = len(output.prompt_token_ids or ())
     return {
         "prompt_tokens": prompt,
@@ -181,9 +181,9 @@ def usage(output: RequestOutput, generated: int) -> dict[str, Any]:
 
 @contextmanager
 def client_errors() -> Iterator[None]:
-    """What vLLM finds wrong with a request, its client can read: HTTP 400 with the message.
+    """Answer vLLM's errors about a request with HTTP 400 and the message.
 
-    Of a ``ValueError``, Dynamo's frontend passes on the status alone.
+    For a plain ``ValueError``, Dynamo's frontend would pass on the status alone.
     """
     try:
         yield

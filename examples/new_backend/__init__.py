@@ -1,1 +1,1 @@
-"""A back end from nothing: a toy engine, and all that logitport needs to act in it."""
+"""A backend from nothing: a toy engine, and all that logitport needs to act in it."""

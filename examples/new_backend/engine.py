@@ -1,6 +1,6 @@
-"""A toy engine with what matters of a real one: rows that move, chunked prefill, late starts.
+"""A toy engine with the hard parts of a real engine: moving rows, chunked prefill, late starts.
 
-It knows nothing of logitport, only that somebody may want to edit logits.
+It does not depend on logitport. It has one interface, ``Editor``, for code that edits logits.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,19 +10,19 @@ from typing import Any, Protocol
 import torch
 
 Model = Callable[[Sequence[int]], torch.Tensor]
-"""From a history of token ids to the logits of the next token, ``[vocabulary]``."""
+"""A function from a history of token ids to the logits of the next token, ``[vocabulary]``."""
 
 
 @dataclass(eq=False)
 class Running:
-    """A request while it runs.
+    """A running request.
 
     Attributes:
         prompt_ids: the prompt's token ids.
-        output_ids: what is out; another worker may have begun.
-        max_tokens: of the output.
-        extra: what the client sends along.
-        prefilled: how many tokens the model has seen.
+        output_ids: the output's token ids so far; another worker may have begun the output.
+        max_tokens: the limit on the output.
+        extra: the client's extra fields.
+        prefilled: the number of tokens that the model has processed.
         scores: the logits from which the first token was chosen.
     """
 
@@ -35,22 +35,22 @@ class Running:
 
 
 class Editor(Protocol):
-    """What may edit logits."""
+    """The interface of code that edits logits."""
 
     def admit(self, extra: dict[str, Any]) -> None:
-        """Look at a request before it is taken; raises what refuses it."""
+        """Check a request before the engine takes it; raise an error to refuse it."""
         ...
 
     def enter(self, row: int, running: Running) -> None:
-        """A request has got a row."""
+        """Enter a request that has got a row."""
         ...
 
     def leave(self, row: int) -> None:
-        """The request in a row has ended."""
+        """Remove the request in a row, which has ended."""
         ...
 
     def move(self, source: int, destination: int) -> None:
-        """A request has got another row, which was empty."""
+        """Move a request to another row, which was empty."""
         ...
 
     def edit(self, logits: torch.Tensor) -> None:
@@ -59,15 +59,15 @@ class Editor(Protocol):
 
 
 class Engine:
-    """Runs requests in a batch, the likeliest token at each step.
+    """An engine that runs requests in a batch and chooses the likeliest token at each step.
 
     Args:
-        model: makes the logits.
-        eos_token_id: ends an output.
-        editor: asked at each step, also for rows whose prompts are not yet done.
-        slots: rows of the batch.
-        chunk: tokens of a prompt that are prefilled in a step.
-        dtype: of the logits.
+        model: computes the logits.
+        eos_token_id: the token that ends an output.
+        editor: called at each step, also for rows with unfinished prompts.
+        slots: the number of rows of the batch.
+        chunk: the number of prompt tokens that are prefilled in a step.
+        dtype: the type of the logits.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
         self._slots, self._chunk, self._dtype = slots, chunk, dtype
 
     def run(self, sequences: Sequence[Running]) -> None:
-        """Run requests until all have their outputs."""
+        """Run requests until all outputs are complete."""
         for sequence in sequences:
             self._editor.admit(sequence.extra)
         waiting, rows = list(sequences), list[Running]()
@@ -112,7 +112,7 @@ class Engine:
         ).to(self._dtype)
         self._editor.edit(logits)
         for row, (sequence, history) in enumerate(zip(rows, histories, strict=True)):
-            if sequence.prefilled == len(history):  # what a chunk samples is thrown away
+            if sequence.prefilled == len(history):  # a token sampled after a chunk is dropped
                 if sequence.scores is None:
                     sequence.scores = logits[row].clone()
                 sequence.output_ids.append(int(logits[row].argmax()))

@@ -1,7 +1,7 @@
-"""One script, unchanged on every engine.
+"""One script that runs unchanged on every engine.
 
-``python -m examples.portable run vllm`` asks an engine, in an environment that has it, and
-``python -m examples.portable compare`` shows what all have said that have been asked.
+``python -m examples.portable run vllm`` runs the requests on an engine, in its environment.
+``python -m examples.portable compare`` compares the outputs of all engines that have run.
 """
 
 import traceback
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from logitport.adapters.conformance.obeys import obeys
+from logitport.adapters.conformance.reference import obeys
 from rich.console import Console
 from rich.table import Table
 
@@ -29,13 +29,13 @@ console = Console(markup=False, highlight=False, width=120)
 
 
 class Said(msgspec.Struct):
-    """What an engine has said to the requests, by their names: with their specs, and without."""
+    """An engine's outputs by the requests' names, with specs and without."""
 
     with_specs: dict[str, list[int]]
     free: dict[str, list[int]]
 
     def obeys(self, request: Request) -> bool:
-        """Whether an output is what the specs let through, and would not have come of itself."""
+        """Whether an output obeys the request's specs, and differs from the output without them."""
         output = self.with_specs[request.name]
         return output != self.free[request.name] and all(
             obeys(spec, request.prompt_ids, output) for spec in request.specs
@@ -44,7 +44,7 @@ class Said(msgspec.Struct):
 
 @app.command()
 def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None:
-    """Ask one engine everything at once, with specs and without."""
+    """Run all requests at once on one engine, with specs and without."""
     if engine not in ENGINES:
         raise typer.BadParameter(f"Expected one of {', '.join(ENGINES)}, got {engine!r}")
     choose_runner(engine)
@@ -62,10 +62,10 @@ def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None
 
 
 def _ask(engine: str, asked: list[Request]) -> Outputs:
-    """What an engine says; an error of whatever kind becomes one line, and a file with the rest.
+    """Run requests on an engine; shorten any error to one line, with the traceback in a file.
 
     Raises:
-        CannotRunError: if the engine cannot be started, or fails.
+        CannotRunError: if the engine does not start, or fails.
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
     try:
@@ -83,9 +83,10 @@ def _ask(engine: str, asked: list[Request]) -> Outputs:
 
 @app.command()
 def compare() -> None:
-    """Show what has been said; status 1 if specs are not obeyed, or make engines differ.
+    """Compare the outputs; exit with status 1 if specs are not obeyed, or make engines differ.
 
-    Those that say the same without specs have to say the same with them, and some have to.
+    Engines with equal outputs without specs must have equal outputs with specs. Of several
+    engines, at least two must have equal outputs without specs.
     """
     said = {
         engine: msgspec.json.decode(_file(engine).read_bytes(), type=Said)

@@ -1,4 +1,4 @@
-"""The engines: how each runs requests, greedily, in float32 if it has a choice."""
+"""One function for each engine, which runs requests greedily, in float32 if there is a choice."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Outputs = list[list[int]]
 
 
 def vllm(requests: Sequence[Request]) -> Outputs:
-    """vLLM, under the model runner that has been chosen."""
+    """Run requests on vLLM, under the chosen model runner."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
     from logitport.adapters.vllm import attach
     from vllm import LLM, SamplingParams
@@ -36,7 +36,7 @@ def vllm(requests: Sequence[Request]) -> Outputs:
 
 
 def sglang(requests: Sequence[Request]) -> Outputs:
-    """SGLang."""
+    """Run requests on SGLang."""
     from logitport.adapters.sglang import attach
     from sglang.srt.entrypoints.engine import Engine
 
@@ -61,7 +61,7 @@ def sglang(requests: Sequence[Request]) -> Outputs:
 
 
 def transformers(requests: Sequence[Request]) -> Outputs:
-    """Hugging Face's ``generate``."""
+    """Run requests with Hugging Face's ``generate``."""
     import torch
     from logitport.adapters.transformers import LogitportProcessor
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -78,7 +78,7 @@ def transformers(requests: Sequence[Request]) -> Outputs:
 
 
 def llama_cpp(requests: Sequence[Request]) -> Outputs:
-    """llama.cpp, with the model's weights in 4 bits, as they come."""
+    """Run requests on llama.cpp, with the 4-bit weights of the GGUF file."""
     from llama_cpp import Llama
     from logitport.adapters.llama_cpp import arguments
 
@@ -95,7 +95,7 @@ def llama_cpp(requests: Sequence[Request]) -> Outputs:
 
 
 def mlx(requests: Sequence[Request]) -> Outputs:
-    """MLX."""
+    """Run requests on MLX."""
     import mlx.core as mx
     from logitport.adapters.mlx import LogitportProcessor
     from mlx_lm import load, stream_generate

@@ -1,4 +1,4 @@
-"""What every engine is asked."""
+"""The requests to every engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FRANCE = "The capital of France is"
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, and what acts on its output."""
+    """A prompt, and the specs that act on its output."""
 
     name: str
     prompt_ids: list[int]
@@ -34,7 +34,7 @@ class Request:
 
 
 def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
-    """A dozen specs and one mixture, each on its prompt."""
+    """Make a dozen requests with one spec each, and one with a mixture."""
 
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text, add_special_tokens=False))
@@ -81,6 +81,6 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
 
 
 def whole(output_ids: Sequence[int], eos_token_id: int) -> list[int]:
-    """An output up to its EOS; some engines go on behind it, or leave it out."""
+    """Cut an output after its EOS. Some engines go on after EOS, or leave it out."""
     output = list(output_ids)
     return output[: output.index(eos_token_id) + 1] if eos_token_id in output else output

@@ -1,9 +1,10 @@
 """``python -m tests.fuzz``: send admission what nobody would, and look for what costs the most.
 
 ``--payloads N`` or ``--seconds S`` fuzz: every payload is admitted or refused with a ``SpecError``
-that is safe to print. ``--climb`` looks for the slowest admission instead. ``--keep`` puts what is
-found into the corpus. The exit status is 1 if anything else happened. ``--table`` prints what the
-payloads of the corpus cost, each beside a harmless one of its size.
+that is safe to print. ``--climb`` looks for the slowest admission instead, or with ``--of`` for the
+slowest entry or step. ``--keep`` puts what is found into the corpus. The exit status is 1 if
+anything else happened. ``--table`` prints what the payloads of the corpus cost at admission, and
+with ``--of`` what those that are admitted cost later, each beside a harmless one of its size.
 """
 
 import argparse
@@ -15,12 +16,13 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from logitport.adapters.core import admission
-from logitport.spec import encode, limits
+from logitport.spec import WIRE_KINDS, encode, limits
 
-from ..strategies import KINDS, payload_specs
-from . import mutations, payloads, target
+from ..support.strategies import payload_specs
+from . import mutations, payloads, running, target
 
 SMALL = 4096
 """Bytes; larger payloads of the corpus are sent now and then, and are for the climb."""
@@ -42,7 +44,7 @@ def pool(number: int) -> list[Any]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(payload_specs(64, 3, kinds=KINDS))
+    @given(payload_specs(64, 3, kinds=WIRE_KINDS))
     def make(specs: Any) -> None:
         found.append(json.loads(encode(specs)))
 
@@ -86,12 +88,12 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
     return counts, wrong, slow
 
 
-def climb(number: int, seconds: float) -> list[Slow]:
+def climb(number: int, seconds: float, of: str) -> list[Slow]:
     """Search for payloads under the limits that cost the most, in short form, slowest first."""
     target.install()
     random = Random(number)
     shorts = [short for _, short in payloads.load() if not isinstance(short, str)]
-    best = sorted(((cost_of(short, 2), short) for short in shorts), key=lambda s: -s[0])
+    best = sorted(((cost_of(short, 2, of), short) for short in shorts), key=lambda s: -s[0])
     started = time.monotonic()
     while time.monotonic() - started < seconds:
         # The slower, the more often; each kind of payload climbs by itself.
@@ -100,21 +102,22 @@ def climb(number: int, seconds: float) -> list[Slow]:
         changed = mutations.grown(random, short, random.choice(shorts))
         if len(json.dumps(changed)) > SMALL:
             continue
-        cost = cost_of(changed, 1)
-        if cost > before and (cost := cost_of(changed, 3)) > before * 1.03:
+        cost = cost_of(changed, 1, of)
+        if cost > before and (cost := cost_of(changed, 3, of)) > before * 1.03:
             best[at] = cost, changed
             best.sort(key=lambda s: -s[0])
     return best[:8]
 
 
-def cost_of(short: Any, times: int) -> float:
-    """Seconds that a payload in short form costs."""
+def cost_of(short: Any, times: int, of: str = "admission") -> float:
+    """Seconds that a payload in short form costs, there or later."""
     try:
         text = payloads.text_of(short)
     except (TypeError, ValueError, RecursionError, MemoryError):
         return 0.0
-    size = len(text.encode(errors="replace"))
-    return target.seconds_of(text, times) if size <= limits.MAX_PAYLOAD_BYTES else 0.0
+    if len(text.encode(errors="replace")) > limits.MAX_PAYLOAD_BYTES:
+        return 0.0
+    return target.seconds_of(text, times) if of == "admission" else running.cost_of(text, times, of)
 
 
 def table(times: int) -> Iterator[str]:
@@ -146,6 +149,29 @@ def table(times: int) -> Iterator[str]:
         )
 
 
+def later_table(of: str, times: int) -> Iterator[str]:
+    """What the payloads of the corpus cost after admission, the most first.
+
+    Args:
+        of: one of ``running.COSTS``.
+        times: how often each is tried; the shortest counts.
+    """
+    texts = {name: payloads.text_of(short) for name, short in payloads.load()}
+    costs = {name: running.cost_of(text, times, of) for name, text in texts.items()}
+    unit, factor = ("MB", 1e-6) if of == "memory" else ("ms", 1e3)
+    yield f"| payload | kinds | bytes | {of}, {unit} | harmless, {unit} | ratio |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for cost, name in sorted(((cost, name) for name, cost in costs.items() if cost), reverse=True):
+        text = texts[name]
+        harmless = running.cost_of(target.harmless(len(text)), times, of)
+        yield (
+            f"| {name} | {target.kind_of(text)} | {len(text):,} | {cost * factor:.2f} "
+            f"| {harmless * factor:.2f} | {cost / harmless:.1f} |"
+        )
+    if of in ("join", "step"):
+        yield f"One pass of an ALLOW over {running.ROWS} rows: {running.one_pass() * 1e3:.2f} ms"
+
+
 def report(name: str, seconds: float, payload: Any) -> str:
     """One line on what a payload costs, beside a harmless one of equal size."""
     size = len(payload if isinstance(payload, str | bytes) else json.dumps(payload))
@@ -165,27 +191,33 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--climb", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--of", choices=["admission", *running.COSTS], default="admission")
     parser.add_argument("--keep", action="store_true", help="put what is found into the corpus")
     arguments = parser.parse_args()
     if arguments.table:
         target.install()
-        print(*table(15), sep="\n")
+        torch.set_num_threads(1)
+        lines = table(15) if arguments.of == "admission" else later_table(arguments.of, 3)
+        for line in lines:
+            print(line, flush=True)
         return 0
     bounded = arguments.payloads < 1 << 62
     seconds = arguments.seconds or (1e9 if bounded and not arguments.climb else 60.0)
     numbers = [arguments.seed + i for i in range(arguments.processes)]
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
         if arguments.climb:
-            found = processes.starmap(climb, [(number, seconds) for number in numbers])
+            found = processes.starmap(climb, [(n, seconds, arguments.of) for n in numbers])
         else:
             share = -(-arguments.payloads // arguments.processes)
             results = processes.starmap(fuzz, [(number, share, seconds) for number in numbers])
     target.install()
     if arguments.climb:
         shorts = [short for each in found for _, short in each]
-        costs = sorted(((cost_of(s, 5), i) for i, s in enumerate(shorts)), reverse=True)[:8]
+        costs = sorted(
+            ((cost_of(s, 5, arguments.of), i) for i, s in enumerate(shorts)), reverse=True
+        )[:8]
         for rank, (cost, i) in enumerate(costs):
-            print(report(f"slow {rank}", cost, payloads.text_of(shorts[i])))
+            print(report(f"slow {arguments.of} {rank}", cost, payloads.text_of(shorts[i])))
             print(f"    {json.dumps(shorts[i])}")
             if arguments.keep:
                 payloads.keep(f"slow_{rank}", "what a hill-climb found", shorts[i])

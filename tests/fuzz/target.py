@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from logitport.adapters.back_end import REALIZABLE, BackEnd
+from logitport.adapters.backend import REALIZABLE, Backend
 from logitport.adapters.core import admission, plugins
 from logitport.spec import GrammarSpec, SamplingSpec, SpecError, limits
 from logitport.spec.limits import MAX_MESSAGE, MAX_PATH
 
-BACK_END = BackEnd("fuzzed", REALIZABLE, frozenset({GrammarSpec, SamplingSpec}))
+BACKEND = Backend("fuzzed", REALIZABLE, frozenset({GrammarSpec, SamplingSpec}))
 VOCAB = 151_936
 
 
@@ -89,7 +89,7 @@ def admit(payload: Any, vocab_size: int | None = VOCAB) -> Outcome:
     start = time.thread_time()
     admitted, wrong = False, None
     try:
-        admission.admitted(BACK_END, payload, vocab_size)
+        admission.admitted(BACKEND, payload, vocab_size)
         admitted = True
     except SpecError as error:
         seconds = time.thread_time() - start

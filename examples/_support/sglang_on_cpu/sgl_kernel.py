@@ -1,4 +1,4 @@
-"""Stands in for SGLang's kernels: it has all of them, and none can be called."""
+"""A substitute for SGLang's kernels: every name can be imported, and no kernel can be called."""
 
 from collections.abc import Callable
 from typing import Any

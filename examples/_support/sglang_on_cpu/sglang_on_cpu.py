@@ -1,11 +1,11 @@
-"""Lets SGLang run where there is no GPU; loaded when Python starts, in all of its processes.
+"""Support for SGLang without a GPU, loaded in each of its processes when Python starts.
 
-SGLang has a CPU engine, but takes some things for granted that are there with GPUs alone:
+SGLang has a CPU engine, but some of its code assumes a GPU:
 
-- ``torchvision``, whose wheels for this version are CUDA builds, which declare no operators beside
+- ``torchvision``: the wheels for this version are CUDA builds, which declare no operators beside
   a CPU build of torch;
-- ``sgl_kernel``, of which serving text in float32 calls nothing (SGLang 0.5.23);
-- that NIXL, which hands the KV cache from prefill to decode, finds it in a GPU's memory.
+- ``sgl_kernel``: serving text in float32 calls none of its kernels (SGLang 0.5.23);
+- NIXL, which hands the KV cache from prefill to decode: SGLang places the cache in GPU memory.
 
 A ``.pth`` file in site-packages names this folder and imports this module.
 """
@@ -20,7 +20,7 @@ os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 
 
 def _declare_operators() -> None:
-    """Those of which torchvision is about to describe the shapes."""
+    """Declare the operators whose shapes torchvision is about to describe."""
     import torch
 
     library = torch.library.Library("torchvision", "DEF")
@@ -30,7 +30,7 @@ def _declare_operators() -> None:
 
 
 def _keep_kv_cache_on_host() -> None:
-    """SGLang calls all of its KV cache a GPU's; NIXL is told that it is in the host's memory."""
+    """Register SGLang's KV cache with NIXL as host memory, where SGLang registers GPU memory."""
     from nixl._api import nixl_agent  # pyright: ignore
 
     def on_host(method: Callable[..., Any]) -> Callable[..., Any]:

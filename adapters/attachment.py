@@ -1,0 +1,105 @@
+"""The part of ``attach`` that is the same on every engine."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..spec import InProcessPayload, LogitsProcessorSpec, Stage
+from ..spec.base import as_specs
+from .backend import Backend, Specs, payload_for
+from .key import KEY
+from .metrics import count
+from .native import Native, check_grammar, lowered
+from .own_fields import OwnFields, check_own_fields
+
+
+class Attached(NamedTuple):
+    """The payload and the values of the engine's own fields that a request gets for its specs."""
+
+    specs: tuple[LogitsProcessorSpec, ...]
+    payload: str | InProcessPayload | None
+    fields: dict[str, Any]
+
+    def put_into(self, container: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Copy an object of the request, and put the payload in place of an earlier payload.
+
+        ``put_into({"mine": 1, "logitport": "..."})`` is ``{"mine": 1}`` if there is no payload.
+        """
+        others = {name: value for name, value in (container or {}).items() if name != KEY}
+        return others if self.payload is None else {**others, KEY: self.payload}
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """The rules by which specs are attached to an engine's requests.
+
+    ::
+
+        ATTACHMENT = Attachment(BACKEND)
+
+
+        def attach(extra, specs, *, stage=Stage.AGGREGATED, generation_only=True):
+            with ATTACHMENT.attaching(extra, specs, stage, generation_only) as attached:
+                return attached.put_into(extra)
+
+    Args:
+        backend: the engine's backend.
+        native: converts a native spec to request fields; see ``fields_of`` and ``grammar_text``.
+        grammars: the names of the request fields that ask for a grammar.
+        own_fields: reads the request fields that ban, allow or delay tokens; see
+            ``check_own_fields``.
+        grammar_comes_last: whether the engine applies a grammar after logits processors, and fails
+            if they leave no token that the grammar accepts. If so, kinds that narrow the choice of
+            tokens are refused beside a grammar.
+        prefill_samples: whether prefill workers choose the first token, and so need native specs.
+    """
+
+    backend: Backend
+    native: Native = field(default=lambda spec, request: {})
+    grammars: tuple[str, ...] = ()
+    own_fields: Callable[..., OwnFields] = field(default=lambda request: {})
+    grammar_comes_last: bool = False
+    prefill_samples: bool = False
+
+    def check(self, request: Any, specs: Specs, *known: Any) -> None:
+        """Refuse specs that contradict the request's own fields.
+
+        Args:
+            request: the request's parameters, a mapping or an object.
+            specs: one or several.
+            known: further arguments of ``own_fields``.
+
+        Raises:
+            SpecError: for a certain contradiction. The error names the spec and the field.
+        """
+        specs = as_specs(specs)
+        check_grammar(specs, request, self.grammars, self.grammar_comes_last)
+        check_own_fields(specs, self.own_fields(request, *known))
+
+    @contextmanager
+    def attaching(
+        self, request: Any, specs: Specs, stage: Stage, generation_only: bool
+    ) -> Generator[Attached]:
+        """Check and lower specs for a request; count the request if the caller's block succeeds.
+
+        Args:
+            request: the request's parameters, a mapping or an object; not changed.
+            specs: one or several; an empty sequence yields no payload.
+            stage: the worker's task for the request.
+            generation_only: ``False`` also sends specs to workers that do not generate.
+
+        Raises:
+            SpecError: as ``payload_for``, ``check`` and ``lowered`` do.
+            Exception: the engine's own, for request fields that the engine refuses together.
+        """
+        specs, stage = as_specs(specs), Stage(stage)
+        acts = stage.takes_specs(generation_only)
+        payload = payload_for(self.backend, specs, stage, generation_only)
+        fields: dict[str, Any] = {}
+        if acts or self.prefill_samples:
+            self.check(request, specs)
+            fields = lowered(specs, self.native, request, self.grammars)
+        yield Attached(specs, payload, fields)
+        if specs:
+            count("attached" if acts else "gated", stage)

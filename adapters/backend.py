@@ -1,0 +1,143 @@
+"""Backends: the capabilities of engines, and the request bodies with which clients use them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from ..spec import (
+    VERSION,
+    WIRE_KINDS,
+    InProcessPayload,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PythonProcessorSpec,
+    SpecError,
+    Stage,
+    encode,
+)
+from ..spec.base import as_specs, kind_of, processor_specs
+
+GROUP = "logitport.adapters"
+"""The entry-point group of installed backends. Each entry is a name and a ``Backend``."""
+
+Kinds = frozenset[type[LogitsProcessorSpec]]
+
+Specs = LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
+"""One spec, or several."""
+
+REALIZABLE: Kinds = frozenset(
+    kind for kind in (*WIRE_KINDS, PythonProcessorSpec) if not issubclass(kind, NativeSpec)
+)
+"""The kinds that the core realizes for any engine: all kinds that are not native."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An adapter's declaration of the kinds that its engine supports. Other kinds are refused.
+
+    Args:
+        name: the engine's name, as in the entry-point group.
+        realizes: the kinds that the adapter's logits processor realizes.
+        lowers: the kinds that the engine realizes by itself, from its own request fields.
+        body: converts specs and ``generation_only`` to the fields that an OpenAI client sends
+            beside the standard fields; ``None`` for an engine without such a server.
+        routes: the server's routes that take specs. Each route has the path in the request body to
+            the object with the payload: ``{"/v1/completions": "vllm_xargs"}``. A route matches the
+            end of a URL's path, and the longest match counts; ``None`` excludes a route.
+    """
+
+    name: str
+    realizes: Kinds
+    lowers: Kinds = frozenset()
+    body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
+    routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
+
+    def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
+        """Refuse kinds that this backend does not support. Other objects are refused elsewhere.
+
+        Raises:
+            SpecError: for the first spec of such a kind, with its path.
+        """
+        able = self.realizes | self.lowers
+        for i, spec in enumerate(specs):
+            if isinstance(spec, LogitsProcessorSpec) and type(spec) not in able:
+                kinds = ", ".join(sorted(map(kind_of, able)))
+                raise SpecError(
+                    f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", f"$.specs[{i}]"
+                )
+
+
+def payload_for(
+    backend: Backend, specs: Specs, stage: Stage, generation_only: bool = True
+) -> str | InProcessPayload | None:
+    """Make the payload of a request, for an ``Attachment``. Native kinds are left out.
+
+    Returns:
+        The JSON text, or live objects if a ``PythonProcessorSpec`` is among the specs; ``None`` if
+        a worker in ``stage`` needs no payload.
+
+    Raises:
+        SpecError: if the backend does not support the specs, or ``encode`` refuses them, in any
+            stage.
+    """
+    specs, stage = as_specs(specs), Stage(stage)
+    if not specs:
+        return None
+    backend.check(specs)
+    payload = _payload(specs, generation_only)
+    in_payload = processor_specs(specs)
+    if not in_payload or not stage.takes_specs(generation_only):
+        return None
+    return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)
+
+
+def _payload(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> str | InProcessPayload:
+    if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
+        return InProcessPayload(VERSION, tuple(specs), generation_only)  # pyright: ignore
+    return encode(specs, generation_only=generation_only)
+
+
+def backends() -> dict[str, Backend]:
+    """Load the installed backends, sorted by name.
+
+    The engines themselves need not be installed.
+    """
+    return {name: backend(name) for name in sorted(entry_points(group=GROUP).names)}
+
+
+@lru_cache
+def backend(name: str) -> Backend:
+    """Load one installed backend, and import no other.
+
+    Raises:
+        SpecError: if the backend is not installed.
+    """
+    entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry_point is None:
+        installed = ", ".join(sorted(entry_points(group=GROUP).names))
+        raise SpecError(f"Expected an installed backend ({installed}), got {name!r}")
+    return entry_point.load()
+
+
+def extra_body(engine: str, specs: Specs, *, generation_only: bool = True) -> dict[str, Any]:
+    """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
+
+    An application that changes its engine changes only the first argument.
+
+    Args:
+        engine: the name of an installed backend that has a server.
+        specs: one or several; for an empty sequence the result is empty.
+        generation_only: see ``Payload``.
+
+    Raises:
+        SpecError: if the backend is not installed, has no server or does not support a spec, if
+            two specs conflict, or if a limit is exceeded.
+    """
+    specs = as_specs(specs)
+    asked = backend(engine)
+    if asked.body is None:
+        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
+    asked.check(specs)
+    return asked.body(specs, generation_only) if specs else {}

@@ -1,0 +1,134 @@
+"""The types and functions that the files of the kinds share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ....spec import LogitsProcessorSpec
+
+BAN = -1e9
+"""The value that is added to a banned token's logit."""
+
+
+@dataclass(frozen=True)
+class Force:
+    """This token is chosen."""
+
+    token: int
+
+
+@dataclass(frozen=True)
+class Allow:
+    """One of these tokens is chosen."""
+
+    tokens: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Add:
+    """These values are added to these tokens' logits."""
+
+    values: Mapping[int, float]
+
+
+Edit = Force | Allow | Add | None
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FreeRun:
+    """A prompt, and the output that an engine generates for it without specs.
+
+    Attributes:
+        prompt_ids: the prompt's token ids.
+        output_ids: the output's token ids, at least two.
+        unused: three tokens that are neither in the prompt nor in the output.
+        eos_token_id: the token that ends an output.
+    """
+
+    prompt_ids: Tokens
+    output_ids: Tokens
+    unused: Tokens
+    eos_token_id: int
+
+
+class Draws:
+    """Hypothesis strategies for the parts of a spec. Nothing else in this package needs Hypothesis.
+
+    Args:
+        vocab_size: the number of tokens, at least 2.
+        most: the maximum length of a list of tokens or of sequences.
+        longest: the maximum length of a sequence to match or to force.
+        count: the maximum number of tokens to count to.
+    """
+
+    def __init__(self, vocab_size: int, most: int = 6, longest: int = 5, count: int = 12) -> None:
+        from hypothesis import strategies as st
+
+        self.st, self.builds, self.longest, self.count = st, st.builds, longest, count
+        self.token = st.integers(0, vocab_size - 1)
+        self.maybe_token = st.none() | self.token
+        self.tokens = st.lists(self.token, min_size=1, max_size=most).map(tuple)
+        self.maybe_tokens = st.lists(self.token, max_size=most).map(tuple)
+        self.sequence = st.lists(self.token, min_size=1, max_size=longest).map(tuple)
+        self.maybe_sequence = st.lists(self.token, max_size=longest).map(tuple)
+        self.sequences = st.lists(self.sequence, min_size=1, max_size=most).map(tuple)
+        self.choices = st.lists(self.sequence, min_size=1, max_size=most, unique=True).map(tuple)
+        self.bias = st.floats(-100, 100)
+        self.biases = st.dictionaries(self.token, self.bias, min_size=1, max_size=most)
+        key = st.text(max_size=4)
+        # JSON values that msgspec returns unchanged.
+        self.json_value = st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | key | self.bias,
+            lambda values: st.lists(values, max_size=3) | st.dictionaries(key, values),
+            max_leaves=6,
+        )
+        self.json_object = st.dictionaries(key, self.json_value, max_size=3)
+
+
+Spec = TypeVar("Spec", bound=LogitsProcessorSpec)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Spec]):
+    """The reference, the examples and the strategy of one kind, for the suite and the tests.
+
+    Attributes:
+        minimal: a spec that holds as little as the kind permits.
+        edit: the reference. It finds a spec's edit of the next token's logits in the whole
+            history, which is a prompt and an output. ``None`` for kinds that an engine realizes by
+            itself, and for code.
+        examples: makes specs that change the output of a ``FreeRun``.
+        strategy: a Hypothesis strategy for the kind; ``None`` for the kind that is never encoded.
+    """
+
+    minimal: Spec
+    edit: Callable[[Spec, Tokens, Tokens], Edit] | None = None
+    examples: Callable[[FreeRun], list[Spec]] = lambda free: []
+    strategy: Callable[[Draws], Any] | None = None
+
+
+def ban(tokens: Iterable[int]) -> Edit:
+    """Ban all tokens, if there are any."""
+    return Add(dict.fromkeys(tokens, BAN)) if tokens else None
+
+
+def find(pattern: Tokens, history: Tokens, start: int = 0) -> int | None:
+    """Find the end of the first occurrence that begins at ``start`` or later."""
+    for end in range(start + len(pattern), len(history) + 1):
+        if history[end - len(pattern) : end] == pattern:
+            return end
+    return None
+
+
+def forcing(text: Tokens, history: Tokens, start: int) -> Force | int:
+    """Return the due token of ``text``, which is forced from ``start`` on, or its end.
+
+    Tokens before the text's first token do not belong to the text. From then on, only the number
+    of tokens counts.
+    """
+    begun = find(text[:1], history, start)
+    if begun is None:
+        return Force(text[0])
+    done = len(history) - begun + 1
+    return Force(text[done]) if done < len(text) else begun - 1 + len(text)

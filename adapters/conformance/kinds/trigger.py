@@ -1,0 +1,30 @@
+"""``trigger``."""
+
+from ....spec import TriggerSpec
+from .base import Edit, Force, Kind, Tokens, find, forcing
+
+
+def _edit(spec: TriggerSpec, prompt: Tokens, output: Tokens) -> Edit:
+    position, fired = 0, 0
+    while fired != spec.times:
+        said = find(spec.trigger_token_ids, output, position)
+        if said is None:
+            break
+        due = forcing(spec.token_ids, output, said)
+        if isinstance(due, Force):
+            return due
+        position, fired = due, fired + 1
+    return None
+
+
+KIND = Kind(
+    TriggerSpec((1,), (2,)),
+    edit=_edit,
+    examples=lambda free: [
+        TriggerSpec(free.output_ids[:1], free.unused[:2]),
+        TriggerSpec(free.output_ids[:2], free.unused[:1], None),
+    ],
+    strategy=lambda draw: draw.builds(
+        TriggerSpec, draw.sequence, draw.sequence, draw.st.none() | draw.st.integers(1, 3)
+    ),
+)

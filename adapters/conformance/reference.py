@@ -1,0 +1,88 @@
+"""The reference, which finds the edits of a spec in the whole history before every token.
+
+Its code is slow and obvious and uses nothing of the adapters: realizers are checked against it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...spec import LogitsProcessorSpec
+from .kinds import KINDS
+from .kinds.base import BAN, Add, Allow, Edit, Force
+
+FORCED = 1e9
+"""The logit of a forced token."""
+
+DECISIVE = 1000
+"""A bias that decides which token is chosen."""
+
+
+def edit(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> Edit:
+    """Return the edit that ``spec`` makes to the logits of the token after ``output``."""
+    reference = KINDS[type(spec)].edit
+    if reference is None:
+        raise ValueError(f"Expected a kind that has a reference, got `{spec.kind}`")
+    return reference(spec, tuple(prompt), tuple(output))
+
+
+def edits(
+    specs: Iterable[LogitsProcessorSpec], prompt: Sequence[int], output: Sequence[int]
+) -> list[Edit]:
+    """Return the edits of all specs of a request."""
+    return [edit(spec, prompt, output) for spec in specs]
+
+
+def combine(
+    logits: npt.NDArray[np.floating[Any]], acting: Iterable[Edit], *, forced: float = FORCED
+) -> npt.NDArray[np.float64]:
+    """Apply edits to a copy of ``logits``, ``[columns]``.
+
+    ADDs come first, then ALLOWs, then FORCEs. The first ALLOW is strict; further ALLOWs ban the
+    tokens that they do not contain. Of several FORCEs, the first counts.
+
+    Args:
+        logits: one row; not changed.
+        acting: the edits, in the order of the specs.
+        forced: the logit of a forced token.
+    """
+    row = logits.astype(np.float64)
+    acting = list(acting)
+    for addition in acting:
+        if isinstance(addition, Add):
+            for token, value in addition.values.items():
+                row[token] += np.float32(value)
+    if allows := [allow.tokens for allow in acting if isinstance(allow, Allow)]:
+        strict = sorted(allows[0])
+        for other in allows[1:]:
+            row[[token for token in strict if token not in other]] += BAN
+        kept = row[strict]
+        row[:] = -np.inf
+        row[strict] = 0 if (kept == -np.inf).all() else kept
+    if forces := [force.token for force in acting if isinstance(force, Force)]:
+        row[forces[0]] = forced
+    return row
+
+
+def permits(acting: Edit, token: int) -> bool:
+    """Whether a token may follow an edit of a model's logits.
+
+    A bias counts from ``DECISIVE`` on, which far exceeds the differences between a model's logits.
+    """
+    match acting:
+        case Force():
+            return token == acting.token
+        case Allow():
+            return token in acting.tokens
+        case Add():
+            wanted = {token for token, value in acting.values.items() if value >= DECISIVE}
+            return acting.values.get(token, 0) > -DECISIVE and (not wanted or token in wanted)
+        case None:
+            return True
+
+
+def obeys(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> bool:
+    """Whether the spec permits every token of an output."""
+    return all(permits(edit(spec, prompt, output[:i]), token) for i, token in enumerate(output))

@@ -1,0 +1,216 @@
+"""Timed token automata: immutable tables that define, for each state, the edit and the edges."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from struct import pack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Ints, differ, distinct, token_array
+
+BAN_BIAS = -1e9
+"""The value that a ban adds to a logit.
+
+A banned token has probability exactly 0 if the row has any other token to choose. If all other
+tokens are masked, the row still has a finite logit. A token that the engine has masked with -inf
+stays masked.
+"""
+
+HIGHEST_ADDITION = 1e6
+"""The most that a rule or a plugin's automaton may add to a logit. FORCE beats any sum of these."""
+
+NO_TIMEOUT = -1
+CARRY = -1
+"""Timer on entry: a running timer goes on running."""
+CLEAR = -2
+"""Timer on entry: stop the timer."""
+KEEP = -3
+"""Timer on entry: leave the timer as it is; this token does not count."""
+NO_TIMER = 1 << 40
+"""A timer that never reaches 0."""
+
+UNKNOWN = -1
+"""In a history: a sampled token whose id is not known, or not known yet. If a token was forced at
+that position, it is the forced token."""
+
+
+class Edit(IntEnum):
+    """The edit that a state makes to the logits. A ban is an ``ADD`` of ``BAN_BIAS``."""
+
+    FREE = 0
+    FORCE = 1
+    ALLOW = 2
+    ADD = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Automaton:
+    """A timed token automaton, which starts by entering state 0. Use ``AutomatonBuilder``.
+
+    A request's state is two integers, ``(state, timer)``. A token takes its edge if the state has
+    one for it. Otherwise it goes to the default target ``otherwise``, which either consumes the
+    token or looks for an edge of its own (a failure link, as in Aho-Corasick). The state that is
+    entered sets the timer, lets it run down by one, or keeps it; with ``KEEP`` states, the timer
+    counts how often other states are entered. If the timer is 0 before a token is chosen, the
+    automaton first moves to the state's time-out target.
+
+    Attributes:
+        edit: ``[states]`` int8, an ``Edit``.
+        argument: ``[states]`` int32, the token of a ``FORCE``, the token set of ``ALLOW``/``ADD``.
+        otherwise: ``[states]`` int32, the default target: the next state of tokens without an edge.
+        consumes: ``[states]`` bool, ``False`` if ``otherwise`` is a failure link.
+        looks: ``[states]`` bool, whether the next state depends on the token.
+        timer: ``[states]`` int32, on entry: set to n >= 0, ``CARRY``, ``CLEAR`` or ``KEEP``.
+        timeout: ``[states]`` int32, the next state when the timer is 0, or -1.
+        keys: ``[edges]`` int64, ascending, ``state << 32 | token``.
+        targets: ``[edges]`` int32, the next state for each of ``keys``.
+        set_ends: ``[sets]`` int32, the end of each token set in ``set_tokens``.
+        set_tokens: ``[total]`` int32, token ids, ascending within a set.
+        set_values: ``[total]`` float32, the values that an ``ADD`` adds.
+        reads_prompt: whether the automaton reads the prompt before the output.
+        highest_token: the largest token id in any edit, or -1.
+    """
+
+    edit: npt.NDArray[np.int8]
+    argument: npt.NDArray[np.int32]
+    otherwise: npt.NDArray[np.int32]
+    consumes: npt.NDArray[np.bool_]
+    looks: npt.NDArray[np.bool_]
+    timer: npt.NDArray[np.int32]
+    timeout: npt.NDArray[np.int32]
+    keys: Ints
+    targets: npt.NDArray[np.int32]
+    set_ends: npt.NDArray[np.int32]
+    set_tokens: npt.NDArray[np.int32]
+    set_values: npt.NDArray[np.float32]
+    reads_prompt: bool
+    highest_token: int
+
+    @property
+    def states(self) -> int:
+        """The number of states."""
+        return len(self.edit)
+
+    @property
+    def cells(self) -> int:
+        """The size of the tables: the number of states, plus the tokens in all token sets."""
+        return self.states + len(self.set_tokens)
+
+    @property
+    def set_sizes(self) -> npt.NDArray[np.int32]:
+        """``[sets]``, the number of tokens in each token set."""
+        sizes = self.set_ends.copy()
+        sizes[1:] -= self.set_ends[:-1]
+        return sizes
+
+    @property
+    def table_bytes(self) -> int:
+        """An upper estimate of the automaton's memory, here and in the pools of host and device.
+
+        A pool may hold twice the room that it needs, and the host's columns are as wide as indices.
+        """
+        return (
+            140 * self.states
+            + 60 * len(self.keys)
+            + 48 * len(self.set_tokens)
+            + 28 * len(self.set_ends)
+        )
+
+    def of_tokens(
+        self,
+        token_ids: Iterable[int],
+        values: Iterable[float] | float = BAN_BIAS,
+        **columns: npt.NDArray[Any],
+    ) -> "Automaton":
+        """Copy the automaton, with other tokens in its only token set.
+
+        This takes a quarter of the time of a new automaton, because no state is checked again.
+
+        Args:
+            token_ids: at least one, none negative; see ``AutomatonBuilder.token_set``.
+            values: the value to add to each token.
+            columns: other columns to replace.
+        """
+        tokens, biases = token_set(token_ids, values)
+        return replace(
+            self,
+            set_ends=np.array([len(tokens)], np.int32),
+            set_tokens=tokens,
+            set_values=biases,
+            highest_token=int(tokens[-1]) if len(tokens) else -1,
+            **columns,
+        )
+
+    def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
+        """Compute the ``(state, timer)`` after a whole history, with all due time-outs taken.
+
+        Raises:
+            UnknownTokenError: if the next state depends on a token that is unknown and not forced.
+        """
+        from .folding import fold_together
+        from .history import TokenHistory
+
+        prompt_ids = () if prompt_ids is None else prompt_ids
+        return fold_together((self,), TokenHistory(prompt_ids, output_ids))[0]
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether the state depends on more than the output's length and the forced tokens."""
+        return bool((self.looks & (self.edit != Edit.FORCE)).any())
+
+
+class UnknownTokenError(ValueError):
+    """An error for a token that decides the next state and that the engine has not provided."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the engine does not provide the ids of sampled tokens to this processor: load it with "
+            "--logits-processors, or turn asynchronous scheduling off"
+        )
+
+
+def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
+    """Compute the timer after ``tokens`` tokens, the last of which entered a state."""
+    if on_entry == CARRY:
+        return max(timer - tokens, 0)
+    return timer if on_entry == KEEP else NO_TIMER if on_entry == CLEAR else on_entry
+
+
+def bounded(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
+    """Clip values to the range that may be added to logits."""
+    return np.clip(values, BAN_BIAS, HIGHEST_ADDITION).astype(np.float32)
+
+
+def token_set(
+    token_ids: Iterable[int], values: Iterable[float] | float
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Make the columns of ``AutomatonBuilder.token_set``: token ids and values."""
+    tokens = token_array(token_ids)
+    if isinstance(values, float | int):
+        tokens = distinct(tokens)
+        return tokens, bounded(np.full(len(tokens), values, np.float64))
+    every = tuple(values)
+    order = tokens.argsort(kind="stable")
+    order = order[differ(tokens[order])]
+    return tokens[order], bounded(np.frombuffer(pack(f"{len(every)}d", *every))[order])
+
+
+def unreachable(automaton: Automaton) -> list[int]:
+    """List the states that no history leads to: dead entries of a table."""
+    seen = {0}
+    front = [0]
+    sources = automaton.keys >> 32
+    while front:
+        state = front.pop()
+        lo, hi = sources.searchsorted([state, state + 1])
+        following = [int(automaton.otherwise[state]), *automaton.targets[lo:hi].tolist()]
+        if automaton.timeout[state] >= 0:
+            following.append(int(automaton.timeout[state]))
+        for target in following:
+            if target not in seen:
+                seen.add(target)
+                front.append(target)
+    return sorted(set(range(automaton.states)) - seen)

@@ -1,0 +1,267 @@
+"""The builder of automata, state by state or from arrays."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Ints, token_array
+from .automaton import BAN_BIAS, CLEAR, NO_TIMEOUT, Automaton, Edit, bounded, token_set
+from .failure_links import shortened
+
+
+class AutomatonBuilder:
+    """A builder of an automaton, state by state.
+
+    States are numbered in the order of their creation. Requests start in state 0. By default, a
+    token without an edge leaves the automaton in its state.
+
+    Args:
+        reads_prompt: whether the automaton reads the prompt before the output.
+    """
+
+    def __init__(self, *, reads_prompt: bool = False) -> None:
+        self._reads_prompt = reads_prompt
+        self._edit, self._consumes = array("b"), array("b")
+        self._argument, self._otherwise = array("i"), array("i")
+        self._timer, self._timeout = array("i"), array("i")
+        self._edges: dict[int, int] = {}
+        self._more_edges: list[tuple[Ints, Ints]] = []
+        self._sets: list[tuple[Ints, npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
+        self._set_count = 0
+
+    def __len__(self) -> int:
+        return len(self._edit)
+
+    def free(self, *, timer: int = CLEAR) -> int:
+        """Make a state that leaves the logits unchanged."""
+        return self._state(Edit.FREE, 0, timer)
+
+    def force(self, token_id: int, *, timer: int = CLEAR) -> int:
+        """Make a state that forces ``token_id``."""
+        return self._state(Edit.FORCE, token_id, timer)
+
+    def allow(self, token_set: int, *, timer: int = CLEAR) -> int:
+        """Make a state that allows only the tokens of the set."""
+        return self._state(Edit.ALLOW, token_set, timer)
+
+    def add(self, token_set: int, *, timer: int = CLEAR) -> int:
+        """Make a state that adds the set's values to its tokens' logits."""
+        return self._state(Edit.ADD, token_set, timer)
+
+    def _state(self, edit: Edit, argument: int, timer: int) -> int:
+        state = len(self._edit)
+        self._edit.append(edit)
+        self._argument.append(argument)
+        self._otherwise.append(state)
+        self._consumes.append(True)
+        self._timer.append(timer)
+        self._timeout.append(NO_TIMEOUT)
+        return state
+
+    def token_set(
+        self, token_ids: Iterable[int], values: Iterable[float] | float = BAN_BIAS
+    ) -> int:
+        """Make a token set for ``allow`` or ``add``; by default ``add`` bans its tokens.
+
+        Args:
+            token_ids: in any order; of equal ids, the first counts.
+            values: one for all, or one for each; clipped to the range from ``BAN_BIAS`` to
+                ``HIGHEST_ADDITION``.
+        """
+        tokens, biases = token_set(token_ids, values)
+        self._sets.append((np.array([len(tokens)]), tokens, biases))
+        self._set_count += 1
+        return self._set_count - 1
+
+    def token_sets(
+        self, token_ids: Ints, lengths: Ints, values: npt.NDArray[np.float64] | float = BAN_BIAS
+    ) -> None:
+        """Make many token sets at once, numbered in order.
+
+        Args:
+            token_ids: ``[total]``, set after set, ascending within each.
+            lengths: ``[sets]``.
+            values: one for all, or ``[total]``; see ``token_set``.
+        """
+        biases = np.empty(len(token_ids), np.float32)
+        biases[:] = bounded(np.asarray(values))
+        self._sets.append((lengths, token_ids.astype(np.int32), biases))
+        self._set_count += len(lengths)
+
+    def chain(
+        self, token_ids: Sequence[int], then: int | None = None, *, timer: int = CLEAR
+    ) -> int:
+        """Make states that force ``token_ids`` one after the other, then lead to state ``then``.
+
+        A foreign token in the first state leaves the automaton there, so that the output still
+        contains the whole chain. In the later states, any token moves the chain on.
+
+        Args:
+            token_ids: the tokens to force.
+            then: the state after the chain; by default, the state that is made next.
+            timer: the timer on entry of each state.
+
+        Returns:
+            The first of the states; ``then`` if ``token_ids`` is empty.
+        """
+        n, first = len(token_ids), len(self)
+        after = first + n if then is None else then
+        if n == 0:
+            return after
+        following = np.arange(first + 1, first + n + 1)
+        following[-1] = after
+        self.edge(first, token_ids[0], int(following[0]))
+        following[0] = first
+        forces, tokens = np.full(n, Edit.FORCE.value), token_array(token_ids)
+        self.extend(forces, tokens, following, timer=timer)
+        return first
+
+    def watching(self, n: int, *, timer: int = CLEAR) -> range:
+        """Make free states in which a token without an edge leads to the first of them.
+
+        Args:
+            n: the number of states.
+            timer: the timer on entry of each state.
+        """
+        first = len(self)
+        self.extend(np.zeros(n, np.int8), np.zeros(n, np.int32), np.full(n, first), timer=timer)
+        return range(first, first + n)
+
+    def extend(
+        self,
+        edit: npt.NDArray[Any],
+        argument: npt.NDArray[Any],
+        otherwise: Ints,
+        consumes: npt.NDArray[np.bool_] | None = None,
+        *,
+        timer: int = CLEAR,
+    ) -> None:
+        """Make many states at once, from columns of ``Automaton``, ``[states]`` each.
+
+        Args:
+            edit: the edit of each state.
+            argument: the token, or the token set.
+            otherwise: the default target: the next state of tokens without an edge.
+            consumes: ``False`` where ``otherwise`` is a failure link; by default, nowhere.
+            timer: the timer on entry of each state.
+        """
+        n = len(edit)
+        consumes = np.ones(n, np.bool_) if consumes is None else consumes
+        self._edit.frombytes(edit.astype(np.int8).tobytes())
+        self._argument.frombytes(argument.astype(np.int32).tobytes())
+        self._otherwise.frombytes(otherwise.astype(np.int32).tobytes())
+        self._consumes.frombytes(consumes.astype(np.int8).tobytes())
+        self._timer.extend(array("i", [timer]) * n)
+        self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
+
+    def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
+        """Add many edges at once, ``[edges]`` each; no two with the same state and token."""
+        self._more_edges.append((states << 32 | token_ids, targets))
+
+    def edge(self, state: int, token_id: int, target: int) -> None:
+        """Add an edge: from ``state``, ``token_id`` leads to ``target``."""
+        self._edges[state << 32 | token_id] = target
+
+    def otherwise(self, state: int, target: int, *, consumes: bool = True) -> None:
+        """Set the default target of ``state``: the next state of tokens without an edge.
+
+        Args:
+            state: the source state.
+            target: the default target.
+            consumes: ``False`` makes a failure link: ``target`` looks the token up again.
+        """
+        self._otherwise[state] = target
+        self._consumes[state] = consumes
+
+    def timeout(self, state: int, target: int) -> None:
+        """Set the state that follows ``state`` if the timer is 0 before a token is chosen."""
+        self._timeout[state] = target
+
+    def build(self, *, check: bool = True) -> Automaton:
+        """Build the automaton.
+
+        Args:
+            check: whether to check for the errors below, except ``TooManyEdgesError``.
+
+        Raises:
+            ValueError: if the automaton has no states, leads to or from a state that does not
+                exist, edits negative token ids, has a cycle that consumes no token, or has a
+                state that allows nothing; ``TooManyEdgesError`` if the failure links cannot be
+                shortened.
+        """
+        one_by_one = (
+            np.fromiter(self._edges.keys(), np.int64, len(self._edges)),
+            np.fromiter(self._edges.values(), np.int32, len(self._edges)),
+        )
+        keys, targets = map(np.concatenate, zip(one_by_one, *self._more_edges, strict=True))
+        order = keys.argsort(kind="stable")
+        consumes = np.array(self._consumes, np.bool_)
+        looks = ~consumes
+        sources = keys >> 32
+        looks[sources[(sources >= 0) & (sources < len(looks))] if check else sources] = True
+        lengths = _joined([lengths for lengths, _, _ in self._sets], np.int64)
+        edit, argument = np.array(self._edit, np.int8), np.array(self._argument, np.int32)
+        set_tokens = _joined([tokens for _, tokens, _ in self._sets], np.int32)
+        forced = argument[edit == Edit.FORCE.value]  # an Enum member compares 4 times slower
+        automaton = Automaton(
+            edit=edit,
+            argument=argument,
+            otherwise=np.array(self._otherwise, np.int32),
+            consumes=consumes,
+            looks=looks,
+            timer=np.array(self._timer, np.int32),
+            timeout=np.array(self._timeout, np.int32),
+            keys=keys[order],
+            targets=targets[order].astype(np.int32),
+            set_ends=lengths.cumsum(dtype=np.int32),
+            set_tokens=set_tokens,
+            set_values=_joined([values for _, _, values in self._sets], np.float32),
+            reads_prompt=self._reads_prompt,
+            highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
+        )
+        if check:
+            _check(automaton)
+        return shortened(automaton)
+
+
+def _joined(arrays: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def _check(automaton: Automaton) -> None:
+    n = automaton.states
+    if n == 0:
+        raise ValueError("an automaton needs at least one state")
+    sources = automaton.keys >> 32  # ascending
+    used = np.concatenate([automaton.otherwise, automaton.targets, sources[:1], sources[-1:]])
+    timeout = automaton.timeout
+    if max(used.max(), timeout.max()) >= n or used.min() < 0 or timeout.min() < NO_TIMEOUT:
+        raise ValueError(f"an automaton of {n} states leads to one that it does not have")
+    edit, arguments, sizes = automaton.edit, automaton.argument, automaton.set_sizes
+    sets = arguments[edit >= Edit.ALLOW.value]
+    if arguments.min() < 0 or sets.max(initial=-1) >= len(sizes):
+        raise ValueError("an automaton forces a negative token id or uses a set that it has not")
+    if automaton.set_tokens.min(initial=0) < 0:
+        raise ValueError("an automaton has a set with a negative token id")
+    if sizes[arguments[edit == Edit.ALLOW.value]].min(initial=1) == 0:
+        raise ValueError("an automaton allows no token at all in some state")
+    _check_ends(automaton.otherwise, ~automaton.consumes, "failure links")
+    stays_at_zero = (automaton.timer <= 0) & (automaton.timer != CLEAR)
+    leads_on = (automaton.timeout >= 0) & stays_at_zero
+    _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")
+
+
+def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], what: str) -> None:
+    """Raise if following ``target`` while ``leads_on`` holds never ends."""
+    if not leads_on.any():
+        return
+    jump = np.where(leads_on, target, np.arange(len(target)))
+    for _ in range(len(target).bit_length()):  # each round doubles the steps
+        if not leads_on[jump].any():
+            return
+        jump = jump[jump]
+    if leads_on[jump].any():
+        raise ValueError(f"an automaton's {what} go round in circles")

@@ -1,0 +1,190 @@
+"""The tables of many automata, end to end, so that one index selects any state of any automaton."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Ints, ranges
+from .automaton import CLEAR, NO_TIMER, Automaton, Edit
+
+# Columns that are used as indices are as wide as an index, so that no step converts them.
+_COLUMNS: dict[str, dict[str, type[np.generic]]] = {
+    "states": {
+        "edit": np.int8,
+        "argument": np.int64,
+        "otherwise": np.int64,
+        "consumes": np.bool_,
+        "looks": np.bool_,
+        "timer": np.int64,
+        "timeout": np.int64,
+    },
+    "tokens": {"set_tokens": np.int64, "set_values": np.float32},
+}
+_COUNTED_AS = {name: what for what, columns in _COLUMNS.items() for name in columns} | {
+    "keys": "edges",
+    "targets": "edges",
+}
+
+_ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
+ROOM_KEPT = 1 << 15
+"""The room for states, edges, tokens and sets that is kept even if nothing needs it."""
+
+
+class AutomatonPool:
+    """A growing pool of automata.
+
+    An automaton stays while there is room, even if no request uses it. When there is no room, the
+    pool keeps only the automata in use and makes twice the room that they need. (vLLM's V2 runner
+    does not report when a request ends: its automata are in use until its slot is reused.)
+
+    Attributes:
+        edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered
+            through the pool, and ``CLEAR`` replaced by the timer that it sets. Values beyond
+            ``len(tables)`` states are not defined; unused ``keys`` are larger than any key.
+        set_ends: ``[sets + 1]``, the end of each token set, after a leading 0.
+        used: the number of ``states``, ``edges``, set ``tokens`` and ``sets`` in use.
+        generation: the number of times that automata were moved; copies compare it.
+        has_timers: whether any automaton in the pool has a timer.
+    """
+
+    edit: npt.NDArray[np.int8]
+    argument: Ints
+    otherwise: Ints
+    consumes: npt.NDArray[np.bool_]
+    looks: npt.NDArray[np.bool_]
+    timer: Ints
+    timeout: Ints
+    keys: Ints
+    targets: Ints
+    set_tokens: Ints
+    set_values: npt.NDArray[np.float32]
+    set_ends: Ints
+
+    def __init__(self, room: dict[str, int] | None = None) -> None:
+        self.generation = 0
+        self._clear(room or dict(_ROOM_AT_FIRST))
+
+    def __len__(self) -> int:
+        return self.used["states"]
+
+    def _clear(self, room: dict[str, int]) -> None:
+        self.has_timers = False
+        self._bases: dict[Automaton, int] = {}
+        self._room = room
+        self.used = dict.fromkeys(room, 0)
+        for what, columns in _COLUMNS.items():
+            for name, dtype in columns.items():
+                setattr(self, name, np.zeros(room[what], dtype))
+        # A search for a key never runs off the end.
+        self.keys = np.full(room["edges"] + 1, np.iinfo(np.int64).max)
+        self.targets = np.zeros(room["edges"] + 1, np.int64)
+        self.set_ends = np.zeros(room["sets"] + 1, np.int64)
+
+    def base_of(self, automaton: Automaton) -> int | None:
+        """Return where the automaton's states start; ``None`` if there is no room for it."""
+        base = self._bases.get(automaton)
+        if base is None and all(
+            self.used[what] + size <= self._room[what] for what, size in _sizes(automaton).items()
+        ):
+            base = self._append(automaton)
+        return base
+
+    def rebuilt(self, in_use: Iterable[Automaton]) -> "AutomatonPool":
+        """Make a pool of these automata alone, which this pool may ``become``."""
+        kept = list(dict.fromkeys(in_use))
+        needed = _needed(kept)
+        fresh = AutomatonPool(
+            {what: max(min(room, ROOM_KEPT), 2 * needed[what]) for what, room in self._room.items()}
+        )
+        for automaton in kept:
+            fresh._append(automaton)
+        fresh.generation = self.generation + 1
+        return fresh
+
+    def rebuild(self, in_use: Iterable[Automaton]) -> None:
+        """Drop all automata except these; if that fails, the pool is unchanged."""
+        self.become(self.rebuilt(in_use))
+
+    def become(self, others: "AutomatonPool") -> None:
+        """Take over the contents of another pool. This cannot fail."""
+        vars(self).update(vars(others))
+
+    def is_mostly_unused(self, in_use: Iterable[Automaton]) -> bool:
+        """Return whether ``rebuild`` would free most of the memory, and much of it."""
+        large = [what for what, room in self._room.items() if room > 2 * ROOM_KEPT]
+        if not large:
+            return False
+        needed = _needed(dict.fromkeys(in_use))
+        return any(self._room[what] > 8 * needed[what] for what in large)
+
+    def _append(self, automaton: Automaton) -> int:
+        used, sizes = self.used, _sizes(automaton)
+        base, first_set = used["states"], used["sets"]
+        columns = {
+            "edit": automaton.edit,
+            "consumes": automaton.consumes,
+            "looks": automaton.looks,
+            "timer": np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer),
+            "argument": automaton.argument + np.where(automaton.edit >= Edit.ALLOW, first_set, 0),
+            "otherwise": automaton.otherwise + base,
+            "timeout": np.where(
+                automaton.timeout >= 0, automaton.timeout + base, automaton.timeout
+            ),
+            # Keys stay ascending: a later automaton's states have higher numbers.
+            "keys": automaton.keys + (base << 32),
+            "targets": automaton.targets + base,
+            "set_tokens": automaton.set_tokens,
+            "set_values": automaton.set_values,
+        }
+        set_ends = automaton.set_ends + used["tokens"]
+        has_timers = self.has_timers or bool((automaton.timer >= 0).any())
+        # From here on, nothing can fail: an unused key is larger than any other.
+        for name, values in columns.items():
+            start = used[_COUNTED_AS[name]]
+            getattr(self, name)[start : start + len(values)] = values
+        self.set_ends[first_set + 1 : first_set + 1 + len(set_ends)] = set_ends
+        self.has_timers = has_timers
+        for what, size in sizes.items():
+            used[what] += size
+        self._bases[automaton] = base
+        return base
+
+    def tokens(self, token_set: int) -> Ints:
+        """Return the tokens of one set, ascending; read-only."""
+        return self.set_tokens[slice(*self.set_ends[token_set : token_set + 2])]
+
+    def set_sizes(self, token_sets: Ints) -> Ints:
+        """Return the number of tokens in each of some sets."""
+        return self.set_ends[token_sets + 1] - self.set_ends[token_sets]
+
+    def cells(self, token_sets: Ints) -> tuple[Ints, Ints]:
+        """List the members of token sets, one set after the other.
+
+        Args:
+            token_sets: ``[k]`` numbers of sets.
+
+        Returns:
+            For each member, ``[total]``: the index of its set among the ``k`` sets, and its own
+            index in ``set_tokens`` and ``set_values``.
+        """
+        lengths = self.set_sizes(token_sets)
+        owner = np.repeat(np.arange(len(token_sets)), lengths)
+        return owner, ranges(self.set_ends[token_sets], lengths)
+
+
+def _needed(automata: Iterable[Automaton]) -> Counter[str]:
+    needed: Counter[str] = Counter()
+    for automaton in automata:
+        needed.update(_sizes(automaton))
+    return needed
+
+
+def _sizes(automaton: Automaton) -> dict[str, int]:
+    return {
+        "states": automaton.states,
+        "edges": len(automaton.keys),
+        "tokens": len(automaton.set_tokens),
+        "sets": len(automaton.set_ends),
+    }

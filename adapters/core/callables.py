@@ -1,0 +1,188 @@
+"""Python callables and history rules that a request brings or names, called row by row."""
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...spec.errors import text_of
+from .automaton import UNKNOWN, Automaton, UnknownTokenError
+from .automaton.automaton import bounded
+from .logits import Additions, Cells
+from .plugins import HistoryRule, takes_prompt
+from .program import Program
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[int, Exception, bool], None]
+"""A function that is called once for a request whose specs have failed, and must not raise.
+
+Its arguments are the row or slot of the request, the error, and whether the request is ended;
+otherwise the request goes on without its specs.
+"""
+
+
+class LiveProcessor:
+    """A wrapper that calls a logits processor with the arguments that it takes.
+
+    Args:
+        processor: takes (output ids, logits) or (prompt ids, output ids, logits), and edits the
+            logits, ``[columns]``, in place or returns a new tensor of the same shape. vLLM's
+            ``RequestLogitsProcessor`` and Dynamo's ``BaseLogitsProcessor`` do the same.
+
+    Raises:
+        TypeError: if the processor is not callable or takes other arguments.
+    """
+
+    def __init__(self, processor: Callable[..., Any]) -> None:
+        self._takes_prompt = takes_prompt(processor)
+        self._processor = processor
+
+    def __call__(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: torch.Tensor
+    ) -> None:
+        """Edit a row in place, or leave it unchanged and raise.
+
+        Raises:
+            ValueError: if the result has another shape or leaves no token to choose.
+        """
+        row = logits.clone()
+        if self._takes_prompt:
+            returned = self._processor(prompt_ids, output_ids, row)
+        else:
+            returned = self._processor(output_ids, row)
+        result = row if returned is None else returned
+        if not isinstance(result, torch.Tensor) or result.shape != logits.shape:
+            shape = tuple(getattr(result, "shape", ())) or type(result).__name__
+            raise ValueError(
+                f"{self._processor!r} returned {shape}, expected {tuple(logits.shape)}"
+            )
+        # The check would wait for a device; it is free in host memory only.
+        if result.device.type == "cpu" and not result.max() > -torch.inf:
+            raise ValueError(f"{self._processor!r} left no finite logit")
+        logits.copy_(result)
+
+
+class RequestCallables:
+    """A request's own callables and history rules.
+
+    Args:
+        vocab_size: the number of tokens.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._processors: list[LiveProcessor] = []
+        self._rules: list[HistoryRule] = []
+
+    def append(self, part: HistoryRule | Callable[..., Any]) -> None:
+        """Add a rule or a callable.
+
+        Raises:
+            TypeError: see ``LiveProcessor``.
+        """
+        if isinstance(part, HistoryRule):
+            self._rules.append(part)
+        else:
+            self._processors.append(LiveProcessor(part))
+
+    def run(
+        self,
+        prompt_ids: Sequence[int],
+        output_ids: Sequence[int],
+        logits: torch.Tensor,
+        row: int,
+    ) -> list[Additions]:
+        """Let the callables edit a row in place, and return the rules' additions.
+
+        Args:
+            prompt_ids: the prompt's token ids.
+            output_ids: the output's token ids so far.
+            logits: ``[rows, columns]``.
+            row: the request's row.
+
+        Raises:
+            UnknownTokenError: if an output id is not known; callables never get a placeholder.
+            Exception: any error of a callable or rule, and ``ValueError`` for invalid results.
+        """
+        if UNKNOWN in output_ids:
+            raise UnknownTokenError
+        for processor in self._processors:
+            processor(prompt_ids, output_ids, logits[row])
+        return [
+            self._additions(row, rule.additions(prompt_ids, output_ids)) for rule in self._rules
+        ]
+
+    def _additions(self, row: int, added: Mapping[int, float]) -> Additions:
+        token_ids = np.fromiter(added.keys(), np.int64, len(added))
+        values = np.fromiter(added.values(), np.float32, len(added))
+        if len(added) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
+            raise beyond_vocabulary(self._vocab_size)
+        if not np.isfinite(values).all():
+            raise ValueError("values that are not finite; ban a token with BAN_BIAS")
+        return Additions(Cells(np.full(len(added), row), token_ids), bounded(values))
+
+
+def started(program: Program, vocab_size: int) -> tuple[list[Automaton], RequestCallables | None]:
+    """Start a program for a new request: return all its automata, and its callables if any.
+
+    Args:
+        program: the request's program.
+        vocab_size: the number of tokens.
+
+    Raises:
+        Exception: any error of the code that makes the request's own parts; ``ValueError`` for
+            token ids beyond the vocabulary.
+    """
+    automata = [*program.automata]
+    code: RequestCallables | None = None
+    for part in program.per_request:
+        made = part.make()
+        if isinstance(made, Automaton):
+            automata.append(made)
+        else:
+            code = code or RequestCallables(vocab_size)
+            code.append(made)
+    if any(automaton.highest_token >= vocab_size for automaton in automata):
+        raise beyond_vocabulary(vocab_size)
+    return automata, code
+
+
+def beyond_vocabulary(vocab_size: int) -> ValueError:
+    """Make the error for token ids that are not in the vocabulary."""
+    return ValueError(f"token ids beyond the vocabulary of {vocab_size} tokens")
+
+
+def log_by(place: str) -> Report:
+    """Make a ``Report`` that logs failures of requests which only a number identifies.
+
+    Args:
+        place: the meaning of the number, ``row`` or ``slot``.
+    """
+
+    def report(number: int, error: Exception, ends: bool) -> None:
+        log_failure(f"the request in {place} {number}", error, ends=ends)
+
+    return report
+
+
+def log_failure(request: str, error: Exception, *, ends: bool) -> None:
+    """Log once why the specs of a request no longer act.
+
+    Args:
+        request: the request, "the request in row 3" for example.
+        error: the reason.
+        ends: whether the request is ended, or goes on without its specs.
+    """
+    # Omit the traceback's last lines: they would show the exception's text without escapes.
+    logger.error(
+        "The specs of %s cannot be realized: %s: %s. %s; no other request is affected.\n%s",
+        request,
+        type(error).__name__,
+        text_of(error),
+        "It is ended" if ends else "It goes on without them",
+        "".join(traceback.format_tb(error.__traceback__)),
+    )

@@ -1,0 +1,1 @@
+"""The realization on a GPU: the states never leave the device."""

@@ -1,0 +1,229 @@
+"""The Triton kernel that applies a step's edits to the logits, for all rows at once.
+
+Token sets stay ascending lists: a program finds its part of a list by binary search. Bitmasks
+would take a fixed, large amount of memory for each ALLOW, however short its list, and a client's
+``choice`` may have thousands of ALLOWs.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ..automaton import BAN_BIAS, Edit
+from ..logits import HIGHEST_SHARE, highest_logit
+from .pool import DevicePool
+
+BLOCK_SIZE = 2048
+"""The number of columns that one program masks in a row with an ALLOW."""
+CHUNK_SIZE = 1024
+"""The number of tokens of a list that are edited at once."""
+WARPS = 8
+"""Warps of a program. With these sizes, no register spills to memory (ptxas, compute 9.0)."""
+
+_FORCE = tl.constexpr(int(Edit.FORCE))
+_ALLOW = tl.constexpr(int(Edit.ALLOW))
+_ADD = tl.constexpr(int(Edit.ADD))
+_BAN_BIAS = tl.constexpr(BAN_BIAS)
+_HIGHEST_SHARE = tl.constexpr(HIGHEST_SHARE)
+# A row's progress is two numbers in one: how many of its programs have finished their block, and
+# how many of these programs have found an allowed logit that is not -inf.
+_POSSIBLE = tl.constexpr(1 << 20)
+
+
+class EditKernel:
+    """A launcher of the kernel, on the current stream.
+
+    Args:
+        tables: the device's copy of the automata.
+        device: the device of the logits.
+    """
+
+    def __init__(self, tables: DevicePool, device: torch.device) -> None:
+        self._tables = tables
+        self._progress = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def launch(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        starts: torch.Tensor,
+        states: torch.Tensor,
+        row_count: int,
+        *,
+        allows: bool,
+    ) -> None:
+        """Edit the logits in place.
+
+        Args:
+            logits: ``[rows, columns]`` float32, float16 or bfloat16, with contiguous columns.
+            rows: ``[row_count]`` int32, the rows that have automata.
+            starts: ``[row_count + 1]`` int32, the index in ``states`` at which each row starts.
+            states: ``[automata]`` int32, states in the tables; row by row, by rank.
+            row_count: the number of rows that have automata.
+            allows: whether any of the states may be an ALLOW.
+        """
+        if row_count > len(self._progress):
+            self._progress = self._progress.new_zeros(2 * row_count)
+        # Without an ALLOW, one program per row is enough.
+        blocks = triton.cdiv(logits.shape[1], BLOCK_SIZE) if allows else 1
+        tables = self._tables
+        with torch.cuda.device_of(logits):
+            _edit_kernel[(row_count, blocks)](
+                logits,
+                logits.stride(0),
+                logits.shape[1],
+                highest_logit(logits.dtype),
+                rows,
+                starts,
+                states,
+                tables["edit"],
+                tables["argument"],
+                tables["set_ends"],
+                tables["set_tokens"],
+                tables["set_values"],
+                self._progress,
+                block_size=BLOCK_SIZE,
+                chunk_size=CHUNK_SIZE,
+                num_warps=WARPS,  # pyright: ignore[reportCallIssue]
+            )
+
+
+@triton.jit
+def _edit_kernel(
+    logits_ptr,  # [logits rows, columns] float32, float16 or bfloat16; changed
+    logits_stride,  # elements from row to row
+    columns,
+    highest,  # the value of a forced logit; additions are clipped to it
+    rows_ptr,  # [programs 0] int32, rows of the logits that have automata
+    starts_ptr,  # [programs 0 + 1] int32, where each row's automata start
+    states_ptr,  # [automata] int32, row by row, by rank
+    edit_ptr,  # [table states] int8
+    argument_ptr,  # [table states] int32
+    set_ends_ptr,  # [sets + 1] int32, after a leading 0
+    set_tokens_ptr,  # [set cells] int32, ascending within a set
+    set_values_ptr,  # [set cells] float32
+    progress_ptr,  # [programs 0] int64, 0 before and after
+    block_size: tl.constexpr,
+    chunk_size: tl.constexpr,
+):
+    """Edit one row, or one block of its columns if the row has an ALLOW.
+
+    No two programs edit one cell at the same time. In a row that has an ALLOW, the last program to
+    finish its block makes the edits that need the whole row. A barrier is needed wherever a thread
+    accesses cells that other threads of its program have written, or are going to write.
+    """
+    index = tl.program_id(0)
+    block = tl.program_id(1)
+    start = tl.load(starts_ptr + index)
+    end = tl.load(starts_ptr + index + 1)
+    row_ptr = logits_ptr + tl.load(rows_ptr + index).to(tl.int64) * logits_stride
+    dtype: tl.constexpr = logits_ptr.dtype.element_ty
+
+    forces = 0
+    forced = -1  # the first FORCE's token
+    strict = -1  # the first ALLOW's token set
+    for i in range(start, end):
+        state = tl.load(states_ptr + i)
+        edit = tl.load(edit_ptr + state).to(tl.int32)
+        argument = tl.load(argument_ptr + state)
+        forced = tl.where((edit == _FORCE) & (forces == 0), argument, forced)
+        forces += (edit == _FORCE).to(tl.int32)
+        strict = tl.where((edit == _ALLOW) & (strict < 0), argument, strict)
+    if (strict < 0) & (block > 0):
+        return
+    first_column = block * block_size
+    end_column = tl.minimum(first_column + block_size, columns)
+
+    # Apply the additions, one automaton after the other. In a narrow type, raise logits first and
+    # lower them last, so that a ban holds whatever else is added.
+    narrow: tl.constexpr = dtype == tl.float16
+    for lowers in tl.static_range(2 if narrow else 1):  # pyright: ignore[reportGeneralTypeIssues]
+        for i in range(start, end):
+            state = tl.load(states_ptr + i)
+            if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
+                token_set = tl.load(argument_ptr + state)
+                lo = tl.load(set_ends_ptr + token_set)
+                hi = tl.load(set_ends_ptr + token_set + 1)
+                if strict >= 0:
+                    lo = first_from(set_tokens_ptr, lo, hi, first_column)
+                    hi = first_from(set_tokens_ptr, lo, hi, end_column)
+                for chunk in range(lo, hi, chunk_size):
+                    cells = chunk + tl.arange(0, chunk_size)
+                    tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=columns)
+                    mask = tokens < columns
+                    values = tl.load(set_values_ptr + cells, mask=mask, other=0.0)
+                    if narrow:
+                        mask = mask & ((values < 0) == (lowers == 1))
+                    logits = tl.load(row_ptr + tokens, mask=mask, other=0.0)
+                    logits = bounded_sum(logits, values, highest, dtype)
+                    tl.store(row_ptr + tokens, logits, mask=mask)
+                tl.debug_barrier()
+
+    finishes = 1
+    if strict >= 0:
+        set_start = tl.load(set_ends_ptr + strict)
+        set_end = tl.load(set_ends_ptr + strict + 1)
+        lo = first_from(set_tokens_ptr, set_start, set_end, first_column)
+        hi = first_from(set_tokens_ptr, lo, set_end, end_column)
+        cells = lo + tl.arange(0, block_size)  # a block holds no more tokens than this
+        tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=0)
+        kept = tl.load(row_ptr + tokens, mask=cells < hi, other=-float("inf"))
+        for i in range(start, end):  # a further ALLOW bans what it does not contain
+            state = tl.load(states_ptr + i)
+            token_set = tl.load(argument_ptr + state)
+            is_allow = tl.load(edit_ptr + state).to(tl.int32) == _ALLOW
+            if is_allow & (token_set != strict):
+                other_start = tl.load(set_ends_ptr + token_set)
+                other_end = tl.load(set_ends_ptr + token_set + 1)
+                place = first_from(set_tokens_ptr, other_start, other_end, tokens)
+                found = tl.load(set_tokens_ptr + place, mask=place < other_end, other=-1)
+                ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
+                kept = tl.where(found == tokens, kept, bounded_sum(kept, ban, highest, dtype))
+        best: tl.tensor = tl.max(kept.to(tl.float32), axis=0)  # pyright: ignore[reportAssignmentType]
+        tl.debug_barrier()
+        masked = first_column + tl.arange(0, block_size)
+        tl.store(row_ptr + masked, -float("inf"), mask=masked < columns)
+        tl.debug_barrier()
+        tl.store(row_ptr + tokens, kept, mask=cells < hi)
+        tl.debug_barrier()
+        done = 1 + tl.where(best > -float("inf"), _POSSIBLE, 0)
+        progress = done + tl.atomic_add(progress_ptr + index, done, sem="acq_rel")
+        finishes = (progress % _POSSIBLE == tl.num_programs(1)).to(tl.int32)
+        if finishes != 0:
+            tl.store(progress_ptr + index, 0)
+            if progress < _POSSIBLE:  # all allowed tokens are masked: unmask them
+                for chunk in range(set_start, set_end, chunk_size):
+                    at = chunk + tl.arange(0, chunk_size)
+                    revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
+                    tl.store(row_ptr + revived, 0.0, mask=revived < columns)
+                tl.debug_barrier()
+
+    if (finishes != 0) & (forces > 0) & (forced < columns):
+        tl.store(row_ptr + forced, highest)
+
+
+@triton.jit
+def first_from(set_tokens_ptr, start, end, wanted):
+    """Find the index in ``[start, end)`` of the first token >= ``wanted``, or ``end``."""
+    at = tl.zeros_like(wanted) + start
+    left = end - start
+    while left > 0:
+        half = (left + 1) // 2
+        at += tl.where(tl.load(set_tokens_ptr + at + half - 1) < wanted, half, 0)
+        left -= half
+    return at
+
+
+@triton.jit
+def bounded_sum(logits, values, highest, dtype: tl.constexpr):
+    """Add, with sums that a narrow type can hold between the limits of bans and forced logits."""
+    if dtype == tl.float16:
+        sums = tl.clamp(logits.to(tl.float32) + values, -highest, _HIGHEST_SHARE * highest)
+        return tl.where(logits == -float("inf"), logits, sums.to(dtype))
+    return sum_as(logits, tl.clamp(values, -highest, highest), dtype)
+
+
+@triton.jit
+def sum_as(logits, values, dtype: tl.constexpr):
+    """Round the values to the logits' type and add in float32, as torch does."""
+    return (logits.to(tl.float32) + values.to(dtype).to(tl.float32)).to(dtype)

@@ -1,0 +1,312 @@
+"""Triton kernels of the rules that read the history: no repeated n-gram, and the prompt bias."""
+
+import torch
+import triton
+import triton.language as tl
+
+from ....spec.limits import MAX_NGRAM
+from ..automaton import BAN_BIAS
+from ..logits import highest_logit
+from .advance_kernel import ROW_POINTERS, History, Rows
+from .edit_kernel import first_from, sum_as
+from .pool import DevicePool
+
+BLOCK_SIZE = 1024
+"""The number of a history's tokens, or of a row's columns, that one program reads at once."""
+
+NGRAM_TILE = 2048
+"""The tokens of a history that one program loads: candidates, and ``MAX_NGRAM`` before them."""
+
+NGRAM_FIELDS = 3
+"""The numbers of an n-gram rule: n, or 0 if a request has no such rule; the window, in tokens; the
+state in the tables whose token set may be repeated."""
+
+WORD = 32
+"""The number of bits in a word of a mask."""
+
+_BAN_BIAS = tl.constexpr(BAN_BIAS)
+_NGRAM_FIELDS = tl.constexpr(NGRAM_FIELDS)
+_MAX_NGRAM = tl.constexpr(MAX_NGRAM)
+_WORD = tl.constexpr(WORD)
+
+
+def ban_ngrams(
+    logits: torch.Tensor,
+    history: History,
+    rows: Rows,
+    rules: torch.Tensor,
+    tables: DevicePool,
+    vocab_size: int,
+    longest: int,
+) -> None:
+    """Ban the tokens that would repeat an n-gram.
+
+    Each row reads the part of its history within the rules' windows once, however many rules there
+    are and whatever their n. The comparison with the newest n - 1 tokens stops when no candidate of
+    a tile agrees any longer. It takes at most ``MAX_NGRAM`` - 1 comparisons, without further reads
+    of the tile.
+
+    Args:
+        logits: ``[rows, columns]``, with contiguous columns.
+        history: the engine's history.
+        rows: the rows of this step.
+        rules: ``[rules, NGRAM_FIELDS, requests]`` int32; unused rules come last.
+        tables: tables with the token sets that may be repeated.
+        vocab_size: the number of tokens; others, such as images' placeholders, are not banned.
+        longest: the greatest length of a history, draft tokens included.
+    """
+    blocks = triton.cdiv(longest, NGRAM_TILE - MAX_NGRAM)
+    with torch.cuda.device_of(logits):
+        _ngram_kernel[(len(rows), blocks)](
+            logits,
+            logits.stride(0),
+            highest_logit(logits.dtype),
+            rows.requests,
+            rows.drafts,
+            rows.token_ids,
+            history.token_ids,
+            history.token_ids.stride(0),
+            history.lengths,
+            rules,
+            len(rules),
+            rules.shape[2],
+            tables["argument"],
+            tables["set_ends"],
+            tables["set_tokens"],
+            vocab_size,
+            tile_size=NGRAM_TILE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit(do_not_specialize=["rules", "requests"], do_not_specialize_on_alignment=ROW_POINTERS)
+def _ngram_kernel(
+    logits_ptr,  # [rows, columns]; changed
+    logits_stride,
+    highest,  # no logit is higher
+    requests_ptr,  # [rows] int32 or int64
+    drafts_ptr,  # [rows] int32
+    row_tokens_ptr,  # [rows] int32
+    token_ids_ptr,  # [requests, longest] int32
+    token_ids_stride,
+    lengths_ptr,  # [requests] int32
+    rules_ptr,  # [rules, _NGRAM_FIELDS, requests] int32
+    rules,
+    requests,
+    argument_ptr,  # [table states] int32
+    set_ends_ptr,  # [sets + 1] int32
+    set_tokens_ptr,  # [set cells] int32
+    vocab_size,
+    tile_size: tl.constexpr,
+):
+    """Read one tile of one row's history for all of the request's rules.
+
+    A tile begins with the tokens before its first candidate. If several programs find the same
+    token, all of them write the same value, because a banned token is not banned again.
+    """
+    row = tl.program_id(0)
+    request = tl.load(requests_ptr + row).to(tl.int64)
+    rule_ptr = rules_ptr + request
+    drafts = tl.load(drafts_ptr + row)
+    kept = tl.load(lengths_ptr + request)
+    length = kept + drafts
+
+    # The rules' reach: the first candidate of any rule, and the largest n.
+    reach = length
+    longest = 0
+    for i in range(rules):
+        n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
+        window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
+        first = tl.maximum(length - window, 0) + n - 1
+        reach = tl.where(n > 0, tl.minimum(reach, first), reach)
+        longest = tl.maximum(longest, n)
+    start = tl.program_id(1) * (tile_size - _MAX_NGRAM)
+    end = start + tile_size - _MAX_NGRAM
+    if (end <= reach) | (start >= length):
+        return
+
+    tokens_ptr = token_ids_ptr + request * token_ids_stride
+    drafts_ptr = row_tokens_ptr + row - drafts + 1 - kept  # so that drafts continue the positions
+    lanes = tl.arange(0, tile_size)
+    at = start - _MAX_NGRAM + lanes
+    tokens = _tokens_at(tokens_ptr, drafts_ptr, at, kept, (at >= 0) & (at < length))
+    matched = tl.zeros_like(lanes)  # how many tokens before each candidate match
+    agrees = (at >= tl.maximum(start, reach)) & (at < length)
+    alive = 1
+    back = 1
+    while (alive != 0) & (back < longest):
+        newest_at = length - back
+        newest = _tokens_at(tokens_ptr, drafts_ptr, newest_at, kept, newest_at >= 0)
+        earlier = tl.gather(tokens, tl.maximum(lanes - back, 0), 0)
+        agrees = agrees & (earlier == newest) & (at >= back)
+        matched += agrees.to(tl.int32)
+        alive = tl.max(agrees.to(tl.int32), axis=0)
+        back += 1
+
+    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    candidate = (at >= start) & (at < length) & (tokens >= 0) & (tokens < vocab_size)
+    forbidding = tl.zeros_like(lanes)
+    for i in range(rules):
+        n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
+        window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
+        first = tl.maximum(length - window, 0) + n - 1
+        of_rule = candidate & (n > 0) & (matched >= n - 1) & (at >= first)
+        if tl.max(of_rule.to(tl.int32), axis=0) != 0:
+            state = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 2) * requests)
+            token_set = tl.load(argument_ptr + state)
+            lo = tl.load(set_ends_ptr + token_set)
+            hi = tl.load(set_ends_ptr + token_set + 1)
+            place = first_from(set_tokens_ptr, lo, hi, tokens)
+            found = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1)
+            forbidding = tl.where(of_rule & (found != tokens), 1, forbidding)
+    banned = forbidding != 0
+    logits = tl.load(row_ptr + tokens, mask=banned, other=-float("inf"))
+    banned = banned & (logits.to(tl.float32) > -highest / 2)
+    ban = tl.maximum(tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS, -highest)
+    tl.store(row_ptr + tokens, sum_as(logits, ban, logits_ptr.dtype.element_ty), mask=banned)
+
+
+@triton.jit
+def _tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
+    """Load tokens of a history and the drafts that follow it."""
+    committed = tl.load(tokens_ptr + at, mask=mask & (at < kept), other=-1)
+    drafted = tl.load(drafts_ptr + at, mask=mask & (at >= kept), other=-1)
+    return tl.where(at < kept, committed, drafted)
+
+
+def mark_prompt(
+    masks: torch.Tensor,
+    bias: int,
+    request: int,
+    history: History,
+    tables: DevicePool,
+    excluded_state: int,
+) -> None:
+    """Mark the tokens of a request's prompt.
+
+    Args:
+        masks: ``[biases, requests, words]`` int32, one bit for each token of the vocabulary;
+            ``[bias, request]`` is overwritten.
+        bias: the index of the bias among the request's biases.
+        request: the index of the request in the history.
+        history: the engine's history.
+        tables: tables with the token set to leave out.
+        excluded_state: the state that has this token set.
+    """
+    with torch.cuda.device_of(masks):
+        _mark_kernel[(1,)](
+            masks,
+            bias * masks.shape[1] + request,
+            masks.shape[2],
+            history.token_ids,
+            history.token_ids.stride(0),
+            history.prompt_lengths,
+            request,
+            tables["argument"],
+            excluded_state,
+            tables["set_ends"],
+            tables["set_tokens"],
+            block_size=BLOCK_SIZE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit(do_not_specialize=["index", "request", "excluded_state"])
+def _mark_kernel(
+    masks_ptr,  # [masks, words] int32; one is written
+    index,  # its index
+    words,
+    token_ids_ptr,  # [requests, longest] int32
+    token_ids_stride,
+    prompt_lengths_ptr,  # [requests] int32
+    request,
+    argument_ptr,  # [table states] int32
+    excluded_state,
+    set_ends_ptr,  # [sets + 1] int32
+    set_tokens_ptr,  # [set cells] int32
+    block_size: tl.constexpr,
+):
+    """Clear the mask, then set the prompt's bits."""
+    mask_ptr = masks_ptr + index.to(tl.int64) * words
+    tokens_ptr = token_ids_ptr + request.to(tl.int64) * token_ids_stride
+    offsets = tl.arange(0, block_size)
+    for start in range(0, words, block_size):
+        tl.store(mask_ptr + start + offsets, 0, mask=start + offsets < words)
+    tl.debug_barrier()
+    excluded = tl.load(argument_ptr + excluded_state)
+    lo = tl.load(set_ends_ptr + excluded)
+    hi = tl.load(set_ends_ptr + excluded + 1)
+    length = tl.load(prompt_lengths_ptr + request)
+    for start in range(0, length, block_size):
+        at = start + offsets
+        tokens = tl.load(tokens_ptr + at, mask=at < length, other=-1)
+        place = first_from(set_tokens_ptr, lo, hi, tokens)
+        left_out = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
+        # A prompt may have tokens beyond the vocabulary, such as images' placeholders.
+        marked = (tokens >= 0) & (tokens < words * _WORD) & ~left_out
+        bit = tl.full((block_size,), 1, tl.int32) << (tokens % _WORD)
+        tl.atomic_or(mask_ptr + tokens // _WORD, bit, mask=marked, sem="relaxed")
+
+
+def add_prompt_biases(
+    logits: torch.Tensor, rows: Rows, biases: torch.Tensor, masks: torch.Tensor, vocab_size: int
+) -> None:
+    """Add the biases to the logits of the prompts' tokens.
+
+    Args:
+        logits: ``[rows, columns]``, with contiguous columns.
+        rows: the rows of this step.
+        biases: ``[biases, requests]`` float32, 0 for none.
+        masks: ``[biases, requests, words]`` int32, from ``mark_prompt``.
+        vocab_size: the number of columns that are tokens.
+    """
+    blocks = triton.cdiv(vocab_size, BLOCK_SIZE)
+    with torch.cuda.device_of(logits):
+        _prompt_bias_kernel[(len(rows), blocks)](
+            logits,
+            logits.stride(0),
+            highest_logit(logits.dtype),
+            rows.requests,
+            biases,
+            len(biases),
+            masks,
+            masks.shape[2],
+            masks.shape[1],
+            vocab_size,
+            block_size=BLOCK_SIZE,
+            num_warps=4,  # pyright: ignore[reportCallIssue]
+        )
+
+
+@triton.jit(
+    do_not_specialize=["biases", "requests"], do_not_specialize_on_alignment=["requests_ptr"]
+)
+def _prompt_bias_kernel(
+    logits_ptr,  # [rows, columns]; changed
+    logits_stride,
+    highest,
+    requests_ptr,  # [rows] int32 or int64
+    biases_ptr,  # [biases, requests] float32
+    biases,
+    masks_ptr,  # [biases, requests, words] int32
+    words,
+    requests,
+    vocab_size,
+    block_size: tl.constexpr,
+):
+    row = tl.program_id(0)
+    request = tl.load(requests_ptr + row).to(tl.int64)
+    tokens = tl.program_id(1) * block_size + tl.arange(0, block_size)
+    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    for i in range(biases):
+        bias = tl.load(biases_ptr + i * requests + request)
+        if bias != 0:
+            mask_ptr = masks_ptr + (i * requests + request) * words
+            in_vocabulary = tokens < vocab_size
+            mask = tl.load(mask_ptr + tokens // _WORD, mask=in_vocabulary, other=0)
+            marked = in_vocabulary & (((mask >> (tokens % _WORD)) & 1) != 0)
+            logits = tl.load(row_ptr + tokens, mask=marked, other=0.0)
+            value = tl.clamp(tl.zeros_like(tokens).to(tl.float32) + bias, -highest, highest)
+            tl.store(
+                row_ptr + tokens, sum_as(logits, value, logits_ptr.dtype.element_ty), mask=marked
+            )

@@ -1,0 +1,118 @@
+"""The device's copy of the automata's tables, which follows the host's tables."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..automaton.arrays import TOKEN
+from ..automaton.pool import ROOM_KEPT, AutomatonPool
+
+NO_TIMER = np.iinfo(np.int32).max
+"""A timer that never reaches 0 within any history, in the device's integers."""
+
+
+class DeviceArray:
+    """A device's copy of the front of a host array.
+
+    It is allocated anew to grow, or if it would be mostly unused. Copies start from pinned memory.
+    Torch's allocator keeps a pinned block until its copy is done, and then reuses it. So no ring of
+    buffers with events is needed.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.tensor = torch.empty(0, dtype=dtype, device=device)
+
+    def write(self, values: npt.NDArray[Any], start: int = 0) -> None:
+        """Put values at ``start``; values before them stay, and values after them are undefined.
+
+        If this fails, the values before ``start`` are unchanged.
+        """
+        if not len(values):
+            return
+        end, tensor = start + len(values), self.tensor
+        host = torch.empty(len(values), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        host.numpy()[:] = values
+        if end > len(tensor):
+            tensor = tensor.new_empty(max(end, 2 * len(tensor)))
+        elif len(tensor) > max(ROOM_KEPT, 8 * end):
+            tensor = tensor.new_empty(2 * end)
+        if tensor is not self.tensor:
+            tensor[:start] = self.tensor[:start]
+        tensor[start:end].copy_(host, non_blocking=True)
+        self.tensor = tensor
+
+
+_EDITS = {
+    "states": ("edit", "argument"),
+    "sets": ("set_ends",),
+    "tokens": ("set_tokens", "set_values"),
+}
+_TRANSITIONS = {
+    "states": ("otherwise", "consumes", "timer", "timeout", "edge_ends"),
+    "edges": ("edge_tokens", "targets"),
+}
+_DTYPES = {"edit": torch.int8, "consumes": torch.int8, "set_values": torch.float32}
+
+
+class DevicePool:
+    """A device's copy of an ``AutomatonPool``: its edits, and on demand its transitions.
+
+    The columns have the pool's names, and are int32 unless they hold flags or values. The edges of
+    state ``s`` are ``[edge_ends[s], edge_ends[s + 1])`` of ``edge_tokens`` and ``targets``.
+
+    Args:
+        tables: the host's pool.
+        device: the device of the copy.
+        transitions: whether the device steps the automata itself.
+    """
+
+    def __init__(
+        self, tables: AutomatonPool, device: torch.device, *, transitions: bool = False
+    ) -> None:
+        self._tables = tables
+        self._generation = -1
+        self._columns = {what: list(names) for what, names in _EDITS.items()}
+        if transitions:
+            for what, names in _TRANSITIONS.items():
+                self._columns.setdefault(what, []).extend(names)
+        self._sent = dict.fromkeys(self._columns, 0)  # how many of each are on the device
+        self._arrays = {
+            name: DeviceArray(_DTYPES.get(name, torch.int32), device)
+            for names in self._columns.values()
+            for name in names
+        }
+
+    def __getitem__(self, column: str) -> torch.Tensor:
+        """Return a column on the device."""
+        return self._arrays[column].tensor
+
+    def update(self) -> None:
+        """Upload the appended entries, or all entries if automata were moved."""
+        tables = self._tables
+        if tables.generation != self._generation:
+            self._sent = dict.fromkeys(self._columns, 0)
+            self._generation = tables.generation
+        for what, names in self._columns.items():
+            new = slice(self._sent[what], tables.used[what])
+            if new.start == new.stop:
+                continue
+            for name in names:
+                self._upload(name, new)
+            self._sent[what] = new.stop  # only now: if memory is short, `update` is repeated
+
+    def _upload(self, name: str, new: slice) -> None:
+        tables = self._tables
+        if name == "set_ends" or name == "edge_ends":  # after a leading 0
+            new = slice(new.start, new.stop + 1)
+        if name == "edge_tokens":
+            values = tables.keys[new] & TOKEN
+        elif name == "edge_ends":
+            states = np.arange(new.start, new.stop) << 32
+            values = tables.keys[: tables.used["edges"]].searchsorted(states)
+        else:
+            values = getattr(tables, name)[new]
+        if name == "timer":
+            values = np.minimum(values, NO_TIMER)
+        self._arrays[name].write(values, new.start)

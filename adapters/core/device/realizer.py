@@ -1,0 +1,494 @@
+"""Realization on a device that reads the tokens itself: nothing is copied for a step."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ....spec import AllowedTokensSpec, NoRepeatNgramSpec, PromptBiasSpec
+from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
+from ..automaton.pool import AutomatonPool
+from ..callables import Report, RequestCallables, log_by, started
+from ..kinds.forced_sequence import ending, forced_chain
+from ..logits import Additions, add, attempt, highest_logit
+from ..program import Program, ProgramOf, compile_specs
+from .advance_kernel import NOT_PLACED, AdvanceKernel, History, Rows
+from .edit_kernel import EditKernel
+from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
+from .pool import DeviceArray, DevicePool
+
+logger = logging.getLogger(__name__)
+
+_PLACES, _ALLOWS, _NGRAMS, _BIASES, _CODE = range(5)
+"""The counts of each request: automata, whether one may ALLOW, n-gram rules, biases, own code."""
+
+
+@lru_cache(maxsize=64)
+def _holder(token_ids: tuple[int, ...]) -> Automaton:
+    """Build an automaton that never runs: its state 0 brings a token set into the tables.
+
+    Equal tokens share one automaton, so that the tables hold one copy of them.
+    """
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set(token_ids, 0.0))
+    return builder.build()
+
+
+_FREE = forced_chain((), None)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """The parts of a program that act on a request.
+
+    Attributes:
+        stop_token_id: a token that makes the engine end the request, if there is one.
+        automata: the automata, by place.
+        ngrams: n, the window, and the automaton that holds the tokens that may be repeated.
+        biases: the bias, and the automaton that holds the prompt's tokens to leave out.
+        code: the request's own callables and history rules.
+        ends: whether the request has failed, and only its stop token acts on it.
+    """
+
+    stop_token_id: int | None
+    automata: tuple[Automaton, ...] = ()
+    ngrams: tuple[tuple[int, int, Automaton], ...] = ()
+    biases: tuple[tuple[float, Automaton], ...] = ()
+    code: RequestCallables | None = None
+    ends: bool = False
+
+    def in_tables(self) -> list[Automaton]:
+        """List the automata that must be in the tables."""
+        return [
+            *self.automata,
+            *(holder for _, _, holder in self.ngrams),
+            *(holder for _, holder in self.biases),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows that a kernel edits, all of them or none: a ``Part``, request by request.
+
+    Attributes:
+        logits: ``[rows, columns]``.
+        of: the layout of the rows.
+    """
+
+    logits: torch.Tensor
+    of: Rows
+
+    @property
+    def rows(self) -> Ints:
+        """The request of each row. Reading it waits for the device."""
+        return self.of.requests.cpu().numpy()
+
+    def of_row(self, number: int) -> "_Part":
+        """Select the rows of a request, which follow one another."""
+        mine = np.flatnonzero(self.rows == number)
+        at, of = slice(mine[0], mine[-1] + 1), self.of
+        return _Part(self.logits[at], Rows(of.requests[at], of.drafts[at], of.token_ids[at]))
+
+
+class DeviceRealizer:
+    """Realizes programs on the rows of an engine that keeps all tokens where the device reads them.
+
+    Each request has a number below ``max_requests``. Numbers are reused; ``add`` replaces all
+    state of the previous request. The adapter calls ``add`` and ``remove`` as requests come and
+    go, ``upload`` before the next step, and ``apply`` with the logits. States advance on the
+    device, from the engine's own history and the step's draft tokens. Nothing is copied to the
+    host, and the host does not wait. The only exception are requests with Python code of their
+    own, which needs the tokens.
+
+    A failure of a request's specs never raises. It ends this request and affects no other.
+
+    Args:
+        vocab_size: the number of tokens.
+        max_requests: the maximum number of requests at a time.
+        device: the device of the history and of the logits; Triton must compile for it.
+        program_of: returns the program of a request that ``enter`` is given; see ``Realizer``.
+        report: called for each request that fails; by default it logs a line.
+
+    Attributes:
+        failed_requests: the number of requests that were ended because their specs failed.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        max_requests: int,
+        device: torch.device,
+        program_of: ProgramOf = lambda program: program,
+        report: Report | None = None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._program_of = program_of
+        self._report = report or log_by("slot")
+        self._device = device
+        self._requests: dict[int, _Request] = {}
+        self._counts = np.zeros((5, max_requests), np.int32)
+        self._tables = AutomatonPool()
+        self._device_tables = DevicePool(self._tables, device, transitions=True)
+        self._advance = AdvanceKernel(self._device_tables, max_requests, device)
+        self._edit = EditKernel(self._device_tables, device)
+        # The kernels' inputs for each request; see ``AdvanceKernel`` and ``history_kernels``.
+        self._placed = np.full((2, max_requests), NOT_PLACED, np.int32)
+        self._placed[0] = 0
+        self._ngrams = np.zeros((0, NGRAM_FIELDS, max_requests), np.int32)
+        self._biases = np.zeros((0, max_requests), np.float32)
+        self._placed_on_device = DeviceArray(torch.int32, device)
+        self._ngrams_on_device = DeviceArray(torch.int32, device)
+        self._biases_on_device = DeviceArray(torch.float32, device)
+        self._masks = torch.zeros(
+            (0, max_requests, -(-vocab_size // WORD)), dtype=torch.int32, device=device
+        )
+        self._kept_multiples: dict[int, torch.Tensor] = {}
+        self._stale: set[int] = set()  # requests whose changes are not on the device yet
+        self._unmarked: set[int] = set()  # stale requests whose prompt must be marked
+        self._own: list[Additions] | None = None  # own code's additions, once it has run in a step
+        self.failed_requests = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, number: int) -> bool:
+        """Whether something acts on a request."""
+        return number in self._requests
+
+    def enter(self, number: int, request: Any, stop_token_id: int | None = None) -> bool:
+        """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
+        try:
+            program = self._program_of(request)
+        except Exception as error:
+            self.fail(number, error, stop_token_id)
+        else:
+            if program is None:
+                self.remove(number)
+            else:
+                self.add(number, program, stop_token_id)
+        return number in self
+
+    def add(self, number: int, program: Program, stop_token_id: int | None = None) -> None:
+        """Let a program act on a request, in place of the number's earlier program.
+
+        Args:
+            number: the request's number.
+            program: the compiled form of the request's specs.
+            stop_token_id: a token that makes the engine end the request if its specs fail.
+        """
+        try:
+            automata, code = started(program, self._vocab_size)
+            request = _Request(
+                stop_token_id,
+                tuple(automata),
+                tuple(
+                    (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
+                    for spec in program.ngrams
+                ),
+                tuple(
+                    (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
+                ),
+                code,
+            )
+            self._put(number, request)
+        except Exception as error:
+            self.fail(number, error, stop_token_id)
+
+    def _put(self, number: int, request: _Request) -> None:
+        counts = (
+            len(request.automata),
+            any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
+            len(request.ngrams),
+            len(request.biases),
+            request.code is not None,
+        )
+        # From here on, nothing can fail.
+        self._requests[number] = request
+        self._placed[0, number] += 1
+        self._stale.add(number)
+        self._unmarked.discard(number)
+        if request.biases:
+            self._unmarked.add(number)
+        self._counts[:, number] = counts
+
+    def remove(self, number: int) -> None:
+        """Let nothing act on a request."""
+        if self._requests.pop(number, None) is not None:
+            self._counts[:, number] = 0
+            self._stale.add(number)
+            self._unmarked.discard(number)
+
+    def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
+        """End a request whose specs fail. If its end fails too, it goes on without its specs."""
+        ended = self._requests.get(number)
+        self.remove(number)
+        if ended is not None and ended.ends:
+            logger.error("Slot %d, which was to end, goes on without its specs", number)
+            return
+        self.failed_requests += 1
+        try:
+            if stop_token_id is not None:
+                self._put(number, _Request(stop_token_id, (ending(stop_token_id),), ends=True))
+        except Exception:
+            logger.exception("The request in slot %d goes on without its specs", number)
+        try:
+            self._report(number, error, number in self._requests)
+        except Exception:
+            logger.exception("The failure of a request cannot be told")
+
+    def upload(self, history: History) -> None:
+        """Copy to the device which requests have come and gone since the last call.
+
+        Args:
+            history: the engine's history, with the prompts of the new requests.
+        """
+        if self._stale and self._requests:
+            self._or_end(self._upload, history)
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        history: History,
+        rows: Rows,
+        numbers: Ints,
+        longest: int,
+    ) -> None:
+        """Edit the logits of the next tokens in place.
+
+        Args:
+            logits: ``[rows, columns]`` float32, float16 or bfloat16, with adjacent columns.
+            history: the engine's history.
+            rows: the layout of the rows.
+            numbers: ``[requests]``, the numbers of the requests that have rows.
+            longest: the maximum length of the requests' histories, draft tokens included.
+        """
+        if self._requests and self._counts[:, numbers].any():
+            self._own = None
+            self._or_end(self._apply, logits, history, rows, numbers, longest)
+
+    @classmethod
+    def warm_up(cls, vocab_size: int, history: History, columns: int) -> None:
+        """Have Triton compile the kernels, so that no request waits for it.
+
+        This uses a realizer of its own: an engine that sleeps may discard memory that was
+        allocated while it was loading.
+
+        Args:
+            vocab_size: the number of tokens.
+            history: the engine's history.
+            columns: the number of columns of the engine's logits, which are float32.
+
+        Raises:
+            Exception: if a kernel cannot be compiled or launched.
+        """
+        device = history.token_ids.device
+        errors: list[Exception] = []
+        realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
+        everything = (AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), PromptBiasSpec(1.0))
+        realizer.add(0, compile_specs(everything))
+        realizer._upload(history)
+        row = torch.zeros(1, dtype=torch.int32, device=device)
+        logits = torch.zeros((1, columns), device=device)
+        for requests in (row, row.long()):
+            rows = Rows(requests, row, row)
+            realizer._apply(logits, history, rows, np.zeros(1, np.int64), 1)
+        for error in errors:
+            raise error
+
+    def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Run a step. If it fails twice, end requests until it succeeds.
+
+        The newest requests are ended first: the device may have no memory for their state.
+        Otherwise the failure is a bug in logitport.
+        """
+        requests = [*(self._stale & self._requests.keys()), *(self._requests.keys() - self._stale)]
+        try:
+            try:
+                step(*arguments)
+            except Exception:
+                step(*arguments)  # a brief shortage must not end any request
+        except Exception as error:
+            for number in requests * 2:  # if an end fails, the request goes on without it
+                if (request := self._requests.get(number)) is None:
+                    continue
+                self.fail(number, error, request.stop_token_id)
+                try:
+                    self._tables.rebuild(())  # they may have been too full
+                    self._stale |= self._requests.keys()
+                    step(*arguments)
+                    return
+                except Exception:
+                    logger.debug("It is not enough that slot %d is ended", number, exc_info=True)
+
+    def _apply(
+        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int
+    ) -> None:
+        """Do the remaining work of this step. If this raises, no kernel has been launched."""
+        if self._own is None:
+            has_code = self._counts[_CODE, numbers].any()
+            self._own = self._run_code(logits, history, rows, numbers) if has_code else []
+        if self._stale:
+            self._upload(history)
+        places, allows, ngrams, biases, _ = self._counts[:, numbers].max(axis=1).tolist()
+        of_rows: dict[int, Exception] = {}
+        failed: dict[int, Exception] = {}
+        part = _Part(logits, rows)
+        for additions in self._own:
+            attempt(of_rows, add, additions, logits)
+        if ngrams:
+            attempt(failed, self._ban_ngrams, part, history, ngrams, longest)
+        if biases:
+            attempt(failed, self._add_biases, part, biases)
+        if places:
+            attempt(failed, self._run_automata, part, history, places, bool(allows))
+        if of_rows or failed:
+            requests = part.rows
+            failed |= {int(requests[row]): error for row, error in of_rows.items()}
+            for number, error in failed.items():
+                if (request := self._requests.get(number)) is not None:
+                    self.fail(number, error, request.stop_token_id)
+                    _force_end(part.of_row(number).logits, request.stop_token_id)
+
+    def _ban_ngrams(self, part: _Part, history: History, ngrams: int, longest: int) -> None:
+        rules = _view(self._ngrams_on_device, self._ngrams, ngrams)
+        tables, size = self._device_tables, self._vocab_size
+        ban_ngrams(part.logits, history, part.of, rules, tables, size, longest)
+
+    def _add_biases(self, part: _Part, biases: int) -> None:
+        values = _view(self._biases_on_device, self._biases, biases)
+        add_prompt_biases(part.logits, part.of, values, self._masks, self._vocab_size)
+
+    def _run_automata(self, part: _Part, history: History, places: int, allows: bool) -> None:
+        rows = len(part.of)
+        placed = _view(self._placed_on_device, self._placed, 1 + places)
+        states = self._advance.launch(history, part.of, placed, self._state_of(_FREE))
+        starts = self._multiples(places, rows + 1)
+        self._edit.launch(
+            part.logits, self._multiples(1, rows), starts, states, rows, allows=allows
+        )
+
+    def _multiples(self, factor: int, count: int) -> torch.Tensor:
+        """Return the first ``count`` or more multiples of ``factor``, cached if possible."""
+        multiples = self._kept_multiples.get(factor)
+        if multiples is None or len(multiples) < count:
+            multiples = torch.arange(2 * count, dtype=torch.int32, device=self._device) * factor
+            self._kept_multiples[factor] = multiples
+        return multiples
+
+    def _run_code(
+        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints
+    ) -> list[Additions]:
+        """Run the requests' own code, one row after the other. This waits for the device."""
+        tokens: dict[int, tuple[list[int], list[int]]] = {}
+        for number in numbers[self._counts[_CODE, numbers] != 0].tolist():
+            length, prompt = int(history.lengths[number]), int(history.prompt_lengths[number])
+            if not length:  # no request: the engine measures the cost of a step
+                continue
+            ids = history.token_ids[number, :length].tolist()
+            tokens[number] = ids[:prompt], ids[prompt:]
+        drafts, row_tokens = rows.drafts.tolist(), rows.token_ids.tolist()
+        additions: list[Additions] = []
+        for row, number in enumerate(rows.requests.tolist()):
+            if number not in tokens:
+                continue
+            request = self._requests[number]
+            drafted = row_tokens[row + 1 - drafts[row] : row + 1]
+            if request.code is None or min(drafted, default=0) < 0:  # a gap, not a draft
+                continue
+            prompt_ids, output_ids = tokens[number]
+            try:
+                additions += request.code.run(prompt_ids, output_ids + drafted, logits, row)
+            except Exception as error:
+                self.fail(number, error, request.stop_token_id)
+                del tokens[number]
+        return additions
+
+    def _upload(self, history: History) -> None:
+        for number in list(self._unmarked):
+            request = self._requests[number]
+            try:
+                self._make_masks(len(request.biases))
+            except Exception as error:
+                self.fail(number, error, request.stop_token_id)
+        if not self._has_room():
+            in_use = [one for request in self._requests.values() for one in request.in_tables()]
+            self._stale |= self._requests.keys()  # all automata move
+            self._tables.rebuild([_FREE, *in_use])
+        for number in self._stale:
+            self._lay_out(number)
+        self._device_tables.update()
+        self._placed_on_device.write(self._placed.ravel())
+        self._ngrams_on_device.write(self._ngrams.ravel())
+        self._biases_on_device.write(self._biases.ravel())
+        for number in self._unmarked:
+            for i, (_, holder) in enumerate(self._requests[number].biases):
+                excluded = self._state_of(holder)
+                mark_prompt(self._masks, i, number, history, self._device_tables, excluded)
+        self._unmarked.clear()
+        self._stale.clear()
+
+    def _make_masks(self, biases: int) -> None:
+        """Make room for ``biases`` masks of each request."""
+        if len(self._masks) < biases:
+            masks = self._masks.new_zeros((biases, *self._masks.shape[1:]))
+            masks[: len(self._masks)] = self._masks
+            self._masks = masks
+
+    def _has_room(self) -> bool:
+        """Put new automata into the tables; ``False`` if there is no room, or far too much."""
+        tables, requests = self._tables, self._requests
+        coming = [requests[number] for number in self._stale if number in requests]
+        wanted = [_FREE, *(one for request in coming for one in request.in_tables())]
+        return all(tables.base_of(automaton) is not None for automaton in wanted) and not (
+            tables.is_mostly_unused(one for each in requests.values() for one in each.in_tables())
+        )
+
+    def _lay_out(self, number: int) -> None:
+        """Write the kernels' inputs for a request."""
+        request = self._requests.get(number, _NOBODY)
+        placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
+        self._placed = _with_rows(self._placed, 1 + len(placed), NOT_PLACED)
+        self._placed[1:, number] = NOT_PLACED
+        self._placed[1 : 1 + len(placed), number] = placed
+        self._ngrams = _with_rows(self._ngrams, len(request.ngrams), 0)
+        self._ngrams[:, :, number] = 0
+        for i, (n, window, holder) in enumerate(request.ngrams):
+            self._ngrams[i, :, number] = n, window, self._state_of(holder)
+        self._biases = _with_rows(self._biases, len(request.biases), 0)
+        self._biases[:, number] = 0
+        self._biases[: len(request.biases), number] = [bias for bias, _ in request.biases]
+
+    def _state_of(self, automaton: Automaton) -> int:
+        base = self._tables.base_of(automaton)
+        assert base is not None  # automata in use are kept
+        return base
+
+
+_NOBODY = _Request(None)
+
+
+def _force_end(rows: torch.Tensor, stop_token_id: int | None) -> None:
+    """End a request in this very step, because it has only part of its edits."""
+    try:
+        if stop_token_id is not None:
+            rows[:] = 0  # another token may have been forced
+            rows[:, stop_token_id] = highest_logit(rows.dtype)
+    except Exception:
+        logger.debug("It ends one token later", exc_info=True)
+
+
+def _with_rows(array: npt.NDArray[Any], rows: int, fill: int) -> npt.NDArray[Any]:
+    """Return the array, padded to at least ``rows`` rows."""
+    missing = max(rows - len(array), 0)
+    padding = [(0, missing)] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(array, padding, constant_values=fill) if missing else array
+
+
+def _view(array: DeviceArray, host: npt.NDArray[Any], rows: int) -> torch.Tensor:
+    """Return the first rows of an array's copy on the device."""
+    return array.tensor[: host.size].view(host.shape)[:rows]

@@ -1,0 +1,1 @@
+"""The realization on the host: numpy for the states, torch or numpy for the logits."""

@@ -1,0 +1,218 @@
+"""The running automata of all requests, stepped together."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from ..automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError
+from ..automaton.folding import fold_together
+from ..automaton.pool import ROOM_KEPT, AutomatonPool
+from .state_table import FOLDED, ROW, Failures, Request, StateTable
+
+BASE, STATE, TIMER, RANK, MOVES, LAST = 2, 3, 4, 5, 6, 7
+"""Columns: where the automaton starts in the tables; its state there; its timer; its rank among
+its request's automata; whether it has more than one state; the last token that is folded in, or
+-1 if the state did not depend on it."""
+
+
+class AutomatonBatch(StateTable):
+    """A table with one slot per request and automaton.
+
+    All state is a function of (automaton, prompt, output ids). So a request that is removed, and
+    later added again with its output ids, continues where it was.
+
+    Attributes:
+        tables: the pool of the automata.
+        moved: set when a state changes; reset by the reader.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(columns=8)
+        self.tables = AutomatonPool()
+        self.moved = False
+        self._left = 0
+
+    @property
+    def states(self) -> Ints:
+        """``[slots]``, the state of each slot, as numbered in ``tables``."""
+        return self.values[STATE, : len(self)]
+
+    def start(self, request: Request, automata: Sequence[Automaton]) -> None:
+        """Let automata act on a request: all of them, or none if this raises.
+
+        Args:
+            request: a request on which no automaton acts yet.
+            automata: all automata of the request, in the order of its specs.
+
+        Raises:
+            UnknownTokenError: see ``fold_together``.
+        """
+        folded = fold_together(automata, request)
+        self.make_room(len(automata))
+        bases = self._bases_of(automata)
+        for rank, (automaton, (state, timer)) in enumerate(zip(automata, folded, strict=True)):
+            self.values[1:, self.new(request, automaton).slot] = (
+                len(request.output_ids),
+                bases[rank],
+                bases[rank] + state,
+                timer,
+                rank,
+                automaton.states > 1,
+                UNKNOWN,
+            )
+
+    def _bases_of(self, automata: Sequence[Automaton]) -> list[int]:
+        """Return where automata start in the tables; add missing automata to the tables."""
+        bases = [self.tables.base_of(automaton) for automaton in automata]
+        if None in bases:
+            self._rebuild_tables(automata)
+            bases = [self.tables.base_of(automaton) for automaton in automata]
+        return cast("list[int]", bases)
+
+    def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
+        """Keep the automata in use, and ``more``; if that fails, nothing has changed."""
+        old, values = self.tables, self.values.copy()
+        tables = old.rebuilt([*(entry.what for entry in self.entries), *more])
+        for entry in self.entries:
+            base = tables.base_of(entry.what)
+            assert base is not None  # just put there
+            values[STATE, entry.slot] += base - values[BASE, entry.slot]
+            values[BASE, entry.slot] = base
+        old.become(tables)
+        self.values = values
+
+    def delete(self, slot: int) -> None:
+        """See ``StateTable``."""
+        automaton = self.entries[slot].what
+        self._left += automaton.cells + len(automaton.keys)
+        super().delete(slot)
+
+    def give_back(self) -> None:
+        """Free memory if the tables are mostly unused."""
+        if self._left > ROOM_KEPT:  # the automata removed since the last check may be most of them
+            self._left = 0
+            if self.tables.is_mostly_unused(entry.what for entry in self.entries):
+                self._rebuild_tables()
+
+    def grown(self) -> Ints:
+        """See ``StateTable``; -1 if the last token that is folded in has been replaced."""
+        grown = super().grown()
+        folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
+        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
+        if len(known):
+            at = zip(known.tolist(), (folded[known] - 1).tolist(), strict=True)
+            now = np.array([self.outputs[slot][position] for slot, position in at])
+            grown[known[now != last[known]]] = -1
+        return grown
+
+    def advance(self, failed: Failures) -> bool:
+        """Bring all states up to date with the output ids.
+
+        Args:
+            failed: receives the requests that cannot go on.
+
+        Returns:
+            Whether a state may have changed.
+        """
+        grown = self.grown()
+        if (grown == 1).all():
+            return self._step(None, failed)
+        if not grown.any():
+            return False
+        again = np.flatnonzero((grown < 0) | (grown > 1)).tolist()
+        for request in dict.fromkeys(self.entries[slot].request for slot in again):
+            self._fold_again(request, failed)
+        if len(by_one := np.flatnonzero(grown == 1)):
+            self._step(by_one, failed)
+        return True
+
+    def _fold_again(self, request: Request, failed: Failures) -> None:
+        """Fold a request's history again: tokens were taken back, or several came at once."""
+        entries = [entry for entry in request.entries if entry.table is self]
+        acting = [entry.what for entry in entries]
+        request.drop_arrays()
+        try:
+            folded = fold_together(acting, request)
+        except UnknownTokenError as error:
+            failed[request] = error
+            return
+        finally:
+            request.drop_arrays()
+        self.moved = True
+        for entry, (state, timer) in zip(entries, folded, strict=True):
+            self.values[STATE, entry.slot] = self.values[BASE, entry.slot] + state
+            self.values[TIMER, entry.slot] = timer
+            self.values[FOLDED, entry.slot] = len(request.output_ids)
+            self.values[LAST, entry.slot] = UNKNOWN
+
+    def _step(self, slots: Ints | None, failed: Failures) -> bool:
+        """Take the newest output id of some slots, or of all; return whether any state changed."""
+        tables = self.tables
+        at = slice(len(self)) if slots is None else slots
+        states = self.values[STATE, at]
+        following = tables.otherwise[states]
+        last = np.full(len(states), UNKNOWN)
+        looks = tables.looks[states]
+        if looks.any():
+            which = np.flatnonzero(looks)
+            slot_numbers = (which if slots is None else slots[which]).tolist()
+            outputs = self.outputs
+            tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
+            last[which] = tokens
+            if (tokens < 0).any():
+                self._fill_in(tokens, slot_numbers, failed)
+            following[which] = self._look_up(states[which], tokens)
+        timers = self.values[TIMER, at]
+        if tables.has_timers:
+            timers = self._enter(following, timers)
+            if not timers.all():
+                self._settle(following, timers)
+        moved = not np.array_equal(following, states)
+        folded = self.values[FOLDED, at] + 1
+        # From here on, nothing can fail.
+        self.moved = self.moved or moved
+        self.values[FOLDED, at] = folded
+        self.values[TIMER, at] = timers
+        self.values[STATE, at] = following
+        self.values[LAST, at] = last
+        return moved
+
+    def _fill_in(self, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
+        """Replace unknown tokens by the tokens that were forced on their rows."""
+        tables, states, rows = self.tables, self.states, self.values[ROW]
+        slots = np.flatnonzero(tables.edit[states] == Edit.FORCE)
+        slots = slots[np.argsort(-self.values[RANK, slots])]  # the first spec's token comes last
+        forced = dict(
+            zip(rows[slots].tolist(), tables.argument[states[slots]].tolist(), strict=True)
+        )
+        for i in np.flatnonzero(tokens == UNKNOWN).tolist():
+            slot = slot_numbers[i]
+            tokens[i] = forced.get(int(rows[slot]), UNKNOWN)
+            if tokens[i] == UNKNOWN:
+                failed[self.entries[slot].request] = UnknownTokenError()
+
+    def _look_up(self, states: Ints, tokens: Ints) -> Ints:
+        """Find the next states, ``[k]``, along edges, failure links and default targets."""
+        tables = self.tables
+        following, again = states, np.arange(len(states))
+        while len(again):  # once, and then along the failure links
+            at = following[again]
+            wanted = at << 32 | tokens[again]
+            index = tables.keys.searchsorted(wanted)
+            hit = tables.keys[index] == wanted
+            following[again] = np.where(hit, tables.targets[index], tables.otherwise[at])
+            again = again[~(hit | tables.consumes[at])]
+        return following
+
+    def _enter(self, states: Ints, timers: Ints) -> Ints:
+        on_entry = self.tables.timer[states]
+        running = np.maximum(timers - (on_entry == CARRY), 0)
+        return np.where(on_entry < 0, running, on_entry)  # the tables have no CLEAR
+
+    def _settle(self, states: Ints, timers: Ints) -> None:
+        """Take the time-outs that are due."""
+        timeout = self.tables.timeout
+        while len(due := np.flatnonzero((timers == 0) & (timeout[states] >= 0))):
+            states[due] = timeout[states[due]]
+            timers[due] = self._enter(states[due], timers[due])

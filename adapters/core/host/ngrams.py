@@ -1,0 +1,634 @@
+"""No n-gram twice: the history rules of ``no_repeat_ngram``.
+
+Each request keeps its history once, plus an index of it for each rule. The index finds the tokens
+that followed earlier occurrences of the newest n - 1 tokens. It has two parts. All positions up to
+some point are in buckets, by a hash of the n - 1 tokens before them. A few numpy calls make these
+arrays, which then never change. The positions after that point are in chains, by the same hash. So
+the cost of a step does not depend on n, the window, the history's length or other requests. Taking
+a token back removes it from its chain. A context that more than a few tokens followed has an array
+of these followers, with the last position of each; its later positions are in no chain.
+
+A hash only selects candidates: their contexts are compared before a token is banned. The hash of a
+single token needs no comparison, because a product with an odd number is different for each token.
+"""
+
+import random
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ....spec import NoRepeatNgramSpec
+from ..automaton import BAN_BIAS, Ints, UnknownTokenError
+from ..logits import Additions, Cells, Standing, is_dense, mask
+from .state_table import FOLDED, ROW, Failures, Request, StateTable
+
+Tokens = npt.NDArray[np.int32]
+
+_TAKEN_BACK = 32
+"""The most of the newest output ids that may be taken back or replaced at the cost of a step."""
+
+_FEW = 16
+"""The most candidates that are compared one by one, and anew each time."""
+
+_MANY = 512
+"""More banned tokens than this are laid out once, for as long as they stay banned."""
+
+_HUGE = 2048
+"""More candidates than this are grouped when a request comes, so that no step has to."""
+
+_NEW = 128
+"""The most new output ids that are taken without reading the whole history again."""
+
+_LAID_OUT = 3
+"""The most whole rows of bans that a host keeps for one rule."""
+
+_CHAIN_BITS = 14
+_BITS = 64
+_WRAP = (1 << _BITS) - 1
+_END, _SKIPPED, _NEVER = -1, -2, -3
+"""Instead of a position: the chain ends; the position is not indexed; the token is new."""
+
+Hashes = npt.NDArray[np.uint64]
+
+_MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
+"""A random odd number, so that no client can choose tokens whose hashes collide."""
+
+_BAN = np.array(BAN_BIAS, np.float32)
+
+
+class _History:
+    """A request's prompt and output.
+
+    Attributes:
+        tokens: an array that begins with the ``length`` tokens of prompt and output.
+        prompt_length: the number of prompt tokens.
+    """
+
+    def __init__(self, prompt_ids: Ints, output_ids: Ints) -> None:
+        self.prompt_length = len(prompt_ids)
+        self.length = len(prompt_ids) + len(output_ids)
+        self._put(np.empty(self.length + _NEW, np.int32))
+        self.tokens[: self.prompt_length] = prompt_ids
+        self.tokens[self.prompt_length : self.length] = output_ids
+        if (self.tokens[: self.length] < 0).any():
+            raise UnknownTokenError
+
+    @property
+    def settled(self) -> int:
+        """The number of tokens that are never taken back."""
+        return max(self.prompt_length, self.length - _TAKEN_BACK)
+
+    def _put(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.numbers = tokens.data
+        self.bytes = self.numbers.cast("B")
+
+    def append(self, token: int) -> None:
+        if token < 0:
+            raise UnknownTokenError
+        if self.length == len(self.tokens):
+            longer = np.empty(self.length + self.length // 8 + _NEW, np.int32)
+            longer[: self.length] = self.tokens
+            self._put(longer)
+        self.numbers[self.length] = token
+        self.length += 1
+
+    def before(self, position: int, count: int) -> bytes:
+        """Return ``count`` tokens before a position, as bytes."""
+        return bytes(self.bytes[4 * (position - count) : 4 * position])
+
+
+class _Reach:
+    """The part of a history that rules look back to, prepared for rules of any n.
+
+    Args:
+        history: the request's history; tokens that may be taken back are left out.
+        start: the first position of the part.
+        vocab_size: tokens beyond it are not banned.
+
+    Attributes:
+        start: see above.
+        tokens: the tokens of the part.
+        by_token: the positions, counted from ``start``, sorted by token and then ascending,
+            without positions of tokens beyond the vocabulary.
+    """
+
+    def __init__(self, history: _History, start: int, vocab_size: int) -> None:
+        self.start, self.tokens = start, history.tokens[start : history.settled]
+        by_token = np.argsort(self.tokens.astype(np.uint16), kind="stable")
+        most = self.tokens.max(initial=0)
+        if most >> 16:
+            high = (self.tokens >> 16).astype(np.uint16)[by_token]
+            by_token = by_token[np.argsort(high, kind="stable")]
+        if most >= vocab_size:
+            by_token = by_token[self.tokens[by_token] < vocab_size]
+        self.by_token = by_token
+        # Polynomial hashes of all tokens before each position.
+        count = len(self.tokens)
+        size = 1 << count.bit_length()
+        powers = _powers(_MULTIPLIER, size)
+        inverses = _powers(pow(_MULTIPLIER, -1, 1 << _BITS), size)
+        self._values = np.zeros(count + 1, np.uint64)
+        self._hashes = np.zeros(count, np.uint64)
+        values = self._values[1:]
+        values[:] = self.tokens
+        values *= inverses[:count]
+        np.cumsum(values, out=values)
+        values *= powers[:count]
+
+    def hashes(self, back: int) -> Hashes:
+        """Compute a hash of the ``back`` tokens before each position; valid until the next call.
+
+        Hashes of positions with fewer tokens before them in this part are meaningless.
+        """
+        hashes, values = self._hashes[back:], self._values
+        dropping = np.uint64(pow(_MULTIPLIER, back, 1 << _BITS))
+        np.multiply(values[: len(hashes)], dropping, out=hashes)
+        np.subtract(values[back : back + len(hashes)], hashes, out=hashes)
+        hashes *= np.uint64(_MULTIPLIER)
+        return self._hashes
+
+
+@lru_cache(maxsize=4)
+def _powers(factor: int, count: int) -> Hashes:
+    """Compute the first powers of a number."""
+    powers = np.full(count, factor, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, out=powers)
+
+
+class _Followers:
+    """The distinct tokens that followed one context, with the last position of each.
+
+    Most of the tokens are in ascending order, for a fast search. The few newer ones are not.
+
+    Args:
+        tokens: the followers, in ascending order.
+        last: the last position of each.
+
+    Attributes:
+        standing: the bans of the sorted tokens, if they are many.
+    """
+
+    def __init__(self, tokens: Tokens, last: Tokens) -> None:
+        self._new = np.empty((2, 0), np.int32)  # the newer tokens, and their last positions
+        self._count = 0
+        self._put(tokens, last)
+
+    def _put(self, tokens: Tokens, last: Tokens) -> None:
+        self._tokens, self._last = tokens, last
+        self._limit = self._count + _MANY
+        self.standing: Standing | None = None
+        if len(tokens) > _MANY:
+            self.standing, self._oldest = Standing(tokens, _BAN), int(last.min())
+
+    def push(self, position: int, token: int) -> int:
+        """Take a token, at a later position than all earlier tokens.
+
+        Returns:
+            The token's last position before this one, or ``_NEVER``.
+        """
+        last, at = self._where(token)
+        if last is not None:
+            before, last[at] = int(last[at]), position
+            return before
+        if self._count == self._new.shape[1]:
+            room = np.empty((2, self._count + _FEW), np.int32)
+            self._new = np.concatenate([self._new, room], axis=1)
+        self._new[0, self._count] = token
+        self._new[1, self._count] = position
+        self._count += 1
+        return _NEVER
+
+    def take_back(self, token: int, before: int) -> None:
+        """Undo the last push, which took ``token`` and returned ``before``."""
+        if before == _NEVER:
+            self._count -= 1
+        else:
+            last, at = self._where(token)
+            assert last is not None
+            last[at] = before
+
+    def _where(self, token: int) -> tuple[Tokens | None, int]:
+        """Find the array that holds a token's last position, and the index in it."""
+        tokens = self._tokens.data
+        at = bisect_left(tokens, token)
+        if at < len(tokens) and tokens[at] == token:
+            return self._last, at
+        if not self._count:
+            return None, 0
+        found = (self._new[0, : self._count] == token).nonzero()[0]
+        return (self._new[1], int(found[0])) if len(found) else (None, 0)
+
+    def banned(self, first: int, *, leaves: bool) -> list[Tokens]:
+        """List the tokens that are banned, except the standing ones.
+
+        Args:
+            first: the first position that counts.
+            leaves: whether this position moves on with each step.
+        """
+        if leaves and self.standing is not None and first > self._oldest:
+            self.standing = None
+        banned: list[Tokens] = []
+        if self.standing is None:
+            banned.append(self._tokens[self._last >= first] if leaves else self._tokens)
+        if self._count:
+            tokens, last = self._new[0, : self._count], self._new[1, : self._count]
+            banned.append(tokens[last >= first] if leaves else tokens)
+        return banned
+
+    def is_due(self, first: int, *, leaves: bool) -> bool:
+        """Return whether a new layout of the standing tokens saves time. See ``banned``."""
+        if self._count > self._limit:
+            return True
+        if self.standing is None:
+            return len(self._tokens) > _MANY
+        return leaves and first + _MANY // 2 > self._oldest
+
+    def lay_out(self, kept: int, first: int, settled: int) -> None:
+        """Let the tokens stand that are not about to leave.
+
+        Args:
+            kept: tokens whose last position is before this one are dropped.
+            first: tokens whose last position is before this one do not stand.
+            settled: nor do tokens whose last position is here or later: they may be taken back.
+        """
+        tokens = np.concatenate([self._tokens, self._new[0, : self._count]])
+        last = np.concatenate([self._last, self._new[1, : self._count]])
+        stay = (last >= first) & (last < settled)
+        others = ~stay & (last >= kept)
+        self._new = np.stack([tokens[others], last[others]])
+        self._count = self._new.shape[1]
+        tokens, last = tokens[stay], last[stay]
+        order = np.argsort(tokens)
+        self._put(tokens[order], last[order])
+
+
+class _Rule:
+    """One of a request's rules, with an index of the request's history.
+
+    Args:
+        spec: the rule.
+        history: the request's history.
+        reach: the part of the history that the rule's window reaches, or more.
+        vocab_size: tokens beyond it are not banned.
+
+    Attributes:
+        few: the banned tokens, if they are few.
+        some: the banned tokens as arrays, if they may be more.
+        standing: further bans, which stand for several steps.
+        settled: positions before this one are never taken back.
+    """
+
+    def __init__(
+        self, spec: NoRepeatNgramSpec, history: _History, reach: _Reach, vocab_size: int
+    ) -> None:
+        self._history, self._back, self._window = history, spec.n - 1, spec.window
+        self._vocab_size, self._exempt = vocab_size, None
+        if spec.allowed_token_ids:
+            self._exempt = mask(spec.allowed_token_ids, vocab_size)
+        self._dropping = pow(_MULTIPLIER, self._back, 1 << _BITS)  # drops the oldest token
+        # A hash keeps 32 bits: the low ones identify one token; else the high ones carry the most.
+        self._low = 0 if self._back <= 1 else 32
+        self._groups: dict[bytes, _Followers] = {}
+        self._laid_out: list[Standing] = []
+        self._heads = array("i", [_END]) * (1 << _CHAIN_BITS)
+        self._before = array("i")  # previous position in the chain, or the result of a group's push
+        self._base = self.settled = history.settled
+        self._put_into_buckets(reach)
+        self._go_to(self._base)
+        for position in range(self._base, history.length):
+            self.push(position)
+        self.few: list[int] = []
+        self.some: list[Tokens] = []
+        self.standing: Standing | None = None
+
+    def _first(self, length: int) -> int:
+        """Return the first position at which an n-gram may end, in a history of some length."""
+        return self._back + max(length - (self._window or length), 0)
+
+    def _put_into_buckets(self, reach: _Reach) -> None:
+        """Sort positions by the hash of their context and by token; keep the newest of equals."""
+        self._start = self._first(self._history.length - _TAKEN_BACK)
+        order = reach.by_token
+        if self._exempt is not None:
+            order = order[~self._exempt[reach.tokens[order]]]
+        hashes = (reach.hashes(self._back) >> np.uint64(self._low)).astype(np.uint32).take(order)
+        by_hash = np.argsort((hashes >> np.uint32(16)).astype(np.uint16), kind="stable")
+        order, hashes = order.take(by_hash), hashes.take(by_hash)
+        tokens = reach.tokens.take(order)
+        kept = order >= self._start - reach.start
+        kept[:-1] &= (hashes[1:] != hashes[:-1]) | (tokens[1:] != tokens[:-1])
+        if not kept.all():
+            newest = np.flatnonzero(kept)
+            order, hashes = order.take(newest), hashes.take(newest)
+        self._hashes, self._positions = hashes, order.astype(np.int32)
+        self._positions += reach.start
+        bits = min(max(len(order).bit_length(), 4), 16)
+        self._shift = 32 - bits
+        sizes = np.bincount(hashes >> np.uint32(self._shift), minlength=1 << bits)
+        starts = np.zeros((1 << bits) + 1, np.int32)
+        np.cumsum(sizes, out=starts[1:])
+        self._starts = starts.data
+        for bucket in np.flatnonzero(sizes > _HUGE).tolist():
+            start, end = self._starts[bucket], self._starts[bucket + 1]
+            for value in {*hashes[[start, (start + end) // 2, end - 1]].tolist()}:
+                positions = self._with_hash(value)
+                if len(positions) > _HUGE and self._follows(positions, at := int(positions[-1])):
+                    self._group(self._history.before(at, self._back), positions)
+
+    def _with_hash(self, value: int) -> Tokens:
+        """Find the positions whose context has a hash; with equal tokens, later positions last."""
+        bucket = value >> self._shift
+        part = slice(self._starts[bucket], self._starts[bucket + 1])
+        return self._positions[part][self._hashes[part] == value]
+
+    def _follows(self, positions: Tokens, position: int) -> bool:
+        """Return whether all positions of a hash have the same context as another position."""
+        if not self._low:
+            return True
+        tokens, back = self._history.tokens, self._back
+        size = len(tokens) - back + 1
+        windows = np.ndarray(size, f"V{4 * back}", tokens, 0, (4,))
+        same = self._history.before(position, back) * len(positions)
+        return windows[positions - back].tobytes() == same
+
+    def _search(self) -> Tokens:
+        """Search the buckets' positions token by token, if other contexts share the hash."""
+        tokens, back = self._history.tokens, self._back
+        at = np.arange(self._start, max(self._base, self._start), dtype=np.int32)
+        for i in range(1, back + 1):
+            at = at[tokens[at - i] == tokens[self._history.length - i]]
+        at = at[tokens[at] < self._vocab_size]
+        return at if self._exempt is None else at[~self._exempt[tokens[at]]]
+
+    def _group(self, context: bytes, positions: Tokens) -> _Followers:
+        """Keep the followers of a context; with equal tokens, later positions come last."""
+        tokens = self._history.tokens[positions]
+        if np.count_nonzero(tokens[1:] <= tokens[:-1]):
+            order = np.argsort(tokens, kind="stable")
+            is_last = np.ones(len(order), np.bool_)
+            np.not_equal(tokens[order[1:]], tokens[order[:-1]], out=is_last[:-1])
+            order = order[is_last]
+            positions, tokens = positions[order], tokens[order]
+        self._groups[context] = group = _Followers(tokens, positions)
+        return group
+
+    def _go_to(self, position: int) -> None:
+        """Set the context to the n - 1 tokens before a position."""
+        self._context, self._hash = b"", 0
+        for token in self._history.numbers[max(position - self._back, 0) : position]:
+            self._hash = (self._hash + token) * _MULTIPLIER & _WRAP
+        if position >= self._back:
+            self._context = self._history.before(position, self._back)
+
+    def push(self, position: int) -> None:
+        """Take the token at ``position``."""
+        back, numbers = self._back, self._history.numbers
+        token, before = numbers[position], _SKIPPED
+        counts = token < self._vocab_size and (self._exempt is None or not self._exempt[token])
+        if counts and position >= back:
+            if (group := self._groups.get(self._context)) is not None:
+                before = group.push(position, token)
+            else:
+                slot = self._hash >> _BITS - _CHAIN_BITS
+                before, self._heads[slot] = self._heads[slot], position
+        self._before.append(before)
+        if back:
+            dropped = numbers[position - back] * self._dropping if position >= back else 0
+            self._hash = (self._hash + token - dropped) * _MULTIPLIER & _WRAP
+            if position + 1 >= back:
+                self._context = self._history.before(position + 1, back)
+
+    def take_back(self, count: int) -> None:
+        """Undo the last pushes; the history has been shortened before."""
+        length = self._history.length
+        for position in range(length + count - 1, length - 1, -1):
+            self._go_to(position)
+            before, slot = self._before.pop(), self._hash >> _BITS - _CHAIN_BITS
+            if self._heads[slot] == position:
+                self._heads[slot] = before
+                self._groups.pop(self._context, None)  # the group was made from the chain
+            elif before != _SKIPPED:
+                self._groups[self._context].take_back(self._history.numbers[position], before)
+
+    def look_up(self, *, may_stand: bool) -> bool:
+        """Find the tokens that followed the newest n - 1 tokens.
+
+        Args:
+            may_stand: whether a large group may be laid out, although this can wait.
+
+        Returns:
+            Whether a group was laid out.
+        """
+        length = self._history.length
+        self.few, self.some, self.standing = [], [], None
+        if length < self._back:
+            return False
+        first = self._first(length)
+        if (group := self._groups.get(self._context)) is None:
+            numbers, older, recent = self._history.numbers, self._older(), self._recent()
+            if len(older) + len(recent) <= _FEW:
+                newest = {numbers[at]: at for at in (*older, *recent)}
+                self.few = [token for token, at in newest.items() if at >= first]
+                return False
+            positions = np.asarray(older, np.int32)
+            if recent:
+                positions = np.concatenate([positions, np.array(recent, np.int32)])
+            group = self._group(self._context, positions)
+        leaves = self._window is not None and length > self._window
+        is_due = may_stand and group.is_due(first, leaves=leaves)
+        if is_due:
+            # The history may have become shorter; positions before `settled` cannot be undone.
+            self.settled = settled = max(self.settled, self._history.settled)
+            group.lay_out(self._first(settled), first + _MANY if leaves else 0, settled)
+        self.some = group.banned(first, leaves=leaves)
+        self.standing = group.standing
+        if (
+            self.standing is not None
+            and is_dense(len(self.standing), self._vocab_size)
+            and self.standing not in self._laid_out
+        ):
+            self._laid_out.append(self.standing)
+            if len(self._laid_out) > _LAID_OUT:
+                self._laid_out.pop(0).kept.clear()
+        return is_due
+
+    def _recent(self) -> list[int]:
+        """Find the positions after the newest tokens in the chains, ascending."""
+        context, back, history = self._context, self._back, self._history.bytes
+        found: list[int] = []
+        at = self._heads[self._hash >> _BITS - _CHAIN_BITS]
+        while at != _END:
+            if history[4 * (at - back) : 4 * at] == context:
+                found.append(at)
+            at = self._before[at - self._base]
+        found.reverse()
+        return found
+
+    def _older(self) -> list[int] | Tokens:
+        """Find the positions after the newest tokens in the buckets, as an array if they are many.
+
+        Of positions with equal tokens, later ones come last.
+        """
+        context, back, history = self._context, self._back, self._history
+        value = self._hash >> self._low & 0xFFFFFFFF
+        bucket = value >> self._shift
+        start, end = self._starts[bucket], self._starts[bucket + 1]
+        if end - start <= _FEW:
+            hashes, positions, said = self._hashes.data, self._positions.data, history.bytes
+            found = [positions[i] for i in range(start, end) if hashes[i] == value]
+            if not self._low or all(said[4 * (at - back) : 4 * at] == context for at in found):
+                return found
+            return self._search()
+        candidates = self._with_hash(value)
+        if not self._follows(candidates, history.length):
+            candidates = self._search()
+        return candidates if len(candidates) > _FEW else candidates.tolist()
+
+
+class _Rules:
+    """The rules of a request, with its history.
+
+    Args:
+        request: the request.
+        specs: the rules; no two are equal.
+        vocab_size: tokens beyond it are not banned.
+
+    Raises:
+        UnknownTokenError: if a token is not known.
+    """
+
+    def __init__(
+        self, request: Request, specs: Sequence[NoRepeatNgramSpec], vocab_size: int
+    ) -> None:
+        self._specs, self._vocab_size = specs, vocab_size
+        self._read(request)
+
+    def _read(self, request: Request) -> None:
+        """Read all tokens, from the beginning."""
+        self._history = history = _History(request.prompt_array(), request.output_array())
+        windows = [spec.window or history.length for spec in self._specs]
+        reach = _Reach(
+            history, max(history.length - _TAKEN_BACK - max(windows), 0), self._vocab_size
+        )
+        self._rules = [_Rule(spec, history, reach, self._vocab_size) for spec in self._specs]
+        self._is_looked_up = False
+
+    def __iter__(self) -> Iterator[_Rule]:
+        return iter(self._rules)
+
+    def follow(self, request: Request, known: int) -> None:
+        """Take the new output ids, and take back the ids that the output has no longer.
+
+        Args:
+            request: the request of the rules.
+            known: the number of output ids before.
+
+        Raises:
+            UnknownTokenError: if a token is not known.
+        """
+        history, output_ids = self._history, request.output_ids
+        self._is_looked_up = False
+        kept = self._kept(output_ids, known)
+        if kept is None or len(output_ids) - kept > _NEW:
+            request.drop_arrays()
+            self._read(request)
+            request.drop_arrays()
+            return
+        if kept < known:
+            history.length -= known - kept
+            for rule in self._rules:
+                rule.take_back(known - kept)
+        for token in output_ids[kept:]:
+            history.append(int(token))
+            for rule in self._rules:
+                rule.push(history.length - 1)
+
+    def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
+        """Count the unchanged output ids at the start; ``None`` if all must be read again."""
+        history = self._history
+        kept = min(known, len(output_ids))
+        first = max(kept - _TAKEN_BACK, 0)
+        at = history.prompt_length
+        before = history.numbers[at + first : at + kept].tolist()
+        now = list(output_ids[first:kept])
+        if before != now:
+            kept = first + next(i for i in range(len(now)) if before[i] != now[i])
+            if kept == first and first > 0:
+                return None
+        return None if at + kept < max(rule.settled for rule in self._rules) else kept
+
+    def look_up(self, *, may_stand: bool) -> bool:
+        """Find the banned tokens, if they are not known yet; see ``_Rule.look_up``."""
+        if self._is_looked_up:
+            return False
+        stood = False
+        for rule in self._rules:
+            stood = rule.look_up(may_stand=may_stand and not stood) or stood
+        self._is_looked_up = True
+        return stood
+
+
+class NgramBatch(StateTable):
+    """A table with one slot per request.
+
+    All state is a function of (rules, prompt, output ids). The output may shrink.
+
+    Args:
+        vocab_size: the number of tokens; others, such as images' placeholders, are not banned.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(columns=2)
+        self._vocab_size = vocab_size
+
+    def start(self, request: Request, specs: Sequence[NoRepeatNgramSpec]) -> None:
+        """Let rules act on a request.
+
+        Raises:
+            UnknownTokenError: if one of the request's tokens is not known.
+        """
+        rules = _Rules(request, specs, self._vocab_size)
+        slot = self.new(request, rules).slot
+        self.values[FOLDED, slot] = len(request.output_ids)
+
+    def advance(self, failed: Failures) -> None:
+        """Read the new output ids; ``failed`` receives the requests that cannot go on."""
+        may_stand = True  # one layout per step, so that no step has to wait for many
+        for entry, grown in zip(self.entries, self.grown().tolist(), strict=True):
+            rules, request, slot = entry.what, entry.request, entry.slot
+            try:
+                if grown:
+                    rules.follow(request, int(self.values[FOLDED, slot]))
+                    self.values[FOLDED, slot] = len(request.output_ids)
+                may_stand = not rules.look_up(may_stand=may_stand) and may_stand
+            except Exception as error:
+                failed[request] = error
+
+    def bans(self) -> list[Additions]:
+        """Return the bans of tokens that would repeat an n-gram; no rule has a cell twice."""
+        additions: list[Additions] = []
+        few: list[int] = []
+        some: list[Tokens] = []
+        rows_of_few: list[int] = []
+        rows_of_some: list[int] = []
+        for entry, row in zip(self.entries, self.values[ROW, : len(self)].tolist(), strict=True):
+            for rule in entry.what:
+                few += rule.few
+                rows_of_few += [row] * len(rule.few)
+                some += rule.some
+                rows_of_some += [row] * len(rule.some)
+                if rule.standing is not None:
+                    additions.append(rule.standing.on(row))
+        tokens: Ints = np.concatenate([np.array(few, np.int64), *some], dtype=np.int64)
+        if len(tokens):
+            rows = np.array(rows_of_few + rows_of_some, np.int64)
+            lengths = [1] * len(few) + [len(each) for each in some]
+            cells = Cells(np.repeat(rows, lengths), tokens)
+            additions.append(Additions(cells, np.broadcast_to(_BAN, len(tokens))))
+        return additions

@@ -1,0 +1,144 @@
+"""An editor that changes numpy arrays in place, and a base for editors of other arrays.
+
+On the host, torch would copy a row whose columns are not adjacent. It would also divide the work
+among threads, which is slow if the engine's own threads need the same cores.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..logits import (
+    FORCED_LOGIT,
+    HIGHEST_SHARE,
+    Additions,
+    Cells,
+    RowAdditions,
+    is_dense,
+)
+from .batch import AutomatonBatch
+from .editor import PlanEditor
+from .plan import Allowed, AllowedRow
+
+
+class NumpyEditor(PlanEditor):
+    """An editor that applies the edits of automata to a ``numpy.ndarray``."""
+
+    def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
+        super().__init__(automata, vocab_size)
+        self._kept: dict[Any, tuple[object, Any]] = {}
+
+    def _add(self, additions: Additions, logits: Any) -> None:
+        dtype = logits.dtype
+        if self.highest_logit(dtype) < FORCED_LOGIT:
+            index = self._index(additions.cells)
+            logits[index] = self._bounded_sum(logits[index], self._array(additions.values))
+            return
+        if isinstance(additions, RowAdditions):
+            self._add_to_row(additions, logits)
+            return
+        placed = None if additions.kept is None else additions.kept.get(dtype)
+        if placed is None:
+            placed = self._placed(additions, dtype)
+            if additions.kept is not None:
+                additions.kept[dtype] = placed
+        self._add_at(logits, *placed)
+
+    def _allow(self, allowed: Allowed, logits: Any) -> None:
+        index = self._keep("cells", allowed.cells, self._index)
+        rows = self._keep("rows", allowed, lambda each: self._array(each.rows))
+        if allowed.kept is None:
+            allowed.kept = self._kept_of(allowed, logits[index])
+        logits[rows] = -np.inf
+        logits[index] = allowed.kept
+
+    def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
+        """Apply an ALLOW to one row, as ``TorchEditor`` does."""
+        kept, columns, dtype = part.allowed.kept, logits.shape[1], logits.dtype
+        layout = type(self), columns, dtype
+        if layout not in kept:
+            kept[layout] = self._array(part.allowed.bound(columns)).astype(dtype)
+        row = self._minimum(logits[part.row], kept[layout])
+        logits[part.row] = self._where((kept[layout] > 0) & (row.max() == -np.inf), 0, row)
+
+    def _kept_of(self, allowed: Allowed, kept: Any) -> Any:
+        """Compute the final values of the allowed cells."""
+        row_of = self._keep("row of", allowed, lambda each: self._array(each.row_of))
+        if allowed.penalties is not None:
+            penalties = self._keep(
+                "penalties", allowed.penalties, lambda each: self._array(each.values)
+            )
+            kept = self._bounded_sum(kept, penalties)
+        best = self._best(len(allowed.rows), row_of, kept)
+        return self._where((best == -np.inf)[row_of], 0, kept)
+
+    def _add_to_row(self, additions: RowAdditions, logits: Any) -> None:
+        """Apply additions to one row, as ``TorchEditor`` does."""
+        kept = additions.placed
+        row, dtype, columns = int(additions.rows[0]), logits.dtype, logits.shape[1]
+        layout = type(self), columns, dtype
+        if layout not in kept and is_dense(len(additions.values), columns):
+            kept[layout] = None, self._array(additions.whole_row(columns)).astype(dtype)
+        elif layout not in kept:
+            kept[layout] = self._placed(additions, dtype)[1:]
+        tokens, values = kept[layout]
+        if tokens is None:
+            logits[row] = logits[row] + values  # ``+=`` adds before it writes, which may fail
+        else:
+            self._add_at(logits, row, tokens, values)
+
+    def _force(self, forced: Cells, logits: Any) -> None:
+        rows, tokens = self._keep("forced", forced, self._index)
+        logits[rows, tokens] = self.highest_logit(logits.dtype)
+
+    def _bounded_sum(self, cells: Any, values: Any) -> Any:
+        """Add values to cells within the bounds of their type, as ``TorchEditor`` does."""
+        dtype, limit = cells.dtype, self.highest_logit(cells.dtype)
+        if limit == FORCED_LOGIT:
+            return cells + values.astype(dtype)
+        sums, highest = cells.astype(values.dtype) + values, HIGHEST_SHARE * limit
+        sums = self._where(sums > highest, highest, self._where(sums < -limit, -limit, sums))
+        return self._where(cells == -np.inf, cells, sums.astype(dtype))
+
+    def _keep(self, place: Any, plan: Any, make: Callable[[Any], Any]) -> Any:
+        """Return ``make(plan)``, which is made again only for another plan."""
+        if place not in self._kept or self._kept[place][0] is not plan:
+            self._kept[place] = plan, make(plan)
+        return self._kept[place][1]
+
+    def highest_logit(self, dtype: Any) -> float:
+        return min(FORCED_LOGIT, float(self._finfo(dtype).max) / 4)
+
+    def _index(self, cells: Cells) -> tuple[Any, Any]:
+        return self._array(cells.rows), self._array(cells.token_ids)
+
+    def _placed(self, additions: Additions, dtype: Any) -> tuple[Any, Any, Any]:
+        limit = self.highest_logit(dtype)
+        values = self._array(np.clip(additions.values, -limit, limit))
+        return *self._index(additions.cells), values.astype(dtype)
+
+    # --- operations that differ between kinds of arrays ---
+
+    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
+        """See ``Editor``. The tensor shares the array's memory."""
+        return nullcontext(torch.from_numpy(logits))
+
+    _where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
+    _minimum: ClassVar[Callable[..., Any]] = staticmethod(np.minimum)
+    _finfo: ClassVar[Callable[..., Any]] = staticmethod(np.finfo)
+
+    def _array(self, values: npt.NDArray[Any]) -> Any:
+        return values
+
+    def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
+        np.add.at(logits, (rows, tokens), values)
+
+    def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
+        """Find the highest kept logit of each row, ``[rows]``."""
+        best = np.full(rows, -np.inf, kept.dtype)
+        np.maximum.at(best, row_of, kept)
+        return best

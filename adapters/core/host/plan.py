@@ -1,0 +1,346 @@
+"""The edits of one step: which cells of the logits change, and how.
+
+Edits combine in one order, whatever order the specs were attached in: additions (biases and bans),
+then ALLOW, then FORCE. Of contradictory edits, the later kind wins. A forced token is chosen even
+if it is banned or not allowed. If every allowed token is banned, an allowed token is chosen. If two
+specs force tokens on one row, the token of the spec attached first is chosen. If two specs allow
+tokens, the first list is strict and the others ban the tokens that they do not contain. So a row
+that came with a finite logit keeps one, or gets one if the engine had masked all allowed tokens.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..automaton import BAN_BIAS, Edit, Ints
+from ..logits import NO_CELLS, Additions, Cells, Floats, Mask, Standing, mask
+from .batch import MOVES, RANK, STATE, AutomatonBatch
+from .state_table import ROW
+
+
+@dataclass(slots=True)
+class Allowed:
+    """Rows of which only some cells may remain.
+
+    Attributes:
+        rows: ``[allow]``.
+        cells: the cells that may remain.
+        row_of: ``[cells]``, the index in ``rows`` of each cell's row; ascending.
+        runs: the rows as ``[first, end)`` pairs of adjacent rows.
+        penalties: the bans of these cells by further ALLOWs, if any row has several ALLOWs.
+        kept: the cells' final values, once an editor has computed them and begun to write.
+    """
+
+    rows: Ints
+    cells: Cells
+    row_of: Ints
+    runs: list[tuple[int, int]]
+    penalties: "Penalties | None" = None
+    kept: Any = None
+
+    def of_row(self, row: int) -> "Allowed":
+        """See ``Part``."""
+        index = int(self.rows.searchsorted(row))
+        first, end = self.row_of.searchsorted([index, index + 1]).tolist()
+        return Allowed(
+            np.array([row]),
+            self.cells.of_row(row),
+            np.zeros(end - first, np.int64),
+            [(row, row + 1)],
+            None if self.penalties is None else Penalties(self.penalties.values[first:end]),
+            None if self.kept is None else self.kept[first:end],
+        )
+
+
+@dataclass(slots=True)
+class AllowedTokens:
+    """The tokens that ALLOWs leave on a row, if there are many.
+
+    Attributes:
+        token_ids: the tokens of the first ALLOW.
+        penalty: the bans of these tokens by the other ALLOWs.
+        kept: the editors' arrays of ``token_ids``.
+    """
+
+    token_ids: Ints
+    penalty: Standing
+    kept: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def bound(self, columns: int) -> Floats:
+        """Make the upper bound of each logit: infinity for tokens that may remain, else -inf."""
+        bound = np.full(columns, -np.inf, np.float32)
+        bound[self.token_ids] = np.inf
+        return bound
+
+
+@dataclass(slots=True)
+class AllowedRow:
+    """A row, and the tokens that remain on it.
+
+    Attributes:
+        row: the row of the logits.
+        allowed: the tokens that remain.
+        penalty: the additions that ban some of these tokens.
+    """
+
+    row: int
+    allowed: AllowedTokens
+    penalty: Additions
+
+    @property
+    def rows(self) -> Ints:
+        """See ``Part``."""
+        return np.array([self.row])
+
+    def of_row(self, row: int) -> "AllowedRow":
+        """See ``Part``."""
+        return self
+
+
+@dataclass(slots=True)
+class Penalties:
+    """Additions to all cells that ALLOWs leave: ``values``, ``[cells]`` float32."""
+
+    values: Floats
+
+
+NONE_ALLOWED = Allowed(np.empty(0, np.int64), NO_CELLS, np.empty(0, np.int64), [])
+
+
+LARGE = 1 << 10
+"""The least number of cells for which a row is edited apart from other rows.
+
+Laying out the cells of all rows costs more than editing them. The cells of a row with many cells
+are laid out once, for all rows that have the same token sets.
+"""
+
+MAX_KEPT_PAIRS = 1 << 10
+"""The most pairs of token sets whose common tokens are kept."""
+
+MAX_KEPT_CELLS = 1 << 20
+"""The most cells that are kept for automata that move, beyond the cells of the last step."""
+
+
+class EditPlan:
+    """A plan of the cells to edit, which lays out only the changes since the last step.
+
+    A part that is laid out anew is a new object; the same object has the same contents.
+
+    Args:
+        automata: the automata to follow.
+        vocab_size: the number of tokens.
+
+    Attributes:
+        forced: one cell per forced row.
+        allowed: the cells that the first ALLOWs of rows leave, for rows with few such cells.
+        allowed_rows: the other rows with ALLOWs.
+    """
+
+    def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
+        self._automata = automata
+        self._large = max(LARGE, vocab_size // 64)
+        self._generation = -1
+        self._shared = self._has_sets = False
+        self._order: Ints = np.empty(0, np.int64)  # slots by row, then by rank
+        self._adding: Ints = np.empty(0, np.int64)
+        self._allowing: Ints = np.empty(0, np.int64)
+        self.forced = NO_CELLS
+        self._added: list[list[Additions]] = [[], []]  # of automata that never move, and of others
+        self.allowed, self.allowed_rows = NONE_ALLOWED, list[AllowedRow]()
+        self._strict: Ints = np.empty(0, np.int64)  # the token set of each of the allowed rows
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget everything that is kept by token set: the sets have other numbers now."""
+        self._common: dict[tuple[int, int], Ints] = {}  # see _places_in_common
+        self._standing: dict[tuple[int, ...], Standing] = {}  # of automata that never move
+        self._moving: dict[tuple[int, ...], Standing] = {}  # of the others
+        self._leaving: dict[tuple[int, ...], AllowedTokens] = {}
+
+    @property
+    def added(self) -> list[Additions]:
+        """The additions of biases and bans."""
+        return self._added[0] + self._added[1]
+
+    def update(self) -> None:
+        """Follow the automata's states."""
+        automata, tables = self._automata, self._automata.tables
+        columns = automata.values[:, : len(automata)]
+        states, rows = columns[STATE], columns[ROW]
+        composed = automata.changed or self._generation != tables.generation
+        if self._generation != tables.generation:
+            self._forget()
+        if composed:
+            self._order = np.lexsort((columns[RANK], rows))
+            self._shared = bool((np.diff(rows[self._order]) == 0).any())
+        edits = tables.edit[states]
+        is_forced = edits == Edit.FORCE
+        if self._shared:
+            self._force_once(is_forced)
+        else:
+            self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
+        has_sets = bool((edits >= Edit.ALLOW).any())
+        if composed or has_sets or self._has_sets:
+            self._plan_sets(states, edits, columns[MOVES] != 0, composed)
+        self._has_sets = has_sets
+        self._generation = tables.generation
+        automata.changed = False
+
+    def _plan_sets(
+        self,
+        states: Ints,
+        edits: npt.NDArray[np.int8],
+        moves: Mask,
+        composed: bool,
+    ) -> None:
+        """Lay out the acting token sets that differ from the last step's."""
+        adds = edits == Edit.ADD
+        if composed:
+            self._added[0] = self._additions(np.flatnonzero(adds & ~moves), stay=True)
+        adding = np.where(adds & moves, states, -1)
+        if composed or not np.array_equal(adding, self._adding):
+            self._added[1] = self._additions(np.flatnonzero(adding >= 0), stay=False)
+            self._adding = adding
+        allowing = np.where(edits == Edit.ALLOW, states, -1)
+        if composed or not np.array_equal(allowing, self._allowing):
+            self._plan_allowed(self._order[allowing[self._order] >= 0])
+            self._allowing = allowing
+
+    def _force_once(self, is_forced: Mask) -> None:
+        """Force one token per row: the first spec's, if several are forced.
+
+        Args:
+            is_forced: whether each slot's state forces a token.
+        """
+        tables, values = self._automata.tables, self._automata.values
+        slots = self._order[is_forced[self._order]]
+        rows, first = np.unique(values[ROW, slots], return_index=True)
+        self.forced = Cells(rows, tables.argument[values[STATE, slots[first]]])
+
+    def _additions(self, slots: Ints, *, stay: bool) -> list[Additions]:
+        """Lay out the additions of the token sets of some slots' states.
+
+        Args:
+            slots: the slots.
+            stay: whether they stay in these states for good.
+        """
+        if not len(slots):
+            return []
+        tables, values = self._automata.tables, self._automata.values
+        token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
+        large = np.bincount(rows, tables.set_sizes(token_sets))[rows] > self._large
+        of_row = _by_row(rows[large], token_sets[large])
+        kept = self._standing if stay else self._moving
+        if stay or sum(map(len, kept.values())) > MAX_KEPT_CELLS:
+            for unused in kept.keys() - of_row.values():  # drop sets that no row has any more
+                del kept[unused]
+        additions: list[Additions] = []
+        for row, sets in of_row.items():
+            if sets not in kept:
+                kept[sets] = self._of_sets(sets)
+            additions.append(kept[sets].on(row))
+        token_sets, rows = token_sets[~large], rows[~large]
+        if len(rows):
+            owner, cell = tables.cells(token_sets)
+            cells = Cells(rows[owner], tables.set_tokens[cell])
+            additions.append(Additions(cells, tables.set_values[cell], {}))
+        return additions
+
+    def _of_sets(self, token_sets: tuple[int, ...]) -> Standing:
+        """Combine the additions of some token sets."""
+        _, cell = self._automata.tables.cells(np.array(token_sets))
+        tables = self._automata.tables
+        return Standing(tables.set_tokens[cell], tables.set_values[cell])
+
+    def _plan_allowed(self, slots: Ints) -> None:
+        """Lay out the cells that ALLOWs leave; the slots come by row, then by rank."""
+        self.allowed_rows = []
+        if not len(slots):
+            self.allowed = NONE_ALLOWED
+            return
+        tables, values = self._automata.tables, self._automata.values
+        token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
+        is_first = np.diff(rows, prepend=-1) != 0
+        large = (tables.set_sizes(token_sets[is_first]) > self._large)[np.cumsum(is_first) - 1]
+        self._plan_allowed_rows(rows[large], token_sets[large])
+        token_sets, rows, is_first = token_sets[~large], rows[~large], is_first[~large]
+        if not len(rows):
+            self.allowed = NONE_ALLOWED
+            return
+        strict, rows_of_all, rows = token_sets[is_first], np.cumsum(is_first) - 1, rows[is_first]
+        allowed = self.allowed
+        if not (
+            self._generation == tables.generation
+            and np.array_equal(strict, self._strict)
+            and np.array_equal(rows, allowed.rows)
+        ):
+            row_of, cell = tables.cells(strict)
+            cells = Cells(rows[row_of], tables.set_tokens[cell])
+            gaps = np.flatnonzero(np.diff(rows) > 1)
+            starts, ends = rows[np.append(0, gaps + 1)], rows[np.append(gaps, len(rows) - 1)] + 1
+            runs = list(zip(starts.tolist(), ends.tolist(), strict=True))
+            allowed = Allowed(rows, cells, row_of, runs)
+        penalties = None
+        if not is_first.all():  # several ALLOWs on one row: the first is strict
+            of_row, others = rows_of_all[~is_first], token_sets[~is_first]
+            penalties = Penalties(self._banned_by_others(allowed, strict, of_row, others))
+        allowed.penalties = penalties
+        self.allowed, self._strict = allowed, strict
+
+    def _plan_allowed_rows(self, rows: Ints, token_sets: Ints) -> None:
+        """Lay out ALLOWs of many tokens, row by row; the first of a row is strict."""
+        of_row, kept = _by_row(rows, token_sets), self._leaving
+        for unused in kept.keys() - of_row.values():  # a choice never returns to a token set
+            del kept[unused]
+        for row, sets in of_row.items():
+            if sets not in kept:
+                kept[sets] = self._left_by(*sets)
+            allowed = kept[sets]
+            self.allowed_rows.append(AllowedRow(row, allowed, allowed.penalty.on(row)))
+
+    def _left_by(self, strict: int, *others: int) -> AllowedTokens:
+        """Compute the tokens that ALLOWs of some token sets leave."""
+        tokens = self._automata.tables.tokens(strict)
+        in_all = np.ones(len(tokens), np.bool_)
+        for other in others:
+            in_all &= mask(self._places_in_common(strict, other), len(tokens))
+        return AllowedTokens(tokens, Standing(tokens[~in_all], np.array(BAN_BIAS, np.float32)))
+
+    def _banned_by_others(
+        self, allowed: Allowed, strict: Ints, of_row: Ints, others: Ints
+    ) -> Floats:
+        """Compute what further ALLOWs, each a token set of a row, add to the allowed cells."""
+        starts = np.searchsorted(allowed.row_of, np.arange(len(strict)))
+        pairs = zip(strict[of_row].tolist(), others.tolist(), starts[of_row].tolist(), strict=True)
+        kept = np.concatenate([self._places_in_common(a, b) + start for a, b, start in pairs])
+        is_contested = np.bincount(of_row, minlength=len(strict))
+        if is_contested.max() > 1:  # a cell is kept only if all of them contain it
+            kept, by_how_many = np.unique(kept, return_counts=True)
+            kept = kept[by_how_many == is_contested[allowed.row_of[kept]]]
+        values = np.where(is_contested != 0, np.float32(BAN_BIAS), np.float32(0))[allowed.row_of]
+        values[kept] = 0
+        return values
+
+    def _places_in_common(self, token_set: int, other: int) -> Ints:
+        """Find the indices, in a token set, of the tokens that another set contains too. Kept."""
+        places = self._common.get((token_set, other))
+        if places is None:
+            a, b = map(self._automata.tables.tokens, (token_set, other))
+            small, large = (a, b) if len(a) <= len(b) else (b, a)
+            at = np.minimum(large.searchsorted(small), len(large) - 1)
+            found = large[at] == small
+            places = np.flatnonzero(found) if small is a else at[found]
+            if len(self._common) >= MAX_KEPT_PAIRS:
+                self._common.clear()
+            self._common[token_set, other] = places
+        return places
+
+
+def _by_row(rows: Ints, token_sets: Ints) -> dict[int, tuple[int, ...]]:
+    """Group the token sets by row, in their order."""
+    of_row: dict[int, tuple[int, ...]] = {}
+    for row, token_set in zip(rows.tolist(), token_sets.tolist(), strict=True):
+        of_row[row] = *of_row.get(row, ()), token_set
+    return of_row

@@ -1,0 +1,111 @@
+"""Dense tables of numbers per request: a step is a few numpy calls however many rows there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..automaton import Ints
+from ..automaton.history import TokenHistory
+
+ROW, FOLDED = 0, 1
+"""Columns of each ``StateTable``: the row of the logits, the number of output ids folded in."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request(TokenHistory):
+    """A request in the batch, and its entries in the tables.
+
+    Attributes:
+        row: the request's row of the logits.
+        stop_token_id: a token that makes the engine end the request, if there is one.
+        entries: the request's entries in each ``StateTable``.
+        ends: whether the request has failed, so that only the stop token acts on it.
+    """
+
+    row: int
+    stop_token_id: int | None = None
+    entries: list["Entry"] = field(default_factory=list["Entry"])
+    ends: bool = False
+
+
+Failures = dict[Request, Exception]
+"""Requests that cannot go on, with the reason."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An entry of a request in a ``StateTable``.
+
+    Attributes:
+        request: the request.
+        what: the part of its program that runs in the slot.
+        table: the table.
+        slot: the current slot in the table; -1 after the entry is deleted.
+    """
+
+    request: Request
+    what: Any
+    table: "StateTable"
+    slot: int
+
+
+class StateTable:
+    """A table of numbers with one slot per entry, without gaps.
+
+    Attributes:
+        values: ``[columns, capacity]``, of which the first ``len(self)`` slots are in use.
+        entries: the entries, by slot.
+        outputs: the output ids, by slot.
+        changed: set when slots are added, freed or get another row; reset by the reader.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.values: Ints = np.zeros((columns, 16), np.int64)
+        self.entries: list[Entry] = []
+        self.outputs: list[Sequence[int]] = []
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def new(self, request: Request, what: Any) -> Entry:
+        """Give a slot to a part of a program that acts on a request."""
+        slot = len(self.entries)
+        self.make_room(1)
+        entry = Entry(request, what, self, slot)
+        self.entries.append(entry)
+        self.outputs.append(request.output_ids)
+        self.values[:, slot] = 0
+        self.values[ROW, slot] = request.row
+        request.entries.append(entry)
+        self.changed = True
+        return entry
+
+    def make_room(self, slots: int) -> None:
+        """Make room, so that so many new slots need no allocation."""
+        while len(self.entries) + slots > self.values.shape[1]:
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=1)
+
+    def delete(self, slot: int) -> None:
+        """Free a slot; the entry of the last slot moves into it."""
+        self.entries[slot].slot = -1
+        last = self.entries.pop()
+        outputs = self.outputs.pop()
+        if last.slot >= 0:
+            self.values[:, slot] = self.values[:, last.slot]
+            self.entries[slot] = last
+            self.outputs[slot] = outputs
+            last.slot = slot
+        self.changed = True
+
+    def set_row(self, slot: int, row: int) -> None:
+        """Set the row of a slot whose request has moved."""
+        self.values[ROW, slot] = row
+        self.changed = True
+
+    def grown(self) -> Ints:
+        """Count the output ids of each slot that are not folded in yet: ``[slots]``."""
+        n = len(self.entries)
+        return np.fromiter(map(len, self.outputs), np.int64, n) - self.values[FOLDED, :n]

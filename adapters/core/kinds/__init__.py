@@ -1,0 +1,11 @@
+"""One compile function for each kind, in a file of the kind's name."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from .base import Part, PerRequest, compile_spec
+
+__all__ = ["Part", "PerRequest", "compile_spec"]
+
+for _, _name, _ in iter_modules(__path__):  # each registers its function
+    import_module(f"{__name__}.{_name}")

@@ -1,0 +1,34 @@
+"""``banned_sequences``: what would complete one is banned, in the state of its beginning."""
+
+from collections.abc import Iterable, Sequence
+
+from ....spec import BannedSequencesSpec
+from ..automaton.tries import Flat, Values, completing
+from .banned_tokens import adding
+from .base import Part, check_size, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: BannedSequencesSpec) -> Iterable[Part]:
+    return adding_at_ends(spec.sequences)
+
+
+def adding_at_ends(
+    sequences: Sequence[Sequence[int]], values: Values | None = None
+) -> Iterable[Part]:
+    """Add to the tokens that would complete a sequence.
+
+    Single tokens have an automaton of their own, as these are added to in every state.
+
+    Args:
+        sequences: of one token or more.
+        values: what is added for each, and no two sequences are equal; ``None`` bans the tokens.
+    """
+    flat = Flat.of(sequences)
+    is_single = flat.lengths == 1
+    if is_single.any():
+        tokens = flat.where(is_single).last.tolist()
+        yield adding(tokens) if values is None else adding(tokens, values[is_single])
+    if not is_single.all():
+        longer = None if values is None else values[~is_single]
+        yield completing(flat.where(~is_single), longer, check_size)

@@ -1,0 +1,27 @@
+"""``banned_tokens``: one state, which bans some tokens."""
+
+from collections.abc import Iterable
+
+from ....spec import BannedTokensSpec
+from ..automaton import Automaton, AutomatonBuilder
+from .base import Part, compile_spec
+
+
+def _adding() -> Automaton:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set((0,)))
+    return builder.build()
+
+
+_ADDING = _adding()
+"""Made once: the automata of different requests differ only in the tokens."""
+
+
+def adding(token_ids: Iterable[int], *values: Iterable[float] | float) -> Automaton:
+    """Build an automaton that adds to some tokens in any state; by default it bans them."""
+    return _ADDING.of_tokens(token_ids, *values)
+
+
+@compile_spec.register
+def _compile(spec: BannedTokensSpec) -> Iterable[Part]:
+    yield adding(spec.token_ids)

@@ -1,0 +1,12 @@
+"""``choice``: a trie, in whose nodes the tokens that go on are allowed."""
+
+from collections.abc import Iterable
+
+from ....spec import ChoiceSpec
+from ..automaton.tries import choice
+from .base import Part, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: ChoiceSpec) -> Iterable[Part]:
+    yield choice(spec.choices, spec.eos_token_id)

@@ -1,0 +1,17 @@
+"""``plugin``: what an installed plugin makes of its parameters."""
+
+from collections.abc import Iterable
+
+from ....spec import PluginSpec
+from ..automaton import Automaton
+from ..plugins import resolve_plugin
+from .base import Part, PerRequest, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: PluginSpec) -> Iterable[Part]:
+    part = resolve_plugin(spec.name, spec.params)
+    if isinstance(part, Automaton):
+        yield part
+    else:
+        yield PerRequest(lambda: resolve_plugin(spec.name, spec.params))

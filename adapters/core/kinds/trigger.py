@@ -1,0 +1,29 @@
+"""``trigger``: states that watch for a phrase, and a chain that forces the answer."""
+
+from collections.abc import Iterable
+
+from ....spec import TriggerSpec
+from ..automaton import CARRY, CLEAR, KEEP, AutomatonBuilder
+from ..automaton.patterns import match
+from .base import Part, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: TriggerSpec) -> Iterable[Part]:
+    """One round of watching and saying; a timer that only its end runs down counts the rounds."""
+    builder = AutomatonBuilder()
+    counts = spec.times is not None and spec.times > 1
+    timer = KEEP if counts else CLEAR
+    start = builder.free(timer=spec.times or 0) if counts else None
+    watching = builder.watching(len(spec.trigger_token_ids), timer=timer)
+    match(builder, watching, spec.trigger_token_ids, found=len(builder))
+    then = watching[0] if spec.times is None else None
+    builder.chain(spec.token_ids, then=then, timer=timer)
+    if start is not None:
+        again = builder.free(timer=CARRY)
+        for state in (start, again):
+            builder.otherwise(state, watching[0], consumes=False)
+        builder.timeout(again, len(builder))
+    if spec.times is not None:
+        builder.free()
+    yield builder.build()

@@ -1,0 +1,264 @@
+"""Additions to logits: cells, rows, and the values of bans and forced tokens.
+
+Host and device, editors and callables all follow the rules of this module.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .automaton import Ints
+
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+
+FORCED_LOGIT = 1e9
+"""A logit that wins any softmax or argmax, and is finite at any usual temperature.
+
+Raising one logit touches one cell. Filling the rest of the row with -inf has the same effect, but
+costs a pass over the vocabulary. vLLM's thinking budget uses the same value.
+"""
+
+HIGHEST_SHARE = 0.75
+"""In a narrow type (float16), the share of a forced logit that other edited logits may reach. No
+sum of biases is higher, and no sum of bans is lower than minus a forced logit."""
+
+
+class Part(Protocol):
+    """A part of a step's edits that is written as a whole."""
+
+    @property
+    def rows(self) -> Ints:
+        """The rows that the part edits, each at least once."""
+        ...
+
+    def of_row(self, row: int, /) -> Self:
+        """Return the edits of one of the rows."""
+        ...
+
+
+def attempt(
+    failed: dict[int, Exception], write: Callable[..., None], part: Part, *target: Any
+) -> None:
+    """Write a part of the edits: if it fails, write it again, and then row by row.
+
+    Earlier parts are not written again, because biases would be added twice.
+
+    Args:
+        failed: receives the rows whose edits still fail, with the reason.
+        write: takes the part and the target. If it raises, it may be called again.
+        part: the part to write.
+        target: the arrays to edit.
+    """
+    try:
+        write(part, *target)
+    except Exception:
+        try:
+            write(part, *target)
+        except Exception:
+            for row in set(part.rows.tolist()):
+                try:
+                    write(part.of_row(row), *target)
+                except Exception as error:
+                    failed[row] = error
+
+
+@dataclass(slots=True)
+class Cells:
+    """Cells of the logits: ``rows`` and ``token_ids``, ``[cells]`` each."""
+
+    rows: Ints
+    token_ids: Ints | npt.NDArray[np.int32]
+
+    def of_row(self, row: int) -> "Cells":
+        """Select the cells in one row."""
+        mine = self.rows == row
+        return Cells(self.rows[mine], self.token_ids[mine])
+
+
+NO_CELLS = Cells(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(slots=True)
+class Additions:
+    """Cells to which ``values``, ``[cells]`` float32, are added.
+
+    Attributes:
+        kept: an editor's arrays of the additions, for additions that it gets several times.
+    """
+
+    cells: Cells
+    values: Floats
+    kept: dict[Any, Any] | None = None
+
+    @property
+    def rows(self) -> Ints:
+        """See ``Part``."""
+        return self.cells.rows
+
+    def of_row(self, row: int) -> "Additions":
+        """See ``Part``."""
+        return Additions(self.cells.of_row(row), self.values[self.rows == row])
+
+
+@dataclass(slots=True)
+class RowAdditions(Additions):
+    """Additions to cells of one row, applied several times; the request may move to another row.
+
+    Attributes:
+        placed: the editors' arrays of the additions, for any row.
+    """
+
+    placed: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def whole_row(self, columns: int) -> Floats:
+        """Compute the sum to add to each column of the row."""
+        return np.bincount(self.cells.token_ids, self.values, columns).astype(np.float32)
+
+
+class Standing:
+    """Additions that stand on one row for several steps.
+
+    Args:
+        token_ids: best in ascending order, because neighbours are then adjacent in memory.
+        values: the values to add; one for all, or one for each.
+
+    Attributes:
+        kept: the editors' arrays of the additions.
+    """
+
+    def __init__(
+        self, token_ids: Ints | npt.NDArray[np.int32], values: npt.NDArray[np.float32]
+    ) -> None:
+        self.kept: dict[Any, Any] = {}
+        self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
+        self._row = -1
+        self._additions: RowAdditions | None = None
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    def on(self, row: int) -> RowAdditions:
+        """Return the additions for a row."""
+        if self._additions is None or row != self._row:
+            rows = np.broadcast_to(np.int64(row), len(self))
+            cells = Cells(rows, self._token_ids)
+            self._additions = RowAdditions(cells, self._values, placed=self.kept)
+            self._row = row
+        return self._additions
+
+
+def mask(token_ids: Sequence[int] | Ints, vocab_size: int) -> Mask:
+    """Make a mask of some tokens of the vocabulary, ``[vocab_size]``."""
+    tokens = np.array(token_ids, np.int64)
+    is_there = np.zeros(vocab_size, np.bool_)
+    is_there[tokens[(tokens >= 0) & (tokens < vocab_size)]] = True
+    return is_there
+
+
+def is_dense(cells: int, columns: int) -> bool:
+    """Return whether a host adds to so many cells of a row faster by adding to every column."""
+    return cells > columns // 16
+
+
+def merged(additions: Sequence[Additions]) -> Additions:
+    """Merge additions into one that has each cell once."""
+    cells = np.concatenate([each.cells.rows << 32 | each.cells.token_ids for each in additions])
+    values = np.concatenate([each.values for each in additions])
+    cells, place = np.unique(cells, return_inverse=True)
+    sums = np.bincount(place.ravel(), values, len(cells)).astype(np.float32)
+    return Additions(Cells(cells >> 32, cells & 0xFFFFFFFF), sums)
+
+
+def add(additions: Additions, logits: torch.Tensor) -> None:
+    """Add to cells of logits whose columns are contiguous."""
+    if highest_logit(logits.dtype) < FORCED_LOGIT:
+        additions = merged([additions])
+    add_once(additions, logits)
+
+
+def add_once(additions: Additions, logits: torch.Tensor) -> None:
+    """Add to cells; in a type that cannot hold every sum, each cell may occur only once."""
+    flat = flattened(logits)
+    if highest_logit(logits.dtype) < FORCED_LOGIT:
+        index = flat_index(additions.cells, logits)
+        values = to_device(torch.tensor(additions.values), logits.device)
+        flat[index] = bounded_sum(flat[index], values)
+        return
+    if isinstance(additions, RowAdditions):
+        _add_to_row(logits[int(additions.rows[0])], additions)
+        return
+    layout = (logits.stride(0), logits.dtype, logits.device)
+    placed = None if additions.kept is None else additions.kept.get(layout)
+    if placed is None:
+        placed = _placed(additions, logits)
+        if additions.kept is not None:
+            additions.kept[layout] = placed
+    flat.index_add_(0, *placed)
+
+
+def _add_to_row(row: torch.Tensor, additions: RowAdditions) -> None:
+    """Add to a row, reusing the arrays of an earlier call for any row."""
+    columns, kept = row.shape[0], additions.placed
+    layout = columns, row.dtype, row.device
+    if layout not in kept:
+        if row.device.type == "cpu" and is_dense(len(additions.values), columns):
+            kept[layout] = None, torch.from_numpy(additions.whole_row(columns)).to(row.dtype)
+        else:
+            index = to_device(torch.from_numpy(additions.cells.token_ids), row.device)
+            kept[layout] = index, _values(additions, row)
+    index, values = kept[layout]
+    if index is None:
+        row.add_(values)
+    else:
+        row.index_add_(0, index, values)
+
+
+def bounded_sum(cells: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Add, between the limits of bans and forced logits; a masked logit stays masked."""
+    limit = highest_logit(cells.dtype)
+    if limit == FORCED_LOGIT:
+        return cells + values.to(cells.dtype)
+    sums = (cells.float() + values).clamp(-limit, HIGHEST_SHARE * limit).to(cells.dtype)
+    return torch.where(cells == -torch.inf, cells, sums)
+
+
+def flattened(logits: torch.Tensor) -> torch.Tensor:
+    """View the rows end to end, with the gaps between them."""
+    rows, columns = logits.shape
+    return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
+
+
+def _placed(additions: Additions, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make flat indices and values on the device of the logits."""
+    return flat_index(additions.cells, logits), _values(additions, logits)
+
+
+def _values(additions: Additions, logits: torch.Tensor) -> torch.Tensor:
+    limit = highest_logit(logits.dtype)
+    values = torch.from_numpy(np.clip(additions.values, -limit, limit)).to(logits.dtype)
+    return to_device(values, logits.device)
+
+
+def flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:
+    """Compute the indices of cells in ``flattened`` logits."""
+    return to_device(cells.rows * logits.stride(0) + cells.token_ids, logits.device)
+
+
+@lru_cache
+def highest_logit(dtype: torch.dtype) -> float:
+    """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
+    return min(FORCED_LOGIT, torch.finfo(dtype).max / 4)
+
+
+def to_device(array: Ints | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy without waiting: torch's allocator keeps pinned memory until the copy is done."""
+    host = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+    if device.type == "cpu":
+        return host
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)

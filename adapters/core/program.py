@@ -1,0 +1,150 @@
+"""Programs: the compiled form of all specs of a request.
+
+Requests that carry the same payload share a program.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    LogitsProcessorSpec,
+    NativeSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    SpecError,
+)
+from ...spec.limits import MAX_NGRAM_RULES, MAX_PROMPT_BIASES
+from .automaton import Automaton
+from .automaton.arrays import distinct, token_array
+from .automaton.failure_links import TooManyEdgesError
+from .kinds import Part, PerRequest, compile_spec
+from .kinds.banned_sequences import adding_at_ends
+from .kinds.banned_tokens import adding
+from .kinds.base import check_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The compiled form of the specs of one payload.
+
+    Attributes:
+        automata: tables, shared by all requests that have this program.
+        ngrams: the history rules that are batched.
+        prompt_biases: the biases that depend on the request's prompt alone.
+        per_request: the parts that are made anew for each request.
+    """
+
+    automata: tuple[Automaton, ...] = ()
+    ngrams: tuple[NoRepeatNgramSpec, ...] = ()
+    prompt_biases: tuple[PromptBiasSpec, ...] = ()
+    per_request: tuple[PerRequest, ...] = ()
+
+    @property
+    def cells(self) -> int:
+        """The size of the automata's tables: states, plus the tokens in their token sets."""
+        return sum(automaton.cells for automaton in self.automata)
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the edits depend on the output so far, be it only on its length."""
+        return bool(self.ngrams or self.per_request) or any(
+            automaton.states > 1 for automaton in self.automata
+        )
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether a batched part depends on the prompt's token ids; callables may, too."""
+        return bool(self.ngrams or self.prompt_biases) or any(
+            automaton.reads_prompt for automaton in self.automata
+        )
+
+    @property
+    def needs_output_ids(self) -> bool:
+        """Whether the edits depend on more than the output's length and the forced tokens."""
+        return bool(self.ngrams or self.per_request) or any(
+            automaton.needs_output_ids for automaton in self.automata
+        )
+
+
+ProgramOf = Callable[[Any], Program | None]
+"""From a request, as its adapter has it, to what acts on it; ``None`` if nothing does."""
+
+
+def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
+    """Compile the specs of a request.
+
+    Raises:
+        SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
+            a kind that the engine implements itself, and beyond ``MAX_CELLS``,
+            ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
+    """
+    parts: list[Part] = []
+    allowed: list[Sequence[int]] = []
+    sequences: list[Sequence[int]] = []
+    last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
+    ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
+    for i, spec in enumerate(specs):
+        if isinstance(spec, AllowedTokensSpec):
+            allowed.append(spec.token_ids)
+            if len(allowed) > 1:
+                continue
+        if isinstance(spec, BannedSequencesSpec):
+            sequences.extend(spec.sequences)
+            if i != last:  # one automaton looks for all sequences
+                continue
+        try:
+            try:
+                compiled = adding_at_ends(sequences) if i == last else compile_spec(spec)
+                made = list(compiled)
+            except TooManyEdgesError as error:
+                raise SpecError(f"Expected a simpler spec: {error}") from None
+            parts.extend(made)
+            ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
+            check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
+            if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
+                raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
+            if len(ngrams) > MAX_NGRAM_RULES:
+                raise SpecError(
+                    f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` on a request"
+                )
+        except SpecError as error:
+            raise error.under(f"$.specs[{i}]") from error.__cause__
+    # Two automata replace any number of lists, whatever else the request has.
+    if len(allowed) > 1 and (refused := _banned_by_others(allowed)):
+        parts.append(adding(refused))
+    return Program(
+        automata=tuple(part for part in parts if isinstance(part, Automaton)),
+        ngrams=tuple(ngrams),
+        prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
+        per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
+    )
+
+
+def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
+    """List the tokens of the first list, which is strict, that another list does not contain."""
+    first, *others = (distinct(token_array(token_ids)) for token_ids in lists)
+    is_banned = np.zeros(len(first), np.bool_)
+    for other in others:
+        is_banned |= ~np.isin(first, other, assume_unique=True)
+    return first[is_banned].tolist()
+
+
+def refusal(
+    specs: Sequence[LogitsProcessorSpec], asks: Callable[[Program], bool], why: str
+) -> SpecError:
+    """Make the error for a feature that an engine lacks, at the spec that needs it.
+
+    Args:
+        specs: a request's specs, at least one of which needs the feature.
+        asks: returns whether a program needs the feature.
+        why: the text after the spec's kind in the message.
+    """
+    for i, spec in enumerate(specs):
+        if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,))):
+            return SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
+    raise AssertionError("unreachable: what the whole asks for, one of the specs does")

@@ -1,0 +1,152 @@
+"""Native kinds as an engine's own request fields, and their conflicts with a request's values."""
+
+import dataclasses
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..spec import (
+    AllowedTokensSpec,
+    GrammarSpec,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PluginSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+)
+from ..spec.conflicts import breaks_grammar
+
+Native = Callable[[Any, Any], Mapping[str, Any]]
+"""A function from a native spec and a request to the values, by name, of the request's fields.
+
+It raises ``SpecError``, with a path in the spec, if the engine does not do what the spec means.
+"""
+
+NARROWS = AllowedTokensSpec | ThinkingBudgetSpec | PluginSpec | PythonProcessorSpec
+"""Kinds that may leave no token which a grammar accepts, beside the kinds that force tokens."""
+
+_UNSET = (None, "")
+
+
+def check_grammar(
+    specs: Sequence[LogitsProcessorSpec],
+    request: Any = None,
+    grammars: Sequence[str] = (),
+    comes_last: bool = False,
+) -> None:
+    """Refuse specs beside a grammar that may not accept the tokens which the specs choose.
+
+    The grammar is a ``GrammarSpec`` among ``specs``, or one of the fields ``grammars`` of the
+    request. For ``comes_last``, see ``Attachment``.
+
+    Raises:
+        SpecError: at the first such spec.
+    """
+    asking = [f"the request's {name}" for name in grammars if _value(request, name) not in _UNSET]
+    for i, spec in enumerate(specs):
+        if isinstance(spec, GrammarSpec):
+            asking.append(f"`$.specs[{i}]`, a grammar")
+    for i, spec in enumerate(specs if asking else ()):
+        forces = breaks_grammar(spec)
+        if forces or (comes_last and isinstance(spec, NARROWS)):
+            what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
+            raise SpecError(f"Conflicts with {asking[0]}, which may not {what}", f"$.specs[{i}]")
+
+
+def native_fields(
+    specs: Sequence[LogitsProcessorSpec], native: Native, request: Any = None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the request fields of the native specs: the values, and the paths of their specs.
+
+    Raises:
+        SpecError: as ``native`` does, with the path in ``specs``.
+    """
+    fields: dict[str, Any] = {}
+    paths: dict[str, str] = {}
+    for i, spec in enumerate(specs):
+        if isinstance(spec, NativeSpec):
+            path = f"$.specs[{i}]"
+            try:
+                values = native(spec, request)
+            except SpecError as error:
+                raise error.under(path) from error.__cause__
+            fields |= values
+            for name in values:
+                is_own = getattr(spec, name, None) is not None
+                paths[name] = f"{path}.{name}" if is_own else path
+    return fields, paths
+
+
+def lowered(
+    specs: Sequence[LogitsProcessorSpec], native: Native, request: Any, grammars: Sequence[str]
+) -> dict[str, Any]:
+    """Return the fields to set in a request, so that it asks for the native specs.
+
+    A field of the request is not set if it is ``None``, empty or at the default of its class. A
+    field that is set must have the value that ``specs`` ask for, and one grammar excludes another.
+    The constructor of the request's class may change the values: vLLM's, for example, resets
+    ``top_p`` to 1 if the temperature is 0.
+
+    Raises:
+        SpecError: at the spec, if the request sets another value or has no such field.
+        Exception: the constructor's own, for values that the constructor refuses together.
+    """
+    fields, paths = native_fields(specs, native, request)
+    for name in fields:
+        if not isinstance(request, Mapping) and not hasattr(request, name):
+            owner = type(request).__name__
+            raise SpecError(f"Expected {owner} to have a field {name}", paths[name])
+    made, defaults = _constructed(request, fields)
+    for name, value in fields.items():
+        for other in grammars if name in grammars else (name,):
+            current = _value(request, other)
+            agrees = other == name and current in (value, made[name])
+            if not agrees and current not in (*_UNSET, defaults.get(other)):
+                what = f"which sets {other} to {reprlib.repr(current)}"
+                raise SpecError(f"Conflicts with the request, {what}", paths[name])
+    return made
+
+
+def _value(request: Any, name: str) -> Any:
+    return request.get(name) if isinstance(request, Mapping) else getattr(request, name, None)
+
+
+def _constructed(request: Any, fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values that the request's class makes of ``fields``, and the class's defaults."""
+    module: Any = msgspec.structs if isinstance(request, msgspec.Struct) else dataclasses
+    if not fields or (module is dataclasses and not dataclasses.is_dataclass(request)):
+        return fields, {}
+    made = module.replace(request, **fields)
+    defaults = {each.name: each.default for each in module.fields(request)}
+    names = defaults.keys() & {*fields, *SamplingSpec.__struct_fields__}
+    return {name: getattr(made, name) for name in names}, defaults
+
+
+def fields_of(spec: NativeSpec) -> dict[str, Any]:
+    """Return the fields that a native spec sets, with JSON values: lists instead of tuples.
+
+    ``fields_of(SamplingSpec(temperature=0.5))`` is ``{"temperature": 0.5}``.
+    """
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(spec))
+    del fields["kind"]
+    return fields
+
+
+def grammar_text(spec: GrammarSpec) -> tuple[str, str]:
+    """Return the form and the text of a grammar, for engines without choices.
+
+    ``grammar_text(GrammarSpec(choices=("a", "b")))`` is ``("ebnf", 'root ::= "a" | "b"')``.
+    """
+    if spec.choices is not None:
+        # A JSON string is a terminal of EBNF, too.
+        terminals = (json.dumps(text, ensure_ascii=False) for text in spec.choices)
+        return "ebnf", f"root ::= {' | '.join(terminals)}"
+    if spec.json_schema is not None:
+        return "json_schema", msgspec.json.encode(spec.json_schema).decode()
+    ((form, text),) = fields_of(spec).items()
+    return form, text

@@ -1,0 +1,47 @@
+"""SGLang's backend: the kinds that it supports, and the request bodies of its HTTP clients."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ...spec import GrammarSpec, LogitsProcessorSpec, PythonProcessorSpec, SamplingSpec, encode
+from ...spec.base import processor_specs
+from .. import KEY, REALIZABLE, Backend
+from .native import body_fields
+
+ROUTES: dict[str, str | None] = {
+    "/v1/completions": "custom_params",
+    "/v1/chat/completions": "custom_params",
+    "/invocations": "custom_params",
+    "/generate": "sampling_params.custom_params",
+    "/vertex_generate": "parameters.sampling_params.custom_params",
+    "/api/generate": None,  # Ollama's
+}
+"""Routes of SGLang's server, and the path in their bodies that becomes ``custom_params``."""
+
+PROCESSOR = json.dumps({"callable": b"clogitport.adapters.sglang.processor\nprocessor\n.".hex()})
+"""The ``custom_logit_processor`` of requests with specs: a constant.
+
+SGLang expects a pickle there (``sglang/srt/sampling/custom_logit_processor.py``). This pickle
+contains no code, only the name of logitport's function, so a client needs no SGLang.
+"""
+
+
+def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
+    """Put the payload under ``custom_params``, and native kinds in fields of SGLang's server."""
+    encode(specs, generation_only=generation_only)  # checks the specs together
+    fields = body_fields(specs)
+    if in_payload := processor_specs(specs):
+        payload = encode(in_payload, generation_only=generation_only)
+        fields |= {"custom_logit_processor": PROCESSOR, "custom_params": {KEY: payload}}
+    return fields
+
+
+BACKEND = Backend(
+    "sglang",
+    realizes=REALIZABLE - {PythonProcessorSpec},
+    lowers=frozenset({GrammarSpec, SamplingSpec}),
+    body=body,
+    routes=ROUTES,
+)
+"""SGLang's backend. Its workers are separate processes, which no live callable can reach."""

@@ -1,0 +1,12 @@
+"""What this adapter can do."""
+
+from ...spec import GrammarSpec, PythonProcessorSpec, SamplingSpec
+from .. import REALIZABLE, Backend
+
+BACKEND = Backend(
+    "tensorrt_llm",
+    realizes=REALIZABLE - {PythonProcessorSpec},
+    lowers=frozenset({GrammarSpec, SamplingSpec}),
+)
+"""Its workers are processes of their own, which no live callable reaches; its server takes no
+processors from clients."""

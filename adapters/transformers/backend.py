@@ -1,0 +1,9 @@
+"""What this adapter can do."""
+
+from .. import REALIZABLE, Backend
+
+BACKEND = Backend(
+    "transformers",
+    realizes=REALIZABLE,
+)
+"""``generate`` has sampling parameters for a whole batch alone, and no grammars."""

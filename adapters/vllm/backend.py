@@ -1,0 +1,38 @@
+"""vLLM's backend: the kinds that it supports, and the request bodies of its HTTP clients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, encode
+from ...spec.base import processor_specs
+from .. import KEY, REALIZABLE, Backend, native_fields
+from .native import body_fields
+
+_OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+ROUTES = {
+    **{route + end: "vllm_xargs" for route in _OPENAI for end in ("", "/render")},
+    "/v1/chat/completions/batch": "vllm_xargs",
+    "/invocations": "vllm_xargs",
+    "/inference/v1/generate": "sampling_params.extra_args",
+}
+"""Routes of vLLM's server, and the path in their bodies that becomes ``extra_args``."""
+
+
+def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
+    """Put the payload under ``vllm_xargs``, and native kinds in fields of vLLM's server."""
+    encode(specs, generation_only=generation_only)  # checks the specs together
+    fields, _ = native_fields(specs, body_fields)
+    if in_payload := processor_specs(specs):
+        fields["vllm_xargs"] = {KEY: encode(in_payload, generation_only=generation_only)}
+    return fields
+
+
+BACKEND = Backend(
+    "vllm",
+    realizes=REALIZABLE,
+    lowers=frozenset({GrammarSpec, SamplingSpec}),
+    body=body,
+    routes=ROUTES,
+)
+"""vLLM's backend, for both model runners. Live callables need the engine in their own process."""

@@ -1,0 +1,152 @@
+"""Immutable JSON objects, so that a spec which holds one is a value like any other spec."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, NoReturn, TypeVar, cast
+
+from .errors import SpecError
+from .limits import MAX_DEPTH
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """An immutable dict, hashed by its content. It is equal to a dict with the same content."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise TypeError("A FrozenDict cannot change")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = _refuse
+    setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles are made whole, not item by item
+        return FrozenDict, (dict(self),)
+
+
+def frozen_json(value: object) -> Any:
+    """Make a JSON value immutable: its objects become ``FrozenDict``, and its arrays tuples.
+
+    The payload limits the number of values.
+
+    Args:
+        value: a value that a JSON parser could have made.
+
+    Raises:
+        SpecError: with the path below ``value``, for a value that JSON cannot express, an integer
+            beyond 64 bits, or more than ``MAX_DEPTH`` levels.
+    """
+    return _frozen(value, MAX_DEPTH)
+
+
+_WORD = 1 << 63
+_put = dict[str, Any].__setitem__
+_ATOMS = frozenset({type(None), bool})
+
+# A parser's values have one of a few exact types. The two loops compare these types, at a tenth of
+# the cost of asking whether a value is a ``Mapping``. They call no Python function for a value
+# that does not change.
+
+
+def _frozen_object(value: dict[Any, Any], levels: int) -> FrozenDict[str, Any]:
+    """Freeze an object of at most ``levels`` levels."""
+    if levels == 0:
+        raise _too_deep()
+    try:
+        for key in value:
+            if type(key) is not str or not (key.isascii() or key.encode()):
+                value = {_text(key): item for key, item in value.items()}
+                break
+    except UnicodeEncodeError as error:
+        raise _spec_error(error) from None
+    frozen: FrozenDict[str, Any] = FrozenDict(value)
+    key = ""
+    try:
+        for key, item in value.items():
+            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
+            if not (
+                (kind is str and (item.isascii() or item.encode()))
+                or (kind is int and -_WORD <= item < _WORD)
+                or kind in _ATOMS
+                or (kind is float and isfinite(item))
+            ):
+                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
+                _put(frozen, key, freeze(item, levels - 1))
+    except (SpecError, UnicodeEncodeError) as error:
+        raise _spec_error(error).under(f"$.{key}") from None
+    return frozen
+
+
+def _frozen_array(value: Sequence[Any], levels: int) -> tuple[Any, ...]:
+    """Freeze an array of at most ``levels`` levels."""
+    if levels == 0:
+        raise _too_deep()
+    frozen, at = [*value], 0
+    try:
+        for at, item in enumerate(value):
+            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
+            if not (
+                (kind is str and (item.isascii() or item.encode()))
+                or (kind is int and -_WORD <= item < _WORD)
+                or kind in _ATOMS
+                or (kind is float and isfinite(item))
+            ):
+                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
+                frozen[at] = freeze(item, levels - 1)
+    except (SpecError, UnicodeEncodeError) as error:
+        raise _spec_error(error).under(f"$[{at}]") from None
+    return tuple(frozen)
+
+
+_FREEZE: dict[type, Callable[[Any, int], Any]] = {
+    dict: _frozen_object,
+    FrozenDict: _frozen_object,
+    list: _frozen_array,
+    tuple: _frozen_array,
+}
+
+
+def _frozen(value: Any, levels: int) -> Any:
+    """Freeze a value of any type; raise if JSON cannot express it."""
+    match value:
+        case None | bool():
+            return value
+        case int() if -_WORD <= value < _WORD:
+            return int(value)
+        case int():
+            raise SpecError("Expected an integer of at most 64 bits")
+        case float() if isfinite(value):
+            return float(value)
+        case float():
+            raise SpecError("Expected a finite number")
+        case str():
+            return _text(value)
+        case list() | tuple():
+            return _frozen_array(cast("list[object]", value), levels)
+        case Mapping():
+            return _frozen_object(dict(cast("Mapping[object, object]", value)), levels)
+        case _:
+            raise SpecError(f"Expected a JSON value, got {type(value).__name__}")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise SpecError(f"Expected text as a key, got {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise _spec_error(error) from None
+    return str(value)
+
+
+def _spec_error(error: SpecError | UnicodeEncodeError) -> SpecError:
+    return error if isinstance(error, SpecError) else SpecError("Expected valid Unicode")
+
+
+def _too_deep() -> SpecError:
+    return SpecError(f"Nested more than {MAX_DEPTH} levels deep")

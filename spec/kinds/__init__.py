@@ -1,0 +1,41 @@
+"""One module per kind of spec."""
+
+# ruff: noqa: I001  The order is that of the kinds in messages, in tables and in the JSON Schema.
+
+from typing import TYPE_CHECKING, Union
+
+from .. import base
+
+# A new kind needs a line here, and nothing else in this package or in `logitport.spec`.
+from .forced_sequence import ForcedTokenSequenceSpec as ForcedTokenSequenceSpec
+from .allowed_tokens import AllowedTokensSpec as AllowedTokensSpec
+from .banned_tokens import BannedTokensSpec as BannedTokensSpec
+from .banned_sequences import BannedSequencesSpec as BannedSequencesSpec
+from .logit_bias import LogitBiasSpec as LogitBiasSpec
+from .min_tokens import MinTokensSpec as MinTokensSpec
+from .forced_end import ForcedEndSpec as ForcedEndSpec
+from .thinking_budget import ThinkingBudgetSpec as ThinkingBudgetSpec
+from .choice import ChoiceSpec as ChoiceSpec
+from .trigger import TriggerSpec as TriggerSpec
+from .no_repeat_ngram import NoRepeatNgramSpec as NoRepeatNgramSpec
+from .prompt_bias import PromptBiasSpec as PromptBiasSpec
+from .grammar import GrammarSpec as GrammarSpec
+from .sampling import SamplingSpec as SamplingSpec
+from .plugin import PluginSpec as PluginSpec
+
+WIRE_KINDS: tuple[type[base.LogitsProcessorSpec], ...] = tuple(
+    each
+    for each in vars().copy().values()
+    if isinstance(each, type) and issubclass(each, base.LogitsProcessorSpec)
+)
+"""The classes imported above: every kind that can travel."""
+
+if TYPE_CHECKING:
+    WireSpec = base.LogitsProcessorSpec
+else:  # what msgspec makes a decoder of: any of them, told apart by the field `kind`
+    WireSpec = Union[WIRE_KINDS]  # noqa: UP007
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    "WIRE_KINDS",
+    *(kind.__name__ for kind in WIRE_KINDS),
+]

@@ -1,0 +1,51 @@
+"""``allowed_tokens``: only these."""
+
+from collections.abc import Iterable
+
+from ..base import LogitsProcessorSpec, TokenIds
+from ..claims import Allows, Claims, TokenFields
+from ..tokenization import LeadingSpace, Tokenizer, word_forms
+
+
+class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
+    """Every output token is one of ``token_ids``.
+
+    No other is ever chosen. EOS is a token like any other: leave it out, and the reply goes on
+    until it is cut off. Several specs of this kind on a request allow what all of them do.
+
+    Like vLLM's ``allowed_token_ids``, and transformers' ``PrefixConstrainedLogitsProcessor`` with
+    the same list at every step.
+
+    Args:
+        token_ids: 1 to ``MAX_TOKEN_IDS`` token ids; order and repetition mean nothing.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    token_ids: TokenIds
+
+    @classmethod
+    def from_words(
+        cls, words: Iterable[str], tokenizer: Tokenizer, *, leading_space: LeadingSpace = "both"
+    ) -> "AllowedTokensSpec":
+        """Allow the tokens that the words are made of, in any order.
+
+        For whole words and nothing else, see ``ChoiceSpec``. EOS is not among the tokens.
+
+        Args:
+            words: what may be said.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            leading_space: allow ``" word"``, ``"word"``, or both.
+
+        Raises:
+            SpecError: if a word makes no tokens.
+        """
+        forms = word_forms(words, tokenizer, leading_space)
+        return cls(tuple(dict.fromkeys(token for _, token_ids in forms for token in token_ids)))
+
+    def token_fields(self) -> TokenFields:
+        yield "$.token_ids[*]", self.token_ids
+
+    def claims(self) -> Claims:
+        yield Allows(self.token_ids)

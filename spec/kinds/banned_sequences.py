@@ -1,0 +1,50 @@
+"""``banned_sequences``: none of these, from beginning to end."""
+
+from collections.abc import Iterable
+
+from ..base import SequencesSpec
+from ..claims import Bans, Claims
+from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
+
+
+class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
+    """The output never contains one of ``sequences``.
+
+    When the last output tokens are all but the last of a sequence, that last token is banned; a
+    sequence of one token is banned at every step. Only output tokens are matched: a sequence that
+    the prompt begins is not completed by the output.
+
+    Like vLLM's ``bad_words``, and transformers' ``NoBadWordsLogitsProcessor``, which matches the
+    prompt as well.
+
+    Args:
+        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
+            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    @classmethod
+    def from_words(
+        cls, words: Iterable[str], tokenizer: Tokenizer, *, leading_space: LeadingSpace = "both"
+    ) -> "BannedSequencesSpec":
+        """Ban words or phrases, whatever number of tokens they are.
+
+        A text has other tokenizations than the tokenizer's own; those are not banned.
+
+        Args:
+            words: what must not be said.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            leading_space: ban ``" word"``, ``"word"``, or both. (vLLM bans both, but leaves out
+                ``" word"`` where it is another number of tokens.)
+
+        Raises:
+            SpecError: if a word makes no tokens.
+        """
+        forms = minimal_word_forms(words, tokenizer, leading_space)
+        return cls(tuple(dict.fromkeys(token_ids for _, token_ids in forms)))
+
+    def claims(self) -> Claims:
+        ones = [sequence[0] for sequence in self.sequences if len(sequence) == 1]
+        yield Bans(ones, [sequence for sequence in self.sequences if len(sequence) > 1])

@@ -1,0 +1,55 @@
+"""``forced_end``: come to an end, with these words."""
+
+from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
+from ..claims import Claims, TokenFields, forces_and_stops
+from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+
+
+class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
+    """Output token ``after + i`` is ``token_ids[i]``; then EOS for ever, or the model goes on.
+
+    A reply that is over by then stays as it is.
+
+    Like transformers' ``ForcedEOSTokenLogitsProcessor``, with a closing phrase before EOS. The
+    ``ForceLastPhraseLogitsProcessor`` of NVIDIA's logits-processor-zoo forces its phrase where the
+    model would have ended, wherever that is; its ``MaxTimeLogitsProcessor`` counts seconds, which
+    no other worker can count again.
+
+    Args:
+        after: 0 to ``MAX_COUNT`` output tokens that come before.
+        token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
+        eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    after: Count
+    token_ids: TokenIds
+    eos_token_id: TokenId | None = None
+
+    @classmethod
+    def from_text(
+        cls, after: int, text: str, tokenizer: Tokenizer, *, eos_token_id: Eos = "tokenizer"
+    ) -> "ForcedEndSpec":
+        """Force ``text``, tokenized without special tokens.
+
+        Args:
+            after: 0 to ``MAX_COUNT`` output tokens that come before.
+            text: what to say at the end, with a leading space where one belongs.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            eos_token_id: token to force after the text; the tokenizer's own by default,
+                ``None`` to let the model go on.
+
+        Raises:
+            SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
+        """
+        return cls(after, token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
+
+    def token_fields(self) -> TokenFields:
+        yield "$.token_ids[*]", self.token_ids
+        if self.eos_token_id is not None:
+            yield "$.eos_token_id", (self.eos_token_id,)
+
+    def claims(self) -> Claims:
+        return forces_and_stops(self.after, self.token_ids, self.eos_token_id)

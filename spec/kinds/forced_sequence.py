@@ -1,0 +1,52 @@
+"""``forced_sequence``: say exactly this."""
+
+from ..base import LogitsProcessorSpec, TokenId, TokenIds
+from ..claims import Claims, TokenFields, forces_and_stops
+from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+
+
+class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
+    """Output token ``i`` is ``token_ids[i]``; then EOS for ever, or the model goes on freely.
+
+    The position is that of the output tokens themselves, so chunked prefill, preemption and
+    resumption change nothing. A first token that a prefill worker chose and handed over does
+    not count, unless it happens to be the first of ``token_ids``.
+
+    The same as Dynamo's ``ForcedTokenSequenceSpec`` (``dynamo/common/backend/engine.py``), which
+    always ends in EOS.
+
+    Args:
+        token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
+        eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    token_ids: TokenIds
+    eos_token_id: TokenId | None = None
+
+    @classmethod
+    def from_text(
+        cls, text: str, tokenizer: Tokenizer, *, eos_token_id: Eos = "tokenizer"
+    ) -> "ForcedTokenSequenceSpec":
+        """Force ``text``, tokenized without special tokens.
+
+        Args:
+            text: what to say.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            eos_token_id: token to force after the text; the tokenizer's own by default,
+                ``None`` to let the model go on.
+
+        Raises:
+            SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
+        """
+        return cls(token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
+
+    def token_fields(self) -> TokenFields:
+        yield "$.token_ids[*]", self.token_ids
+        if self.eos_token_id is not None:
+            yield "$.eos_token_id", (self.eos_token_id,)
+
+    def claims(self) -> Claims:
+        return forces_and_stops(0, self.token_ids, self.eos_token_id)

@@ -1,0 +1,69 @@
+"""``grammar``: nothing but what this grammar generates, by the engine's own means."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from ..base import NativeSpec, Sizes, check_different, check_total
+from ..claims import Claims, FollowsGrammar
+from ..errors import SpecError
+from ..json_values import frozen_json
+from ..limits import MAX_GRAMMAR, MAX_SEQUENCES
+
+# Engines hand these to native code, which takes NUL for the end.
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_GRAMMAR, pattern=r"^[^\x00]+$")]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)]
+
+
+class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
+    r"""The output, as text, is what a grammar generates, whole unless ``max_tokens`` cuts it off.
+
+    The engine's structured outputs do it, with the server's grammar backend; which schemas and
+    which regular expressions that one knows is for the server to say when it admits a request.
+    Exactly one of the four forms is given. ``{"type": "object"}`` is OpenAI's ``json_object``.
+
+    vLLM's ``structured_outputs``, SGLang's ``json_schema``, ``regex`` and ``ebnf``.
+
+    Args:
+        json_schema: a JSON Schema, ``MAX_DEPTH`` levels deep at most; its size is bounded by that
+            of the payload. Copied, its arrays as tuples, and never changed again. Properties come
+            out in its order.
+        regex: a regular expression that matches the whole output, 1 to ``MAX_GRAMMAR`` characters.
+        ebnf: rules ``name ::= ...``, the first of which is ``root``, as llama.cpp's GBNF and
+            XGrammar write them, 1 to ``MAX_GRAMMAR`` characters.
+        choices: 1 to ``MAX_SEQUENCES`` different non-empty texts, with ``MAX_GRAMMAR`` characters
+            in all; see ``ChoiceSpec`` for the same in token ids, without a grammar.
+
+    Raises:
+        SpecError: if a field is out of bounds, not exactly one is given, ``json_schema`` holds
+            what JSON cannot say, ``ebnf`` has no rule, or two choices are equal.
+    """
+
+    json_schema: Mapping[str, Any] | None = None
+    regex: _Text | None = None
+    ebnf: _Text | None = None
+    choices: _Texts | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(given) != 1:
+            forms = ", ".join(self.__struct_fields__)
+            raise SpecError(f"Expected one of {forms}, got {' and '.join(given) or 'none'}")
+        try:
+            schema = frozen_json(self.json_schema)
+        except SpecError as error:
+            raise error.under("$.json_schema") from None
+        msgspec.structs.force_setattr(self, "json_schema", schema)
+        if self.ebnf is not None and "::=" not in self.ebnf:  # vLLM would take it for Lark
+            raise SpecError("Expected rules `name ::= ...`", "$.ebnf")
+        choices = self.choices or ()
+        check_different(choices, "$.choices")
+        check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "$.choices")
+
+    def sizes(self) -> Sizes:
+        return Sizes(sequences=len(self.choices or ()))
+
+    def claims(self) -> Claims:
+        yield FollowsGrammar()

@@ -1,0 +1,55 @@
+"""``min_tokens``: do not stop before this many."""
+
+from ..base import LogitsProcessorSpec, PositiveCount, TokenIds
+from ..claims import Bans, Claims, TokenFields
+from ..tokenization import Tokenizer, eos_token_id_of
+
+
+class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
+    """None of ``stop_token_ids`` before ``n`` tokens are out.
+
+    They are banned for output tokens 0 to ``n - 1``. Stop texts, which engines look for in the
+    decoded text, are not held back.
+
+    Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which know
+    the stop tokens by themselves.
+
+    Args:
+        n: 1 to ``MAX_COUNT`` output tokens.
+        stop_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that would end the reply.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    n: PositiveCount
+    stop_token_ids: TokenIds
+
+    @classmethod
+    def from_tokenizer(cls, n: int, tokenizer: Tokenizer) -> "MinTokensSpec":
+        """Hold back the tokenizer's EOS token.
+
+        A model may have more stop tokens than that one (``generation_config.json``).
+
+        Args:
+            n: 1 to ``MAX_COUNT`` output tokens.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+
+        Raises:
+            SpecError: if the tokenizer has no EOS token.
+        """
+        return cls(n, (eos_token_id_of(tokenizer, advice="construct it with stop_token_ids"),))
+
+    @classmethod
+    def from_setting(cls, n: int | None, tokenizer: Tokenizer) -> "tuple[MinTokensSpec, ...]":
+        """``from_tokenizer`` for a setting of another engine: no spec if ``n`` is 0 or ``None``.
+
+        ``n`` is vLLM's ``min_tokens`` or transformers' ``min_new_tokens``.
+        """
+        return () if n in (None, 0) else (cls.from_tokenizer(n, tokenizer),)
+
+    def token_fields(self) -> TokenFields:
+        yield "$.stop_token_ids[*]", self.stop_token_ids
+
+    def claims(self) -> Claims:
+        yield Bans(self.stop_token_ids, until=self.n)

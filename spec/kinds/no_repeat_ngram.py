@@ -1,0 +1,58 @@
+"""``no_repeat_ngram``: do not repeat an n-gram."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
+from ..claims import TokenFields
+from ..errors import SpecError
+from ..limits import MAX_NGRAM
+
+_Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM)]
+
+
+class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram"):
+    """No token completes an n-gram that the window already holds.
+
+    The window is the last ``window`` tokens of prompt and output together, before the token that
+    is about to be chosen. Each n-gram in it that begins with the last ``n - 1`` tokens has its
+    last token banned.
+
+    The kind is like SGLang's ``DeepseekOCRNoRepeatNGramLogitProcessor``. Without a window, it is
+    like transformers' ``NoRepeatNGramLogitsProcessor``.
+
+    Args:
+        n: length of an n-gram, 1 to ``MAX_NGRAM`` tokens; 1 bans every token of the window.
+        window: ``n`` to ``MAX_COUNT`` tokens; ``None`` for all of prompt and output.
+        allowed_token_ids: up to ``MAX_TOKEN_IDS`` token ids that may repeat: digits, say, or the
+            tags of a table.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    n: _Ngram
+    window: PositiveCount | None = None
+    allowed_token_ids: MaybeTokenIds = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and self.window < self.n:
+            raise SpecError(
+                f"Expected a window of at least n={self.n} tokens, got {self.window}", "$.window"
+            )
+
+    @classmethod
+    def from_setting(
+        cls, n: int | None, window: int | None = None, allowed_token_ids: Sequence[int] = ()
+    ) -> "tuple[NoRepeatNgramSpec, ...]":
+        """Make a spec from a setting of another engine: no spec if ``n`` is 0 or ``None``.
+
+        ``n`` is transformers' ``no_repeat_ngram_size``, or SGLang's or vLLM's ``ngram_size``.
+        """
+        return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids)),)
+
+    def token_fields(self) -> TokenFields:
+        yield "$.allowed_token_ids[*]", self.allowed_token_ids

@@ -1,0 +1,51 @@
+"""``plugin``: what the server has installed under this name."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from ..base import LogitsProcessorSpec
+from ..claims import TokenFields
+from ..errors import SpecError
+from ..json_values import FrozenDict, frozen_json
+from ..limits import MAX_NAME
+
+# "$" alone would let a line break follow.
+_Name = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=MAX_NAME, pattern=r"^[A-Za-z0-9_.-]+$(?!\n)")
+]
+
+
+class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
+    """A processor that the server has installed under ``name``.
+
+    No code travels: the name is looked up in the server's entry points of the group
+    ``logitport.plugins``, and a server that has none of that name refuses the request. What
+    ``params`` mean, and which of them are wrong, is for the plugin to say. Token ids in them are
+    not checked against the vocabulary here.
+
+    Where SGLang's ``CustomLogitProcessor`` sends the pickled class itself.
+
+    Args:
+        name: 1 to ``MAX_NAME`` letters, digits, and ``_.-``.
+        params: a JSON object, ``MAX_DEPTH`` levels deep at most; its size is bounded by that of
+            the payload. Copied, its arrays as tuples, and never changed again.
+
+    Raises:
+        SpecError: if a field is out of bounds, or ``params`` holds what JSON cannot say.
+    """
+
+    name: _Name
+    params: Mapping[str, Any] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            params = frozen_json(self.params)
+        except SpecError as error:
+            raise error.under("$.params") from None
+        msgspec.structs.force_setattr(self, "params", params)
+
+    def token_fields(self) -> TokenFields:
+        return iter(())

@@ -1,0 +1,27 @@
+"""``prompt_bias``: keep to the words of the prompt, or away from them."""
+
+from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds
+from ..claims import TokenFields
+
+
+class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
+    """Add ``bias`` to the logits of all tokens that occur in the prompt, at every step.
+
+    A token that occurs often gets no more than one that occurs once.
+
+    Like the ``CiteFromPromptLogitsProcessor`` of NVIDIA's logits-processor-zoo.
+
+    Args:
+        bias: a finite value from ``-MAX_BIAS`` to ``MAX_BIAS``, in units of logits.
+        excluded_token_ids: up to ``MAX_TOKEN_IDS`` token ids to leave as they are, such as the
+            special tokens of a chat template.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    bias: Bias
+    excluded_token_ids: MaybeTokenIds = ()
+
+    def token_fields(self) -> TokenFields:
+        yield "$.excluded_token_ids[*]", self.excluded_token_ids

@@ -1,0 +1,66 @@
+"""``trigger``: when this has been said, say that."""
+
+from typing import Annotated
+
+import msgspec
+
+from ..base import LogitsProcessorSpec, TokenIds, check_pattern
+from ..claims import Claims, Forces, TokenFields
+from ..limits import MAX_TIMES
+from ..tokenization import Tokenizer, token_ids_of
+
+_Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
+
+
+class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
+    """When the output has just produced the trigger, the phrase follows.
+
+    Only output tokens are matched. The phrase's own tokens never count towards the trigger, so a
+    phrase that contains it does not set itself off.
+
+    Like the ``TriggerPhraseLogitsProcessor`` of NVIDIA's logits-processor-zoo, whose trigger is
+    one token, or a time.
+
+    Args:
+        trigger_token_ids: 1 to ``MAX_PATTERN`` token ids that the model produces by itself.
+        token_ids: the phrase to force after them, 1 to ``MAX_TOKEN_IDS`` token ids.
+        times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    trigger_token_ids: TokenIds
+    token_ids: TokenIds
+    times: _Times | None = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pattern(self.trigger_token_ids, "$.trigger_token_ids")
+
+    @classmethod
+    def from_text(
+        cls, trigger: str, text: str, tokenizer: Tokenizer, *, times: int | None = 1
+    ) -> "TriggerSpec":
+        """Trigger and phrase as text, tokenized without special tokens.
+
+        The trigger is matched in the tokens that the tokenizer makes of it, with a leading space
+        only if it has one here.
+
+        Args:
+            trigger: what the model has to say.
+            text: what follows.
+            tokenizer: any Hugging Face tokenizer, that of the model.
+            times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
+
+        Raises:
+            SpecError: if a text makes no tokens.
+        """
+        return cls(token_ids_of(trigger, tokenizer), token_ids_of(text, tokenizer), times)
+
+    def token_fields(self) -> TokenFields:
+        yield "$.trigger_token_ids[*]", self.trigger_token_ids
+        yield "$.token_ids[*]", self.token_ids
+
+    def claims(self) -> Claims:
+        yield Forces("$.token_ids[{token}]", (self.token_ids,))

@@ -1,0 +1,512 @@
+"""llama.cpp with a real model: completions, chats, drafts, grammars, sampling parameters."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise, takewhile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from llama_cpp import Llama, LogitsProcessorList
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.llama_cpp import BACKEND, LogitportProcessor, arguments
+from logitport.adapters.llama_cpp.json_schema import gbnf
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+)
+
+from examples._support.smollm2 import gguf
+from tests.support.drafted import DRAFTED, PROMPT
+
+pytestmark = pytest.mark.engine
+
+
+VOCABULARY = 49152
+EOS = 2
+PARIS = "The capital of France is"
+COUNTING = "one two three one two three one two"
+
+
+def load(path: Path, **parameters: Any) -> Llama:
+    return Llama(str(path), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False, **parameters)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of chance: the suite runs hundreds of requests, and any model will do."""
+    from gguf import GGUFWriter
+
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    size, vocabulary, layers = 64, TestConformance.vocab_size, 2
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_embedding_length(size)
+    writer.add_feed_forward_length(size)
+    writer.add_block_count(layers)
+    writer.add_head_count(4)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("llama")
+    special = ["<unk>", "<s>", "</s>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    words = [f"w{i}" for i in range(vocabulary - len(special) - len(byte_tokens))]
+    writer.add_token_list([*special, *byte_tokens, *words])
+    writer.add_token_scores([0.0] * vocabulary)
+    writer.add_token_types([2, 3, 3] + [6] * len(byte_tokens) + [1] * len(words))
+    writer.add_eos_token_id(EOS)
+    random = np.random.default_rng(3)
+
+    def add(name: str, *shape: int) -> None:
+        # Large enough that a token's choice is no matter of rounding.
+        values = random.normal(0, 0.5, shape) if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+
+    add("token_embd", vocabulary, size)
+    add("output_norm", size)
+    add("output", vocabulary, size)
+    for layer in range(layers):
+        for name in ("attn_norm", "ffn_norm"):
+            add(f"blk.{layer}.{name}", size)
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+            add(f"blk.{layer}.{name}", size, size)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def llms(tiny: Path) -> list[Llama]:
+    return [load(tiny, n_batch=64) for _ in range(TestConformance.slots)]
+
+
+class TestConformance(ConformanceSuite):
+    backend = BACKEND
+    vocab_size = 512
+    eos_token_id = EOS
+    long_prompt = 300  # of which llama.cpp takes 64 at once
+
+    @pytest.fixture
+    def generate(self, llms: list[Llama]) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            outputs = [Output([]) for _ in requests]
+            waiting = [
+                _generation(llms[i % self.slots], request, outputs, i)
+                for i, request in enumerate(requests)
+            ]
+            for begin in range(0, len(waiting), self.slots):
+                running = waiting[begin : begin + self.slots]
+                while running:  # they take turns, a token each
+                    running = [each for each in running if next(each, None) is not None]
+            return outputs
+
+        return generate
+
+
+def _generation(llm: Llama, request: Request, outputs: list[Output], index: int) -> Iterator[int]:
+    """Runs a request, its specs admitted before any begins."""
+    processors = LogitsProcessorList()
+    if request.specs:
+        processors.append(LogitportProcessor(llm, request.specs))
+    scores: list[Any] = []
+
+    def note(input_ids: Any, logits: Any) -> Any:
+        scores.append(None if scores else logits.copy())
+        return logits
+
+    processors.append(note)
+
+    def run() -> Iterator[int]:
+        output_ids: list[int] = []
+        generated = llm.generate(list(request.prompt_ids), temp=0, logits_processor=processors)
+        for token in islice(generated, request.max_tokens):
+            output_ids.append(token)
+            outputs[index] = Output(output_ids, scores[0])
+            yield token
+            if token == EOS:
+                break
+
+    return run()
+
+
+@pytest.fixture(scope="module")
+def llm() -> Llama:
+    return load(gguf())
+
+
+def ids(llm: Llama, text: str) -> tuple[int, ...]:
+    return tuple(llm.tokenize(text.encode(), add_bos=False))
+
+
+def forced(llm: Llama, text: str) -> ForcedTokenSequenceSpec:
+    return ForcedTokenSequenceSpec(ids(llm, text), EOS)
+
+
+def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
+    others = {"temperature": 0, "max_tokens": 12, **others} | arguments(llm, specs)
+    return llm.create_completion(prompt, **others)["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_completion(llm: Llama, temperature: float):
+    assert complete(llm, PARIS, temperature=0).startswith(" Paris")
+    sampling = SamplingSpec(temperature=temperature)
+    specs = [sampling, ChoiceSpec((ids(llm, " London"), ids(llm, " Rome")), EOS)]
+    assert complete(llm, PARIS, specs) in (" London", " Rome")
+    banned = BannedSequencesSpec((ids(llm, " Paris"),))
+    assert "Paris" not in complete(llm, PARIS, [sampling, banned, LogitBiasSpec({17: 2.0})])
+
+
+def test_chat(llm: Llama):
+    """The prompt is made inside; a streamed chat passes the same arguments."""
+    messages: Any = [{"role": "user", "content": "Where is the treasure?"}]
+    text = "I would rather not say."
+    specs = [forced(llm, text), SamplingSpec(temperature=1)]
+    reply: Any = llm.create_chat_completion(messages, **arguments(llm, specs))
+    assert reply["choices"][0]["message"]["content"] == text
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    chunks: Any = llm.create_chat_completion(messages, stream=True, **arguments(llm, specs))
+    deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(deltas) == text
+
+
+def test_a_processor_serves_one_completion_after_the_other(llm: Llama):
+    """The second turn of a chat has all of the first one in its prompt."""
+    together = arguments(llm, forced(llm, " no comment"))
+    first = llm.create_completion(PARIS, temperature=0, **together)["choices"][0]["text"]
+    prompts = [PARIS, PARIS + first, PARIS + first + ". And of Italy?", PARIS, "My name is"]
+    for prompt in prompts:
+        said: Any = llm.create_completion(prompt, temperature=0, **together)
+        assert said["choices"][0]["text"] == first == " no comment"
+
+
+def test_evaluated_prefixes_are_passed_too(llm: Llama):
+    """What llama.cpp has in its cache counts as prompt."""
+    opened = [*llm.tokenize(PARIS.encode()), *ids(llm, " wonder")]
+    spec = ThinkingBudgetSpec(3, ids(llm, " wonder"), ids(llm, " done"))
+    expected = complete(llm, opened, spec)
+    assert " done" in expected
+    assert " done" not in complete(llm, opened)
+    complete(llm, [*opened, *ids(llm, " about it")])
+    assert complete(llm, opened, spec) == complete(llm, opened, spec) == expected
+
+
+HISTORIES: list[list[int]] = []
+
+
+def _recording() -> Any:
+    def process(output_ids: list[int], logits: Any) -> None:
+        HISTORIES.append([*output_ids])
+
+    return process
+
+
+def run(llm: Llama, processors: Any, prompt: list[int] = PROMPT) -> list[int]:
+    generated = islice(llm.generate(prompt, temp=0, logits_processor=processors), 14)
+    return list(takewhile(lambda token: token != EOS, generated))
+
+
+def test_drafts(tiny: Path):
+    """They are looked up in the prompt, and are there while the tokens before them are chosen."""
+    llm = load(tiny)
+    drafting = load(tiny, draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4))
+    accepted = 0
+    free = run(llm, None)
+    unchanged = (), (PythonProcessorSpec(_recording),)
+    for specs in (*unchanged, *(make(free) for make in DRAFTED.values())):
+        calls: list[list[int]] = []
+
+        def note(input_ids: Any, scores: Any, calls: list[Any] = calls) -> Any:
+            calls.append(input_ids.tolist())
+            return scores
+
+        plain = LogitsProcessorList([LogitportProcessor(llm, specs)] if specs else [])
+        drafted = LogitsProcessorList([LogitportProcessor(drafting, specs)] if specs else [])
+        drafted.append(note)
+        said = run(llm, plain)
+        assert (said == free) == (specs in unchanged)
+        for prompt in (PROMPT, PROMPT, [*PROMPT, *said], [*PROMPT, *said, 3, 8, 11], [11, 40]):
+            expected = run(llm, plain, prompt)
+            HISTORIES.clear()
+            assert run(drafting, drafted, prompt) == expected, specs
+            if HISTORIES:
+                assert [expected[:i] for i in range(len(HISTORIES))] == HISTORIES
+        accepted += sum(a == b for a, b in pairwise(calls))
+    assert accepted > 20, "hardly any drafts: this says nothing"
+
+
+def _broken() -> Any:
+    def process(output_ids: Sequence[int], logits: Any) -> None:
+        if len(output_ids) == 2:
+            raise RuntimeError("broken")
+
+    return process
+
+
+def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
+    """Not the one that another model is in the middle of."""
+    free = complete(llm, PARIS)
+    other = load(gguf())
+    tokens = other.tokenize(PARIS.encode())
+    processors = LogitsProcessorList([LogitportProcessor(other, NoRepeatNgramSpec(9))])
+    beside = other.generate(tokens, temp=0, logits_processor=processors)
+    begun = [next(beside) for _ in range(4)]
+    said = complete(llm, PARIS, PythonProcessorSpec(_broken))
+    assert said == llm.detokenize(begun[:2], prev_tokens=tokens).decode()
+    assert "The specs of the request" in caplog.text
+    begun += [next(beside) for _ in range(8)]
+    assert llm.detokenize(begun, prev_tokens=tokens).decode() == free
+    assert complete(llm, PARIS) == free
+
+
+def test_logit_bias_argument(llm: Llama):
+    """llama-cpp-python forgets the processors of its own list then."""
+    spec = BannedTokensSpec(ids(llm, " Paris"))
+    bias: Any = {ids(llm, " Rome")[0]: 100.0}
+    assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) == " Rome"
+    given = arguments(llm, spec)
+    first: list[str] = []
+    for more in ({"logit_bias": bias}, {}):
+        said: Any = llm.create_completion(PARIS, **given, **more, max_tokens=1, temperature=0)
+        first.append(said["choices"][0]["text"])
+    assert first[0] == " Rome"
+    assert (
+        first[1] == complete(llm, PARIS, spec, max_tokens=1) != " Rome"
+    )  # it was that one's alone
+    bias = {ids(llm, " Paris")[0]: 100.0}
+    assert complete(llm, PARIS, logit_bias=bias, max_tokens=1) == " Paris"
+    assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) != " Paris"
+
+
+def test_scores_are_edited_where_they_are(llm: Llama):
+    scores = np.recarray(VOCABULARY, [("id", np.intc), ("logit", np.single), ("p", np.single)])
+    scores[:] = (1, 0, 7)
+    processor = LogitportProcessor(llm, [BannedTokensSpec((5,)), LogitBiasSpec({6: 2.0})])
+    logits = scores.logit
+    assert processor(np.array([1, 2], np.intc), logits) is logits
+    assert scores.logit[4:8].tolist() == [0, -1e9, 2, 0]
+    assert (scores.id == 1).all()
+    assert (scores.p == 7).all()
+    with pytest.raises(ValueError, match="Expected 49152 logits"):
+        processor(np.array([1, 2], np.intc), logits[1:])
+
+
+def test_tokens_of_another_model_are_refused(llm: Llama):
+    """llama-cpp-python prints such an error, and goes on without the processor."""
+    processor = LogitportProcessor(llm, BannedTokensSpec((5,)))
+    scores = np.zeros(VOCABULARY, np.single)
+    processor(np.array([1, 2, 3], np.intc), scores)
+    processor(np.array([1, 2, 3, 4], np.intc), scores)
+    with pytest.raises(ValueError, match="Expected the tokens of the Llama"):
+        processor(np.array([1, 2, 3, 5, 6], np.intc), scores)
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "rivers": {"type": "array", "items": {"$ref": "#/$defs/city"}, "maxItems": 2},
+        "size": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "kind": {"enum": ["big", "small"]},
+    },
+    "required": ["city", "rivers", "size", "kind"],
+    "$defs": {"city": {"type": "string", "minLength": 1, "maxLength": 8}},
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_json_schema(llm: Llama, temperature: float):
+    specs = [GrammarSpec(json_schema=PERSON), BannedTokensSpec(ids(llm, "i"))]
+    specs.append(SamplingSpec(temperature=temperature))
+    for seed in range(2):
+        said = json.loads(complete(llm, PARIS, specs, max_tokens=200, seed=seed))
+        assert list(said) == ["city", "rivers", "size", "kind"]
+        assert said["kind"] in ("big", "small")
+        assert all(1 <= len(river) <= 8 for river in said["rivers"][:2])
+        assert len(said["rivers"]) <= 2
+        assert said["size"] is None or isinstance(said["size"], int)
+
+
+def test_grammars(llm: Llama):
+    ebnf = 'root ::= " " word " " word\nword ::= "Rome" | "Oslo"'
+    assert set(complete(llm, PARIS, GrammarSpec(ebnf=ebnf)).split()) <= {"Rome", "Oslo"}
+    for text in (' "a\\b"\n', "été 😀", "a", "ab"):
+        assert complete(llm, PARIS, GrammarSpec(choices=(text,))) == text
+    said = complete(llm, PARIS, GrammarSpec(choices=(" Rome", " Roma", " Oslo")))
+    assert said in (" Rome", " Roma", " Oslo")
+    anything = GrammarSpec(json_schema={"type": "object"})
+    assert json.loads(complete(llm, PARIS, anything, max_tokens=400)) is not None
+    biased = [GrammarSpec(choices=("yes", "no")), LogitBiasSpec({ids(llm, "no")[0]: 100.0})]
+    assert complete(llm, PARIS, biased) == "no"
+
+
+def test_sampling_arguments(llm: Llama):
+    spec = SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1)
+    expected = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repeat_penalty": 1}
+    assert arguments(llm, spec) == expected
+    assert arguments(llm, ()) == {}
+    whole = load(gguf(), last_n_tokens_size=512)
+    penalties = SamplingSpec(presence_penalty=2, frequency_penalty=2)
+    assert arguments(whole, penalties) == {"presence_penalty": 2, "frequency_penalty": 2}
+    free, penalized = complete(whole, COUNTING), complete(whole, COUNTING, penalties)
+    assert len(set(penalized.split())) > len(set(free.split()))
+
+
+def _of_schema(schema: Any) -> GrammarSpec:
+    return GrammarSpec(json_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
+        (
+            [SamplingSpec(top_k=1), BannedTokensSpec((VOCABULARY,))],
+            r"beyond the vocabulary.*\$\.specs\[1\]",
+        ),
+        (PluginSpec("nobody"), r"No plugin 'nobody'"),
+        ([SamplingSpec(top_k=1), PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
+        ([ForcedTokenSequenceSpec((1,)), AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
+        (GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
+        (GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
+        # Those in texts nest nothing, and close nothing.
+        (GrammarSpec(ebnf=f'root ::= "{")" * 9**5}" {"(" * 9**5}'), "256 nested paren"),
+        (GrammarSpec(ebnf=f"root ::= [{')' * 9**5}] # {')' * 9}\n {'(' * 9**5}"), "256 nested"),
+        (GrammarSpec(choices=("\ud800",)), r"not valid Unicode.*\$\.specs\[0\]\.choices"),
+        (SamplingSpec(repetition_penalty=1.1), r"llama_cpp.*`repetition_penalty`.*\[0\]\.rep"),
+        (SamplingSpec(presence_penalty=1), r"last_n_tokens_size=n\), with n at least 512"),
+        (
+            [AllowedTokensSpec((3,)), GrammarSpec(choices=("a",))],
+            r"a grammar, which may not .* `allowed_tokens` leaves - at `\$\.specs\[0\]`",
+        ),
+        ([GrammarSpec(ebnf='root ::= "a"'), PythonProcessorSpec(_broken)], r"`python` leaves"),
+        ([GrammarSpec(ebnf='root ::= "a"'), ThinkingBudgetSpec(1, (3,), (4,))], r"\[1\]"),
+    ],
+)
+def test_refused(llm: Llama, specs: Any, message: str):
+    with pytest.raises(SpecError, match=message):
+        arguments(llm, specs)
+
+
+def test_a_processor_is_refused(llm: Llama):
+    for specs, message in (
+        ([], r"Expected 1 to 16 specs, got 0"),
+        ([BannedTokensSpec((1,)), SamplingSpec(top_k=1)], r"use arguments.*\$\.specs\[1\]"),
+        (AllowedTokensSpec((VOCABULARY,)), r"beyond the vocabulary"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            LogitportProcessor(llm, specs)
+    other = SimpleNamespace(n_vocab=lambda: 512, token_eos=lambda: EOS)
+    with pytest.raises(SpecError, match="_sampler"):
+        LogitportProcessor(other, BannedTokensSpec((1,)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({}, r"no keyword - at `\$\.json_schema`"),
+        ({"type": "string", "pattern": "^a$"}, r"`pattern`"),
+        ({"type": "integer", "minimum": 3}, r"`minimum`"),
+        ({"oneOf": [{"type": "null"}]}, r"`oneOf`"),
+        ({"type": ["string", "null"], "maxLength": 3}, r"several types"),
+        ({"type": "value"}, r"Expected one of object"),
+        ({"type": "array", "maxItems": 3}, r"without `items`"),
+        ({"type": "array", "items": {"not": {}}}, r"`not` - at `\$\.json_schema\.items`"),
+        ({"type": "object", "required": ["a"]}, r"cannot require \['a'\]"),
+        (
+            {"properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["b"]},
+            r"required properties first",
+        ),
+        ({"properties": {"a": {"minimum": 3}}}, r"`\$\.json_schema\.properties\.a`"),
+        ({"properties": {"a\n": {"type": "null"}}}, r"the text"),
+        ({"enum": ["a", "\\b"]}, r"the text"),
+        ({"const": "\U0001f600"}, r"the text"),
+        ({"anyOf": [{"type": "null"}, True]}, r"no objects - at `\$\.json_schema\.anyOf\[1\]`"),
+        ({"$ref": "#"}, r"Expected a `\$ref` into"),
+        ({"$ref": "#/$defs/a"}, r"Expected a `\$ref` into"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
+            r"contain themselves",
+        ),
+        ({"minLength": 3}, r"cannot do this schema"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
+        ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
+        ({"type": "string", "maxLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.maxLength`"),
+        ({"type": "string", "minLength": 10**9}, r"<= 256"),
+        ({"type": "string", "minLength": True}, r"Expected `int`, got `bool`"),
+        ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
+        ({"properties": {}, "required": 3}, r"Expected `array`, got `int`.*schema\.required"),
+        ({"anyOf": 3}, r"Expected `array`, got `int` - at `\$\.json_schema\.anyOf`"),
+        ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
+        ({"type": {}}, r"got `object` - at `\$\.json_schema\.type`"),
+        ({"type": ["null", 3]}, r"got `int`"),
+        # The converter has names for its own rules, and one that means any other property.
+        ({"properties": {"": {"enum": ["x"]}, "b": {"type": "null"}}}, r"the name ''"),
+        ({"properties": {"a": {"type": "null"}, "*": {"type": "null"}}}, r"the name '\*'"),
+        (
+            {"properties": {"integral_part": {"enum": ["x"]}, "n": {"type": "integer"}}},
+            r"a property for its own `integral-part`",
+        ),
+        (
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(30)
+                }
+                | {"a30": {"type": "null"}},
+            },
+            r"at most 4096 parts",
+        ),
+        (
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}}
+                    for i in range(900)
+                }
+                | {"a900": {"type": "null"}},
+            },
+            r"cannot do this schema: maximum recursion depth",
+        ),
+        ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
+        ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),
+        (
+            {"properties": {"a": {"type": "null"}}, "additionalProperties": True},
+            r"`additionalProperties` beside others",
+        ),
+    ],
+)
+def test_schemas_that_would_lose_something(schema: Any, message: str):
+    with pytest.raises(SpecError, match=message):
+        gbnf(schema)
+
+
+def test_strings_of_a_schema_have_no_control_characters():
+    assert r"\x00-\x1F" in gbnf({"type": "string"})
+
+
+def test_prompt_counts(llm: Llama):
+    free = complete(llm, PARIS, max_tokens=1)
+    prompt = COUNTING + free + PARIS
+    spec: LogitsProcessorSpec = PromptBiasSpec(-100.0)
+    assert complete(llm, prompt, spec, max_tokens=1) != complete(llm, prompt, max_tokens=1)

@@ -1,0 +1,486 @@
+"""mlx-lm with a real model: single prompts, batches, drafts, caches, narrow logits."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+import pytest
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance.suite import DTYPES
+from logitport.adapters.core import Realizer
+from logitport.adapters.core.host import plan
+from logitport.adapters.core.host.batch import AutomatonBatch
+from logitport.adapters.core.host.numpy_editor import NumpyEditor
+from logitport.adapters.core.host.state_table import Request as Running
+from logitport.adapters.core.program import compile_specs
+from logitport.adapters.mlx import BACKEND, LogitportProcessor
+from logitport.adapters.mlx.editor import MlxEditor
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    LogitBiasSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.llama import Model, ModelArgs
+from mlx_lm.sample_utils import make_sampler
+
+from tests.support.drafted import DRAFTED
+from tests.support.tiny_model import EOS, tiny_model
+
+pytestmark = pytest.mark.engine
+
+
+VOCABULARY = 49152
+PARIS = "The capital of France is"
+
+
+def of_chance(seed: int, dtype: str = "float32", vocab_size: int = 512) -> Model:
+    """A model of chance, as MLX runs it."""
+    source = tiny_model(seed, vocab_size)
+    config = source.config.to_dict()
+    made = Model(
+        ModelArgs.from_dict({**config, "rope_theta": 10000.0, "tie_word_embeddings": False})
+    )
+    weights = [(name, mx.array(value.numpy())) for name, value in source.state_dict().items()]
+    made.load_weights(weights)
+    made.set_dtype(getattr(mx, dtype))
+    return made
+
+
+@pytest.fixture(scope="module")
+def tiny() -> dict[str, Model]:
+    return {dtype: of_chance(0, dtype) for dtype in DTYPES}
+
+
+class TestConformance(ConformanceSuite):
+    """Requests share a batch, which they join and leave; each has a processor of its own."""
+
+    backend = BACKEND
+    vocab_size = 512
+    eos_token_id = EOS
+    long_prompt = 300
+    dtypes = DTYPES
+
+    @pytest.fixture
+    def generate(self, tiny: dict[str, Model], tokenizer: Any) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            (dtype,) = {request.dtype for request in requests}
+            model = tiny[dtype]
+            processors = [
+                [LogitportProcessor(model, tokenizer, each.specs)] if each.specs else []
+                for each in requests
+            ]
+            batch = BatchGenerator(
+                model,
+                stop_tokens=[[EOS]],
+                completion_batch_size=self.slots,
+                prefill_batch_size=2,
+                prefill_step_size=64,
+            )
+            numbers = batch.insert(
+                [[*request.prompt_ids] for request in requests],
+                max_tokens=[request.max_tokens for request in requests],
+                logits_processors=processors,
+            )
+            outputs = {number: Output([]) for number in numbers}
+            while responses := batch.next_generated():
+                for response in responses:
+                    output = outputs[response.uid]
+                    scores = output.scores
+                    if scores is None:
+                        scores = np.array(response.logprobs.astype(mx.float32))
+                    outputs[response.uid] = Output([*output.token_ids, response.token], scores)
+            batch.close()
+            return list(outputs.values())
+
+        return generate
+
+
+@pytest.fixture(scope="module")
+def loaded(model: Path) -> tuple[Any, Any]:
+    return mlx_lm.load(str(model))[:2]
+
+
+def ids(tokenizer: Any, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def say(loaded: Any, prompt: Any, specs: Any, **others: Any) -> str:
+    processors = [LogitportProcessor(*loaded, specs)] if specs else []
+    return mlx_lm.generate(*loaded, prompt, logits_processors=processors, **others)
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_generate(loaded: Any, temperature: float):
+    _, tokenizer = loaded
+    sampler = make_sampler(temperature, top_p=0.9)
+    assert say(loaded, PARIS, (), max_tokens=1) == "Paris"
+    cities = ChoiceSpec.from_text([" London", " Rome"], tokenizer)
+    assert say(loaded, PARIS, cities, sampler=sampler) in ("London", "Rome")
+    specs = [BannedSequencesSpec((ids(tokenizer, " Paris"),)), LogitBiasSpec({17: 2.0})]
+    assert "Paris" not in say(loaded, PARIS, specs, sampler=sampler, max_tokens=4)
+
+
+def test_chat(loaded: Any):
+    _, tokenizer = loaded
+    text = "I would rather not say."
+    messages = [{"role": "user", "content": "Where is the treasure?"}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert say(loaded, prompt, ForcedTokenSequenceSpec.from_text(text, tokenizer)) == text
+
+
+PROMPT = [5, 11, 3, 8, 11, 40, 21]
+
+
+def steps(model: Any, prompt: Sequence[int], processors: Any = None, **others: Any) -> list[int]:
+    """What a model says, without EOS."""
+    prompt_ids, arguments = mx.array([*prompt]), {"max_tokens": 14, **others}
+    generated = generate_step(prompt_ids, model, logits_processors=processors, **arguments)
+    return list(takewhile(lambda token: token != EOS, (token for token, _ in generated)))
+
+
+def test_one_processor_for_a_batch(tiny: dict[str, Model], loaded: Any):
+    """``batch_generate`` has one list for all prompts, two of which are the same here."""
+    model, tokenizer = tiny["float32"], loaded[1]
+    prompts = [PROMPT, [9, 8, 7], PROMPT, [5, 11, 3]]
+    for specs in (
+        ChoiceSpec(((30, 31), (30, 32, 33), (34,)), EOS),
+        [NoRepeatNgramSpec(1), ForcedEndSpec(4, (40, 41), EOS)],
+    ):
+        said = mlx_lm.batch_generate(
+            model,
+            tokenizer,
+            prompts,
+            max_tokens=14,
+            logits_processors=[LogitportProcessor(model, tokenizer, specs)],
+            return_token_ids=True,
+        )
+        alone = [LogitportProcessor(model, tokenizer, specs) for _ in prompts]
+        expected = [
+            steps(model, prompt, [each]) for prompt, each in zip(prompts, alone, strict=True)
+        ]
+        assert said.token_ids == expected
+
+
+def test_samples_of_one_prompt_go_their_own_ways(tiny: dict[str, Model], loaded: Any):
+    """They share a prompt and a processor, and draw different tokens."""
+    model, tokenizer = tiny["float32"], loaded[1]
+    specs = [TriggerSpec((7,), (19, 20), None), LogitBiasSpec({7: 50.0}), BannedTokensSpec((EOS,))]
+    mx.random.seed(0)
+    said = mlx_lm.batch_generate(
+        model,
+        tokenizer,
+        [PROMPT] * 40,  # more than run at a time, and than are kept ready
+        max_tokens=24,
+        sampler=make_sampler(10.0),
+        logits_processors=[LogitportProcessor(model, tokenizer, specs)],
+        return_token_ids=True,
+        completion_batch_size=36,
+    ).token_ids
+    assert said is not None
+    assert len({tuple(output) for output in said}) == len(said)
+    after = [
+        output[i + 1 : i + 3]
+        for output in said
+        for i, token in enumerate(output[:-2])
+        if token == 7
+    ]
+    assert after == [[19, 20]] * len(after)
+    assert len(after) > 40
+
+
+def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model], tokenizer: Any):
+    """The second turn of a chat has all of the first one in its prompt."""
+    model, text = tiny["float32"], [30, 31, 32]
+    processor = LogitportProcessor(model, tokenizer, ForcedTokenSequenceSpec(tuple(text), EOS))
+    for prompt in (PROMPT, [*PROMPT, *text, EOS, 9, 8], PROMPT, [9, 8, 7]):
+        assert steps(model, prompt, [processor]) == text
+
+
+def test_a_generation_in_pieces(tiny: dict[str, Model], tokenizer: Any):
+    """A prompt that is an earlier history and one more token goes on with it."""
+    model, text = tiny["float32"], [30, 31, 32, 33, 34]
+    processor = LogitportProcessor(model, tokenizer, ForcedTokenSequenceSpec(tuple(text), EOS))
+    tokens = [*PROMPT]
+    while tokens[len(PROMPT) :] != text:
+        said = steps(model, tokens, [processor], max_tokens=1)
+        assert said
+        tokens += said
+
+
+def test_long_prompts_and_caches(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
+    """A prompt in chunks; a prompt of which a cache has the first part, and that is given."""
+    model = tiny["float32"]
+    prompt = [*range(100, 130), 9, *range(130, 180)]
+    free = steps(model, prompt)
+    opened = ThinkingBudgetSpec(60, (9,), (40, 41))
+    expected = steps(model, prompt, [LogitportProcessor(model, tokenizer, opened)])
+    assert expected[10:12] == [40, 41] != free[10:12]
+    processors = [LogitportProcessor(model, tokenizer, opened)]
+    assert steps(model, prompt, processors, prefill_step_size=16) == expected
+
+    def with_cache(prompt_ids: Any) -> list[int]:
+        cache = make_prompt_cache(model)
+        model(mx.array(prompt[:50])[None], cache=cache)
+        processor = LogitportProcessor(model, tokenizer, opened, prompt_ids)
+        return steps(model, prompt[50:], [processor], prompt_cache=cache)
+
+    assert with_cache(prompt) == expected
+    assert with_cache(None) == free  # the block begins where it is not shown
+    assert with_cache([*prompt[:-1], 5]) == []  # ended: it is not the prompt
+    assert "Expected the prompt that this processor has been made for" in caplog.text
+
+
+def _seventh() -> Any:
+    def process(prompt_ids: Sequence[int], output_ids: Sequence[int], logits: Any) -> None:
+        assert list(prompt_ids) == PROMPT
+        if len(output_ids) == 6:
+            logits[77] += 1000
+
+    return process
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_drafts(tiny: dict[str, Model], tokenizer: Any, seed: int):
+    """Of the same model all are accepted, but where specs act; of another one hardly any."""
+    model, assistant = tiny["float32"], of_chance(seed)
+    free = steps(model, PROMPT)
+    accepted = 0
+    for make in (*DRAFTED.values(), lambda free: (PythonProcessorSpec(_seventh),)):
+        specs = make(free)
+        expected = steps(model, PROMPT, [LogitportProcessor(model, tokenizer, specs)])
+        assert expected != free
+        drafted = [LogitportProcessor(model, tokenizer, specs, PROMPT)]
+        for drafts in (2, 5):
+            generated = speculative_generate_step(
+                mx.array(PROMPT),
+                model,
+                assistant,
+                num_draft_tokens=drafts,
+                max_tokens=14,
+                logits_processors=drafted,
+            )
+            said = []
+            for token, _, is_draft in generated:
+                accepted += is_draft
+                said.append(token)
+            assert list(takewhile(lambda token: token != EOS, said)) == expected, specs
+    assert accepted > (150 if seed == 0 else 20)
+
+
+def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
+    """Where a spec has to look at it and it is not given, the generation is ended."""
+    model = tiny["float32"]
+
+    def first(specs: Any) -> int:
+        processors = [LogitportProcessor(model, tokenizer, specs)]
+        generated = speculative_generate_step(
+            mx.array(PROMPT), model, model, max_tokens=4, logits_processors=processors
+        )
+        return next(generated)[0]
+
+    assert first(ForcedTokenSequenceSpec((7,))) == 7
+    for spec in (
+        NoRepeatNgramSpec(1),
+        PromptBiasSpec(1.0),
+        ThinkingBudgetSpec(1, (3,), (4,)),
+        PythonProcessorSpec(_seventh),
+    ):
+        caplog.clear()
+        assert first(spec) == EOS
+        assert "Expected prompt_ids" in caplog.text
+
+
+def test_prompts_of_one_token_end_nobody_else(tiny: dict[str, Model], tokenizer: Any):
+    """They begin in the same step as others."""
+    model = tiny["float32"]
+    batch = BatchGenerator(model, stop_tokens=[[EOS]], max_tokens=4)
+    processors = [[LogitportProcessor(model, tokenizer, NoRepeatNgramSpec(2))], []]
+    said: dict[int, list[int]] = {
+        number: [] for number in batch.insert([[5], PROMPT], logits_processors=processors)
+    }
+    while responses := batch.next_generated():
+        for response in responses:
+            said[response.uid].append(response.token)
+    batch.close()
+    assert list(said.values())[1] == steps(model, PROMPT, max_tokens=4)
+
+
+def test_an_assistant_with_another_vocabulary_is_left_alone(loaded: Any):
+    processor = LogitportProcessor(*loaded, BannedTokensSpec((5,)))
+    logits = mx.zeros((1, VOCABULARY // 2))
+    assert processor(mx.array([1, 2, 3]), logits) is logits
+
+
+def _broken() -> Any:
+    def process(output_ids: Sequence[int], logits: Any) -> None:
+        if len(output_ids) == 2:
+            raise RuntimeError("broken")
+
+    return process
+
+
+def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
+    model = tiny["float32"]
+    batch = BatchGenerator(model, stop_tokens=[[EOS]], max_tokens=6)
+    prompts = [[*PROMPT, i] for i in (30, 31, 32)]
+    processors: Any = [
+        [LogitportProcessor(model, tokenizer, spec)] if spec else []
+        for spec in (NoRepeatNgramSpec(6), PythonProcessorSpec(_broken), None)
+    ]
+    free = [steps(model, prompt, max_tokens=6) for prompt in prompts]
+    assert min(map(len, free)) > 2
+    said: dict[int, list[int]] = {
+        number: [] for number in batch.insert(prompts, logits_processors=processors)
+    }
+    while responses := batch.next_generated():
+        for response in responses:
+            said[response.uid].append(response.token)
+    batch.close()
+    expected = [free[0], [*free[1][:2], EOS], free[2]]
+    assert [each[: len(e)] for each, e in zip(said.values(), expected, strict=True)] == expected
+    assert len(list(said.values())[1]) == 3
+    assert "The specs of the request" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("times", "eos", "expected"),
+    [(1, 5, [0, -1e9, 0, 0, 0, 0]), (2, 5, [-np.inf] * 5 + [0]), (2, None, [0] * 6)],
+)
+def test_a_generation_that_cannot_begin(
+    times: int, eos: Any, expected: Any, caplog: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """It is ended, and nothing is raised, if it cannot begin at the second try either."""
+    model = SimpleNamespace(args=SimpleNamespace(vocab_size=6))
+    tokenizer = SimpleNamespace(eos_token_id=eos)
+    processor = LogitportProcessor(model, tokenizer, BannedTokensSpec((1,)))
+    enter, left = Realizer.enter, iter(range(times))
+
+    def fail_first(*arguments: Any) -> None:
+        return enter(*arguments) if next(left, None) is None else 1 / 0  # pyright: ignore
+
+    monkeypatch.setattr(Realizer, "enter", fail_first)
+    edited = processor(mx.array([3, 4]), mx.zeros((1, 6)))
+    assert edited[0].tolist() == expected
+    assert ("cannot be realized" in caplog.text) == (times == 2)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ([], r"Expected 1 to"),
+        (SamplingSpec(temperature=1), r"mlx cannot do `sampling`.*\$\.specs\[0\]"),
+        ([MinTokensSpec(1, (2,)), GrammarSpec(regex="a")], r"mlx cannot do `grammar`.*\[1\]"),
+        (BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
+        ([ForcedTokenSequenceSpec((1,)), AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
+        (PluginSpec("nobody"), r"No plugin 'nobody'"),
+        ("text", r"Expected a LogitsProcessorSpec"),
+    ],
+)
+def test_refused(loaded: Any, specs: Any, message: str):
+    with pytest.raises(SpecError, match=message):
+        LogitportProcessor(*loaded, specs)
+
+
+def test_a_model_that_does_not_say_its_vocabulary(loaded: Any):
+    with pytest.raises(SpecError, match="vocab_size"):
+        LogitportProcessor(object(), loaded[1], BannedTokensSpec((5,)))
+
+
+@pytest.mark.parametrize("text", [{"vocab_size": 5}, SimpleNamespace(vocab_size=5)])
+def test_a_model_of_text_and_more(loaded: Any, text: Any):
+    """It says its vocabulary in its ``text_config``, a dict or a dataclass."""
+    model = SimpleNamespace(args=SimpleNamespace(text_config=text))
+    LogitportProcessor(model, loaded[1], BannedTokensSpec((4,)))
+    with pytest.raises(SpecError, match="beyond the vocabulary of 5 tokens"):
+        LogitportProcessor(model, loaded[1], BannedTokensSpec((5,)))
+
+
+# --- the editor ---
+
+
+@pytest.mark.parametrize("large", [plan.LARGE, 0], ids=["together", "by row"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_editor_agrees_with_that_of_torch(monkeypatch: pytest.MonkeyPatch, dtype: str, large: int):
+    """On several rows, with specs that contradict one another."""
+    monkeypatch.setattr(plan, "LARGE", large)
+    import torch
+    from logitport.adapters.core.host.torch_editor import TorchEditor
+
+    rows: list[list[Any]] = [
+        [BannedTokensSpec((1, 2)), LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
+        [AllowedTokensSpec((1, 2, 5)), AllowedTokensSpec((2, 5, 6)), BannedTokensSpec((5,))],
+        [ForcedTokenSequenceSpec((3, 4)), BannedTokensSpec((3,))],
+        [AllowedTokensSpec((6, 7))],
+        [],
+        [
+            ForcedTokenSequenceSpec((3,)),
+            BannedSequencesSpec(((3,), (5, 6))),
+            MinTokensSpec(2, (0,)),
+        ],
+    ]
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(len(rows), 12, generator=generator)
+    values[3] = -torch.inf
+    values[1, 2] = -torch.inf
+    automata = AutomatonBatch()
+    for row, specs in enumerate(rows):
+        if specs:
+            automata.start(Running((), [], row=row), compile_specs(specs).automata)
+    expected = values.to(getattr(torch, dtype))
+    edited = mx.array(values.numpy()).astype(getattr(mx, dtype))
+    of_torch, of_mlx, of_numpy = (
+        each(automata, 12) for each in (TorchEditor, MlxEditor, NumpyEditor)
+    )
+    on_host = values.half().numpy() if dtype == "float16" else values.numpy().copy()
+    # Columns need not be next to each other.
+    on_host = np.stack([on_host, on_host + 7], axis=-1)
+    for editor, logits in ((of_torch, expected), (of_mlx, edited), (of_numpy, on_host[..., 0])):
+        automata.changed = True
+        editor.update()
+        for _ in range(2):
+            editor.apply(logits)
+    np.testing.assert_array_equal(np.array(edited.astype(mx.float32)), expected.float().numpy())
+    if dtype != "bfloat16":
+        np.testing.assert_array_equal(on_host[..., 0], expected.numpy())
+
+
+def test_a_defect_ends_the_generation(monkeypatch: Any):
+    """As with torch: EOS, once, and nothing is raised."""
+    realizer = Realizer(8)
+    realizer.add(0, compile_specs([BannedTokensSpec((1,))]), (), [], EOS)
+    with monkeypatch.context() as patch:
+        broken = MlxEditor.update
+        patch.setattr(MlxEditor, "update", lambda self: 1 / 0 if self.fails else broken(self))
+        patch.setattr(MlxEditor, "fails", True, raising=False)
+        original = Realizer._fail
+
+        def fail(self: Any, *arguments: Any) -> None:
+            original(self, *arguments)
+            MlxEditor.fails = False
+
+        patch.setattr(Realizer, "_fail", fail)
+        logits = mx.zeros((1, 8))
+        realizer.apply(logits)
+    assert int(logits[0].argmax()) == EOS
+    assert realizer.failed_requests == 1

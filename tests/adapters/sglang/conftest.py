@@ -1,0 +1,19 @@
+"""What the tests on SGLang share. Where it cannot run, there are none."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+# Its processors are among the benchmark's peers, so the package alone says nothing.
+collect_ignore_glob = [] if find_spec("sgl_kernel") else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model of chance, which has no tokenizer."""
+    from tests.support.tiny_model import tiny_model
+
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(0).save_pretrained(folder)
+    return folder

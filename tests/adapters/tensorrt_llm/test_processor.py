@@ -1,0 +1,874 @@
+"""TensorRT-LLM's backend, on a caller that follows the engine's source.
+
+The engine itself needs a GPU, and has not been run. ``Caller`` does what ``_execute_logit_post_``
+``processors`` and the two executor loops of ``tensorrt_llm/_torch/pyexecutor/`` do with logits
+processors: which tokens they are shown, when, and in which rows.
+"""
+
+import copy
+import io
+import math
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance.kinds import KINDS
+from logitport.adapters.conformance.reference import combine, edits
+from logitport.adapters.conformance.suite import DTYPES
+from logitport.adapters.core import compile_specs, plugins
+from logitport.adapters.tensorrt_llm import (
+    BACKEND,
+    LogitportBatchedProcessor,
+    LogitportProcessor,
+    attach,
+    batched_processor,
+    processor,
+    rows,
+)
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NativeSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    Stage,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+    encode,
+)
+
+VOCABULARY, EOS = 96, 0
+PROMPT = (5, 3, 9, 11, 20, 7, 31)
+
+
+@dataclass(slots=True, kw_only=True)
+class GuidedDecodingParams:
+    """As in ``tensorrt_llm/sampling_params.py``."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    json_object: bool = False
+    structural_tag: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SamplingParams:
+    """The fields of ``tensorrt_llm/sampling_params.py`` that matter here, and a check of it."""
+
+    end_id: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    logits_processor: Any = None
+    n: int = 1
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    prompt_ignore_length: int | None = None
+    guided_decoding: GuidedDecodingParams | None = None
+    min_tokens: int | None = None
+    bad_token_ids: list[int] | None = None
+    embedding_bias: torch.Tensor | None = None
+    _bad_word_ids: list[list[int]] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.n > 1 and self.top_k == 1:
+            raise ValueError("Greedy decoding in the LLM API does not allow multiple returns.")
+
+
+def model(history: Sequence[int]) -> torch.Tensor:
+    """Logits that look like chance, and are a function of the history."""
+    generator = torch.Generator().manual_seed(hash(tuple(history)) % (1 << 31))
+    return torch.randn(VOCABULARY, generator=generator)
+
+
+@dataclass(eq=False)
+class Running:
+    """A request in the engine.
+
+    Attributes:
+        prompt_ids: the prompt.
+        max_tokens: of the output.
+        processors: ``py_logits_post_processors``.
+        output_ids: what is out, the handed-over tokens first.
+        client_id: the application's number.
+        tokens: prompt and output, as ``get_tokens`` tells them.
+        position: ``context_current_position``.
+        scores: the logits from which the first token was chosen.
+    """
+
+    prompt_ids: list[int]
+    max_tokens: int
+    processors: list[LogitportProcessor] = field(default_factory=list[LogitportProcessor])
+    output_ids: list[int] = field(default_factory=list[int])
+    client_id: int | None = None
+    tokens: list[int] = field(default_factory=list[int])
+    position: int = 0
+    scores: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.tokens = self.prompt_ids + self.output_ids
+        if self.output_ids:  # the KV cache came with the token
+            self.position = len(self.prompt_ids)
+
+    @property
+    def is_context(self) -> bool:
+        """Whether there is something of the prompt to prefill."""
+        return self.position < len(self.prompt_ids)
+
+
+class Caller:
+    """Runs requests as the engine does, the likeliest token at each step.
+
+    Args:
+        overlap: whether the next step begins before the last one's tokens are known.
+        batched: the engine-wide processor; requests have none of their own then.
+        slots: rows of the batch.
+        chunk: tokens of a prompt that are prefilled in a step.
+        dtype: of the logits.
+    """
+
+    last_request_id = 0
+
+    def __init__(
+        self,
+        *,
+        overlap: bool = False,
+        batched: LogitportBatchedProcessor | None = None,
+        slots: int = 4,
+        chunk: int = 16,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._overlap, self._batched, self._dtype = overlap, batched, dtype
+        self._slots, self._chunk = slots, chunk
+
+    def run(self, requests: Sequence[Running]) -> None:
+        waiting, active = list(requests), dict[int, Running]()
+        sampled: list[tuple[Running, int]] = []
+        while waiting or active:
+            while waiting and len(active) < self._slots:
+                Caller.last_request_id += 1
+                active[Caller.last_request_id] = waiting.pop(0)
+            if not self._overlap:
+                self._update(sampled)
+                sampled = []
+            active = {i: each for i, each in active.items() if not self._is_done(each)}
+            logits = self._forward(active, sampled)
+            self._update(sampled)
+            sampled = self._sample(active, logits)
+
+    def _forward(
+        self, active: dict[int, Running], sampled: list[tuple[Running, int]]
+    ) -> torch.Tensor:
+        """Context requests come first. Their KV cache is written, so the model knows it all."""
+        on_device = dict(sampled)  # the model is given tokens that the host does not know yet
+        in_order = sorted(active.items(), key=lambda item: not item[1].is_context)
+        active.clear()
+        active |= in_order
+        logits = torch.zeros(len(active), VOCABULARY, dtype=self._dtype)
+        for row, running in enumerate(active.values()):
+            seen = running.tokens + ([on_device[running]] if running in on_device else [])
+            if running.is_context:
+                running.position += self._chunk
+                seen = seen[: running.position]
+            logits[row] = model(seen).to(self._dtype)
+        shown = [logits[row : row + 1].view(1, 1, -1) for row in range(len(active))]
+        if self._batched is not None:
+            token_ids = [[list(running.tokens)] for running in active.values()]
+            client_ids = [running.client_id for running in active.values()]
+            self._batched([*active], shown, token_ids, 0, client_ids)
+        for view, (request_id, running) in zip(shown, active.items(), strict=True):
+            for each in running.processors:
+                each(request_id, view, [list(running.tokens)], None, None)
+        return logits
+
+    @staticmethod
+    def _sample(active: dict[int, Running], logits: torch.Tensor) -> list[tuple[Running, int]]:
+        sampled: list[tuple[Running, int]] = []
+        for row, running in zip(logits, active.values(), strict=True):
+            if not running.is_context:
+                if running.scores is None:
+                    running.scores = row.float()
+                sampled.append((running, int(row.argmax())))
+        return sampled
+
+    def _update(self, sampled: list[tuple[Running, int]]) -> None:
+        for running, token in sampled:
+            if not self._is_done(running):  # a step too many, which overlap takes
+                running.tokens.append(token)
+                running.output_ids.append(token)
+
+    @staticmethod
+    def _is_done(running: Running) -> bool:
+        out = running.output_ids
+        return len(out) >= running.max_tokens or out[-1:] == [EOS]
+
+
+def travelled(params: SamplingParams) -> list[LogitportProcessor]:
+    """The processors of a request, in the worker: ``py_logits_post_processors``."""
+    there = pickle.loads(pickle.dumps(params.logits_processor))
+    return there if isinstance(there, list) else [] if there is None else [there]
+
+
+def running(
+    prompt_ids: Sequence[int],
+    *specs: LogitsProcessorSpec,
+    max_tokens: int = 10,
+    output_ids: Sequence[int] = (),
+    **arguments: Any,
+) -> Running:
+    arguments = {"disable_overlap_scheduler": True, **arguments}
+    params = attach(SamplingParams(end_id=EOS), specs, **arguments)
+    return Running([*prompt_ids], max_tokens, travelled(params), [*output_ids])
+
+
+def say(caller: Caller, *requests: Running) -> list[list[int]]:
+    caller.run(requests)
+    return [each.output_ids for each in requests]
+
+
+class Suite(ConformanceSuite):
+    backend = BACKEND
+    vocab_size = VOCABULARY
+    eos_token_id = EOS
+    resumes = True
+    has_stages = True
+    dtypes = DTYPES
+
+
+def prompt_length(request: Request) -> int | None:
+    """Said where the engine shows another number of output tokens first than a worker would."""
+    begins_as_usual = len(request.output_ids) == (request.stage is Stage.DECODE)
+    return None if begins_as_usual else len(request.prompt_ids)
+
+
+class TestConformance(Suite):
+    @pytest.fixture
+    def generate(self) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            (dtype,) = {request.dtype for request in requests}
+            all_running = [
+                running(
+                    request.prompt_ids,
+                    *request.specs,
+                    max_tokens=request.max_tokens,
+                    output_ids=request.output_ids,
+                    stage=request.stage,
+                    prompt_length=prompt_length(request),
+                    vocab_size=VOCABULARY,
+                )
+                for request in requests
+            ]
+            Caller(slots=self.slots, dtype=getattr(torch, dtype)).run(all_running)
+            return [Output(each.output_ids, each.scores) for each in all_running]
+
+        return generate
+
+
+class TestBatchedConformance(Suite):
+    @pytest.fixture
+    def generate(self) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            ((dtype, stage),) = {(request.dtype, request.stage) for request in requests}
+            batched = pickle.loads(
+                pickle.dumps(
+                    LogitportBatchedProcessor(
+                        vocab_size=VOCABULARY,
+                        stage=stage,
+                        stop_token_id=EOS,
+                        disable_overlap_scheduler=True,
+                    )
+                )
+            )
+            all_running: list[Running] = []
+            for i, request in enumerate(requests):
+                if request.specs:
+                    length = prompt_length(request)
+                    batched.assign(i, request.specs, prompt_length=length)
+                tokens = [*request.prompt_ids], [*request.output_ids]
+                each = Running(tokens[0], request.max_tokens, [], tokens[1], client_id=i)
+                all_running.append(each)
+            caller = Caller(slots=self.slots, dtype=getattr(torch, dtype), batched=batched)
+            caller.run(all_running)
+            return [Output(each.output_ids, each.scores) for each in all_running]
+
+        return generate
+
+
+# --- what travels ---
+
+
+class OneClass(pickle.Unpickler):
+    """Reads what a deployment with a list of approved classes would read."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        assert (module, name) == (LogitportProcessor.__module__, "LogitportProcessor")
+        return super().find_class(module, name)
+
+
+TEXT = ForcedTokenSequenceSpec((21, 22, 23), EOS)
+
+
+def test_a_pickle_has_one_class_and_nothing_live():
+    params = attach(SamplingParams(), TEXT, disable_overlap_scheduler=True)
+    carried = params.logits_processor
+    before = pickle.dumps(carried)
+    carried(1, torch.zeros(1, 1, VOCABULARY), [[5]], None, None)
+    assert pickle.dumps(carried) == before
+    again = OneClass(io.BytesIO(before)).load()
+    assert again.payload == encode(TEXT)
+    logits = torch.zeros(1, 1, VOCABULARY)
+    again(1, logits, [[5]], None, None)
+    assert logits.argmax() == 21
+
+
+@pytest.mark.parametrize("kept", [256, 1])
+def test_requests_share_a_processor(monkeypatch: pytest.MonkeyPatch, kept: int):
+    """In one process, those with the same ``SamplingParams``: nothing is pickled, ids differ."""
+    monkeypatch.setattr(processor, "KEPT_ROWS", kept)
+    specs = ThinkingBudgetSpec(2, (7,), (8,), (9,)), ForcedEndSpec(5, (11, 12), EOS)
+    params = attach(SamplingParams(), specs, disable_overlap_scheduler=True)
+    prompts = [(5, 7), (3,), (7, 8, 9, 10, 7, 11), (5, 7)]
+    shared = [Running([*prompt], 10, [params.logits_processor]) for prompt in prompts]
+    said = say(Caller(slots=3), *shared)
+    assert said == say(Caller(), *(running(prompt, *specs) for prompt in prompts))
+    assert said[0][2:4] == [9, 8]
+    assert all(output[5:] == [11, 12, EOS] for output in said)
+
+
+def test_several_outputs_of_a_request():
+    """``n`` above 1: the engine copies the processor deeply for each."""
+    params = attach(SamplingParams(n=2), TEXT, disable_overlap_scheduler=True)
+    copies = [copy.deepcopy(params.logits_processor) for _ in range(2)]
+    requests = [Running([*PROMPT], 6, [each]) for each in copies]
+    assert say(Caller(), *requests) == [[21, 22, 23, EOS]] * 2
+
+
+# --- which tokens are the prompt's ---
+
+
+def test_first_call_says_where_the_prompt_ends():
+    """In chunks, too: at each the engine shows all of the prompt."""
+    long = [7, *range(30, 90), 10]
+    think = ThinkingBudgetSpec(62, (7,), (8,), (9,))
+    (said,) = say(Caller(chunk=8), running(long, think, max_tokens=6))
+    assert said[1:3] == [9, 8]  # 61 thoughts in the prompt, and one after it
+    (said,) = say(Caller(chunk=8), running(long, TEXT))
+    assert said == [21, 22, 23, EOS]
+
+
+@pytest.mark.parametrize(("handed_over", "expected"), [(21, [22, 23, EOS]), (5, [21, 22, 23, EOS])])
+def test_handed_over(handed_over: int, expected: list[int]):
+    request = running(PROMPT, TEXT, output_ids=[handed_over], stage=Stage.DECODE)
+    assert say(Caller(), request) == [[handed_over, *expected]]
+
+
+def test_the_handed_over_token_is_no_part_of_the_prompt():
+    request = running((5, 3), PromptBiasSpec(1000.0), output_ids=[60], stage=Stage.DECODE)
+    (said,) = say(Caller(), request)
+    assert set(said[1:]) <= {5, 3}
+
+
+def test_evicted_requests_go_on():
+    """The engine calls no processor for the token with which such a request goes on."""
+    request = running(PROMPT, TEXT, TriggerSpec((40,), (41, 42), None), max_tokens=3)
+    (each,) = request.processors
+    rows_of = {out: torch.zeros(1, 1, VOCABULARY) for out in ((), (21,), (21, 22), (21, 22, 50))}
+    for out, logits in rows_of.items():
+        each(1, logits, [[*PROMPT, *out]], None, None)
+    assert [int(logits.argmax()) for logits in rows_of.values()] == [21, 22, 23, EOS]
+
+
+# --- the overlap scheduler ---
+
+STATIC = (
+    AllowedTokensSpec((20, 21, 22)),
+    BannedTokensSpec(tuple(range(0, 90))),
+    BannedSequencesSpec(((1,), (2,))),
+    LogitBiasSpec({20: 1000.0, 21: 1000.0}),
+    PromptBiasSpec(1000.0),
+)
+"""What does not depend on the output."""
+
+
+@pytest.mark.parametrize("spec", STATIC, ids=lambda spec: spec.kind)
+def test_static_kinds_overlap(spec: LogitsProcessorSpec):
+    request = running(PROMPT, spec, disable_overlap_scheduler=False)
+    free, in_time = running(PROMPT), running(PROMPT, spec)
+    said, plain = say(Caller(overlap=True, chunk=3), request, free)
+    assert say(Caller(), in_time) == [said]
+    assert said != plain or isinstance(spec, BannedSequencesSpec)
+
+
+@pytest.mark.parametrize("spec", [kind.minimal for kind in KINDS.values()], ids=lambda s: s.kind)
+def test_what_comes_late_is_refused(spec: LogitsProcessorSpec):
+    """Exactly what depends on the output, at the spec, by the engine's name and the kind's."""
+    if type(spec) not in BACKEND.realizes or isinstance(spec, PluginSpec):
+        pytest.skip("realized by nobody, or not installed")
+    params = SamplingParams(end_id=EOS)
+    if not compile_specs((spec,)).needs_history:
+        attach(params, spec)
+        return
+    with pytest.raises(SpecError, match=rf"`{spec.kind}` .*TensorRT-LLM.*specs\[1\]"):
+        attach(params, [LogitBiasSpec({1: 1.0}), spec])
+    assert params.logits_processor is None
+    assert attach(params, spec, disable_overlap_scheduler=True).logits_processor is not None
+
+
+def test_the_overlap_is_real():
+    """What is refused would come out wrong: the caller does what it is to do."""
+    (said,) = say(Caller(overlap=True), running(PROMPT, TEXT))
+    assert said[:3] == [21, 21, 22]
+
+
+# --- beams ---
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        NoRepeatNgramSpec(1),
+        ChoiceSpec(((21, 22), (21, 23, 24), (40,)), EOS),
+        TriggerSpec((33,), (34, 35), None),
+        MinTokensSpec(3, (EOS, 33)),
+        ForcedTokenSequenceSpec((21, 33)),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_beams(spec: LogitsProcessorSpec, width: int):
+    """Each beam has a history of its own, and takes another one's place."""
+    (each,) = running(PROMPT, spec).processors
+    beams, totals, changed_places = [list(PROMPT)], torch.zeros(1), False
+    for step in range(8):
+        plain = torch.stack([model(history) for history in beams])
+        plain[:, 33] += 3  # so that it is said now and then
+        edited = plain.clone()
+        each(7, edited.view(len(beams), 1, -1), copy.deepcopy(beams), None, None)
+        for history, row, before in zip(beams, edited, plain, strict=True):
+            acting = edits([spec], PROMPT, history[len(PROMPT) :])
+            np.testing.assert_allclose(row.double().numpy(), combine(before.numpy(), acting))
+        scores = totals[:, None] + edited.log_softmax(-1)
+        totals, best = scores.flatten().topk(width)
+        parents = (best // VOCABULARY).tolist()
+        changed_places |= step > 0 and parents != list(range(width))
+        tokens = (best % VOCABULARY).tolist()
+        beams = [[*beams[parent], token] for parent, token in zip(parents, tokens, strict=True)]
+    assert changed_places or width == 1
+    assert math.isfinite(float(totals[0]))
+
+
+# --- what fails ---
+
+
+class Fails:
+    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        if len(output_ids) == 2:
+            raise RuntimeError("a plugin that fails")
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"fails": lambda: lambda params: Fails()})
+    return PluginSpec("fails")
+
+
+def test_failing_code_ends_its_request(plugin: PluginSpec, caplog: pytest.LogCaptureFixture):
+    failing, other, plain = running(PROMPT, plugin), running((3,), TEXT), running(PROMPT)
+    said, beside, free = say(Caller(), failing, other, plain)
+    assert said == [*free[:2], EOS]
+    assert beside == [21, 22, 23, EOS]
+    assert "It is ended; no other request is affected" in caplog.text
+
+
+def test_a_plugin_that_the_worker_lacks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(plugins, "_plugins", dict[str, Any])
+    carried = LogitportProcessor(encode(PluginSpec("absent")), stop_token_id=EOS)
+    assert say(Caller(), Running([*PROMPT], 6, [carried])) == [[EOS]]
+    assert "No plugin 'absent' is installed" in caplog.text
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(end_id=EOS, ignore_eos=True)])
+def test_code_that_could_not_be_ended_is_refused(plugin: PluginSpec, params: SamplingParams):
+    with pytest.raises(SpecError, match="Expected a token that ends the request"):
+        attach(params, plugin, disable_overlap_scheduler=True)
+    params = SamplingParams(stop_token_ids=[9, 4])
+    attach(params, plugin, disable_overlap_scheduler=True)
+    assert params.logits_processor.stop_token_id == 4
+
+
+def test_tokens_beyond_the_vocabulary_of_the_worker(caplog: pytest.LogCaptureFixture):
+    """Of whose size ``attach`` was told nothing."""
+    assert say(Caller(), running(PROMPT, BannedTokensSpec((VOCABULARY,)))) == [[EOS]]
+
+
+@pytest.mark.parametrize(
+    ("logits", "token_ids"),
+    [
+        (torch.zeros(()), [[5]]),
+        (torch.zeros(1, 1, VOCABULARY), []),
+        (torch.zeros(VOCABULARY, 1, 1).transpose(0, 2), [None]),
+    ],
+)
+def test_it_never_raises(logits: torch.Tensor, token_ids: Any, caplog: pytest.LogCaptureFixture):
+    before = logits.clone()
+    (each,) = running(PROMPT, TEXT).processors
+    each(3, ended := logits.clone(), token_ids, None, None)
+    assert not ended.shape or ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
+    batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
+    beside = torch.zeros(1, 1, VOCABULARY)
+    batched([3, 4], [logits, beside], [token_ids, [[5]]], 0, [None, None])
+    assert torch.equal(logits, before)
+    assert beside.argmax() == TEXT.token_ids[0]
+    assert caplog.text.count("The specs of request 3 cannot be realized") == 2
+
+
+def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
+    """And said once. A prompt cannot be longer than all tokens."""
+    request = running(PROMPT, TEXT, prompt_length=len(PROMPT) + 1)
+    other = running((3,), TEXT)
+    assert say(Caller(), request, other) == [[EOS], [21, 22, 23, EOS]]
+    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
+    batched.assign(5, TEXT, prompt_length=9)
+    batched.assign(6, TEXT)
+    for step in range(3):
+        ended, goes_on = torch.zeros(1, 1, VOCABULARY), torch.zeros(1, 1, VOCABULARY)
+        tokens = [[4], *([each] for each in TEXT.token_ids[:step])]
+        batched([5, 6], [ended, goes_on], [[[1]], [[t for [t] in tokens]]], 0, [5, 6])
+        assert ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
+        assert goes_on.argmax() == TEXT.token_ids[step]
+    assert (
+        caplog.text.count(
+            "The specs of request 5 cannot be realized: ValueError: prompt_length is 9"
+        )
+        == 1
+    )
+
+
+def test_it_is_not_said_to_be_ended_where_it_cannot_be(caplog: pytest.LogCaptureFixture):
+    (each,) = running(PROMPT, TEXT, prompt_length=9).processors
+    each.stop_token_id = VOCABULARY
+    each(3, logits := torch.zeros(1, 1, VOCABULARY), [[1]], None, None)
+    assert not logits.any()
+    assert "It goes on without them" in caplog.text
+
+
+def test_requests_without_logits_hurt_nobody():
+    batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
+    logits = torch.zeros(1, 1, VOCABULARY)
+    batched([1, 2], [logits], [[[5]], [[5]]], 0, [None, None])
+    assert logits.argmax() == TEXT.token_ids[0]
+
+
+@pytest.mark.parametrize("length", [-1, True, "4", [5, 6], 1.0])
+def test_a_prompt_length_that_is_none(length: Any):
+    with pytest.raises(SpecError, match="Expected prompt_length to be a number of tokens, got "):
+        running(PROMPT, TEXT, prompt_length=length)
+
+
+def test_errors_count_native_kinds():
+    for spec, place in ((BannedTokensSpec((3, 99)), "token_ids[1]"), (PluginSpec("no"), "name")):
+        with pytest.raises(SpecError) as error:
+            attach(SamplingParams(), [SamplingSpec(top_k=3), spec], vocab_size=9)
+        assert error.value.path == f"$.specs[1].{place}"
+
+
+def test_no_sampling_params():
+    params: Any
+    for params in ({}, None, TEXT):
+        with pytest.raises(SpecError, match="Expected TensorRT-LLM's SamplingParams, got "):
+            attach(params, TEXT)
+
+
+# --- the engine-wide processor ---
+
+
+def test_specs_for_all_requests():
+    """They travel with the processor when the engine starts; one request is told otherwise."""
+    started = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
+    batched = pickle.loads(pickle.dumps(started))
+    batched.assign(5, ForcedTokenSequenceSpec((40, 41), EOS))
+    batched.assign(6, ())
+    requests = [Running([*PROMPT], 6, client_id=number) for number in (None, 5, 6, 5)]
+    free = Running([*PROMPT], 6)
+    caller = Caller(batched=batched)
+    assert say(caller, *requests) == [
+        [21, 22, 23, EOS],
+        [40, 41, EOS],
+        *say(Caller(), free),
+        [40, 41, EOS],
+    ]
+    batched.release(5)
+    assert say(caller, Running([*PROMPT], 6, client_id=5)) == [[21, 22, 23, EOS]]
+
+
+def test_rows_are_of_whom_the_engine_says():
+    """From one step to the next a row may be another request's, or nobody's."""
+    batched = LogitportBatchedProcessor(
+        [PromptBiasSpec(1000.0), MinTokensSpec(1, (3,))], disable_overlap_scheduler=True
+    )
+    for batch in ([(1, 5), (2, 3)], [(2, 3)], [(1, 5), (2, 3)], [(3, 7), (2, 3)], [], [(2, 3)]):
+        logits = [torch.zeros(1, 1, VOCABULARY) for _ in batch]
+        tokens = [[[9, liked]] for _, liked in batch]
+        batched([request for request, _ in batch], logits, tokens, 0, [None] * len(batch))
+        for (_, liked), row in zip(batch, logits, strict=True):
+            expected = {9: 1000.0} | ({} if liked == 3 else {liked: 1000.0})
+            assert {t: row[0, 0, t].item() for t in (3, 5, 7, 9) if row[0, 0, t] > 0} == expected
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, times: int):
+    """What is short for a moment ends nobody; otherwise those with specs are ended."""
+    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
+    batched.assign(5, TEXT)
+    left = iter(range(times))
+
+    def cat(parts: Any) -> torch.Tensor:
+        if next(left, None) is not None:
+            raise MemoryError
+        return torch.cat(parts)
+
+    monkeypatch.setattr(batched_processor, "torch", SimpleNamespace(cat=cat))
+    before = torch.randn(2, 1, 1, VOCABULARY)
+    logits, free = before.clone()
+    batched([5, 6], [logits, free], [[[*PROMPT]]] * 2, 0, [5, 6])
+    chosen = TEXT.token_ids[0] if times == 1 else EOS
+    assert logits.argmax() == chosen
+    if times == 1:
+        logits[..., chosen] = before[0, ..., chosen]
+        assert logits.equal(before[0])
+    assert free.equal(before[1])
+
+
+def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batched_processor, "MAX_ASSIGNED", 2)
+    batched = LogitportBatchedProcessor()
+    for client_id in (1, 2, 1):
+        batched.assign(client_id, LogitBiasSpec({1: 1.0}))
+    with pytest.raises(SpecError, match="at most 2 requests"):
+        batched.assign(3, LogitBiasSpec({1: 1.0}))
+    batched.release(2)
+    batched.assign(3, LogitBiasSpec({1: 1.0}))
+    with pytest.raises(SpecError, match=r"`forced_sequence` .* TensorRT-LLM's overlap scheduler"):
+        batched.assign(1, TEXT)
+
+
+# --- attach ---
+
+
+def other(req_id: int, logits: torch.Tensor, token_ids: Any, stream: Any, client: Any) -> None:
+    """A processor of the application's own."""
+
+
+@pytest.mark.parametrize("current", [None, other, [other]])
+def test_other_processors_stay(current: Any):
+    params = SamplingParams(logits_processor=current)
+    bias = LogitBiasSpec({1: 1.0})
+    for _ in range(2):
+        attach(params, bias)
+    if current is None:
+        assert params.logits_processor.payload == encode(bias)
+    else:
+        assert params.logits_processor[0] is other
+        assert len(params.logits_processor) == 2
+    attach(params, ())
+    assert params.logits_processor is (None if current is None else other)
+    if isinstance(current, list):
+        assert current == [other]  # the caller's own list
+
+
+def test_stages():
+    bias = LogitBiasSpec({1: 1.0})
+    assert attach(SamplingParams(), bias, stage=Stage.PREFILL).logits_processor is None
+    both = {"stage": Stage.PREFILL, "generation_only": False}
+    assert attach(SamplingParams(), bias, **both).logits_processor.handed_over == 0
+    with pytest.raises(SpecError, match="tensorrt_llm cannot do `python`"):
+        attach(SamplingParams(), PythonProcessorSpec(Fails), stage=Stage.PREFILL)
+    sampling = attach(SamplingParams(), SamplingSpec(temperature=1), stage=Stage.PREFILL)
+    assert sampling.temperature == 1  # prefill chooses the first token
+
+
+def test_stream(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda *arguments: arguments)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    device = torch.device("cuda", 1)
+    assert rows.on_stream(77, device) == (77, device)
+    for stream_ptr, where in ((None, device), (77, torch.device("cpu"))):
+        with rows.on_stream(stream_ptr, where):
+            pass
+
+
+# --- native kinds ---
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("tensorrt_llm.sampling_params")
+    module.GuidedDecodingParams = GuidedDecodingParams
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", ModuleType("tensorrt_llm"))
+    monkeypatch.setitem(sys.modules, "tensorrt_llm.sampling_params", module)
+
+
+def test_sampling():
+    spec = SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5)
+    params = attach(SamplingParams(), spec)
+    assert params == SamplingParams(
+        temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5
+    )
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_penalties_of_the_output_alone(name: str):
+    """The engine counts the prompt's tokens, too, unless it is told to ignore them."""
+    params = attach(SamplingParams(), SamplingSpec(**{name: 0.5}))
+    assert params == SamplingParams(**{name: 0.5}, prompt_ignore_length=2**31 - 1)
+    assert attach(params, SamplingSpec(**{name: 0.5})) == params
+    assert attach(SamplingParams(), SamplingSpec(**{name: 0})).prompt_ignore_length is None
+    with pytest.raises(SpecError, match=r"sets prompt_ignore_length to 3.*\$\.specs\[0\]"):
+        attach(SamplingParams(prompt_ignore_length=3), SamplingSpec(**{name: 0.5}))
+
+
+def test_older_engines_are_not_asked_for_what_they_lack():
+    @dataclass
+    class Older:
+        logits_processor: Any = None
+        end_id: int | None = None
+        stop_token_ids: list[int] | None = None
+        ignore_eos: bool = False
+        presence_penalty: float | None = None
+
+    params = Older()
+    with pytest.raises(SpecError, match=r"Older to have a field prompt_ignore_length"):
+        attach(params, SamplingSpec(presence_penalty=1))
+    with pytest.raises(
+        SpecError, match=r"Older to have a field min_p - at `\$\.specs\[0\]\.min_p`"
+    ):
+        attach(params, SamplingSpec(min_p=0.5))
+    assert params == Older()
+
+
+def test_what_the_request_says_otherwise():
+    with pytest.raises(SpecError, match=r"sets temperature to 0\.7.*specs\[1\]\.temperature"):
+        attach(
+            SamplingParams(temperature=0.7), [LogitBiasSpec({1: 1}), SamplingSpec(temperature=1)]
+        )
+    with pytest.raises(ValueError, match="Greedy decoding"):
+        attach(SamplingParams(n=2), SamplingSpec(top_k=1))
+
+
+def bias(value: float) -> torch.Tensor:
+    """A bias for token 5 alone."""
+    return torch.zeros(VOCABULARY).index_fill(0, torch.tensor(5), value)
+
+
+OWN = ForcedTokenSequenceSpec((4, 5), EOS)
+
+
+# spec | the request's own fields | message, or None where both can be obeyed
+@pytest.mark.parametrize(
+    ("spec", "fields", "message"),
+    [
+        (OWN, {"min_tokens": 3, "end_id": EOS}, "`min_tokens`, which bans token 0 before 3"),
+        (OWN, {"min_tokens": 2, "end_id": EOS}, None),
+        (OWN, {"min_tokens": 3}, None),  # the engine asks its tokenizer for EOS, later
+        (OWN, {"bad_token_ids": [5]}, r"`bad_token_ids`, which bans token 5 - at `\$\.specs\[1\]"),
+        (OWN, {"bad_token_ids": [6]}, None),
+        (OWN, {"embedding_bias": bias(-math.inf)}, "`embedding_bias`, which bans token 5"),
+        (OWN, {"embedding_bias": bias(-100)}, None),
+        (AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "every allowed token is banned"),
+    ],
+)
+def test_own_fields(spec: LogitsProcessorSpec, fields: dict[str, Any], message: str | None):
+    params = SamplingParams(**fields)
+
+    def ask() -> SamplingParams:
+        return attach(params, [LogitBiasSpec({1: 1}), spec], disable_overlap_scheduler=True)
+
+    if message is None:
+        assert ask().logits_processor is not None
+    else:
+        with pytest.raises(SpecError, match=f"Conflicts with .*{message}"):
+            ask()
+        assert params.logits_processor is None
+
+
+def test_bad_words_once_the_engine_has_made_tokens_of_them():
+    params = SamplingParams()
+    params._bad_word_ids = [[4, 5]]
+    with pytest.raises(SpecError, match=r"the request's `bad`, which bans \[4, 5\]"):
+        attach(params, OWN, disable_overlap_scheduler=True)
+
+
+GRAMMARS: list[tuple[GrammarSpec, Callable[[], GuidedDecodingParams]]] = [
+    (
+        GrammarSpec(json_schema={"type": "object", "required": ["b", "a"]}),
+        lambda: GuidedDecodingParams(json='{"type":"object","required":["b","a"]}'),
+    ),
+    (GrammarSpec(regex="a+"), lambda: GuidedDecodingParams(regex="a+")),
+    (GrammarSpec(ebnf='root ::= "a"'), lambda: GuidedDecodingParams(grammar='root ::= "a"')),
+    (
+        GrammarSpec(choices=('say "yes"', "né\n")),
+        lambda: GuidedDecodingParams(grammar=r'root ::= "say \"yes\"" | "né\n"'),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "expected"), GRAMMARS)
+def test_grammar(engine: None, spec: GrammarSpec, expected: Callable[[], GuidedDecodingParams]):
+    params = attach(SamplingParams(), [spec, BannedTokensSpec((3,))])
+    assert params.guided_decoding == expected()
+    assert params.logits_processor.payload == encode(BannedTokensSpec((3,)))
+    assert attach(params, spec).guided_decoding == expected()
+    with pytest.raises(SpecError, match="sets guided_decoding to"):
+        attach(params, GrammarSpec(regex="b"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TEXT, AllowedTokensSpec((1,)), ThinkingBudgetSpec(3, (1,), (2,)), PluginSpec("any")],
+    ids=lambda spec: spec.kind,
+)
+def test_a_grammar_comes_last(engine: None, spec: LogitsProcessorSpec):
+    """The engine applies it after the processors: nothing might be left of what a spec wants."""
+    guided = GuidedDecodingParams(regex="a")
+    for params, specs, grammar in (
+        (SamplingParams(), [GrammarSpec(regex="a"), spec], "a grammar"),
+        (SamplingParams(guided_decoding=guided), [spec], "the request's guided_decoding"),
+    ):
+        with pytest.raises(SpecError, match=f"{grammar}, which may not take the tokens that"):
+            attach(params, specs, disable_overlap_scheduler=True)
+        assert params.logits_processor is None
+
+
+def test_each_kind_is_realized_lowered_or_refused():
+    for kind, known in KINDS.items():
+        if kind is PythonProcessorSpec:
+            with pytest.raises(SpecError, match="tensorrt_llm cannot do `python`"):
+                attach(SamplingParams(), known.minimal)
+        else:
+            assert (kind in BACKEND.lowers) == issubclass(kind, NativeSpec)

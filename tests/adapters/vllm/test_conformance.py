@@ -1,0 +1,70 @@
+"""vLLM passes the suite that logitport ships for backends."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.vllm import BACKEND, attach
+
+from .in_process import FLAG, Engine, engine, params
+from .small_vocabulary import with_small_vocabulary
+
+pytestmark = pytest.mark.engine
+
+VOCABULARY = 2048
+"""Of a small edition: the suite looks at whole rows of logits."""
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, runner: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if runner == "v1":
+        model = with_small_vocabulary(model, tmp_path_factory.mktemp("model") / model.name)
+    with engine(
+        model,
+        logits_processors=FLAG,
+        max_num_seqs=TestConformance.slots,
+        max_num_batched_tokens=32,  # so that a long prompt is prefilled in chunks
+        enable_chunked_prefill=True,
+        enable_prefix_caching=False,
+        logprobs_mode="processed_logits",
+        max_logprobs=-1,
+    ) as running:
+        yield running
+
+
+class TestConformance(ConformanceSuite):
+    backend = BACKEND
+    vocab_size = VOCABULARY
+    eos_token_id = 2
+
+    @pytest.fixture
+    def generate(self, running: Engine) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            asked = [
+                attach(
+                    params(
+                        max_tokens=request.max_tokens,
+                        logprobs=-1 if request.shows_scores else None,
+                    ),
+                    request.specs,
+                )
+                for request in requests
+            ]
+            prompts = [{"prompt_token_ids": [*request.prompt_ids]} for request in requests]
+            return [
+                Output([*result.token_ids], _first_scores(result.logprobs))
+                for result in running.generate(prompts, asked)
+            ]
+
+        return generate
+
+
+def _first_scores(logprobs: list | None) -> np.ndarray | None:
+    if not logprobs:
+        return None
+    scores = np.empty(VOCABULARY, np.float32)
+    for token, entry in logprobs[0].items():
+        scores[token] = entry.logprob
+    return scores

@@ -1,0 +1,183 @@
+"""Which worker reports a failure, under what name, and how log lines look. No engine is started."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from logitport.adapters.vllm import KEY, failures
+from logitport.adapters.vllm.failures import FailureReport
+from logitport.adapters.vllm.v1_batch import V1Batch
+from logitport.spec import ForcedTokenSequenceSpec, encode
+from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
+
+from .in_process import params
+
+SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
+
+
+def set_groups(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tp: int = 0,
+    size: int = 1,
+    first: bool = True,
+    last: bool = True,
+) -> None:
+    """Be one of an engine's workers."""
+    monkeypatch.setattr(failures, "model_parallel_is_initialized", lambda: True)
+    for name, group in {
+        "get_tp_group": SimpleNamespace(rank_in_group=tp, world_size=size),
+        "get_pcp_group": SimpleNamespace(is_first_rank=first),
+        "get_pp_group": SimpleNamespace(is_last_rank=last),
+    }.items():
+        monkeypatch.setattr(failures, name, lambda group=group: group)
+
+
+def configuration(**parallel: Any) -> Any:
+    """What is asked of vLLM's."""
+
+    class Configuration:
+        kv_transfer_config = None
+        use_v2_model_runner = False
+        parallel_config = SimpleNamespace(**parallel)
+        scheduler_config = SimpleNamespace(async_scheduling=False)
+
+    return Configuration()
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names under which failures are logged; each is counted as well."""
+    names: list[str] = []
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(failures, "log_failure", lambda name, *_, **__: names.append(name))
+    monkeypatch.setattr(failures, "count", lambda decision, stage: counted.update([decision]))
+    yield names
+    assert counted == ({"failed": len(names)} if names else {})
+
+
+@pytest.mark.parametrize(
+    ("worker", "parallel", "rows"),
+    [
+        ({}, {}, [0, 1, 2, 3]),
+        ({"size": 2}, {}, [0, 1, 2, 3]),
+        ({"size": 2, "tp": 1}, {}, []),
+        ({"last": False}, {}, []),
+        ({"size": 2, "last": False}, {}, []),
+        ({"first": False}, {}, []),
+        ({"size": 2}, {"enable_batch_sharded_sampling": False}, [0, 1, 2, 3]),
+        ({"size": 2}, {"enable_batch_sharded_sampling": True}, [0, 2]),
+        ({"size": 2, "tp": 1}, {"enable_batch_sharded_sampling": True}, [1, 3]),
+        ({"size": 3, "tp": 2}, {"enable_batch_sharded_sampling": True}, [2]),
+        ({"size": 2, "last": False}, {"enable_batch_sharded_sampling": True}, []),
+    ],
+)
+def test_one_worker_reports(
+    monkeypatch: pytest.MonkeyPatch,
+    reported: list[str],
+    worker: dict[str, Any],
+    parallel: dict[str, Any],
+    rows: list[int],
+):
+    set_groups(monkeypatch, **worker)
+    report = FailureReport(configuration(**parallel), "abcd".__getitem__)
+    for row in range(4):
+        report(row, ValueError("no"), True)
+    assert reported == [f"request {'abcd'[row]}" for row in rows]
+
+
+def test_a_process_without_groups_reports(reported: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(failures, "model_parallel_is_initialized", lambda: False)
+    FailureReport(configuration(), {}.__getitem__)(7, ValueError("no"), True)
+    assert reported == ["the request in row 7"]  # of which no id can be found
+
+
+class Runner:
+    """vLLM's V1 model runner, as far as a processor's callers matter."""
+
+    def __init__(self, batch: V1Batch, ids: str):
+        self.input_batch = SimpleNamespace(req_ids=list(ids))
+        self._batch = batch
+
+    def update(self, update: BatchUpdate) -> None:
+        self._batch.update(update)
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["last stage", "other stage"])
+@pytest.mark.parametrize(
+    ("row", "moved", "ids", "name"),
+    [
+        (0, [], "abc", "a"),
+        (2, [], "abc", "c"),
+        (2, [(2, 0, MOVE)], "cb", "c"),
+        (2, [(2, 0, SWAP)], "cba", "c"),
+        (0, [(2, 0, SWAP)], "cba", "a"),
+        (2, [(2, 1, SWAP), (1, 0, SWAP)], "cab", "c"),
+        (0, [(2, 1, SWAP), (1, 0, SWAP)], "cab", "a"),
+    ],
+)
+def test_a_request_has_its_id_while_rows_move(
+    monkeypatch: pytest.MonkeyPatch,
+    reported: list[str],
+    row: int,
+    moved: list[Any],
+    ids: str,
+    name: str,
+    is_last: bool,
+):
+    """In an update the engine has done the moves already. Other stages than the last are silent."""
+    set_groups(monkeypatch, last=is_last)
+
+    def fail(params: Any) -> None:
+        if params.extra_args:
+            raise ValueError("no")
+
+    batch = V1Batch(configuration(), 8, fail)
+    specs = params(extra_args={KEY: encode(ForcedTokenSequenceSpec([1]))})
+    added: list[Any] = [(i, specs if i == row else params(), [1], []) for i in range(3)]
+    Runner(batch, ids).update(BatchUpdate(3, removed=[], added=added, moved=moved))
+    assert reported == ([f"request {name}"] if is_last else [])
+    assert batch.realizer.failed_requests == 1
+
+
+VLLM = """
+import logging
+
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("vLLM %(levelname)s: %(message)s"))
+vllm = logging.getLogger("vllm")
+vllm.addHandler(handler)
+vllm.setLevel("INFO")
+vllm.propagate = False
+"""
+LOGS = """
+from logitport.adapters.vllm.logs import show_logs
+
+for _ in range(2):  # two engines
+    show_logs()
+logging.getLogger("logitport.adapters.core.callables").error("it failed")
+logging.getLogger("logitport.adapters.vllm.processor").info("it started")
+"""
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        ("", ["vLLM ERROR: it failed", "vLLM INFO: it started"]),
+        ("vllm.setLevel('ERROR')", ["vLLM ERROR: it failed"]),
+        ("logging.getLogger('logitport').setLevel('ERROR')", ["vLLM ERROR: it failed"]),
+        (
+            "logging.basicConfig(format='mine: %(message)s')",
+            ["mine: it failed", "mine: it started"],
+        ),
+    ],
+    ids=["vLLM's", "vLLM's level", "the operator's level", "the operator's own"],
+)
+def test_lines_are_shown_once(configured: str, expected: list[str]):
+    command = [sys.executable, "-c", "\n".join([VLLM, configured, LOGS])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == expected

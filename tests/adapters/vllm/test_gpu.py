@@ -1,0 +1,96 @@
+"""The engine as it starts by itself on a GPU: in a process of its own, with CUDA graphs and
+asynchronous scheduling; under V2 with drafts, too.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from logitport.adapters.vllm import attach
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    ThinkingBudgetSpec,
+)
+
+from .in_process import FLAG, params
+from .test_all_kinds import obeys
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+NGRAMS = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(
+            {"speculative_config": NGRAMS},
+            id="drafts",
+            marks=pytest.mark.only("v2", reason="V1 takes no processors beside drafts"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_mixed_batch(
+    model: Path,
+    tokenizer: Any,
+    runner: str,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: dict[str, Any],
+    temperature: float,
+):
+    from vllm import LLM
+
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    text = "one two three one two three one two three one two <think>"
+    prompt = tokenizer.encode(text)
+    specs: list[LogitsProcessorSpec] = [
+        ForcedTokenSequenceSpec.from_text("Exactly this, this, this and this.", tokenizer),
+        AllowedTokensSpec(prompt),
+        BannedTokensSpec(prompt),
+        ForcedEndSpec.from_text(20, " The end.", tokenizer),
+        ChoiceSpec.from_text([" yes", " yes, please", " no"], tokenizer),
+        ThinkingBudgetSpec.from_text(16, tokenizer),
+        NoRepeatNgramSpec(2),
+        PromptBiasSpec(1000.0),
+    ]
+    llm = LLM(
+        str(model),
+        max_model_len=1024,
+        gpu_memory_utilization=0.3,
+        logits_processors=FLAG,
+        **arguments,
+    )
+    requests = [(spec, i) for i in range(25) for spec in (*specs, None)]
+    sampling = [
+        params(temperature=temperature, seed=i, max_tokens=64, ignore_eos=True) for _, i in requests
+    ]
+    with_specs = [
+        attach(one, spec) if spec else one
+        for one, (spec, _) in zip(sampling, requests, strict=True)
+    ]
+    outputs = llm.generate([{"prompt_token_ids": prompt}] * len(requests), with_specs)
+    llm.llm_engine.engine_core.shutdown()
+
+    for (spec, i), output in zip(requests, outputs, strict=True):
+        said = list(output.outputs[0].token_ids)
+        assert len(said) == 64
+        assert spec is None or obeys(spec, prompt, said), (spec, i, output.outputs[0].text)

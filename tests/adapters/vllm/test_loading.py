@@ -1,0 +1,203 @@
+"""How the processor comes into an engine, and what it does there before the first request."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from logitport.adapters.core import defaults
+from logitport.adapters.vllm import LogitportProcessor
+from logitport.hooks.test_text import VARIABLES
+from logitport.spec import ForcedTokenSequenceSpec, PluginSpec
+from logitport.spec.kinds import forced_sequence
+
+from examples._support.smollm2 import prepare
+
+from .in_process import FLAG, engine, params, v2_takes_processors
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "flag", "instances"),
+    [
+        (False, FLAG, 1),
+        (False, [LogitportProcessor], 1),
+        (True, None, 1),
+        (True, FLAG, 2),
+        (True, [*FLAG, LogitportProcessor], 3),
+    ],
+    ids=["flag", "class", "entry point", "entry point and flag", "entry point, flag and class"],
+)
+def test_several_instances_act_once(
+    model: Path, tokenizer: Any, entry_point: bool, flag: list[Any] | None, instances: int
+):
+    spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
+    with engine(model, entry_point=entry_point, logits_processors=flag) as running:
+        realizers = [processor._realizer for processor in running.processors]
+        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
+        (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
+
+    assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
+    assert output.text == "Only once."
+
+
+@pytest.mark.parametrize("loading", [{}, {"logits_processors": FLAG}], ids=["entry point", "flag"])
+@pytest.mark.only("v2", reason="the V1 runner takes processors in every version")
+def test_engine_that_takes_no_processors_does_not_start(runner: str, loading: dict[str, Any]):
+    """Rather than that it starts without ours, and nobody is told."""
+    if v2_takes_processors():
+        pytest.skip("this V2 runner takes them")
+    refusal = "Model Runner V2 does not yet support: custom logits processors"
+    with pytest.raises(ValueError, match=refusal), engine(prepare(), **loading):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("variable", "loading"),
+    [(VARIABLES[0], {}), (VARIABLES[1], {"logits_processors": FLAG}), (None, {})],
+    ids=["ours", "Dynamo's, with two instances", "unset"],
+)
+def test_environment_variable(
+    model: Path,
+    tokenizer: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+    loading: dict[str, Any],
+):
+    from logitport.adapters.vllm import processor
+
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    mine = ForcedTokenSequenceSpec.from_text("My own words.", tokenizer)
+    prompts = ["Who are you?", "What is two plus two?", "Sing!"]
+    requests = [
+        params(max_tokens=20),
+        params(mine, max_tokens=20),
+        params(max_tokens=20, temperature=1.5),
+    ]
+
+    with (
+        patch.object(processor, "load_tokenizer", wraps=processor.load_tokenizer) as load,
+        patch.object(
+            forced_sequence, "token_ids_of", wraps=forced_sequence.token_ids_of
+        ) as tokenize,
+        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+        engine(model, **loading) as running,
+    ):
+        running.generate(prompts, requests)
+        outputs = running.generate(prompts, requests)
+
+    texts = [output.text for output in outputs]
+    assert texts[1] == "My own words."
+    assert look_up.call_count == 1
+    if variable:
+        assert texts[0] == texts[2] == "Hello world!"
+        assert [outputs[i].finish_reason for i in (0, 2)] == ["stop", "stop"]
+        assert load.call_count == tokenize.call_count == 1
+    else:
+        assert "Hello world!" not in (texts[0], texts[2])
+        assert load.call_count == tokenize.call_count == 0
+
+
+@pytest.mark.only("v1", reason="a pooling model has no sampler to look into")
+def test_pooling_model(model: Path, runner: str, monkeypatch: pytest.MonkeyPatch):
+    """vLLM loads no processors there, so that the variable does nothing."""
+    monkeypatch.setenv(VARIABLES[0], "1")
+    with engine(model, pooling=True) as running:
+        assert running.processors == []
+        (pooled,) = running.llm.embed(["Hello"], use_tqdm=False)
+        assert len(pooled.outputs.embedding) == 576
+    with pytest.raises(ValueError, match="Pooling models do not support custom logits processors"):
+        with engine(model, pooling=True, logits_processors=FLAG):
+            pass
+
+
+@pytest.mark.only("v1", reason="tokenizers are loaded alike under both")
+def test_variable_without_a_tokenizer(
+    model: Path, runner: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """The engine does not start, and says which variable is the reason."""
+    monkeypatch.setenv(VARIABLES[0], "1")
+    for path in model.iterdir():
+        if not path.name.startswith(("tokenizer", "special_tokens", "vocab", "merges")):
+            (tmp_path / path.name).symlink_to(path)
+    with pytest.raises(ValueError, match=f"^{VARIABLES[0]} is on, and the model's tokenizer"):
+        with engine(tmp_path, skip_tokenizer_init=True):
+            pass
+
+
+@pytest.mark.parametrize(
+    "is_skipped", [False, True], ids=["as the engine", "skipped by the engine"]
+)
+def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
+    from logitport.adapters.vllm.engine_config import load_tokenizer
+    from vllm.tokenizers import registry
+
+    model = SimpleNamespace(
+        model="somebody/model",
+        tokenizer="somebody/model",
+        tokenizer_mode="slow",
+        tokenizer_revision="1234",
+        code_revision="5678",
+        trust_remote_code=True,
+        runner_type="generate",
+        hf_config=None,
+        skip_tokenizer_init=is_skipped,
+    )
+    config: Any = SimpleNamespace(model_config=model)
+    with patch.object(registry, "cached_get_tokenizer") as load:
+        assert load_tokenizer(config) is load.return_value
+    (name,), said = load.call_args
+    said.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
+    assert name == "somebody/model"
+    assert said == {
+        "runner_type": "generate",
+        "tokenizer_mode": "slow",
+        "revision": "1234",
+        "code_revision": "5678",
+        "trust_remote_code": True,
+    }
+    assert model.skip_tokenizer_init is is_skipped
+
+
+@pytest.mark.only("v2", reason="the V1 runner's profile run asks no processors")
+def test_default_specs_in_a_profile_run(
+    model: Path, tokenizer: Any, runner: str, monkeypatch: pytest.MonkeyPatch
+):
+    """On a GPU, vLLM 0.33 measures a step in which each slot has default specs and no history."""
+    from logitport.adapters.core import plugins
+    from logitport.adapters.vllm import processor
+    from vllm import SamplingParams
+    from vllm.v1.worker.gpu.input_batch import InputBatch
+
+    def after_the_prompt(prompt_ids: list[int], output_ids: list[int], logits: Any) -> None:
+        logits[prompt_ids[-1]] -= 1e9
+
+    specs: list[Any] = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
+    monkeypatch.setattr(processor, "default_specs", lambda _: specs)
+    monkeypatch.setattr(
+        plugins, "_plugins", lambda: {"no-echo": lambda: lambda params: after_the_prompt}
+    )
+
+    with engine(model, max_num_seqs=4) as running:
+        core = running.client.engine_core
+        model_runner = core.model_executor.driver_worker.worker.model_runner
+        # As ``GPUModelRunner._dummy_sampler_run``, which no CPU runs to this point.
+        hidden_states = torch.zeros(4, core.vllm_config.model_config.get_hidden_size())
+        for slot in range(4):
+            model_runner.sampler.add_request(slot, SamplingParams(temperature=0.5, top_p=0.9))
+        model_runner.sampler.apply_staged_writes()
+        batch = InputBatch.make_dummy(4, 4, model_runner.input_buffers)
+        sampled = model_runner.sampler(model_runner.model.compute_logits(hidden_states), batch)
+        assert len(running.acting._realizer) == 4
+
+        (output,) = running.generate(["Hello"], [params(max_tokens=10)])
+        failed = running.acting._realizer.failed_requests
+    assert sampled.sampled_token_ids.flatten().tolist() == [specs[1].token_ids[0]] * 4
+    assert output.text == " Hi!"
+    assert failed == 0

@@ -1,0 +1,274 @@
+"""Every public route of vLLM's server: specs are obeyed, or refused with 400, or it takes none."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from logitport.adapters import extra_body
+from logitport.adapters.vllm.backend import ROUTES
+from logitport.spec import ForcedTokenSequenceSpec, encode
+
+from examples._support.vllm_server import VllmServer
+from tests.support.paths import ROOT
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="the front end is the same"),
+]
+
+TEXT = "Exactly this."
+BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
+LOADED = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
+CHECKED = ("--middleware", "logitport.adapters.vllm.SpecMiddleware")
+MESSAGES = [{"role": "user", "content": "Name three rivers of Europe."}]
+DOCS = ROOT / "docs" / "vllm.md"
+
+
+class Route(NamedTuple):
+    """A route that acts on specs.
+
+    Attributes:
+        path: of the request.
+        body: what it is asked, beside the specs.
+        streams: whether ``stream`` makes it answer piece by piece.
+    """
+
+    path: str
+    body: dict[str, Any]
+    streams: bool = True
+
+
+TAKES = {
+    "completions": Route("/v1/completions", {"prompt": "The rivers:", "max_tokens": 20}),
+    "chat": Route("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 20}),
+    "batch": Route(
+        "/v1/chat/completions/batch", {"messages": [MESSAGES], "max_tokens": 20}, streams=False
+    ),
+    "responses": Route("/v1/responses", {"input": "Hello", "max_output_tokens": 20}),
+    "messages": Route("/v1/messages", {"messages": MESSAGES, "max_tokens": 20}),
+    "generate": Route(
+        "/inference/v1/generate", {"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 20}}
+    ),
+    "invocations": Route("/invocations", {"messages": MESSAGES, "max_tokens": 20}),
+}
+
+TAKES_NONE: dict[str, tuple[str, dict[str, Any]]] = {
+    "beams, completions": (
+        "/v1/completions",
+        {"prompt": "Hi", "max_tokens": 2, "n": 2, "use_beam_search": True},
+    ),
+    "beams, chat": (
+        "/v1/chat/completions",
+        {"messages": MESSAGES, "max_tokens": 2, "n": 2, "use_beam_search": True},
+    ),
+    "scores": (
+        "/generative_scoring",
+        {"query": "a", "items": ["b"], "label_token_ids": [5, 6]},
+    ),
+    "decisions": ("/v1/systemone", {"state": "s", "questions": {"q": {"type": "yes_no"}}}),
+}
+"""What generates and calls no processors, or only to read probabilities."""
+
+RENDERS = {route for route in ROUTES if route.endswith("/render")} | {
+    "/v1/chat/completions/derender",
+    "/v1/completions/derender",
+}
+NO_REPLY = {
+    "/abort_requests",
+    "/detokenize",
+    "/inference/v1/abort_requests",
+    "/is_scaling_elastic_ep",
+    "/ping",
+    "/scale_elastic_ep",
+    "/tokenize",
+    "/v1/messages/count_tokens",
+    "/v1/responses/{response_id}/cancel",
+}
+"""What generates nothing. A payload is refused there as well, where it comes in a JSON body."""
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[httpx.Client]:
+    with VllmServer(model, *LOADED, *CHECKED, "--enable-scale-out") as server:
+        url = server.base_url.removesuffix("/v1")
+        with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
+            yield client
+
+
+@pytest.fixture(scope="module")
+def good(tokenizer: Any) -> str:
+    return encode(ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
+
+
+def ask(client: httpx.Client, path: str, body: Mapping[str, Any], payload: str | None) -> Any:
+    place = ROUTES.get(path, "vllm_xargs")
+    body = {"model": client.get("/v1/models").json()["data"][0]["id"], **body}
+    if payload is not None:
+        outer, _, inner = place.partition(".")
+        specs: dict[str, Any] = {"logitport": payload}
+        body[outer] = {**body.get(outer, {}), **({inner: specs} if inner else specs)}
+    return client.post(path, json=body)
+
+
+def text_of(reply: httpx.Response, tokenizer: Any) -> str:
+    """What a route says, whole or streamed, in whatever form."""
+    if not reply.headers["content-type"].startswith("text/event-stream"):
+        return _text(reply.json(), tokenizer)
+    events = [line.removeprefix("data:").strip() for line in reply.text.splitlines()]
+    return "".join(_piece(json.loads(event), tokenizer) for event in events if event[:1] == "{")
+
+
+def _text(content: Any, tokenizer: Any) -> str:
+    if "output" in content:
+        return content["output"][0]["content"][0]["text"]
+    if "content" in content:
+        return content["content"][0]["text"]
+    choice = content["choices"][0]
+    if choice.get("token_ids") and "text" not in choice and "message" not in choice:
+        return tokenizer.decode(choice["token_ids"], skip_special_tokens=True)
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def _piece(event: Any, tokenizer: Any) -> str:
+    if event.get("type") in ("response.output_text.delta", "content_block_delta"):
+        delta = event["delta"]
+        return delta if isinstance(delta, str) else delta.get("text", "")
+    for choice in event.get("choices", ()):
+        if "delta" in choice:
+            return choice["delta"].get("content") or ""
+        if "text" in choice:
+            return choice["text"]
+        return tokenizer.decode(choice.get("token_ids") or (), skip_special_tokens=True)
+    return ""
+
+
+stream = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+routes = pytest.mark.parametrize("name", TAKES)
+
+
+def _body(name: str, stream: bool) -> dict[str, Any]:
+    if stream and not TAKES[name].streams:
+        pytest.skip(f"{TAKES[name].path} does not stream")
+    return TAKES[name].body | ({"stream": True} if stream else {})
+
+
+@stream
+@routes
+def test_good_specs_are_obeyed(
+    server: httpx.Client, good: str, tokenizer: Any, name: str, stream: bool
+):
+    reply = ask(server, TAKES[name].path, _body(name, stream), good)
+    assert reply.status_code == 200
+    assert text_of(reply, tokenizer) == TEXT
+
+
+@stream
+@routes
+def test_bad_specs_are_refused(server: httpx.Client, name: str, stream: bool):
+    reply = ask(server, TAKES[name].path, _body(name, stream), BAD)
+    assert reply.status_code == 400
+    assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
+    beyond = encode(ForcedTokenSequenceSpec((1, 10_000_000)))  # what the engine alone knows
+    reply = ask(server, TAKES[name].path, _body(name, stream), beyond)
+    assert reply.status_code == 400
+    assert "beyond the vocabulary" in reply.json()["error"]["message"]
+
+
+@stream
+@routes
+def test_without_specs_the_model_is_free(
+    server: httpx.Client, tokenizer: Any, name: str, stream: bool
+):
+    reply = ask(server, TAKES[name].path, _body(name, stream), None)
+    assert reply.status_code == 200
+    assert text_of(reply, tokenizer) not in ("", TEXT)
+
+
+@stream
+def test_what_the_requests_own_fields_rule_out_is_refused(
+    server: httpx.Client, good: str, stream: bool
+):
+    body = _body("chat", stream) | {"min_tokens": 12}
+    reply = ask(server, "/v1/chat/completions", body, good)
+    assert reply.status_code == 400
+    message = reply.json()["error"]["message"]
+    assert "the request's `min_tokens`" in message
+    assert "`$.specs[0].eos_token_id`" in message
+
+
+@pytest.mark.parametrize("payload", ["good", "bad"])
+@pytest.mark.parametrize("name", TAKES_NONE)
+def test_where_nothing_can_obey_specs_are_refused(
+    server: httpx.Client, good: str, name: str, payload: str
+):
+    path, body = TAKES_NONE[name]
+    reply = ask(server, path, body, good if payload == "good" else BAD)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith("logitport: ")
+
+
+@pytest.mark.parametrize("name", TAKES_NONE)
+def test_without_specs_these_answer_as_ever(server: httpx.Client, name: str):
+    path, body = TAKES_NONE[name]
+    reply = ask(server, path, body, None)
+    assert reply.status_code in (200, 501)  # 501: another kind of model makes decisions
+    assert "logitport" not in reply.text
+
+
+def test_specs_are_checked_where_a_request_is_rendered(server: httpx.Client, good: str):
+    """The rendered request has them where the route of tokens looks for them."""
+    chat = TAKES["chat"].body
+    assert ask(server, "/v1/chat/completions/render", chat, BAD).status_code == 400
+    rendered = ask(server, "/v1/chat/completions/render", chat, good).json()
+    assert rendered["sampling_params"]["extra_args"]["logitport"] == good
+
+
+def test_every_route_is_known_and_documented(server: httpx.Client):
+    paths = server.get("/openapi.json").json()["paths"]
+    posts = {path for path, methods in paths.items() if "post" in methods}
+    tested = {route.path for route in TAKES.values()} | {path for path, _ in TAKES_NONE.values()}
+    assert posts <= tested | RENDERS | NO_REPLY
+    documentation = DOCS.read_text()
+    for path in tested:
+        assert f"`{path}`" in documentation
+
+
+def test_a_file_of_requests(model: Path, good: str, tokenizer: Any, tmp_path: Path):
+    """``run-batch`` has no HTTP server: what is wrong is in the line of the answer."""
+    payloads = {"good": good, "bad": BAD, "none": None}
+    lines = [
+        {
+            "custom_id": name,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": TAKES["chat"].body
+            | {"model": model.name}
+            | ({"vllm_xargs": {"logitport": payload}} if payload else {}),
+        }
+        for name, payload in payloads.items()
+    ]
+    asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.run_batch"]
+    command += ["-i", str(asked), "-o", str(answered), "--model", str(model)]
+    command += ["--served-model-name", model.name, "--max-model-len", "1024", "--enforce-eager"]
+    subprocess.run([*command, *LOADED], check=True, timeout=300)
+    answers = {line["custom_id"]: line for line in map(json.loads, answered.open())}
+    replies = {name: answers[name]["response"] for name in payloads}
+    assert _text(replies["good"]["body"], tokenizer) == TEXT
+    assert _text(replies["none"]["body"], tokenizer) not in ("", TEXT)
+    assert "mind_reader" in json.dumps(answers["bad"])
+    assert replies["bad"] is None or replies["bad"]["status_code"] == 400
+
+
+def test_extra_body_is_for_the_openai_routes(server: httpx.Client, good: str):
+    """On the route of tokens it would be dropped; the refusal says where it belongs."""
+    specs = extra_body("vllm", ForcedTokenSequenceSpec((5,)))
+    reply = ask(server, "/inference/v1/generate", TAKES["generate"].body | specs, None)
+    assert reply.status_code == 400
+    assert "`sampling_params.extra_args.logitport`" in reply.json()["error"]["message"]

@@ -1,0 +1,480 @@
+"""What admission costs, what it remembers, and what it shows: counts and bytes, never seconds."""
+
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import tracemalloc
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters import cli
+from logitport.adapters.core import Program, admission, compile_specs
+from logitport.adapters.core.cost import Cost
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    GrammarSpec,
+    LogitBiasSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    Payload,
+    PluginSpec,
+    PromptBiasSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    decode,
+    encode,
+    limits,
+)
+from logitport.spec.errors import shown, text_of
+from logitport.spec.json_values import FrozenDict, frozen_json
+
+from tests.fuzz import mutations, payloads, target
+
+CORPUS = dict(payloads.load())
+BACKEND, VOCAB = target.BACKEND, target.VOCAB
+FULL = tuple(range(1000, 1000 + limits.MAX_TOKEN_IDS))
+
+
+@pytest.fixture(autouse=True)
+def _server(monkeypatch: pytest.MonkeyPatch):
+    """A server with the plugins of the fuzz, which remembers nothing."""
+    loaders = {name: lambda make=make: make for name, make in target.PLUGINS.items()}
+    monkeypatch.setattr("logitport.adapters.core.plugins._plugins", lambda: loaders)
+    admission.forget()
+    yield
+    admission.forget()
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_work_of_the_corpus(name: str):
+    """Calls are counted, not milliseconds: 100,000 of them take about 10."""
+    text = payloads.text_of(CORPUS[name])
+    outcome = target.admit(text)
+    assert outcome.wrong is None
+    # A text that is not ASCII takes two to check; nothing else takes nearly as many.
+    assert target.calls_of(text) < (75_000 if name == "plugin_texts" else 35_000)
+
+
+def test_no_hash_table_of_what_clients_choose(monkeypatch: pytest.MonkeyPatch):
+    """``np.unique`` makes one unless it is asked for more than the values.
+
+    16,384 multiples of 20,753, which is the size of it, take it 170 ms.
+    """
+    unique = np.unique
+
+    def sorting(values: Any, **wanted: bool) -> Any:
+        assert any(wanted.values())
+        return unique(values, **wanted)
+
+    monkeypatch.setattr(np, "unique", sorting)
+    for short in CORPUS.values():
+        assert target.admit(payloads.text_of(short), None).wrong is None
+
+
+def test_work_is_counted():
+    """The bound of the test above is one that what it stands for did not keep."""
+    objects = payloads.expanded({"$repeat": [8000, {"a": 0}]})
+    few, many = (target.calls_of({"version": 1, "x": objects[:n]}) for n in (10, 8000))
+    assert few < many + 1000  # an unknown field is not looked into
+    params = [PluginSpec("rule", {"a": objects[:n]}) for n in (10, 1000)]
+    few, many = (target.calls_of(encode(spec)) for spec in params)
+    assert many > few + 1000
+
+
+# Text | what refuses it, before it is parsed.
+@pytest.mark.parametrize(
+    ("short", "message"),
+    [
+        (CORPUS["text_brackets"], "at most 10240 opening brackets, got 500000"),
+        (CORPUS["text_objects"], "at most 10240 opening brackets, got 170000"),
+        (CORPUS["text_numbers"], "at most 256 numbers with three digits of exponent"),
+        ({"$text": [70_000, "0,"]}, "at most 34816 parts .commas, colons, .*, got 70000"),
+        ({"$text": [100_000, "1"]}, "at most 256 numbers .* or 256 in a row, got 390"),
+    ],
+    ids=["brackets", "objects", "numbers", "commas", "digits"],
+)
+def test_refused_unparsed(monkeypatch: pytest.MonkeyPatch, short: Any, message: str):
+    monkeypatch.setattr("msgspec.json.decode", None)
+    for form in (payloads.text_of(short), payloads.text_of(short).encode()):
+        with pytest.raises(SpecError, match=message):
+            decode(form)
+
+
+# Specs, each within its limits | what they go beyond together | the spec that does.
+@pytest.mark.parametrize(
+    ("specs", "message", "index"),
+    [
+        (
+            (BannedTokensSpec(FULL[1:]), BannedTokensSpec((1, 2))),
+            "at most 32768 token ids (twice in sequences and with biases) in all specs together, "
+            "got 32769",
+            1,
+        ),
+        (
+            (BannedSequencesSpec(((1,),) * 8192), BannedSequencesSpec(((1,),))),
+            "at most 8192 sequences (choices twice) in all specs together, got 8193",
+            1,
+        ),
+        (
+            (
+                BannedSequencesSpec(((1,) * 63,) * 256),
+                MinTokensSpec(1, tuple(range(3, 513))),
+                ChoiceSpec(((1,), (2,)), 2),
+            ),
+            "token ids (twice in sequences and with biases) in all specs together, got 32770",
+            2,
+        ),
+        (
+            (LogitBiasSpec(dict.fromkeys(FULL[: 1 << 14], 1.0)), LogitBiasSpec({1: 1.0})),
+            "token ids (twice in sequences and with biases) in all specs together, got 32770",
+            1,
+        ),
+        (
+            (
+                BannedSequencesSpec(((1,),) * 4096),
+                ChoiceSpec(tuple((i,) for i in range(2, 2050)), 9999),
+                GrammarSpec(choices=("a",)),
+            ),
+            "at most 8192 sequences (choices twice) in all specs together, got 8193",
+            2,
+        ),
+    ],
+    ids=["token ids", "sequences", "in sequences", "biases", "choices"],
+)
+def test_limits_of_all_specs_together(specs: tuple[Any, ...], message: str, index: int):
+    assert Payload(1, specs[:index])
+    with pytest.raises(SpecError, match=re.escape(message)) as error:
+        encode(specs)
+    assert error.value.path == f"$.specs[{index}]"
+
+
+class TestCost:
+    @pytest.mark.parametrize(
+        ("spec", "admission", "entry", "step"),
+        [
+            (BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
+            (AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
+            (NoRepeatNgramSpec(3, None, (5, 6)), 2, 1, 1),
+            (PromptBiasSpec(1.0, (5,)), 1, 1, 1),
+            (ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 1, 1),
+            (PluginSpec("rule"), 0, 0, 1),
+        ],
+        ids=lambda value: getattr(value, "kind", None),
+    )
+    def test_numbers(self, spec: Any, admission: int, entry: int, step: int):
+        cost = Cost.of(compile_specs((spec,)))
+        assert (cost.admission, cost.entry, cost.step) == (admission, entry, step)
+
+    def test_adds_up(self):
+        specs = (BannedTokensSpec((1, 2)), MinTokensSpec(3, (4,)))
+        alone = [Cost.of(compile_specs((spec,))) for spec in specs]
+        assert Cost.of(compile_specs(specs)).memory == sum(cost.memory for cost in alone)
+        assert Cost.of(Program()) == Cost()
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("MAX_STEP_CELLS", "at most 2 logits that one step may change; these cost 4"),
+            ("MAX_PROGRAM_BYTES", r"at most 2 bytes of memory; these cost \d+"),
+        ],
+    )
+    def test_bounded(self, monkeypatch: pytest.MonkeyPatch, name: str, message: str):
+        text = encode(BannedTokensSpec((1, 2, 3)))
+        admission.admitted(BACKEND, text, None)
+        monkeypatch.setattr(f"logitport.adapters.core.cost.{name}", 2)
+        with pytest.raises(SpecError, match=message):
+            admission.admitted(BACKEND, text, VOCAB)
+
+    def test_memory_is_that_of_the_arrays(self):
+        spec = ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
+        gc.collect()
+        tracemalloc.start()
+        program = compile_specs((spec,))
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        # Once as compiled; and in the tables of host and device, which have room to grow.
+        assert held < Cost.of(program).memory < 10 * held
+
+
+class TestCache:
+    @pytest.mark.parametrize(
+        "name", ["banned_tokens", "logit_bias", "banned_sequences", "choice", "plugin"]
+    )
+    def test_bytes_are_what_an_entry_takes(self, name: str):
+        """The estimate has the tables of a running batch in it, so it may be above."""
+        text = payloads.text_of(CORPUS[name])
+        admission.admitted(BACKEND, text, VOCAB)  # imports, and what is kept for all
+        admission.forget()
+        gc.collect()
+        tracemalloc.start()
+        admission.admitted(BACKEND, "".join(list(text)), VOCAB)
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert 0.9 * held < admission._programs.currsize < 4 * held
+
+    @pytest.mark.parametrize(
+        ("carried", "message"),
+        [
+            ("x", "not valid JSON"),
+            ('{"version":1,"specs":[]}', "length >= 1"),
+            (encode(BannedTokensSpec((VOCAB,))), "beyond the vocabulary"),
+            (encode(PluginSpec("absent")), "No plugin 'absent'"),
+            ("[]", "length >= 1"),
+        ],
+    )
+    def test_a_refusal_is_looked_up(
+        self, monkeypatch: pytest.MonkeyPatch, carried: str, message: str
+    ):
+        with pytest.raises(SpecError, match=message) as first:
+            admission.admitted(BACKEND, carried, VOCAB)
+        monkeypatch.setattr(admission, "_compiled", None)  # would be a TypeError
+        monkeypatch.setattr(admission, "decode", None)
+        for form in (carried, carried.encode()):
+            with pytest.raises(SpecError) as again:
+                admission.admitted(BACKEND, form, VOCAB)
+            assert str(again.value) == str(first.value)
+            assert again.value is not first.value
+
+    def test_a_plugin_may_change_its_mind(self, monkeypatch: pytest.MonkeyPatch):
+        text, answers = encode(PluginSpec("rule")), [ValueError("not yet"), None]
+
+        def make(params: Any) -> Any:
+            if answer := answers.pop(0):
+                raise answer
+            return target.Rule()
+
+        monkeypatch.setattr(
+            "logitport.adapters.core.plugins._plugins", lambda: {"rule": lambda: make}
+        )
+        with pytest.raises(SpecError, match="not yet"):
+            admission.admitted(BACKEND, text, VOCAB)
+        admission.admitted(BACKEND, text, VOCAB)
+
+    def test_bad_payloads_push_out_no_program(self, monkeypatch: pytest.MonkeyPatch):
+        good = encode(BannedTokensSpec((1,)))
+        _, program = admission.admitted(BACKEND, good, VOCAB)
+        for i in range(200):
+            with pytest.raises(SpecError):
+                admission.admitted(BACKEND, f"{i}" + "x" * 200_000, VOCAB)
+        assert admission.admitted(BACKEND, good, VOCAB)[1] is program
+        assert admission._refusals.currsize <= admission.REFUSAL_BYTES
+        assert 10 < len(admission._refusals) < 200
+
+    def test_too_long_to_be_a_key(self):
+        with pytest.raises(SpecError, match="the limit is 524288"):
+            admission.admitted(BACKEND, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)
+        assert not admission._refusals
+
+    def test_threads_share_a_program_and_wait_for_none(self, monkeypatch: pytest.MonkeyPatch):
+        """While one compiles, another admits something else: nothing is locked meanwhile."""
+        slow, quick = (encode(BannedTokensSpec((i,))) for i in (1, 2))
+        compiling, done = threading.Event(), threading.Event()
+        compile_now = admission.compile_specs
+
+        def compile_slowly(specs: Any) -> Program:
+            if specs[0].token_ids == (1,):
+                compiling.set()
+                assert done.wait(60)
+            return compile_now(specs)
+
+        monkeypatch.setattr(admission, "compile_specs", compile_slowly)
+        programs: list[Program] = []
+        threads = [
+            threading.Thread(
+                target=lambda: programs.append(admission.admitted(BACKEND, slow, VOCAB)[1])
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        assert compiling.wait(60)
+        admission.admitted(BACKEND, quick, VOCAB)
+        done.set()
+        for thread in threads:
+            thread.join(60)
+        assert len(programs) == 3
+        assert len(set(map(id, programs))) == 1
+
+
+class TestShown:
+    @pytest.mark.parametrize(
+        ("text", "safe"),
+        [
+            ("plain é 漢", "plain é 漢"),
+            ("a\nb\t\x00", r"a\nb\t\x00"),
+            ("\x1b[31m", r"\x1b[31m"),
+            ("\u202eabc\u2066", r"\u202eabc\u2066"),
+            ("\ud800", r"\ud800"),
+            ("\u2028", r"\u2028"),
+            ("x" * 1000, "x" * 265 + "..." + "x" * 132),
+        ],
+    )
+    def test_text(self, text: str, safe: str):
+        assert shown(text) == safe
+        assert shown(safe) == safe
+
+    @given(st.text(st.characters()))
+    def test_any_text(self, text: str):
+        error = SpecError(text, "$." + text).under("$.specs[0]")
+        assert target.unsafe(error) is None
+        assert SpecError(error.message, error.path).args == error.args
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            {"version": 1, "specs": [], "\x1b[31m\n" * 9: 1},
+            {"version": 1, "specs": [{"kind": "\u202e" * 100_000}]},
+            {
+                "version": 1,
+                "specs": [{"kind": "plugin", "name": "a", "params": {"\n" * 999: [2**64]}}],
+            },
+            {"version": 1, "specs": [{"kind": "plugin", "name": "\x1b]0;x\x07"}]},
+            {
+                "version": 1,
+                "specs": [{"kind": "plugin", "name": "echoes", "params": {"a": "b" * 999}}],
+            },
+            b'{"version":1,"x":"\xff\x1b"}',
+            b"\xff\xfe",
+        ],
+        ids=range(7),
+    )
+    def test_what_a_client_sends(self, payload: Any):
+        outcome = target.admit(payload)
+        assert outcome.wrong is None
+        assert not outcome.admitted
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("exits", r"refuses its parameters: FrozenDict|refuses its parameters: {"),
+            ("stops", "refuses its parameters"),
+            ("unprintable", "refuses its parameters: UnprintableError"),
+            ("echoes", r"refuses its parameters: \\x1b\[2J\\n\\u202e"),
+            ("nothing", "returned no logits processor: expected a callable"),
+        ],
+    )
+    def test_plugins(self, name: str, message: str):
+        with pytest.raises(SpecError, match=message) as error:
+            admission.admitted(BACKEND, encode(PluginSpec(name)), VOCAB)
+        assert target.unsafe(error.value) is None
+
+    def test_a_keyboard_interrupt_is_the_operators(self, monkeypatch: pytest.MonkeyPatch):
+        def make(params: Any) -> Any:
+            raise KeyboardInterrupt
+
+        loaders = {"rule": lambda: make}
+        monkeypatch.setattr("logitport.adapters.core.plugins._plugins", lambda: loaders)
+        with pytest.raises(KeyboardInterrupt):
+            admission.admitted(BACKEND, encode(PluginSpec("rule")), VOCAB)
+
+    def test_text_of(self):
+        assert text_of(ValueError("a\n")) == r"a\n"
+        assert text_of(target.UnprintableError()) == "UnprintableError"
+
+
+class TestFrozen:
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(),
+            lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+        )
+    )
+    def test_is_equal_and_hashable(self, value: Any):
+        frozen = frozen_json(value)
+        hash(frozen)
+        assert json.loads(json.dumps(frozen)) == value
+        assert frozen_json(frozen) == frozen
+        if isinstance(value, dict):
+            assert type(frozen) is FrozenDict
+
+
+class TestLimits:
+    def run(self, lowered: str, code: str) -> tuple[int, str]:
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, limits.VARIABLE: lowered},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return result.returncode, result.stdout + result.stderr
+
+    @pytest.mark.parametrize(
+        ("lowered", "code", "says"),
+        [
+            ("", "from logitport.spec import limits as l; print(l.MAX_SPECS)", "16"),
+            ("max_specs=2", "from logitport.spec import limits as l; print(l.MAX_SPECS)", "2"),
+            (
+                " max_bias = 5.5 , max_token_ids=3,",
+                "from logitport.spec import *; BannedTokensSpec((1,) * 4)",
+                "Expected `array` of length <= 3",
+            ),
+            ("max_bias=5.5", "from logitport.spec import *; LogitBiasSpec({1: 6.0})", "<= 5.5"),
+        ],
+    )
+    def test_lowered(self, lowered: str, code: str, says: str):
+        assert says in self.run(lowered, code)[1]
+
+    @pytest.mark.parametrize(
+        ("lowered", "message"),
+        [
+            ("max_spec=2", "there is no limit 'max_spec'; the limits are max_payload_bytes, "),
+            ("max_specs=17", "expected max_specs from 1 to 16, got '17'"),
+            ("max_specs=0", "expected max_specs from 1 to 16, got '0'"),
+            ("max_specs=many", "expected max_specs from 1 to 16, got 'many'"),
+            ("max_bias=nan", "expected max_bias from 1 to 10000.0, got 'nan'"),
+            ("max_specs", "expected name=value, got 'max_specs'"),
+            ("max_specs=1,max_specs=2", "expected max_specs once"),
+        ],
+    )
+    def test_refused(self, lowered: str, message: str):
+        code, text = self.run(lowered, "import logitport.spec")
+        assert code == 1
+        assert f"ValueError: {limits.VARIABLE}: {message}" in text
+
+    def test_printed(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        for arguments in (["limits"], ["limits", "--json"]):
+            monkeypatch.setattr(sys, "argv", ["logitport", *arguments])
+            cli.main()
+        text = capsys.readouterr().out
+        lines, as_json = text[: text.index("\n{")], json.loads(text[text.index("\n{") :])
+        assert as_json["max_specs"]["value"] == limits.MAX_SPECS == 16
+        for name, limit in limits.LIMITS.items():
+            constant = getattr(limits, name.upper())
+            assert constant == limit.value == as_json[name]["value"]
+            assert f"{name} " in lines
+            assert limit.meaning in lines
+
+
+def test_fuzz():
+    """A few of the payloads that ``make fuzz`` sends; it is to find what it is made for, too."""
+    random = Random(0)
+    seeds = [json.loads(encode(BannedTokensSpec((1, 2)))), json.loads(encode(PluginSpec("rule")))]
+    outcomes = [
+        target.admit(mutations.sent(random, mutations.mutated(random, random.choice(seeds), seeds)))
+        for _ in range(2000)
+    ]
+    assert not [outcome.wrong for outcome in outcomes if outcome.wrong]
+    assert {outcome.admitted for outcome in outcomes} == {True, False}
+    assert target.admit(payloads.expanded("x"), vocab_size="no number").wrong is None
+    assert target.admit(encode(BannedTokensSpec((1,))), vocab_size="no number").wrong  # pyright: ignore
+
+
+def test_macros_within_macros_do_not_explode():
+    short = {"$repeat": [1024, {"$repeat": [1024, {"$each": [1024, ["$i"]]}]}]}
+    with pytest.raises(ValueError, match="far too long"):
+        payloads.text_of(short)
+    for name, each in CORPUS.items():
+        assert len(payloads.text_of(each)) <= 8 * payloads.size_of(each), name

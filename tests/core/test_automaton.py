@@ -1,0 +1,657 @@
+"""The timed token automaton: its tables, its builder, and folding a history at once."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.kinds import REALIZED
+from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
+from logitport.adapters.core import (
+    CARRY,
+    CLEAR,
+    KEEP,
+    Automaton,
+    AutomatonBuilder,
+    UnknownTokenError,
+    compile_specs,
+    unreachable,
+)
+from logitport.adapters.core.automaton import NO_TIMER, Edit, folding, tries
+from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
+from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, _hops
+from logitport.adapters.core.automaton.folding import fold_together
+from logitport.adapters.core.automaton.history import TokenHistory
+from logitport.adapters.core.automaton.pool import AutomatonPool
+from logitport.spec import (
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from logitport.spec.limits import MAX_PATTERN
+
+from tests.support.strategies import specs
+
+VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
+AUTOMATA = tuple(kind for kind in REALIZED if kind not in (NoRepeatNgramSpec, PromptBiasSpec))
+
+tokens = st.integers(0, VOCABULARY - 1)
+# Long runs of one token come often: a fold takes them in one step where it can.
+histories = st.lists(
+    st.lists(tokens, max_size=5)
+    | st.builds(lambda token, n: [token] * n, tokens, st.integers(1, 20)),
+    max_size=4,
+).map(lambda parts: [token for part in parts for token in part])
+
+
+def automata(spec: LogitsProcessorSpec) -> tuple[Automaton, ...]:
+    return compile_specs([spec]).automata
+
+
+def folded(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
+    """What ``fold`` says, with -1 for a timer that never gets to 0."""
+    return without_timer(automaton.fold(prompt, output))
+
+
+def without_timer(end: tuple[int, int]) -> tuple[int, int]:
+    """With -1 for a timer that never gets to 0."""
+    state, timer = end
+    return state, -1 if timer > NO_TIMER // 2 else timer
+
+
+def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
+    """Where a history leads, by the words of ``Automaton``'s docstring, token by token."""
+    edges = dict(zip(automaton.keys.tolist(), automaton.targets.tolist(), strict=True))
+    state = timer = -1
+
+    def enter(target: int, *, tokens: int = 0) -> None:
+        nonlocal state, timer
+        state, on_entry = target, int(automaton.timer[target])
+        if on_entry == CARRY:
+            timer -= tokens if timer > 0 else 0
+        elif on_entry != KEEP:
+            timer = max(on_entry, -1)
+
+    def settle() -> None:
+        while timer == 0 and automaton.timeout[state] >= 0:
+            enter(int(automaton.timeout[state]))
+
+    def take(token: int) -> None:
+        at = state
+        while (target := edges.get(at << 32 | token)) is None:
+            consumes, at = automaton.consumes[at], int(automaton.otherwise[at])
+            if consumes:
+                target = at
+                break
+        enter(target, tokens=1)
+
+    enter(0)
+    for token in prompt if automaton.reads_prompt else ():
+        take(token)
+    for token in output:
+        settle()
+        take(token)
+    settle()
+    return state, timer
+
+
+def edit_of(automaton: Automaton, state: int) -> Any:
+    """A state's edit in the words of the reference."""
+    kind, argument = automaton.edit[state], int(automaton.argument[state])
+    if kind == Edit.FREE:
+        return None
+    if kind == Edit.FORCE:
+        return Force(argument)
+    first, end = [0, *automaton.set_ends.tolist()][argument : argument + 2]
+    token_ids = automaton.set_tokens[first:end].tolist()
+    if kind == Edit.ALLOW:
+        return Allow(frozenset(token_ids))
+    return Add(dict(zip(token_ids, automaton.set_values[first:end].tolist(), strict=True)))
+
+
+def merged(edits: list[Any]) -> Any:
+    """Several additions as one; a set of one token that is allowed as what it means."""
+    edits = [Force(*e.tokens) if isinstance(e, Allow) and len(e.tokens) == 1 else e for e in edits]
+    if len(edits) == 1 and not isinstance(edits[0], Add):
+        return edits[0]
+    values: dict[int, float] = {}
+    for token, value in (each for e in edits if e is not None for each in e.values.items()):
+        values[token] = max(values.get(token, 0) + float(np.float32(value)), BAN)
+    return Add(values) if values else None
+
+
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_folding_is_walking_and_does_what_the_spec_means(
+    kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    spec = data.draw(specs(VOCABULARY, kinds=[kind]))
+    prompt, output = data.draw(histories), data.draw(histories)
+    for n in range(len(output) + 1):
+        acting: list[Any] = []
+        for automaton in automata(spec):
+            state, timer = folded(automaton, prompt, output[:n])
+            assert (state, timer) == walk(automaton, prompt, output[:n]), n
+            acting.append(edit_of(automaton, state))
+        assert merged(acting) == merged([edit(spec, prompt, output[:n])]), n
+
+
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_obeying_is_followed_like_anything_else(
+    kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    """Histories of a model that obeys get further into chains and tries than random ones."""
+    spec, prompt = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
+    output: list[int] = []
+    for _ in range(24):
+        expected = edit(spec, prompt, output)
+        acting = [edit_of(part, part.fold(prompt, output)[0]) for part in automata(spec)]
+        assert merged(acting) == merged([expected]), output
+        match expected:
+            case Force(token):
+                output.append(token)
+            case Allow(some):
+                output.append(data.draw(st.sampled_from(sorted(some))))
+            case _:
+                output.append(data.draw(tokens))
+
+
+@pytest.mark.parametrize("few", [0, 2, tries.FEW])
+@pytest.mark.parametrize("rounds", [-MAX_PATTERN, 1, tries.ROUNDS])
+@pytest.mark.parametrize("kind", [BannedSequencesSpec, ChoiceSpec])
+@settings(deadline=None, max_examples=20)
+@given(st.data())
+def test_many_sequences_are_made_into_the_same_as_few(
+    kind: type[LogitsProcessorSpec], rounds: int, few: int, data: st.DataObject
+) -> None:
+    """Beyond ``FEW`` of them, they are taken a level at a time; links beyond ``ROUNDS`` singly."""
+    spec, output = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
+    with patch.multiple(tries, FEW=few, ROUNDS=rounds):
+        made = automata(spec)
+    for n in range(len(output) + 1):
+        acting = [edit_of(part, part.fold([], output[:n])[0]) for part in made]
+        assert merged(acting) == merged([edit(spec, [], output[:n])]), n
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(specs(VOCABULARY, kinds=[BannedSequencesSpec]), min_size=2, max_size=4), histories)
+def test_sequences_of_all_specs_are_looked_for_at_once(
+    together: list[LogitsProcessorSpec], output: list[int]
+) -> None:
+    made = compile_specs(together).automata
+    assert len(made) <= 2  # one for those of a single token
+    for n in range(len(output) + 1):
+        acting = [edit_of(part, part.fold([], output[:n])[0]) for part in made]
+        assert merged(acting) == merged([edit(spec, [], output[:n]) for spec in together]), n
+
+
+@given(st.lists(st.integers(-3, 9)), st.lists(st.integers(-3, 9)))
+def test_sorted_as_by_numpy(values: list[int], others: list[int]) -> None:
+    array, wanted = np.array(values, np.int64), np.array(others, np.int64)
+    expected, number = np.unique(array, return_inverse=True)
+    np.testing.assert_array_equal(distinct(array), expected)
+    np.testing.assert_array_equal(numbered(array)[0], expected)
+    np.testing.assert_array_equal(numbered(array)[1], number)
+    if values:
+        index, found = looked_up(expected, wanted)
+        np.testing.assert_array_equal(found, np.isin(wanted, expected))
+        np.testing.assert_array_equal(expected[index[found]], wanted[found])
+
+
+@settings(deadline=None)
+@given(specs(VOCABULARY, kinds=AUTOMATA))
+def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
+    assert [unreachable(automaton) for automaton in automata(spec)] == [[]] * len(automata(spec))
+
+
+@pytest.mark.parametrize("budget", [0, 100, 31_000, 40_000])
+def test_a_prompt_of_32k_tokens_is_folded_exactly(budget: int) -> None:
+    spec = ThinkingBudgetSpec(budget, (1, 2), (3, 3, 4), (5,))
+    (automaton,) = automata(spec)
+    numbers = random.Random(budget)
+    for rare in (7, 400):  # one token in `rare` is of a tag
+        prompt = [numbers.randrange(6) if not numbers.randrange(rare) else 9 for _ in range(32_768)]
+        for end in ([], [1, 2], [1, 2, 3, 3], [3, 3, 4]):
+            history = prompt[: len(prompt) - len(end)] + end
+            state, timer = folded(automaton, history, [])
+            assert (state, timer) == walk(automaton, history, [])
+            assert edit_of(automaton, state) == edit(spec, history, [])
+            output = [8, 8, 1, 2]
+            assert folded(automaton, history, output) == walk(automaton, history, output)
+
+
+def test_a_long_output_is_folded_exactly() -> None:
+    spec = ForcedEndSpec(20_000, (1, 2, 3), eos_token_id=0)
+    (automaton,) = automata(spec)
+    output = [7] * 19_999
+    for token in (7, 7, 1, 5, 3, 0, 0):
+        assert edit_of(automaton, folded(automaton, [], output)[0]) == edit(spec, [], output)
+        output.append(token)
+
+
+U = -1
+
+
+@pytest.mark.parametrize(
+    ("spec", "output", "expected"),
+    [
+        (ForcedTokenSequenceSpec((4, 5), 0), [U], Force(5)),  # it was asked for
+        (ForcedTokenSequenceSpec((4, 5), 0), [U, U, U], Force(0)),
+        (ForcedTokenSequenceSpec((4, 5)), [U, U, U, U], None),
+        (ForcedEndSpec(2, (4, 5)), [U, U, U], Force(5)),
+        (MinTokensSpec(2, (0,)), [U], Add({0: -1e9})),
+        (MinTokensSpec(2, (0,)), [U, U], None),
+        (ChoiceSpec(((4, 5, 6),), 0), [U, U], Force(6)),
+        (TriggerSpec((1,), (4, 5)), [1, U], Force(5)),
+        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, 9, U], Force(5)),
+    ],
+)
+def test_unknown_tokens_where_only_their_number_matters(
+    spec: LogitsProcessorSpec, output: list[int], expected: Any
+) -> None:
+    (automaton,) = automata(spec)
+    assert edit_of(automaton, folded(automaton, [], output)[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "output"),
+    [
+        (ChoiceSpec(((4, 5), (6,)), 0), [U]),
+        (TriggerSpec((1,), (4, 5)), [U]),
+        (BannedSequencesSpec(((4, 5),)), [1, U, 1]),
+        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, U]),
+    ],
+)
+def test_unknown_tokens_that_decide(spec: LogitsProcessorSpec, output: list[int]) -> None:
+    (automaton,) = automata(spec)
+    with pytest.raises(UnknownTokenError, match="turn asynchronous scheduling off"):
+        folded(automaton, [], output)
+
+
+def test_a_token_set_is_sorted_and_the_first_of_equal_tokens_counts() -> None:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set([5, 2, 5], [1.0, 2.0, 3.0]))
+    assert edit_of(builder.build(), 0) == Add({2: 2.0, 5: 1.0})
+
+
+def test_chains() -> None:
+    builder = AutomatonBuilder()
+    end = builder.free()
+    assert builder.chain((), then=end) == end
+    assert builder.chain(()) == len(builder) == 1
+    first = builder.chain((4, 5), then=end)
+    builder.otherwise(end, first)
+    assert [edit_of(builder.build(), state) for state in range(3)] == [None, Force(4), Force(5)]
+
+
+def _missing_target(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free(), 3, 7)
+
+
+def _negative_target(builder: AutomatonBuilder) -> None:
+    builder.otherwise(builder.free(), -1)
+
+
+def _missing_source(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free() + 1, 3, 0)
+
+
+def _negative_source(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free() - 1, 3, 0)
+
+
+def _negative_edge(builder: AutomatonBuilder) -> None:
+    builder.edge(builder.free(), 3, -1)
+
+
+def _missing_timeout(builder: AutomatonBuilder) -> None:
+    builder.timeout(builder.free(timer=1), 1)
+
+
+def _negative_token(builder: AutomatonBuilder) -> None:
+    builder.force(-1)
+
+
+def _negative_token_in_a_set(builder: AutomatonBuilder) -> None:
+    builder.add(builder.token_set([2, -1]))
+
+
+def _missing_set(builder: AutomatonBuilder) -> None:
+    builder.add(0)
+
+
+def _nothing_allowed(builder: AutomatonBuilder) -> None:
+    builder.allow(builder.token_set([]))
+
+
+def _circle_of_failure_links(builder: AutomatonBuilder) -> None:
+    states = [builder.free() for _ in range(3)]
+    for state in states:
+        builder.otherwise(state, (state + 1) % 3, consumes=False)
+
+
+def _failure_link_to_itself(builder: AutomatonBuilder) -> None:
+    state = builder.free()
+    builder.otherwise(state, state, consumes=False)
+
+
+def _circle_of_timeouts(builder: AutomatonBuilder) -> None:
+    first, second = builder.free(timer=0), builder.free(timer=CARRY)
+    builder.timeout(first, second)
+    builder.timeout(second, first)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda builder: None, "at least one state"),
+        (_missing_target, "of 1 states leads to one that it does not have"),
+        (_negative_target, "leads to one that it does not have"),
+        (_missing_source, "leads to one that it does not have"),
+        (_negative_source, "leads to one that it does not have"),
+        (_negative_edge, "leads to one that it does not have"),
+        (_missing_timeout, "leads to one that it does not have"),
+        (_negative_token, "forces a negative token id"),
+        (_negative_token_in_a_set, "a set with a negative token id"),
+        (_missing_set, "uses a set that it has not"),
+        (_nothing_allowed, "allows no token at all"),
+        (_circle_of_failure_links, "failure links go round in circles"),
+        (_failure_link_to_itself, "failure links go round in circles"),
+        (_circle_of_timeouts, "time-outs go round in circles"),
+    ],
+)
+def test_what_cannot_be_built(build: Any, message: str) -> None:
+    builder = AutomatonBuilder()
+    build(builder)
+    with pytest.raises(ValueError, match=message):
+        builder.build()
+
+
+def test_timeouts_that_set_the_timer_again_end() -> None:
+    builder = AutomatonBuilder()
+    tick, tock = builder.force(1, timer=2), builder.force(2, timer=1)
+    builder.timeout(tick, tock)
+    builder.timeout(tock, tick)
+    waiting = builder.force(1, timer=CARRY)
+    builder.otherwise(tick, waiting)
+    builder.timeout(waiting, tock)
+    builder.otherwise(tock, tick)
+    automaton = builder.build()
+    output: list[int] = []
+    for forced in (1, 1, 2, 1, 1):
+        state, timer = folded(automaton, [], output)
+        assert (state, timer) == walk(automaton, [], output)
+        assert edit_of(automaton, state) == Force(forced)
+        output.append(forced)
+
+
+def test_unreachable_states_are_told() -> None:
+    builder = AutomatonBuilder()
+    first, timed_out, lost = builder.free(timer=3), builder.force(1), builder.force(2)
+    builder.timeout(first, timed_out)
+    builder.edge(lost, 1, first)
+    assert unreachable(builder.build()) == [lost]
+
+
+@st.composite
+def any_automaton(draw: Any) -> Automaton:
+    """Whatever a plugin may build, with every kind of timer, edge and link; or without some."""
+    n = draw(st.integers(1, 5))
+    states = st.integers(0, n - 1)
+    simple = draw(st.booleans())  # enough so to be taken in pieces
+    timers = st.integers(CLEAR if simple else KEEP, 4) | st.just(CARRY)
+    builder = AutomatonBuilder(reads_prompt=simple or draw(st.booleans()))
+    for _ in range(n):
+        builder.force(draw(tokens), timer=draw(timers))
+    for state in range(n):
+        for token in draw(st.lists(tokens, max_size=2)):
+            builder.edge(state, token, draw(states))
+        # Links lead to earlier states alone, so that none goes round in circles.
+        consumes = simple or state == 0 or draw(st.booleans())
+        target = states if consumes else st.integers(0, state - 1)
+        builder.otherwise(state, draw(target), consumes=consumes)
+        if state and draw(st.booleans()):
+            builder.timeout(state, draw(st.integers(0, state - 1)))
+    return builder.build()
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_automaton(), histories, histories)
+def test_folding_is_walking_for_any_automaton(
+    automaton: Automaton, prompt: list[int], output: list[int]
+) -> None:
+    for n in range(0, len(output) + 1, 3):
+        assert folded(automaton, prompt, output[:n]) == walk(automaton, prompt, output[:n])
+
+
+def test_a_prompt_of_embeddings_is_no_prompt() -> None:
+    (automaton,) = automata(ThinkingBudgetSpec(1, (1,), (2,)))
+    assert automaton.fold(None, [1, 5]) == automaton.fold([], [1, 5])
+
+
+long_histories = st.lists(histories, max_size=12).map(lambda parts: [t for p in parts for t in p])
+
+
+def prepared(blocks: int, piece: int, early: int) -> Any:
+    """Every way of folding many tokens is taken for a few."""
+    return patch.multiple(
+        folding, _SHORT=1, _SUFFIX=3, _BLOCKS=blocks, _PIECE=piece, _EARLY=early, _PIECES=1
+    )
+
+
+ways_to_fold = st.builds(
+    prepared,
+    st.sampled_from([2, 7, 60]),
+    st.sampled_from([8, 8, 24, 1 << 20]),
+    st.sampled_from([1, 2, 8]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(any_automaton(), min_size=1, max_size=4), long_histories, long_histories, ways_to_fold
+)
+def test_folding_many_tokens_is_walking(
+    together: list[Automaton], prompt: list[int], output: list[int], way: Any
+) -> None:
+    with way:
+        ends = fold_together(together, TokenHistory(prompt, output))
+    for automaton, end in zip(together, ends, strict=True):
+        assert without_timer(end) == walk(automaton, prompt, output)
+
+
+@pytest.mark.parametrize("kind", AUTOMATA)
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_folding_many_tokens_of_a_kind_is_walking(
+    kind: type[LogitsProcessorSpec], data: st.DataObject
+) -> None:
+    prompt, output = data.draw(long_histories), data.draw(long_histories)
+    made = [part for _ in range(2) for part in automata(data.draw(specs(VOCABULARY, kinds=[kind])))]
+    with data.draw(ways_to_fold):
+        ends = fold_together(made, TokenHistory(prompt, output))
+    for automaton, end in zip(made, ends, strict=True):
+        assert without_timer(end) == walk(automaton, prompt, output)
+
+
+def test_the_timers_of_pieces() -> None:
+    """Set in the first piece, in one that is taken by itself, and before all of them."""
+    (automaton,) = automata(ThinkingBudgetSpec(1000, (1, 1, 1), (1, 1)))
+    for n in range(80, 100):
+        for prompt in ([1] * n, [1] * n + [2] * n, [2] * n + [1] * n + [2, 2, 1] * n):
+            for piece in (8, 16, 64):
+                with prepared(256, piece, 4):
+                    got = folded(automaton, prompt, [])
+                assert got == walk(automaton, prompt, [])
+
+
+A128K = 1 << 17
+TAGS = [1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("spec", "prompt", "output"),
+    [
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), TAGS * (A128K // 5), []),
+        # Where what the last tokens mean depends on all the others.
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [1, 2] + [3] * A128K, []),
+        (ThinkingBudgetSpec(A128K + 9, (1, 2), (3, 3, 4)), [1, 2] + [3] * A128K, [3] * 9),
+        (ThinkingBudgetSpec(50, (1,) * 7, (1,) * 12), [1] * A128K, [1] * 30),
+        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [], TAGS * (A128K // 5)),
+        (ThinkingBudgetSpec(3000, (1,), (2,)), [], [1, 3, 3, 1] * (A128K // 4)),
+        (ThinkingBudgetSpec(1 << 30, (1 << 30,), (2,)), [1 << 30] + [1] * A128K, [2, 1 << 30]),
+        (TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
+        (TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
+        (BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
+        (ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
+    ],
+    ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
+)
+def test_histories_of_128k_tokens(
+    spec: LogitsProcessorSpec, prompt: list[int], output: list[int]
+) -> None:
+    (automaton,) = automata(spec)
+    assert folded(automaton, prompt, output) == walk(automaton, prompt, output)
+
+
+def zipf(most: int) -> list[int]:
+    tokens = np.random.default_rng(0).zipf(1.2, 2 * A128K)
+    return tokens[tokens < most][:A128K].tolist()
+
+
+ONE, TWO = (1,) * 63, (2,) * 63
+LONG_TAGS = {
+    "ends of their own": [ThinkingBudgetSpec(9, (*ONE, i), (*TWO, i)) for i in range(3, 7)],
+    "one token": [ThinkingBudgetSpec(9, ONE[i:], ONE[i + 1 :]) for i in range(4)],
+    "different tokens": [
+        ThinkingBudgetSpec(9, (*range(i, 64 + i),), (*range(64 + i, 128 + i),)) for i in range(4)
+    ],
+}
+PROMPTS = {
+    "one token": [1] * A128K,
+    "one token, and others": [9 if token > 500 else 1 for token in zipf(1000)],
+    "few tokens": [token % 7 for token in zipf(1000)],
+    "many tokens": [token % 140 for token in zipf(10_000)],
+    "tags": [*ONE, 3, *TWO, 3] * (A128K // 128),
+    "half tags": [*ONE, 3, *[*TWO, 8] * (A128K // 64)],
+    "in turn": [*range(120)] * (A128K // 120),
+}
+
+
+@pytest.mark.parametrize("tags", LONG_TAGS)
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_few_tokens_of_a_prompt_are_taken_one_by_one(prompt: str, tags: str) -> None:
+    """For each automaton, those of a piece and of what is left over by all pieces."""
+    together = [part for spec in LONG_TAGS[tags] for part in automata(spec)]
+    moves, columns = Mock(side_effect=_next), Mock(side_effect=_missing)
+    with (
+        patch.object(folding._Walk, "_next", lambda *args: moves(*args)),
+        patch.object(folding._Columns, "__missing__", lambda *args: columns(*args)),
+    ):
+        ends = fold_together(together, TokenHistory(PROMPTS[prompt], []))
+    assert moves.call_count <= len(together) * (2 * folding._PIECE + folding._MOST_MOVES)
+    assert columns.call_count <= len(together) * 40
+    for automaton, end in zip(together, ends, strict=True):
+        assert without_timer(end) == walk(automaton, PROMPTS[prompt], [])
+
+
+_next, _missing = folding._Walk._next, folding._Columns.__missing__
+
+
+def test_a_trigger_fires_as_often_as_it_is_told() -> None:
+    (automaton,) = automata(TriggerSpec((1,) * 64, (2,) * 64, 1024))
+    assert automaton.states < 140
+    round_ = [1] * 64 + [2] * 64
+    for rounds, forced in ((0, None), (1023, None), (1024, None)):
+        state, _ = automaton.fold([], round_ * rounds)
+        assert edit_of(automaton, state) == forced
+        state, _ = automaton.fold([], round_ * rounds + [1] * 64)
+        assert edit_of(automaton, state) == (Force(2) if rounds < 1024 else None)
+
+
+def fibonacci(length: int) -> tuple[int, ...]:
+    """What makes the longest chains of strong failure links."""
+    a, b = (1,), (1, 2)
+    while len(b) < length:
+        a, b = b, b + a
+    return b[:length]
+
+
+MANY_LINKS = {
+    "one token": ((*[1] * (MAX_PATTERN - 1), 2),),
+    "branches": tuple((*[1] * i, 2 + i, 0) for i in range(MAX_PATTERN - 1)),
+    "nested": (fibonacci(MAX_PATTERN),),
+    "ends": tuple((*range(i, MAX_PATTERN - 1), 0) for i in range(MAX_PATTERN - 1)),
+    "twice": tuple((*[1] * i, 2 + i % 3, *[1] * i, 4, 5) for i in range(MAX_PATTERN // 2 - 1)),
+}
+
+
+@pytest.mark.parametrize("name", MANY_LINKS)
+def test_no_token_follows_many_links(name: str) -> None:
+    sequences = MANY_LINKS[name]
+    (automaton,) = automata(BannedSequencesSpec(sequences))
+    assert _hops(automaton.otherwise, ~automaton.consumes).max() <= HOPS + 1
+    states = set[int]()
+    for sequence in sequences[:: max(len(sequences) // 20, 1)]:
+        for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
+            for last in (1, 2, 5, 77):
+                said = [*sequence[:cut], last]
+                state, _ = automaton.fold([], said)
+                states.add(state)
+                expected = edit(BannedSequencesSpec(sequences), [], said)
+                assert edit_of(automaton, state) == expected
+    assert len(states) > 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ForcedTokenSequenceSpec((1,) * 30_000),
+        BannedTokensSpec(tuple(range(30_000))),
+        BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(250))),
+        ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_what_tables_take_is_known(spec: LogitsProcessorSpec) -> None:
+    (automaton,) = automata(spec)
+    tables = AutomatonPool().rebuilt([automaton])
+    columns = [each for each in vars(tables).values() if isinstance(each, np.ndarray)]
+    own = [
+        value
+        for name in automaton.__slots__
+        if isinstance(value := getattr(automaton, name), np.ndarray)
+    ]
+    on_device = 2 * (22 * automaton.states + 8 * len(automaton.keys))
+    on_device += 2 * (8 * len(automaton.set_tokens) + 4 * len(automaton.set_ends))
+    taken = sum(array.nbytes for array in [*columns, *own]) + on_device
+    assert 0.8 * taken < automaton.table_bytes + 300_000 < 1.2 * taken + 300_000
+
+
+def test_links_that_cannot_be_shortened_are_refused() -> None:
+    builder = AutomatonBuilder()
+    states = [builder.free() for _ in range(HOPS + 40)]
+    for state in states[1 : HOPS + 1]:
+        for token in range(9000):
+            builder.edge(state, state * 9000 + token, 0)
+        builder.otherwise(state, state - 1, consumes=False)
+    for state in states[HOPS + 1 :]:
+        builder.edge(state, 3, 0)
+        builder.otherwise(state, HOPS, consumes=False)
+    with pytest.raises(TooManyEdgesError, match="too many token sequences"):
+        builder.build()

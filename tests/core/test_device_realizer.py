@@ -1,0 +1,888 @@
+"""``DeviceRealizer`` on batches as an engine has them that keeps its tokens on the device."""
+
+import gc
+import random
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from logitport.adapters.conformance.reference import edits
+from logitport.adapters.core import (
+    Automaton,
+    AutomatonBuilder,
+    HistoryRule,
+    Program,
+    compile_specs,
+    plugins,
+)
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedEndSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from logitport.spec.limits import MAX_NGRAM_RULES
+
+from tests.core.test_realizer import ONE_OF_EACH, VOCABULARY, assert_row, random_logits
+from tests.support.strategies import specs
+from tests.support.triton_process import (
+    DEVICES,
+    INTERPRETED,
+    device_or_skip,
+    outside,
+    run_in_interpreter,
+)
+
+pytest.importorskip("triton")
+from logitport.adapters.core import logits as core_logits
+from logitport.adapters.core.device import (
+    advance_kernel,
+    edit_kernel,
+    history_kernels,
+    pool,
+    realizer,
+)
+from logitport.adapters.core.device.advance_kernel import History, Rows
+from logitport.adapters.core.device.realizer import DeviceRealizer
+from logitport.adapters.core.logits import attempt
+
+SLOTS, LONGEST, STOP = 6, 400, 7
+
+
+@outside
+@pytest.mark.timeout(900)
+def test_in_the_interpreter() -> None:
+    run_in_interpreter(__file__)
+
+
+@dataclass
+class Request:
+    specs: Sequence[LogitsProcessorSpec] = ()
+    prompt: list[int] = field(default_factory=list[int])
+    output: list[int] = field(default_factory=list[int])
+    stop: int | None = STOP
+
+
+class Engine:
+    """An engine's slots and tokens, with one realizer.
+
+    Attributes:
+        requests: by slot; a slot keeps what was in it until it is used again.
+        free: slots that are not in use.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        vocabulary: int = VOCABULARY,
+        slots: int = SLOTS,
+        longest: int = LONGEST,
+    ):
+        self.device, self.vocabulary = device, vocabulary
+        self.realizer = DeviceRealizer(vocabulary, slots, device)
+        # What is beyond a request's tokens are somebody else's.
+        garbage = torch.randint(vocabulary, (slots, longest), dtype=torch.int32)
+        self.token_ids = garbage.to(device)
+        self.prompt_lengths = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.lengths = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.requests: dict[int, Request] = {}
+        self.free = list(range(slots))
+
+    @property
+    def history(self) -> History:
+        return History(self.token_ids, self.prompt_lengths, self.lengths)
+
+    def add(self, request: Request, program: Program | None = None) -> int:
+        slot = self.free.pop()
+        self.requests[slot] = request
+        tokens = [*request.prompt, *request.output]
+        self.token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        self.prompt_lengths[slot] = len(request.prompt)
+        self.lengths[slot] = len(tokens)
+        if program is not None or request.specs:
+            program = program or compile_specs(request.specs)
+            self.realizer.add(slot, program, request.stop)
+        else:
+            self.realizer.remove(slot)
+        return slot
+
+    def finish(self, slot: int) -> Request:
+        self.free.insert(0, slot)
+        return self.requests.pop(slot)
+
+    def accept(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Tokens that were sampled, or drafts that were accepted, are in the history now."""
+        length = int(self.lengths[slot])
+        new = torch.tensor(list(token_ids), dtype=torch.int32)
+        self.token_ids[slot, length : length + len(new)] = new
+        self.lengths[slot] += len(new)
+        self.requests[slot].output += token_ids
+
+    def apply(
+        self, drafts: dict[int, list[int]], before: torch.Tensor
+    ) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+        """One step of the slots in ``drafts``, in that order; returns what the rows are."""
+        of_rows = [(slot, k) for slot, tokens in drafts.items() for k in range(len(tokens) + 1)]
+        # The token at a request's first row is one of its history: not to be read as a draft.
+        tokens = [drafts[slot][k - 1] if k else VOCABULARY - 1 for slot, k in of_rows]
+
+        def on_device(numbers: Sequence[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.tensor(numbers, dtype=dtype, device=self.device)
+
+        rows = Rows(
+            # vLLM 0.31 says it in int32, 0.32 in int64.
+            on_device([slot for slot, _ in of_rows], (torch.int32, torch.int64)[len(of_rows) % 2]),
+            on_device([k for _, k in of_rows]),
+            on_device(tokens),
+        )
+        longest = max(int(self.lengths[slot]) + len(more) for slot, more in drafts.items())
+        after = before[: len(of_rows)].clone().to(self.device)
+        self.realizer.upload(self.history)
+        numbers = np.array(list(drafts))
+        self.realizer.apply(after, self.history, rows, numbers, longest)
+        return after.cpu(), of_rows
+
+    def check(
+        self,
+        drafts: dict[int, list[int]],
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        more_columns: int = 0,
+    ) -> torch.Tensor:
+        """One step, held to the reference row by row."""
+        count = sum(len(tokens) + 1 for tokens in drafts.values())
+        before = random_logits(count, self.vocabulary + more_columns, seed, dtype)
+        after, of_rows = self.apply(drafts, before)
+        for row, (slot, k) in enumerate(of_rows):
+            request = self.requests[slot]
+            acting = edits(request.specs, request.prompt, [*request.output, *drafts[slot][:k]])
+            assert_row(before[row], after[row], acting)
+        return after
+
+
+token_ids = st.integers(0, VOCABULARY - 1)
+seeds = st.integers(0, 2**31)
+requests = st.builds(
+    Request,
+    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4),
+    prompt=st.lists(token_ids, max_size=12),
+    output=st.lists(token_ids, max_size=4),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """What such an engine does, in any order."""
+
+    @initialize(
+        dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
+        more_columns=st.integers(0, 3),
+        first=st.lists(requests, min_size=1, max_size=4),
+        small=st.booleans(),
+    )
+    def start(self, dtype: Any, more_columns: int, first: list[Request], small: bool) -> None:
+        self.dtype, self.more_columns = dtype, more_columns
+        self.engine = Engine(torch.device("cpu" if INTERPRETED else "cuda"))
+        if small:  # new programs make the tables be built anew
+            self.engine.realizer._tables._clear({"states": 4, "edges": 4, "tokens": 4, "sets": 2})
+        for request in first:
+            self.engine.add(request)
+
+    @precondition(lambda self: self.engine.requests)
+    @rule(
+        seed=seeds,
+        drafts=st.lists(st.lists(token_ids, max_size=3), min_size=1, max_size=3),
+        accepted=st.lists(st.integers(-1, 3), min_size=1, max_size=4),
+        part=st.integers(1, SLOTS),
+    )
+    def step(self, seed: int, drafts: list[list[int]], accepted: list[int], part: int) -> None:
+        """Some of the requests, in any order; -1 accepted: a chunk of a prompt, nothing sampled."""
+        engine, numbers = self.engine, np.random.default_rng(seed)
+        slots = numbers.permutation(list(engine.requests))[:part].tolist()
+        given = {slot: drafts[i % len(drafts)] for i, slot in enumerate(slots)}
+        after = engine.check(given, seed, self.dtype, self.more_columns)
+        row = 0
+        for i, slot in enumerate(slots):
+            kept = min(accepted[i % len(accepted)], len(given[slot]))
+            if kept >= 0:
+                sampled = int(after[row + kept, :VOCABULARY].argmax())
+                engine.accept(slot, [*given[slot][:kept], sampled])
+            row += len(given[slot]) + 1
+
+    @rule(seed=seeds, steps=st.integers(2, 8))
+    def decode(self, seed: int, steps: int) -> None:
+        for k in range(steps):
+            if self.engine.requests:
+                self.step(seed + k, [[]], [0], SLOTS)
+
+    @precondition(lambda self: self.engine.free)
+    @rule(request=requests)
+    def add(self, request: Request) -> None:
+        self.engine.add(request)
+
+    @precondition(lambda self: self.engine.requests)
+    @rule(which=st.integers(0, SLOTS - 1), resumes=st.booleans())
+    def leave(self, which: int, resumes: bool) -> None:
+        """A request finishes, or is preempted and comes again in another slot."""
+        slots = list(self.engine.requests)
+        request = self.engine.finish(slots[which % len(slots)])
+        if resumes:
+            self.engine.add(request)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            if self.engine.requests:
+                self.step(0, [[]], [0], SLOTS)
+            assert self.engine.realizer.failed_requests == 0
+
+
+if INTERPRETED or torch.cuda.is_available():
+    TestMachine: Any = Machine.TestCase
+    TestMachine.settings = settings(
+        max_examples=20,
+        deadline=None,
+        stateful_step_count=12,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return device_or_skip(request.param)
+
+
+@pytest.fixture
+def engine(device: torch.device) -> Engine:
+    return Engine(device)
+
+
+def free_run(engine: Engine, slots: Sequence[int], steps: int, drafts: int = 2) -> None:
+    """Steps with drafts of which some are accepted, in an order of rows that changes."""
+    numbers = np.random.default_rng(0)
+    for step in range(steps):
+        order = numbers.permutation(slots).tolist()
+        given = {
+            slot: numbers.integers(0, VOCABULARY, numbers.integers(drafts + 1)).tolist()
+            for slot in order
+        }
+        engine.check(given, seed=step)
+        for slot in order:
+            accepted = int(numbers.integers(len(given[slot]) + 1))
+            sampled = int(numbers.integers(VOCABULARY))
+            engine.accept(slot, [*given[slot][:accepted], sampled])
+
+
+def test_every_kind_in_one_batch(device: torch.device) -> None:
+    engine = Engine(device, slots=len(ONE_OF_EACH) + 1)
+    wanted = [*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH), Request()]
+    slots = [engine.add(request) for request in wanted]
+    free_run(engine, slots, 25)
+    assert engine.realizer.failed_requests == 0
+
+
+BLOCK = advance_kernel.BLOCK_SIZE
+TILE = history_kernels.NGRAM_TILE
+TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_ids": (6,)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "prompt"),
+    [
+        pytest.param(ThinkingBudgetSpec(BLOCK + 9, **TAGS), [1, 2] + [5] * (BLOCK + 7), id="open"),
+        pytest.param(ThinkingBudgetSpec(3, **TAGS), [1, 2] + [5] * 2 * BLOCK, id="overdrawn"),
+        pytest.param(
+            ThinkingBudgetSpec(3, **TAGS), [5] * (BLOCK - 1) + [1, 2, 0], id="tag across blocks"
+        ),
+        pytest.param(
+            ThinkingBudgetSpec(3, **TAGS), [1, 2] + [3, 5] * 200 + [3, 3, 4], id="half end tags"
+        ),
+        pytest.param(
+            ThinkingBudgetSpec(3, **TAGS),
+            [1, 2] + [5] * 9 + [3, 3, 4, 5],
+            id="overdrawn and closed",
+        ),
+        pytest.param(NoRepeatNgramSpec(3), [5, 6, 7] + [0] * 2 * BLOCK + [5, 6], id="n-gram"),
+        pytest.param(
+            NoRepeatNgramSpec(2, BLOCK + 3), [5, 6] + [0] * BLOCK + [6, 5], id="n-gram, window"
+        ),
+        pytest.param(
+            NoRepeatNgramSpec(2), [5] * (BLOCK - 1) + [3], id="n-gram, a block of its own"
+        ),
+        *(
+            pytest.param(NoRepeatNgramSpec(64), [5] * length, id=f"one token {length} times")
+            for length in (63, 64, TILE - 64, TILE - 63, 2 * TILE)
+        ),
+        pytest.param(
+            NoRepeatNgramSpec(9), [1, 2, 3, 4, 5, 6, 3, 7] * 500, id="n-grams across tiles"
+        ),
+        pytest.param(PromptBiasSpec(3.0, (2,)), [2, 3] + [0] * BLOCK + [4], id="bias"),
+    ],
+)
+def test_long_prompts(device: torch.device, spec: LogitsProcessorSpec, prompt: list[int]) -> None:
+    engine = Engine(device, longest=5 * BLOCK)
+    slot = engine.add(Request((spec,), prompt))
+    for step, draft in enumerate([[6, 3], [], [3], [3, 3], [3, 4], [5, 1, 2], [0]]):
+        engine.check({slot: draft}, seed=step)
+        engine.accept(slot, [*draft, 5])
+
+
+def test_prompt_tokens_that_the_vocabulary_does_not_have(device: torch.device) -> None:
+    engine = Engine(device)
+    images = [99, 8, 31, 32, -1]  # placeholders; some of them have a bit in a mask of whole words
+    slot = engine.add(Request((PromptBiasSpec(3.0), NoRepeatNgramSpec(1)), [2, *images, 4]))
+    after, _ = engine.apply({slot: []}, torch.zeros(1, VOCABULARY + 40))
+    assert after.nonzero().tolist() == [[0, 2], [0, 4]]
+
+
+@pytest.mark.parametrize("spec", ONE_OF_EACH, ids=lambda spec: spec.kind)
+def test_resumed_with_a_long_output(device: torch.device, spec: LogitsProcessorSpec) -> None:
+    """Folding many tokens at once is taking them one by one."""
+    output = np.random.default_rng(1).integers(0, VOCABULARY, 300).tolist()
+    engine = Engine(device, longest=4 * BLOCK)
+    for request in (
+        Request((spec,), [1, 5, 2, 1], output),
+        Request((spec,), [1, 5, 2, 1], [0] * 2 * BLOCK),
+        Request((ThinkingBudgetSpec(3, **TAGS),), [1, 2, 5, 5, 5, 5], [5, 6, 5, 5]),
+        Request((MinTokensSpec(1500, (1,)), ForcedEndSpec(2 * BLOCK, (5, 6))), [], [0] * 1499),
+        Request((MinTokensSpec(1500, (1,)), ForcedEndSpec(1499, (5, 6))), [], [0] * 1500),
+    ):
+        slot = engine.add(request)
+        engine.check({slot: [5, 6]})
+        engine.finish(slot)
+
+
+def test_a_slot_keeps_nothing_of_who_had_it_before(device: torch.device) -> None:
+    engine = Engine(device, slots=1)
+    first = ONE_OF_EACH[0]
+    for i, spec in enumerate((*ONE_OF_EACH, None, *reversed(ONE_OF_EACH), first, first)):
+        slot = engine.add(Request((spec,) if spec else (), [1, 5, i % 3, 1]))
+        for token in (1, 2, 3):
+            engine.check({slot: []})
+            engine.accept(slot, [token])
+        engine.finish(slot)
+
+
+def test_several_rules_of_a_kind(device: torch.device) -> None:
+    engine = Engine(device)
+    several = Request(
+        (
+            PromptBiasSpec(3.0, (1,)),
+            PromptBiasSpec(-5.0, (2,)),
+            NoRepeatNgramSpec(1, 2, (4,)),
+            NoRepeatNgramSpec(3),
+        ),
+        [1, 2, 3],
+    )
+    slots = [engine.add(request) for request in (Request((PromptBiasSpec(1.0),), [5]), several)]
+    free_run(engine, slots, 10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ngram_rules_of_any_kind(
+    device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tiles of a few candidates each, with drafts."""
+    monkeypatch.setattr(history_kernels, "NGRAM_TILE", 128)
+    numbers = random.Random(seed)
+    engine = Engine(device)
+    slots: list[int] = []
+    for _ in range(3):
+        rules = tuple(
+            NoRepeatNgramSpec(
+                n,
+                numbers.choice((None, n, n + 5, n + 90)),
+                tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
+            )
+            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_NGRAM_RULES))
+        )
+        prompt = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
+        slots.append(engine.add(Request(rules, prompt)))
+    free_run(engine, slots, 6, drafts=3)
+    assert engine.realizer.failed_requests == 0
+
+
+def test_states_stay_when_another_request_has_more_automata(device: torch.device) -> None:
+    engine = Engine(device)
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in (ONE_OF_EACH[0], ONE_OF_EACH[6])]
+    free_run(engine, slots, 2)
+    slots.append(engine.add(Request((PromptBiasSpec(1.0), *ONE_OF_EACH[1:6]), [1, 5])))
+    free_run(engine, slots, 3)
+    slots.append(engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [4])))
+    free_run(engine, slots, 3)
+
+
+def test_tokens_that_are_taken_back(device: torch.device) -> None:
+    engine = Engine(device, slots=len(ONE_OF_EACH))
+    slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in ONE_OF_EACH]
+    for first in range(4):
+        for slot in slots:
+            engine.accept(slot, [first, 1, 2, 3])
+        engine.check({slot: [] for slot in slots})
+        for slot in slots:
+            engine.requests[slot].output.clear()
+            engine.lengths[slot] = 4
+        engine.check({slot: [] for slot in slots})
+
+
+def test_time_outs_that_lead_to_others(engine: Engine, install: Any) -> None:
+    builder = AutomatonBuilder()
+    first, second = builder.free(timer=0), builder.force(2)
+    third, fourth = builder.free(timer=0), builder.force(3)
+    builder.timeout(first, third)
+    builder.timeout(third, fourth)
+    builder.otherwise(fourth, second)
+    slot = engine.add(Request((install(builder.build()),)))
+    after, _ = engine.apply({slot: [3]}, torch.zeros(2, VOCABULARY))
+    assert after.argmax(1).tolist() == [3, 2]
+
+
+def test_tables_that_are_full_are_built_anew(device: torch.device) -> None:
+    engine = Engine(device)
+    engine.realizer._tables._clear({"states": 8, "edges": 8, "tokens": 8, "sets": 4})
+    slots: list[int] = []
+    for spec in ONE_OF_EACH[: SLOTS - 1]:
+        slots.append(engine.add(Request((spec,), [1, 5])))
+        free_run(engine, slots, 2)
+    engine.finish(slots.pop())
+    for spec in ONE_OF_EACH[SLOTS:]:
+        slot = engine.add(Request((spec,), [1, 5]))
+        free_run(engine, [*slots, slot], 2)
+        engine.finish(slot)
+    assert engine.realizer._tables.generation > 1
+
+
+def test_rows_that_are_no_drafts(device: torch.device) -> None:
+    """An engine may pad a request's rows with tokens that are none; what is sampled there is not
+    kept, and its next step is not disturbed.
+    """
+
+    def no_gaps(output_ids: list[int], logits: torch.Tensor) -> None:
+        assert -1 not in output_ids
+
+    engine = Engine(device, slots=len(ONE_OF_EACH) + 1)
+    code = PythonProcessorSpec(lambda: no_gaps)
+    slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in (*ONE_OF_EACH, code)]
+    engine.apply({slot: [-1, -1] for slot in slots}, torch.zeros(3 * len(slots), VOCABULARY))
+    engine.finish(slots.pop())
+    free_run(engine, slots, 3)
+    assert engine.realizer.failed_requests == 0
+
+
+# --- code of a request's own ---
+
+
+class Seen(HistoryRule):
+    def __init__(self) -> None:
+        self.histories: list[tuple[list[int], list[int]]] = []
+
+    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
+        self.histories.append((list(prompt_ids), list(output_ids)))
+        return {output_ids[-1]: 4.0} if output_ids else {}
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def install(part: Any) -> PluginSpec:
+        monkeypatch.setattr(plugins, "_plugins", lambda: {"mine": lambda: lambda params: part})
+        return PluginSpec("mine")
+
+    return install
+
+
+def test_code_sees_drafts_as_output(engine: Engine, install: Any) -> None:
+    rule = Seen()
+    other = engine.add(Request((BannedTokensSpec((2,)),)))
+    slot = engine.add(Request((install(rule),), [1, 2], [3]))
+    before = torch.zeros(4, VOCABULARY)
+    after, _ = engine.apply({other: [], slot: [4, 5]}, before)
+    assert rule.histories == [([1, 2], [3]), ([1, 2], [3, 4]), ([1, 2], [3, 4, 5])]
+    assert after[1:].nonzero().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert after[0].nonzero().tolist() == [[2]]
+
+
+def test_code_is_not_run_where_there_is_no_history(engine: Engine, install: Any) -> None:
+    """An engine that measures its memory has slots, and rows of logits, but no requests."""
+    rule = Seen()
+    called = PythonProcessorSpec(lambda: only(5))
+    slots = [engine.add(Request((spec,))) for spec in (install(rule), called, *ONE_OF_EACH[:2])]
+    before = torch.zeros(4, VOCABULARY)
+    after, _ = engine.apply({slot: [] for slot in slots}, before)
+    assert not rule.histories
+    assert torch.equal(after[:2], before[:2])
+    assert not torch.equal(after[2:], before[2:])
+    assert engine.realizer.failed_requests == 0
+
+
+def only(token: int) -> Any:
+    def process(output_ids: list[int], logits: torch.Tensor) -> None:
+        logits[torch.arange(len(logits)) != token] = -torch.inf
+
+    return process
+
+
+def test_callables_and_automata_of_plugins(engine: Engine, install: Any) -> None:
+    builder = AutomatonBuilder()
+    builder.force(3)
+    forcing = engine.add(Request((install(builder.build()),), [1]))
+    calling = engine.add(Request((PythonProcessorSpec(lambda: only(5)),), [1]))
+    after, _ = engine.apply({forcing: [1], calling: [1]}, torch.zeros(4, VOCABULARY))
+    assert after.argmax(1).tolist() == [3, 3, 5, 5]
+
+
+def raises(*_: Any, **__: Any) -> None:
+    raise RuntimeError("no more")
+
+
+def too_high(_: Any = None) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.force(VOCABULARY)
+    return builder.build()
+
+
+class RaisesLater(HistoryRule):
+    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
+        return {VOCABULARY if len(output_ids) > 1 else 1: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("part", "at_once", "steps", "logged"),
+    [
+        (lambda output_ids, logits: raises(), False, 0, "no more"),
+        (PythonProcessorSpec(lambda: raises), True, 0, "takes 0 arguments"),
+        (too_high(), True, 0, "beyond the vocabulary"),
+        (RaisesLater(), False, 2, "beyond the vocabulary"),
+    ],
+    ids=["callable raises", "wrong arguments", "token of an automaton", "token of a rule, later"],
+)
+@pytest.mark.parametrize("stop", [STOP, None])
+def test_what_fails_ends_its_own_request(
+    engine: Engine,
+    install: Any,
+    caplog: Any,
+    part: Any,
+    at_once: bool,
+    steps: int,
+    logged: str,
+    stop: int | None,
+) -> None:
+    neighbours = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]]
+    spec = part if isinstance(part, PythonProcessorSpec) else install(part)
+    slot = engine.add(Request((spec,), [1, 2], stop=stop))
+    for _ in range(steps):
+        engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
+        engine.accept(slot, [3])
+    assert engine.realizer.failed_requests == int(at_once)
+    before = random_logits(6, VOCABULARY, 0, torch.float32)
+    after, _ = engine.apply({slot: [4, 5], **{other: [] for other in neighbours}}, before)
+    if stop is None:
+        assert torch.equal(after[:3], before[:3])
+    else:
+        assert (after[:3].argmax(1) == STOP).all()
+    for row, other in enumerate(neighbours, 3):
+        request = engine.requests[other]
+        assert_row(before[row], after[row], edits(request.specs, request.prompt, request.output))
+    assert engine.realizer.failed_requests == 1
+    assert sum(logged in record.getMessage() for record in caplog.records) == 1
+    engine.apply({slot: []}, before)
+    assert engine.realizer.failed_requests == 1
+
+
+@pytest.mark.parametrize("edit", ["add", "_ban_ngrams", "_add_biases", "_run_automata"])
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_an_edit_that_fails_on_one_request(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, install: Any, edit: str, times: int
+) -> None:
+    """The others are edited once. That one as well, if it is in time; otherwise it is ended."""
+    bias = LogitBiasSpec({3: 1.5})
+    specs = (NoRepeatNgramSpec(1), PromptBiasSpec(2.0), bias)
+    spec = install(AlwaysAdds({3: 1.5}))
+    one, other = (engine.add(Request((spec, *specs), [1, 5])) for _ in range(2))
+    left = iter(range(times))
+
+    def breaking(failed: Any, write: Any, part: Any, *target: Any) -> None:
+        def broken(part: Any, *target: Any) -> None:
+            mine = 0 if write is core_logits.add else one  # the rows come in this order
+            if write.__name__ == edit and mine in part.rows and next(left, None) is not None:
+                raise RuntimeError("a defect")
+            write(part, *target)
+
+        attempt(failed, broken, part, *target)
+
+    monkeypatch.setattr(realizer, "attempt", breaking)
+    before = random_logits(5, VOCABULARY, 0, torch.float32)
+    after, of_rows = engine.apply({one: [1, 2], other: [1]}, before)
+    assert (next(left, None) is None) == (times < 1000)
+    for row, (slot, drafts) in enumerate(of_rows):
+        if slot == one and times == 1000:
+            assert after[row].argmax() == STOP
+        else:
+            expected = edits((bias, *specs), [1, 5], [1, 2][:drafts])
+            assert_row(before[row], after[row], expected)
+    assert engine.realizer.failed_requests == (times == 1000)
+
+
+class AlwaysAdds(HistoryRule):
+    def __init__(self, added: Mapping[int, float]) -> None:
+        self.added = added
+
+    def additions(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> Mapping[int, float]:
+        return self.added
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_code_that_has_run_is_not_run_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Where something fails before it, or after it: the ends of those whose code has failed."""
+    update, updates, calls = pool.DevicePool.update, iter(range(1000)), 0
+
+    def break_one(tables: pool.DevicePool) -> None:
+        if next(updates) == failing:
+            raise RuntimeError("a defect")
+        update(tables)
+
+    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        logits[3] += 2
+
+    monkeypatch.setattr(pool.DevicePool, "update", break_one)
+    codes = (adds, lambda output_ids, logits: raises())
+    one, other = (
+        engine.add(Request((PythonProcessorSpec(lambda code=code: code),), [1, 5]))
+        for code in codes
+    )
+    after, _ = engine.apply({one: [], other: []}, torch.zeros(2, VOCABULARY))
+    assert after[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 0]
+    assert after[1].argmax() == STOP
+    assert (calls, engine.realizer.failed_requests) == (1, 1)
+
+
+class NoMemory:
+    """Fails at the n-th call, and at those after it."""
+
+    def __init__(self, call: Any, n: int, times: int) -> None:
+        self._call, self._left, self._times = call, n, times
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self._left -= 1
+        if -self._times < self._left <= 0:
+            raise torch.OutOfMemoryError
+        return self._call(*arguments, **keywords)
+
+
+@pytest.mark.parametrize(("n", "times"), [*((n, 2) for n in range(1, 14)), (1, 1), (7, 1)])
+def test_no_memory_for_tables(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, n: int, times: int
+) -> None:
+    """Wherever it is that memory is short while the tables grow: for a moment, or longer."""
+    engine = Engine(device)
+    older, free = engine.add(Request((ONE_OF_EACH[0],), [1, 5])), engine.add(Request())
+    engine.check({older: []})
+    big = (BannedTokensSpec((1, 2, 3)), ForcedEndSpec(300, (1,) * 90), TriggerSpec((1,), (2,)))
+    newcomer = engine.add(Request(big, [1, 5]))
+    no_memory = NoMemory(torch.empty, n, times)
+    monkeypatch.setattr(pool, "torch", SimpleNamespace(empty=no_memory))
+    if times == 1:
+        engine.check({newcomer: []})
+    else:
+        after, _ = engine.apply({newcomer: []}, torch.zeros(1, VOCABULARY))
+        assert after.argmax() == STOP
+    assert no_memory._left <= 0
+    assert engine.realizer.failed_requests == times - 1
+    engine.check({older: [], free: []})
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in (*big, PromptBiasSpec(1.0))[1:]]
+    free_run(engine, slots, 3)
+
+
+def test_no_memory_twice_in_a_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the mask of one that nothing can end, and then for the tables of another."""
+    gone = engine.add(Request((PromptBiasSpec(1.0),), [1, 5], stop=None))
+    ended = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    monkeypatch.setattr(engine.realizer, "_make_masks", raises)
+    no_memory = NoMemory(torch.empty, 1, times=2)
+    monkeypatch.setattr(pool, "torch", SimpleNamespace(empty=no_memory))
+    after, _ = engine.apply({gone: [], ended: []}, torch.zeros(2, VOCABULARY))
+    assert not after[0].any()
+    assert after[1].argmax() == STOP
+    assert engine.realizer.failed_requests == 2
+
+
+def test_no_memory_for_a_mask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    marked = engine.add(Request((PromptBiasSpec(1.0),), [1, 5]))
+    engine.check({other: [], marked: []})
+    slot = engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [1, 5]))
+    new_zeros, masks = torch.Tensor.new_zeros, engine.realizer._masks
+
+    def no_memory(tensor: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
+        if tensor is masks:
+            raise torch.OutOfMemoryError
+        return new_zeros(tensor, *size, **keywords)
+
+    monkeypatch.setattr(torch.Tensor, "new_zeros", no_memory)
+    after, _ = engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
+    assert after.argmax() == STOP
+    assert engine.realizer.failed_requests == 1
+    free_run(engine, [other, marked], 3)
+
+
+def test_requests_enter(device: torch.device) -> None:
+    """With what acts on them, with nothing, or to be ended."""
+    acting = compile_specs((BannedTokensSpec((1,)),))
+    realizer = DeviceRealizer(VOCABULARY, 3, device, lambda name: {"acts": acting, "": None}[name])
+    assert realizer.enter(0, "acts", STOP)
+    assert not realizer.enter(1, "", STOP)
+    assert realizer.enter(2, "unknown", STOP)  # to be ended
+    assert realizer.failed_requests == 1
+    assert not realizer.enter(2, "unknown", None)
+    assert not realizer.enter(0, "", STOP)
+    assert not len(realizer)
+
+
+def test_a_device_that_does_nothing_for_us(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Requests are ended; those that go on nevertheless do so without their specs."""
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    with monkeypatch.context() as context:
+        context.setattr(edit_kernel.EditKernel, "launch", raises)
+        for _ in range(2):
+            after, _ = engine.apply({slot: [] for slot in slots}, before)
+            assert after.argmax(1).tolist() == [STOP, STOP]
+        after, _ = engine.apply({slot: [] for slot in slots}, before)
+        assert torch.equal(after, before[:2])
+    assert sum("cannot be realized" in record.getMessage() for record in caplog.records) == 2
+    assert sum("without its specs" in record.getMessage() for record in caplog.records) == 2
+    assert engine.realizer.failed_requests == 2
+    assert not len(engine.realizer)
+    free_run(engine, [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]], 3)
+
+
+def test_a_device_without_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who have just come pay for it, one after the other; nothing is left to end them."""
+    older = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
+    engine.check({older: []})
+    slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    monkeypatch.setattr(pool.DeviceArray, "write", raises)
+    after, _ = engine.apply({slot: [] for slot in (older, *slots)}, before)
+    assert torch.equal(after, before)
+    assert engine.realizer.failed_requests == 3
+    assert not len(engine.realizer)
+
+
+@pytest.mark.parametrize(
+    "broken", [(edit_kernel.EditKernel, "launch"), (pool.DeviceArray, "write")]
+)
+def test_an_engine_does_not_start_without_its_kernels(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, broken: tuple[type, str]
+) -> None:
+    monkeypatch.setattr(*broken, raises)
+    with pytest.raises(RuntimeError, match="no more"):
+        DeviceRealizer.warm_up(VOCABULARY, engine.history, VOCABULARY)
+
+
+def tensors_of(part: object) -> Iterator[torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        yield part
+    elif isinstance(part, dict):
+        for value in part.values():
+            yield from tensors_of(value)
+    elif type(part).__module__.startswith("logitport"):
+        yield from tensors_of(getattr(part, "__dict__", {}))
+
+
+class Configuration:
+    """What is asked of vLLM's."""
+
+    kv_transfer_config = None
+    use_v2_model_runner = True
+    model_config = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+
+
+@pytest.fixture
+def processor(engine: Engine) -> Any:
+    """As vLLM's V2 model runner makes it."""
+    pytest.importorskip("vllm")
+    from logitport.adapters.vllm import LogitportProcessor
+
+    states: Any = SimpleNamespace(
+        all_token_ids=SimpleNamespace(gpu=engine.token_ids),
+        prompt_len=SimpleNamespace(gpu=engine.prompt_lengths),
+        total_len=SimpleNamespace(gpu=engine.lengths),
+        max_num_reqs=SLOTS,
+        vocab_size=VOCABULARY,
+        device=engine.device,
+    )
+    configuration: Any = Configuration()
+    return LogitportProcessor(configuration, states)
+
+
+def test_an_engine_that_ends_takes_its_realizer_with_it(processor: Any) -> None:
+    """Its memory on the device is not kept until Python looks for cycles."""
+    gc.disable()
+    try:
+        instance = type(processor)(processor._vllm_config, processor._batch._states)
+        realizer = weakref.ref(instance._batch.realizer)
+        del instance
+        assert realizer() is None
+    finally:
+        gc.enable()
+
+
+def test_an_engine_that_sleeps_can_take_nothing_away(processor: Any) -> None:
+    """vLLM discards at sleep level 2 what was allocated while it was loading."""
+    realizer = processor._batch.realizer
+    assert realizer.failed_requests == 0
+    on_device = list(tensors_of(realizer))
+    assert len(on_device) > 10
+    assert not any(tensor.untyped_storage().nbytes() for tensor in on_device)
+
+
+def test_nothing_to_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch without specs launches nothing, although a slot that is not in it has some."""
+    free, other = engine.add(Request()), engine.add(Request(ONE_OF_EACH[:1]))
+    engine.apply({other: []}, torch.zeros(1, VOCABULARY))
+    monkeypatch.setattr(engine.realizer, "_apply", raises)
+    before = random_logits(1, VOCABULARY, 0, torch.float32)
+    after, _ = engine.apply({free: []}, before)
+    assert torch.equal(after, before)
+
+
+@pytest.mark.gpu
+def test_never_waits_for_the_device(engine: Engine) -> None:
+    if engine.device.type != "cuda":
+        pytest.skip("needs a GPU")
+    engine = Engine(engine.device, slots=len(ONE_OF_EACH))
+    slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in ONE_OF_EACH]
+    engine.check({slot: [1, 2] for slot in slots})
+    numbers = np.array(slots)
+    rows = torch.tensor(slots, dtype=torch.int32, device=engine.device)
+    logits = torch.zeros(len(slots), VOCABULARY, device=engine.device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        program = compile_specs((ONE_OF_EACH[3], ONE_OF_EACH[-1]))
+        engine.realizer.add(slots[0], program, STOP)  # tables and prompts are uploaded
+        engine.realizer.upload(engine.history)
+        step = Rows(rows, torch.zeros_like(rows), rows)
+        engine.realizer.apply(logits, engine.history, step, numbers, LONGEST)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

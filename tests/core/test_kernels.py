@@ -1,0 +1,161 @@
+"""All Triton kernels compile, for GPUs that this machine need not have, and in time."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.triton_process import INTERPRETED
+
+pytest.importorskip("triton")
+import triton
+from logitport.adapters.core import DeviceRealizer, History, Rows, compile_specs
+from logitport.adapters.core.device import advance_kernel, edit_kernel, history_kernels
+from logitport.spec import (
+    AllowedTokensSpec,
+    LogitBiasSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    TriggerSpec,
+)
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import ASTSource
+
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
+
+TYPES = {
+    "consumes_ptr": "*i8",
+    "edit_ptr": "*i8",
+    "biases_ptr": "*fp32",
+    "set_values_ptr": "*fp32",
+    "progress_ptr": "*i64",
+    "highest": "fp32",
+}
+KERNELS = {
+    "edit": (
+        edit_kernel._edit_kernel,
+        {"block_size": edit_kernel.BLOCK_SIZE, "chunk_size": edit_kernel.CHUNK_SIZE},
+        edit_kernel.WARPS,
+    ),
+    "advance": (advance_kernel._advance_kernel, {"block_size": advance_kernel.BLOCK_SIZE}, 4),
+    "ngram": (history_kernels._ngram_kernel, {"tile_size": history_kernels.NGRAM_TILE}, 4),
+    "mark": (history_kernels._mark_kernel, {"block_size": history_kernels.BLOCK_SIZE}, 4),
+    "prompt bias": (
+        history_kernels._prompt_bias_kernel,
+        {"block_size": history_kernels.BLOCK_SIZE},
+        4,
+    ),
+}
+
+
+CASES = [
+    (name, dtype, ones)
+    for name, (kernel, _, _) in KERNELS.items()
+    for dtype in ("fp32", "fp16", "bf16")
+    for ones in (False, True)
+    if dtype == "fp32" or (not ones and "logits_ptr" in kernel.arg_names)
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "ones"), CASES)
+@pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
+def test_compiles(target: tuple[str, Any, int], name: str, dtype: str, ones: bool) -> None:
+    kernel, sizes, warps = KERNELS[name]
+    constants: dict[str, Any] = dict(sizes)
+    if ones:  # Triton makes a constant of an integer that is 1
+        fixed = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+        constants |= {
+            name: 1
+            for name in kernel.arg_names
+            if not name.endswith("_ptr") and name not in fixed | set(sizes) | {"highest"}
+        }
+    signature = {
+        name: "constexpr"
+        if name in constants
+        else TYPES.get(name)
+        or (f"*{dtype}" if name == "logits_ptr" else "*i32" if name.endswith("_ptr") else "i32")
+        for name in kernel.arg_names
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    options = {"num_warps": warps}
+    assert triton.compile(source, target=GPUTarget(*target), options=options).kernel
+
+
+class Launches:
+    """Stands in for a kernel, and notes which variants of it Triton would compile.
+
+    Attributes:
+        variants: what tells each from the others, by argument.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self.variants: set[tuple[Any, ...]] = set()
+
+    def __getitem__(self, grid: object) -> Any:
+        return self._launch
+
+    def _launch(self, *arguments: Any, num_warps: int, **sizes: int) -> None:
+        of_arguments = (
+            (
+                parameter.name,
+                *native_specialize_impl(
+                    CUDABackend,
+                    argument,
+                    parameter.is_const,
+                    not parameter.do_not_specialize,
+                    not parameter.do_not_specialize_on_alignment,
+                ),
+            )
+            for parameter, argument in zip(self._kernel.params, arguments, strict=False)
+        )
+        self.variants.add((num_warps, *sizes.items(), *of_arguments))
+
+
+@pytest.mark.parametrize("longest", [1024, 1001])
+@pytest.mark.parametrize("vocabulary", [151_936, 50_257])
+@pytest.mark.parametrize("requests", [1, 7, 16])
+def test_no_request_waits_for_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, vocabulary: int, longest: int, requests: int
+) -> None:
+    """Whatever requests come, Triton has compiled what they need while the engine started."""
+    launches: dict[str, Launches] = {}
+    for module in (advance_kernel, edit_kernel, history_kernels):
+        for kernel, _, _ in KERNELS.values():
+            name = kernel.fn.__name__
+            if hasattr(module, name):
+                launches[name] = Launches(kernel)
+                monkeypatch.setattr(module, name, launches[name])
+    assert len(launches) == len(KERNELS)
+    zeros = torch.zeros(requests, dtype=torch.int32)
+    history = History(torch.zeros((requests, longest), dtype=torch.int32), zeros, zeros)
+    DeviceRealizer.warm_up(vocabulary, history, vocabulary)
+    warm = {name: set(kernel.variants) for name, kernel in launches.items()}
+    assert all(warm.values())
+
+    realizer = DeviceRealizer(vocabulary, requests, torch.device("cpu"))
+    several = (
+        PromptBiasSpec(1.0, (1, 2, 3)),
+        PromptBiasSpec(2.0),
+        NoRepeatNgramSpec(1),
+        NoRepeatNgramSpec(3, 16, (1,)),
+        TriggerSpec((1,), (2,)),
+        AllowedTokensSpec((1, 2)),
+        LogitBiasSpec({1: 1.0}),
+    )
+    for number in range(requests):
+        realizer.add(number, compile_specs(several[number % 2 : 3 + number]))
+        realizer.upload(history)
+        for dtype in (torch.int32, torch.int64):
+            for first in range(number + 1):  # drafts are verified in chunks of rows
+                chunk = slice(first, number + 1)
+                numbers = torch.arange(requests, dtype=dtype)[chunk]
+                rows = Rows(numbers, zeros[chunk], zeros[chunk])
+                logits = torch.zeros(len(rows), vocabulary)
+                realizer.apply(logits, history, rows, numbers.numpy(), longest)
+    assert realizer.failed_requests == 0
+    assert {name: kernel.variants - warm[name] for name, kernel in launches.items()} == {
+        name: set() for name in launches
+    }

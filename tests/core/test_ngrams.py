@@ -1,0 +1,348 @@
+"""No n-gram twice: histories of any length, held to the reference, and what they cost."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.reference import Add, edit
+from logitport.adapters.core.host import ngrams
+from logitport.adapters.core.host.ngrams import NgramBatch
+from logitport.adapters.core.host.state_table import Failures, Request
+from logitport.spec import NoRepeatNgramSpec
+
+VOCABULARY = 8
+
+
+def banned(rules: NgramBatch) -> dict[int, set[int]]:
+    """Tokens by row; each rule has one once."""
+    by_row: dict[int, Counter[int]] = {}
+    for additions in rules.bans():
+        cells = additions.cells
+        for row, token in zip(cells.rows.tolist(), cells.token_ids.tolist(), strict=True):
+            by_row.setdefault(row, Counter())[token] += 1
+    for entry in rules.entries:
+        counts = by_row.get(entry.request.row, Counter())
+        assert max(counts.values(), default=0) <= len(list(entry.what))
+    return {row: {*counts} for row, counts in by_row.items()}
+
+
+def wanted(
+    specs: Sequence[NoRepeatNgramSpec], request: Request, vocab_size: int = VOCABULARY
+) -> set[int]:
+    """What the reference bans, of tokens that there are."""
+    said = [edit(spec, list(request.prompt_ids), list(request.output_ids)) for spec in specs]
+    tokens = {token for each in said if isinstance(each, Add) for token in each.values}
+    return {token for token in tokens if token < vocab_size}
+
+
+def check(rules: NgramBatch, all_specs: dict[int, Sequence[NoRepeatNgramSpec]]) -> None:
+    failed: Failures = {}
+    rules.advance(failed)
+    assert not failed
+    expected = {
+        entry.request.row: wanted(all_specs[entry.request.row], entry.request)
+        for entry in rules.entries
+    }
+    assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
+
+
+SMALL = {
+    "_TAKEN_BACK": 6,
+    "_FEW": 1,
+    "_MANY": 2,
+    "_HUGE": 3,
+    "_NEW": 4,
+    "_CHAIN_BITS": 1,
+    "_LAID_OUT": 1,
+}
+
+
+@pytest.fixture(params=["as it is", "small"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a long history otherwise happens in short ones, too."""
+    if request.param == "small":
+        for name, value in SMALL.items():
+            monkeypatch.setattr(ngrams, name, value)
+
+
+@st.composite
+def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
+    n = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    windows = st.none() | st.integers(0, 12)
+    rules = [
+        NoRepeatNgramSpec(
+            each,
+            None if (more := draw(windows)) is None else each + more,
+            tuple(draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=2))),
+        )
+        for each in n
+    ]
+    return list(dict.fromkeys(rules))
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(0, 2**31)), max_size=20
+)
+
+
+@given(
+    requests=st.lists(
+        st.tuples(rules_of_requests(), st.integers(0, 60), st.integers(1, 10)),
+        min_size=1,
+        max_size=3,
+    ),
+    steps=STEPS,
+    seed=st.integers(0, 2**31),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_history(
+    sizes: None,
+    requests: list[tuple[list[NoRepeatNgramSpec], int, int]],
+    steps: list[tuple[int, int, int]],
+    seed: int,
+) -> None:
+    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
+    numbers, rules = random.Random(seed), NgramBatch(VOCABULARY)
+    specs: dict[int, Sequence[NoRepeatNgramSpec]] = {}
+    running: list[tuple[Request, int]] = []
+    for row, (given_specs, length, tokens) in enumerate(requests):  # some beyond the vocabulary
+        request = Request(numbers.choices(range(tokens), k=length), [], row=row)
+        rules.start(request, given_specs)
+        specs[row] = given_specs
+        running.append((request, tokens))
+    check(rules, specs)
+    for back, more, step_seed in steps:
+        numbers = random.Random(step_seed)
+        for request, tokens in running:
+            output: Any = request.output_ids
+            before = len(output)
+            del output[max(len(output) - back, 0) :]
+            # What is taken back is noticed so far, or if there are fewer tokens then.
+            output += numbers.choices(range(tokens), k=more if back <= 6 else 0)
+            if len(output) == before and back:
+                output.append(0)  # as many in their place are not noticed
+        if more % 2 and len(running) > 1:
+            a, b = running[0][0], running[1][0]
+            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
+            a.row, b.row = b.row, a.row
+            for request in (a, b):
+                for entry in request.entries:
+                    entry.table.set_row(entry.slot, request.row)
+        check(rules, specs)
+    for request, _ in running:
+        request.entries[0].table.delete(request.entries[0].slot)
+    assert (len(rules), banned(rules)) == (0, {})
+
+
+LONG = 2 * ngrams._HUGE
+LARGE = 4 * LONG
+
+
+@pytest.mark.parametrize("window", [None, LONG + 40])
+@pytest.mark.parametrize("allowed", [(), (1, 3, 5)])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [5] * LONG,
+        list(range(LONG)),
+        [token for i in range(LONG) for token in (5, i)],
+        [*range(100)] * (LONG // 50),
+        [LARGE, 2 * LARGE, *range(LONG), 5, LARGE],
+    ],
+    ids=["one token", "all different", "followed by everything", "blocks", "beyond the vocabulary"],
+)
+def test_long_prompts(prompt: list[int], window: int | None, allowed: tuple[int, ...]) -> None:
+    """Bans that are laid out once; tokens that are banned come nevertheless."""
+    specs = [NoRepeatNgramSpec(n, window, allowed) for n in (1, 2, 64)]
+    rules, request = NgramBatch(LARGE), Request(prompt, [], row=2)
+    rules.start(request, specs)
+    output: Any = request.output_ids
+    for step in range(60):
+        failed: Failures = {}
+        rules.advance(failed)
+        assert not failed
+        if step % 6 == 0 or step > 55:
+            expected = wanted(specs, request, LARGE)
+            assert banned(rules) == ({2: expected} if expected else {})
+        output.append(5 if step % 2 else step)
+        if step == 50:
+            del output[-20:]
+
+
+def test_what_stays_banned_is_laid_out_once() -> None:
+    rules, output = NgramBatch(LARGE), list[int]()
+    rules.start(Request(list(range(LONG)), output, row=0), [NoRepeatNgramSpec(1)])
+    laid_out: list[Any] = []
+    for token in (3, 4 * LONG - 1, 5):
+        rules.advance({})
+        laid_out.append(rules.bans())
+        output.append(token)
+    assert laid_out[0][0] is laid_out[1][0] is laid_out[2][0]
+    assert [len(each) for each in laid_out] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("window", [None, 600, 3000])
+@pytest.mark.parametrize("backs", [(60,), (20, 20, 20, 20)], ids=["at once", "bit by bit"])
+def test_what_was_laid_out_is_taken_back(backs: tuple[int, ...], window: int | None) -> None:
+    """More of it than can be undone: what had come last is banned no longer, or further back."""
+    prompt, output = list(range(0, 2000, 2)), list[int]()
+    specs = {0: [NoRepeatNgramSpec(1, window), NoRepeatNgramSpec(2, window)]}
+    rules = NgramBatch(LARGE)
+    rules.start(Request(prompt, output, row=0), specs[0])
+    for token in range(1, 8 * ngrams._MANY, 2):
+        rules.advance({})
+        if max(rule.settled for rule in rules.entries[0].what) > len(prompt) + sum(backs):
+            break
+        output.append(token)
+    for back in backs:
+        del output[-back:]
+        rules.advance({})
+        expected = wanted(specs[0], rules.entries[0].request, LARGE)
+        assert banned(rules) == {0: expected}
+
+
+def test_what_cannot_be_undone_stays_so_when_the_output_is_shorter() -> None:
+    """Bans are laid out in a history that is shorter than the one that was read at the start."""
+    many = ngrams._MANY + 100
+    prompt = [id for first in (5, 6) for i in range(many) for id in (first, 1000 * first + i)]
+    output = [*range(10, 50)]
+    output[19], output[39] = 6, 5
+    specs = [NoRepeatNgramSpec(2, 2 * many + 200)]
+    rules, request = NgramBatch(LARGE), Request(prompt, output, row=0)
+    rules.start(request, specs)
+    for length in (40, 20, 5):
+        del output[length:]
+        failed: Failures = {}
+        rules.advance(failed)
+        assert not failed
+        expected = wanted(specs, request, LARGE)
+        assert banned(rules) == ({0: expected} if expected else {})
+
+
+def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of 1, n-grams of the same tokens in another order do."""
+    searched: list[ngrams._Rule] = []
+    search = ngrams._Rule._search
+
+    def note(rule: ngrams._Rule) -> Any:
+        searched.append(rule)
+        return search(rule)
+
+    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
+    monkeypatch.setattr(ngrams._Rule, "_search", note)
+    for few in (1, ngrams._FEW):
+        monkeypatch.setattr(ngrams, "_FEW", few)
+        prompt = random.Random(0).choices(range(6), k=400)
+        specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
+        rules, request = NgramBatch(VOCABULARY), Request(prompt, output, row=0)
+        rules.start(request, specs)
+        for token in (1, 2, 3, 2, 1):
+            check(rules, {0: specs})
+            output.append(token)
+        assert searched
+        searched.clear()
+
+
+@pytest.mark.parametrize("broken", ["_History", "_Reach", "_powers", "_Rule"])
+def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever cannot be made, requests that are there go on as they were."""
+    rules, specs = NgramBatch(VOCABULARY), [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
+    prompt = random.Random(0).choices(range(3), k=600)
+    request = Request(prompt, [], row=0)
+    rules.start(request, specs)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ngrams, broken, fail)
+        with pytest.raises(MemoryError):
+            rules.start(Request(prompt, [], row=1), specs)
+        assert len(rules) == 1
+    check(rules, {0: specs})
+
+
+@pytest.mark.parametrize("window", [None, 300])
+def test_one_rule_is_laid_out_anew_in_a_step(
+    window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many requests whose outputs grow together, but when they come."""
+    monkeypatch.setattr(ngrams, "_MANY", 64)
+    rules, outputs = NgramBatch(LARGE), [list[int]() for _ in range(5)]
+    for row, output in enumerate(outputs):
+        rules.start(Request(list(range(400)), output, row=row), [NoRepeatNgramSpec(1, window)])
+    standing: list[Any] = []
+    changes = Counter[int]()
+    for step in range(400):
+        rules.advance({})
+        before, standing = standing, [rule.standing for each in rules.entries for rule in each.what]
+        changes[sum(a is not b for a, b in zip(before, standing, strict=False))] += 1
+        for output in outputs:
+            output.append(500 + step)
+    assert set(changes) == {0, 1}
+    assert changes[1] >= 5 * 400 // 128
+
+
+def test_a_step_looks_at_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the newest tokens were there: what they were followed by is kept."""
+    followed = 0
+    follows = ngrams._Rule._follows
+
+    def note(rule: ngrams._Rule, positions: Any, position: int) -> bool:
+        nonlocal followed
+        followed += len(positions)
+        return follows(rule, positions, position)
+
+    monkeypatch.setattr(ngrams._Rule, "_follows", note)
+    numbers = random.Random(0)
+    for prompt in (
+        [5] * LARGE,
+        [*range(100)] * (LARGE // 100),
+        numbers.choices(range(8), k=LARGE),
+        [int(numbers.paretovariate(1)) for _ in range(LARGE)],
+        [token for i in range(LARGE // 2) for token in (5, 10 + i)],
+    ):
+        for n in (1, 2, 3, 64):
+            rules, output = NgramBatch(LARGE), list[int]()
+            rules.start(Request(prompt[:-50], output, row=0), [NoRepeatNgramSpec(n)])
+            followed = 0
+            for token in prompt[-50:]:
+                rules.advance({})
+                output.append(token)
+            assert followed < 50 * ngrams._HUGE / 8
+
+
+def test_what_is_said_again_and_again_is_looked_through_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at = 0
+    recent = ngrams._Rule._recent
+
+    def note(rule: ngrams._Rule) -> list[int]:
+        nonlocal looked_at
+        looked_at += len(found := recent(rule))
+        return found
+
+    monkeypatch.setattr(ngrams._Rule, "_recent", note)
+    for n in (1, 2, 64):
+        rules, output = NgramBatch(VOCABULARY), list[int]()
+        rules.start(Request([1, 2, 3], output, row=0), [NoRepeatNgramSpec(n)])
+        looked_at = 0
+        for _ in range(200):
+            rules.advance({})
+            output.append(5)
+        assert looked_at <= sum(range(ngrams._FEW + 2))
+
+
+def test_positions_come_by_whole_tokens() -> None:
+    """By more than the 16 bits that are sorted at once, and without what is not banned anyway."""
+    prompt = np.array([70_000, 5, 65_541, 5, 200_000, 131_077])
+    reach = ngrams._Reach(ngrams._History(prompt, prompt[:0]), 0, 150_000)
+    assert reach.by_token.tolist() == [1, 3, 2, 0, 5]

@@ -1,0 +1,1267 @@
+"""The neutral core on whole batches: rows, histories, failures, every layout of the logits."""
+
+import tracemalloc
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from logitport.adapters.conformance.reference import (
+    FORCED,
+    Add,
+    Allow,
+    Edit,
+    Force,
+    combine,
+    edit,
+    edits,
+)
+from logitport.adapters.core import (
+    BAN_BIAS,
+    Automaton,
+    AutomatonBuilder,
+    HistoryRule,
+    Program,
+    Realizer,
+    compile_specs,
+    editor_for,
+    plugins,
+)
+from logitport.adapters.core.host import editor, plan
+from logitport.adapters.core.host.batch import AutomatonBatch
+from logitport.adapters.core.host.plan import Allowed, AllowedRow, EditPlan
+from logitport.adapters.core.logits import Additions, Cells, Part, attempt
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+from logitport.spec.limits import MAX_PROMPT_BIASES
+
+from tests.support.strategies import specs, within_limits
+
+VOCABULARY = 8
+STOP = 7
+LAYOUTS = ("plain", "strided", "transposed")
+
+
+@pytest.fixture(params=[False, True], ids=["together", "by row"])
+def _edited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """How rows are edited: one by one where their cells are many, which few are here."""
+    if request.param:
+        monkeypatch.setattr(plan, "LARGE", 0)
+
+
+edited = pytest.mark.usefixtures("_edited")
+
+
+@dataclass
+class Request:
+    """A request of the batch; without specs, the realizer is not told of it."""
+
+    specs: Sequence[LogitsProcessorSpec] = ()
+    prompt: list[int] | None = field(default_factory=list[int])
+    output: list[int] = field(default_factory=list[int])
+    stop: int | None = STOP
+    program: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = compile_specs(self.specs)
+
+    def add_to(self, realizer: Realizer, row: int) -> None:
+        """What an adapter does when the engine puts the request into a row."""
+        if self.specs:
+            realizer.add(row, self.program, self.prompt, self.output, self.stop)
+        else:
+            realizer.remove(row)
+
+    def edits(self) -> list[Edit]:
+        return edits(self.specs, self.prompt or (), self.output)
+
+
+def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same values, in memory as another engine may have them."""
+    rows, columns = values.shape
+    if layout == "strided":
+        return torch.full((rows, columns + 5), 3.0).to(values.dtype)[:, 2:-3].copy_(values)
+    if layout == "transposed":
+        return torch.empty(columns, rows, dtype=values.dtype).T.copy_(values)
+    return values.clone()
+
+
+def random_logits(rows: int, columns: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+    """Some cells of some rows are masked, as by an engine's own rules; never a whole row."""
+    numbers = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, columns, generator=numbers) * 4
+    masked = torch.rand(rows, columns, generator=numbers) < 0.5
+    masked &= torch.rand(rows, 1, generator=numbers) < 0.3
+    masked[range(rows), torch.randint(columns, (rows,), generator=numbers)] = False
+    return logits.masked_fill(masked, -torch.inf).to(dtype)
+
+
+def forced_logit(dtype: torch.dtype) -> float:
+    return min(FORCED, torch.finfo(dtype).max / 4)
+
+
+def assert_row(before: torch.Tensor, after: torch.Tensor, acting: list[Edit]) -> None:
+    """``after`` is what the reference makes of ``before``, cell by cell."""
+    dtype = before.dtype
+    forced = forced_logit(dtype)
+    original = before.double().numpy()
+    expected = combine(original, acting, forced=forced)
+    actual = after.double().numpy()
+    added = {token for edit in acting if isinstance(edit, Add) for token in edit.values}
+    untouched = expected == original
+    untouched[[*added]] = False  # several parts of a spec may add up to nothing, but for rounding
+    np.testing.assert_array_equal(actual[untouched], original[untouched])
+    banned = (expected < -forced / 2) & ~untouched
+    assert (actual[banned] < -forced / 2).all()
+    masked = np.isneginf(expected)
+    np.testing.assert_array_equal(actual[masked], expected[masked])
+    others = ~(untouched | banned | masked)
+    rounded = torch.from_numpy(expected).to(dtype).double().numpy()
+    rounding = 4 * torch.finfo(dtype).eps
+    np.testing.assert_allclose(actual[others], rounded[others], rtol=rounding, atol=400 * rounding)
+    if np.isfinite(original).any() or any(isinstance(edit, Allow | Force) for edit in acting):
+        assert np.isfinite(actual).any()
+    assert not np.isnan(actual).any()
+    if forces := [edit.token for edit in acting if isinstance(edit, Force)]:
+        assert actual.argmax() == forces[0]
+
+
+def apply(
+    realizer: Realizer,
+    requests: Sequence[Request | None],
+    *,
+    seed: int = 0,
+    layout: str = "plain",
+    dtype: torch.dtype = torch.float32,
+    columns: int = VOCABULARY,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply to random logits, check every row, and return them before and after."""
+    before = random_logits(len(requests), columns, seed, dtype)
+    after = laid_out(before, layout)
+    realizer.apply(after)
+    for i, request in enumerate(requests):
+        assert_row(before[i], after[i], request.edits() if request else [])
+    return before, after
+
+
+def batch(*requests: Request) -> tuple[Realizer, list[Request]]:
+    realizer = Realizer(VOCABULARY)
+    for row, request in enumerate(requests):
+        request.add_to(realizer, row)
+    return realizer, list(requests)
+
+
+def assert_nothing_left(realizer: Realizer) -> None:
+    assert len(realizer) == 0
+    assert realizer.rows == []
+    for slots in (realizer._automata, realizer._ngrams, realizer._prompt_biases):
+        assert (len(slots), slots.entries, slots.outputs) == (0, [], [])
+    assert not realizer._with_code
+
+
+def make_small(realizer: Realizer) -> None:
+    """Leave the tables so little room that new programs make them be built anew."""
+    realizer._automata.tables._clear({"states": 4, "edges": 4, "tokens": 4, "sets": 2})
+
+
+token_ids = st.integers(0, VOCABULARY - 1)
+requests = st.builds(
+    Request,
+    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
+    prompt=st.none() | st.lists(token_ids, max_size=12),
+    output=st.lists(token_ids, max_size=4),
+)
+seeds = st.integers(0, 2**31)
+
+
+class Engine(RuleBasedStateMachine):
+    """What an engine does with its persistent batch, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+
+    @initialize(
+        dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
+        columns=st.integers(VOCABULARY, VOCABULARY + 3),
+        first=st.lists(requests, min_size=1, max_size=6),
+        small=st.booleans(),
+        by_row=st.booleans(),
+    )
+    def start(
+        self,
+        dtype: torch.dtype,
+        columns: int,
+        first: list[Request],
+        small: bool,
+        by_row: bool,
+    ) -> None:
+        if by_row:
+            self.patch.setattr(plan, "LARGE", 0)
+        self.dtype, self.columns = dtype, columns
+        self.realizer, self.requests = batch(*first)
+        if small:
+            self.realizer, self.requests = Realizer(VOCABULARY), []
+            make_small(self.realizer)
+            self.schedule(set(), first)
+
+    def check(self, seed: int = 0, layout: str = "plain") -> torch.Tensor:
+        _, after = apply(
+            self.realizer,
+            self.requests,
+            seed=seed,
+            layout=layout,
+            dtype=self.dtype,
+            columns=self.columns,
+        )
+        assert len(self.realizer) == sum(bool(request.specs) for request in self.requests)
+        assert self.realizer.failed_requests == 0
+        return after
+
+    @rule(
+        seed=seeds,
+        layout=st.sampled_from(LAYOUTS),
+        how_many=st.lists(st.sampled_from([1, 1, 1, 0, 2, 3]), min_size=1, max_size=4),
+        obeys=st.booleans(),
+    )
+    def step(self, seed: int, layout: str, how_many: list[int], obeys: bool) -> None:
+        """Tokens arrive: none for a chunk of a prompt, several that were speculated."""
+        after = self.check(seed, layout)
+        numbers = np.random.default_rng(seed)
+        for i, request in enumerate(self.requests):
+            for k in range(how_many[i % len(how_many)]):
+                chosen = int(after[i, :VOCABULARY].argmax())
+                if not obeys or k:
+                    chosen = int(numbers.integers(VOCABULARY))
+                request.output.append(chosen)
+
+    @rule(seed=seeds, steps=st.integers(2, 12))
+    def decode(self, seed: int, steps: int) -> None:
+        """The usual: one token each, again and again, chosen from the edited logits."""
+        for k in range(steps):
+            self.step(seed + k, "plain", [1], obeys=True)
+
+    @precondition(lambda self: self.requests)
+    @rule(finished=st.sets(st.integers(0, 7), max_size=4), new=st.lists(requests, max_size=3))
+    def schedule(self, finished: set[int], new: list[Request]) -> None:
+        """Requests end and begin: removed, then added, then moved, as vLLM's V1 runner has it."""
+        rows: list[Request | None] = list(self.requests)
+        free = sorted(row for row in finished if row < len(rows))
+        for row in free:
+            rows[row] = None
+        into = free[: len(new)] + list(range(len(rows), len(rows) + len(new)))
+        into = into[: len(new)]
+        for row in set(free) - set(into):
+            self.realizer.remove(row)
+        for row, request in zip(into, new, strict=True):
+            rows[row : row + 1] = [request]
+            request.add_to(self.realizer, row)
+        while None in rows:  # condense
+            last = len(rows) - 1
+            empty = rows.index(None)
+            moved = rows.pop()
+            if moved is not None:
+                rows[empty] = moved
+                self.realizer.move(last, empty)
+        self.requests = [request for request in rows if request]
+
+    @rule(a=st.integers(0, 7), b=st.integers(0, 7))
+    def swap(self, a: int, b: int) -> None:
+        if max(a, b) < len(self.requests):
+            self.realizer.swap(a, b)
+            rows = self.requests
+            rows[a], rows[b] = rows[b], rows[a]
+
+    @rule(row=st.integers(0, 7), request=requests)
+    def replace(self, row: int, request: Request) -> None:
+        if row < len(self.requests):
+            self.requests[row] = request
+            request.add_to(self.realizer, row)
+
+    @rule(row=st.integers(0, 7), more=st.lists(token_ids, max_size=3))
+    def resume(self, row: int, more: list[int]) -> None:
+        """A preempted request comes again, with the output that it has, in another list."""
+        if row < len(self.requests):
+            request = self.requests[row]
+            self.realizer.remove(row)
+            request.output = [*request.output, *more]
+            request.add_to(self.realizer, row)
+
+    @rule(row=st.integers(0, 7), tokens=st.integers(1, 4))
+    def take_back(self, row: int, tokens: int) -> None:
+        if row < len(self.requests):
+            del self.requests[row].output[-tokens:]
+            self.check()
+
+    @rule()
+    def restart(self) -> None:
+        """Another worker takes everything over: folding is stepping."""
+        self.realizer = Realizer(VOCABULARY)
+        for row, request in enumerate(self.requests):
+            request.add_to(self.realizer, row)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "realizer"):
+                self.check()
+                for row in self.realizer.rows:
+                    self.realizer.remove(row)
+                assert_nothing_left(self.realizer)
+        finally:
+            self.patch.undo()
+
+
+TestEngine: Any = Engine.TestCase
+TestEngine.settings = settings(
+    max_examples=100,
+    deadline=None,
+    stateful_step_count=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
+    ForcedTokenSequenceSpec((1, 2, 3), 0),
+    AllowedTokensSpec((1, 4, 5)),
+    BannedTokensSpec((2, 3)),
+    BannedSequencesSpec(((1, 2), (3, 3, 4), (5,))),
+    LogitBiasSpec({1: 2.5, 3: -1.25}),
+    MinTokensSpec(5, (0, 7)),
+    ForcedEndSpec(4, (1, 2), 0),
+    ThinkingBudgetSpec(3, (1,), (2, 2, 3), (6,)),
+    ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
+    TriggerSpec((1, 2), (3, 4), None),
+    NoRepeatNgramSpec(2, 6),
+    PromptBiasSpec(3.0, (1,)),
+)
+
+
+@edited
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_kind_in_one_batch(dtype: torch.dtype, layout: str) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH), Request())
+    numbers = np.random.default_rng(0)
+    for step in range(40):
+        apply(realizer, requests, seed=step, layout=layout, dtype=dtype, columns=VOCABULARY + 2)
+        for request in requests:
+            request.output.append(int(numbers.integers(VOCABULARY)))
+
+
+def test_many_requests_with_long_histories_of_their_own() -> None:
+    """More slots than there is room for at first, and more tokens."""
+    numbers = np.random.default_rng(1)
+    realizer, requests = batch(
+        *(
+            Request(
+                (NoRepeatNgramSpec(1 + i % 3, 40 + i), ONE_OF_EACH[i % 12]),
+                numbers.integers(0, VOCABULARY, 20 * i + 980).tolist(),
+            )
+            for i in range(40)
+        )
+    )
+    for step in range(8):
+        apply(realizer, requests, seed=step)
+        for row in range(0, 40, 1 + step):
+            requests[row].output.extend(numbers.integers(0, VOCABULARY, step or 30).tolist())
+        realizer.swap(step, 39 - step)
+        requests[step], requests[39 - step] = requests[39 - step], requests[step]
+    for row in range(40):
+        realizer.remove(row)
+    assert_nothing_left(realizer)
+
+
+def test_tables_that_are_full_are_built_anew_and_states_stay() -> None:
+    vocabulary = 3000
+    realizer = Realizer(vocabulary)
+    requests: list[Request] = []
+    numbers = np.random.default_rng(2)
+    for step in range(24):
+        listed = tuple(numbers.permutation(vocabulary)[:2000].tolist())
+        spec = (AllowedTokensSpec, BannedTokensSpec)[step % 2](listed)
+        chain = ForcedTokenSequenceSpec(tuple(numbers.integers(0, vocabulary, 500).tolist()))
+        request = Request([ONE_OF_EACH[step % 12], spec] if step % 3 else [chain], [1, 2, 1])
+        row = step if step < 10 else step % 10
+        requests[row : row + 1] = [request]
+        request.add_to(realizer, row)
+        _, after = apply(realizer, requests, seed=step, columns=vocabulary)
+        for request, logits in zip(requests, after, strict=True):
+            request.output.append(int(logits.argmax()))
+    assert realizer._automata.tables.generation > 1
+
+
+@edited
+def test_new_tables_may_number_new_lists_like_old_ones() -> None:
+    vocabulary = 6000
+    realizer = Realizer(vocabulary)
+    for first in (0, 3000):  # either fills the room that there is at first
+        request = Request([BannedTokensSpec(tuple(range(first, first + 3000)))])
+        request.add_to(realizer, 0)
+        apply(realizer, [request], columns=vocabulary)
+    assert realizer._automata.tables.generation == 1
+
+
+def test_programs_that_are_shared_are_in_the_tables_once() -> None:
+    realizer = Realizer(VOCABULARY)
+    program = compile_specs(ONE_OF_EACH)
+    sizes: list[int] = []
+    for row in range(5):
+        realizer.add(row, program, [1], [])
+        sizes.append(len(realizer._automata.tables))
+    assert np.diff(sizes).tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("more", [[], [4]])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        spec
+        for spec in ONE_OF_EACH
+        if isinstance(spec, BannedSequencesSpec | ThinkingBudgetSpec | TriggerSpec)
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_tokens_that_are_replaced(spec: LogitsProcessorSpec, more: list[int]) -> None:
+    """As many, or one more, between two steps."""
+    realizer, requests = batch(Request((spec,), [1, 5]), Request((spec,), [1]))
+    output = requests[0].output
+    for seed, token in enumerate((1, 2, 3, 1, 1)):
+        apply(realizer, requests, seed=seed)
+        output.append(token)
+        requests[1].output.append(token)
+        apply(realizer, requests, seed=seed)
+        output[-2:] = [(token + 1) % 8, (token + 2) % 8, *more][-len(output[-2:]) - len(more) :]
+        apply(realizer, requests, seed=seed)
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_a_slot_that_cannot_be_freed_is_free_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, leaving: int
+) -> None:
+    """The last entry takes its place, and goes on from its own tokens."""
+    spec = TriggerSpec((1, 2), (3, 4), None)
+    realizer, requests = batch(*(Request([spec], output=[1] * row) for row in range(3)))
+    everyone: list[Request | None] = [*requests]
+    apply(realizer, everyone)
+
+    def broken(batch: AutomatonBatch, slot: int) -> None:
+        raise BrokenError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AutomatonBatch, "delete", broken)
+        realizer.remove(leaving)
+    everyone[leaving] = None
+    for token in (1, 2, 3, 4, 1):
+        for request in requests:
+            request.output.append(token)
+        apply(realizer, everyone)
+    for row in realizer.rows:
+        realizer.remove(row)
+    assert_nothing_left(realizer)
+
+
+def test_nothing_to_do() -> None:
+    realizer = Realizer(VOCABULARY)
+    apply(realizer, [None, None])
+    realizer.remove(3)
+    realizer.swap(0, 1)
+    realizer.move(1, 0)
+    apply(realizer, [None, None])
+    Request(ONE_OF_EACH[:1]).add_to(realizer, 1)
+    realizer.move(0, 1)  # a request without specs takes the place of one that has some
+    apply(realizer, [None, None])
+    assert_nothing_left(realizer)
+
+
+def test_moving_a_row_to_where_it_is() -> None:
+    realizer, requests = batch(Request(ONE_OF_EACH[:1], output=[1]))
+    realizer.move(0, 0)
+    realizer.swap(0, 0)
+    apply(realizer, requests)
+
+
+# Failures: whoever fails is ended, and nobody else notices.
+
+
+class BrokenError(Exception):
+    """What the processors here raise."""
+
+
+class BrokenRule(HistoryRule):
+    def __init__(self, added: Mapping[Any, Any] | None = None) -> None:
+        self.added = added
+
+    def additions(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> Mapping[int, float]:
+        if self.added is None:
+            raise BrokenError("on purpose")
+        return self.added
+
+
+def raises(output_ids: list[int], logits: torch.Tensor) -> None:
+    logits.fill_(5)
+    raise BrokenError("on purpose")
+
+
+def raises_later(output_ids: list[int], logits: torch.Tensor) -> None:
+    if len(output_ids) > 1:
+        raise BrokenError("on purpose")
+
+
+def wrong_shape(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits[:-1]
+
+
+def wrong_type(output_ids: list[int], logits: torch.Tensor) -> Any:
+    return logits.tolist()
+
+
+def nothing_left(output_ids: list[int], logits: torch.Tensor) -> None:
+    logits.fill_(-torch.inf)
+
+
+def not_a_number(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits * torch.nan
+
+
+def too_few_arguments(logits: torch.Tensor) -> None:
+    pass
+
+
+def too_many_arguments(a: Any, b: Any, c: Any, d: Any) -> None:
+    pass
+
+
+def broken_factory() -> Any:
+    raise BrokenError("on purpose")
+
+
+def no_callable() -> Any:
+    return 5
+
+
+def python(processor: Any) -> PythonProcessorSpec:
+    return PythonProcessorSpec(lambda: processor)
+
+
+def plugin_spec(part: Any, monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
+    monkeypatch.setattr(plugins, "_plugins", lambda: {"p": lambda: lambda params: part})
+    return PluginSpec("p")
+
+
+def assert_ended(before: torch.Tensor, after: torch.Tensor) -> None:
+    assert after.argmax() == STOP
+    assert_row(before, after, [Force(STOP)])
+
+
+def check_failure(failing: Callable[[int | None], Request], logged: str, log: Any) -> None:
+    """Two requests fail, of which one can be ended; of their neighbours, one has specs."""
+    neighbour = Request(ONE_OF_EACH[:1])
+    realizer, (ended, _, without, goes_on) = batch(
+        failing(STOP), neighbour, Request(), failing(None)
+    )
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    for step in range(3):
+        after = before.clone()
+        realizer.apply(after)
+        assert_row(before[1], after[1], neighbour.edits())
+        assert torch.equal(before[2], after[2])
+        if realizer.failed_requests:
+            assert_ended(before[0], after[0])
+            assert torch.equal(before[3], after[3])
+            assert realizer.failed_requests == 2
+        for request in (ended, neighbour, without, goes_on):
+            request.output.append(1 + step)
+    assert realizer.failed_requests == 2
+    assert sorted(realizer.rows) == [0, 1]
+    assert log.text.count(logged) >= 2
+    realizer.remove(0)
+    realizer.remove(1)
+    assert_nothing_left(realizer)
+
+
+@pytest.mark.parametrize(
+    ("processor", "logged"),
+    [
+        (raises, "on purpose"),
+        (raises_later, "on purpose"),
+        (wrong_shape, "returned (7,), expected (8,)"),
+        (wrong_type, "returned list, expected (8,)"),
+        (nothing_left, "left no finite logit"),
+        (not_a_number, "left no finite logit"),
+        (too_few_arguments, "takes 1 arguments"),
+        (too_many_arguments, "takes 4 arguments"),
+        (5, "expected a callable, got one of type int"),
+    ],
+)
+def test_a_callable_that_fails(
+    processor: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = python(processor)
+    check_failure(lambda stop: Request((ONE_OF_EACH[4], spec), stop=stop), logged, caplog)
+
+
+@pytest.mark.parametrize(
+    ("factory", "logged"), [(broken_factory, "on purpose"), (no_callable, "got one of type int")]
+)
+def test_a_factory_that_fails(factory: Any, logged: str, caplog: pytest.LogCaptureFixture) -> None:
+    spec = PythonProcessorSpec(factory)
+    check_failure(lambda stop: Request((ONE_OF_EACH[4], spec), stop=stop), logged, caplog)
+
+
+@pytest.mark.parametrize(
+    ("added", "logged"),
+    [
+        (None, "on purpose"),
+        ({VOCABULARY: 1.0}, "beyond the vocabulary of 8 tokens"),
+        ({-1: 1.0}, "beyond the vocabulary of 8 tokens"),
+        ({1: -np.inf}, "not finite"),
+        ({1: np.nan}, "not finite"),
+        ({"a": 1.0}, "cannot be realized"),
+        ([1, 2], "cannot be realized"),
+    ],
+)
+def test_a_history_rule_that_fails(
+    added: Any,
+    logged: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = plugin_spec(BrokenRule(added), monkeypatch)
+    check_failure(lambda stop: Request((spec,), stop=stop), logged, caplog)
+
+
+@pytest.mark.parametrize(
+    "acting",
+    [
+        (ChoiceSpec(((1, 2), (3,)), 0),),
+        (TriggerSpec((1,), (2,)),),
+        (BannedSequencesSpec(((1, 2),)),),
+        (NoRepeatNgramSpec(2),),
+        (ThinkingBudgetSpec(3, (1,), (2,)),),
+        (ChoiceSpec(((1, 2), (3,)), 0), NoRepeatNgramSpec(2), LogitBiasSpec({1: 1.0})),
+    ],
+)
+@pytest.mark.parametrize("later", [[], [-1], [0, -1], [-1, 2]])
+def test_an_unknown_token_that_decides(
+    acting: Sequence[LogitsProcessorSpec], later: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is there when the request is added, or comes later, alone or with others."""
+
+    def failing(stop: int | None) -> Request:
+        return Request(acting, stop=stop, output=[] if later else [-1])
+
+    neighbour = Request(ONE_OF_EACH[:1])
+    realizer, requests = batch(failing(STOP), neighbour, Request(), failing(None))
+    if later:
+        apply(realizer, requests)
+        for request in requests:
+            request.output.extend([1] if request is neighbour else later)
+    for _ in range(2):
+        before = random_logits(4, VOCABULARY, 0, torch.float32)
+        after = before.clone()
+        realizer.apply(after)
+        assert_ended(before[0], after[0])
+        assert_row(before[1], after[1], neighbour.edits())
+        assert torch.equal(before[2:], after[2:])
+        assert realizer.failed_requests == 2
+        for request in requests:
+            request.output.append(int(after[1].argmax()) if request is neighbour else -1)
+    assert caplog.text.count("turn asynchronous scheduling off") >= 2
+
+
+def test_unknown_tokens_where_only_their_number_matters() -> None:
+    exact = [spec for spec in ONE_OF_EACH if isinstance(spec, LENGTHS)]
+    realizer, told = batch(*(Request((spec,), [1, 2]) for spec in exact))
+    untold, _ = batch(*(Request((spec,), [1, 2]) for spec in exact))
+    unknown = [Request(request.specs, [1, 2]) for request in told]
+    for row, request in enumerate(unknown):
+        request.add_to(untold, row)
+    for step in range(8):
+        before, expected = apply(realizer, told, seed=step)
+        actual = before.clone()
+        untold.apply(actual)
+        assert torch.equal(actual, expected)
+        for known, without, logits in zip(told, unknown, expected, strict=True):
+            known.output.append(int(logits.argmax()))
+            without.output.append(-1)
+    assert untold.failed_requests == 0
+
+
+LENGTHS = (
+    ForcedTokenSequenceSpec,
+    AllowedTokensSpec,
+    BannedTokensSpec,
+    LogitBiasSpec,
+    MinTokensSpec,
+    ForcedEndSpec,
+    PromptBiasSpec,
+)
+
+
+def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
+    """The one that cannot even start has a slot for which there is no room yet."""
+    realizer, requests = batch(*(Request((NoRepeatNgramSpec(2),), [1, 2, 1]) for _ in range(16)))
+    realizer.add(16, compile_specs([NoRepeatNgramSpec(2)]), [1], [-1])
+    assert realizer.failed_requests == 1
+    apply(realizer, [*requests, None])
+
+
+def break_planner(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    plan, broken = EditPlan.update, iter([True] * times)
+
+    def update(planner: EditPlan) -> None:
+        if next(broken, False):
+            raise BrokenError("a defect")
+        plan(planner)
+
+    monkeypatch.setattr(EditPlan, "update", update)
+
+
+def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH))
+    break_planner(monkeypatch, times=1)
+    for step in range(3):
+        apply(realizer, requests, seed=step)
+        for request in requests:
+            request.output.append(step)
+    assert realizer.failed_requests == 0
+
+
+def test_a_defect_of_ours_ends_the_newest_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH[:3]))
+    realizer.add(4, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
+    before = random_logits(5, VOCABULARY, 0, torch.float32)
+    break_planner(monkeypatch, times=3)
+    after = before.clone()
+    realizer.apply(after)
+    for row in (0, 1):
+        assert_row(before[row], after[row], requests[row].edits())
+    assert_ended(before[2], after[2])
+    for row in (3, 4):
+        assert torch.equal(before[row], after[row])
+    assert (realizer.failed_requests, sorted(realizer.rows)) == (2, [0, 1, 2])
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_code_that_has_run_is_not_run_again(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Where something fails before it, or after it: the ends of those whose code has failed."""
+    plan, updates, calls = EditPlan.update, iter(range(1000)), 0
+
+    def update(planner: EditPlan) -> None:
+        if next(updates) == failing:
+            raise BrokenError("a defect")
+        plan(planner)
+
+    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        logits[3] += 2
+
+    monkeypatch.setattr(EditPlan, "update", update)
+    realizer, _ = batch(Request((python(adds),)), Request((python(raises),)))
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[0], after[0], [Add({3: 2.0})])
+    assert_ended(before[1], after[1])
+    assert (calls, realizer.failed_requests) == (1, 1)
+
+
+def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+
+    def broken(planner: EditPlan) -> None:
+        raise BrokenError("a defect")
+
+    monkeypatch.setattr(EditPlan, "update", broken)
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    for _ in range(2):
+        after = before.clone()
+        realizer.apply(after)
+        assert torch.equal(before, after)
+    assert not realizer.rows
+
+
+@edited
+@pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", [Additions, Allowed, Cells])
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_an_edit_that_fails_on_one_row(
+    monkeypatch: pytest.MonkeyPatch,
+    of_arrays: bool,
+    dtype: torch.dtype,
+    kind: type[Part],
+    times: int,
+) -> None:
+    """The others are edited once. That row as well, if it is in time; otherwise it is ended."""
+    row, left = 5, iter(range(times))
+    kinds = (Allowed, AllowedRow) if kind is Allowed else kind
+
+    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
+        def broken(part: Part, *target: Any) -> None:
+            if isinstance(part, kinds) and row in part.rows and next(left, None) is not None:
+                raise BrokenError("a defect")
+            write(part, *target)
+
+        attempt(failed, broken, part, *target)
+
+    monkeypatch.setattr(editor, "attempt", breaking)
+    several = [AllowedTokensSpec((2, 3, 6)), BannedTokensSpec((5,)), AllowedTokensSpec((3,))]
+    specs = [*ONE_OF_EACH[:3], *ONE_OF_EACH, ForcedTokenSequenceSpec((2,)), BannedTokensSpec((2,))]
+    realizer, requests = Realizer(VOCABULARY), list[Request]()
+    for i in range(8):
+        acting = [*(several if i % 2 else ()), *specs[2 * i : 2 * i + 2]]
+        requests.append(Request([*acting, *([FORCE_2] if i == row else ())], [1, 5, 2, 1]))
+        requests[-1].add_to(realizer, i)
+    before = random_logits(8, VOCABULARY, 0, dtype)
+    after = before.clone()
+    realizer.apply(after.numpy() if of_arrays else after)
+    assert (next(left, None) is None) == (times < 1000)
+    assert realizer.failed_requests == (times == 1000)
+    for i, request in enumerate(requests):
+        if i == row and times == 1000:
+            assert after[i].argmax() == STOP
+        else:
+            assert_row(before[i], after[i], request.edits())
+
+
+def test_prompts_may_be_arrays() -> None:
+    realizer = Realizer(VOCABULARY)
+    realizer.add(0, compile_specs((PromptBiasSpec(3.0),)), np.array([1, 2]), [])  # pyright: ignore
+    realizer.add(1, compile_specs((NoRepeatNgramSpec(1),)), np.array([1, 2]), [])  # pyright: ignore
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[0], after[0], [edit(PromptBiasSpec(3.0), [1, 2], [])])
+    assert_row(before[1], after[1], [edit(NoRepeatNgramSpec(1), [1, 2], [])])
+
+
+def test_prompt_biases_take_little_memory_and_one_row() -> None:
+    """However many there are, and tokens in the prompt; what they bring is laid out once."""
+    vocabulary, prompt = 1 << 15, list(range(1 << 15)) * 2
+    specs = [PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
+    realizer, program = Realizer(vocabulary), compile_specs(specs)
+    tracemalloc.start()
+    realizer.add(0, program, prompt, [])
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 20 * vocabulary
+    (additions,) = realizer._prompt_biases.additions()
+    request = Request(specs, prompt)
+    for row in (0, 0, 1):
+        realizer.move(0, row)
+        apply(realizer, [request] if row == 0 else [None, request], columns=vocabulary)
+        (again,) = realizer._prompt_biases.additions()
+        assert again.values is additions.values
+        assert again.placed is additions.placed
+    assert len(additions.placed) == 1
+
+
+def test_what_a_long_history_has_needed_is_given_back() -> None:
+    realizer, spec = Realizer(VOCABULARY), NoRepeatNgramSpec(1, allowed_token_ids=(2, 4))
+    short, prompt = [2, 3], [4, 5]
+    for row, prompt_ids in enumerate(([1] * 100_000, prompt)):
+        realizer.add(row, compile_specs((spec,)), prompt_ids, [] if row == 0 else short)
+    held = weakref.ref(realizer._ngrams.entries[0].what._history.tokens)
+    realizer.remove(0)
+    assert held() is None
+    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    for token in (6, 7):
+        after = before.clone()
+        realizer.apply(after)
+        assert_row(before[1], after[1], [edit(spec, prompt, short)])
+        short.append(token)
+
+
+def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:
+    realizer, requests = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    realizer.fail(1, BrokenError("unreadable"), [1, 2], STOP)
+    realizer.fail(2, BrokenError("unreadable"), [], None)
+    before = random_logits(3, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    assert_row(before[0], after[0], requests[0].edits())
+    assert_ended(before[1], after[1])
+    assert torch.equal(before[2], after[2])
+    assert realizer.failed_requests == 2
+
+
+def entering(**programs: Program | Exception | None) -> tuple[Realizer, list[str]]:
+    """A realizer of requests that are the names of these programs, and what it has asked for."""
+    asked: list[str] = []
+
+    def program_of(name: str) -> Program | None:
+        asked.append(name)
+        if isinstance(program := programs[name], Exception):
+            raise program
+        return program
+
+    return Realizer(VOCABULARY, program_of), asked
+
+
+def chosen(realizer: Realizer, rows: int) -> list[int]:
+    """Token 0 is what nothing has acted on."""
+    logits = torch.zeros(rows, VOCABULARY)
+    logits[:, 0] = 1
+    realizer.apply(logits)
+    return logits.argmax(1).tolist()
+
+
+CHAIN = compile_specs((ForcedTokenSequenceSpec((1, 2, 3, 4), 5),))
+
+
+def test_requests_enter() -> None:
+    """With what acts on them, with nothing, or to be ended."""
+    looks = compile_specs((PromptBiasSpec(5.0),))
+    realizer, _ = entering(chain=CHAIN, none=None, broken=BrokenError(), looks=looks)
+    for row, name in enumerate(("chain", "none", "broken", "looks")):
+        realizer.enter(row, name, None, [], STOP)
+    assert chosen(realizer, 4) == [1, 0, STOP, STOP]
+    assert realizer.failed_requests == 2
+    realizer.enter(0, "none", [], [], STOP)
+    realizer.enter(2, "chain", [], [1], STOP)
+    realizer.enter(3, "looks", [6], [], STOP)
+    assert chosen(realizer, 4) == [0, 0, 2, 6]
+
+
+def test_what_enters_is_a_program_by_default() -> None:
+    realizer = Realizer(VOCABULARY)
+    realizer.enter(0, CHAIN, [], [])
+    assert chosen(realizer, 1) == [1]
+
+
+def test_rows_are_synced_with_tokens_that_come_whole() -> None:
+    realizer, asked = entering(a=CHAIN, b=CHAIN, broken=BrokenError(), none=None)
+
+    def step(row: int, name: str, output_ids: list[int]) -> None:
+        if not realizer.sync(row, name, output_ids):
+            realizer.enter(row, name, [], output_ids)
+
+    for output_ids, expected in (([], 1), ([], 1), ([1], 2), ([1, 2], 3), ([1, 2], 3)):
+        step(0, "a", output_ids)
+        assert chosen(realizer, 1) == [expected]
+    assert asked == ["a"]
+    # Two tokens more, other tokens, fewer, another request.
+    for name, output_ids in (("a", [1] * 4), ("a", [1, 6, 6]), ("a", [1]), ("b", [1])):
+        asked.clear()
+        step(0, name, output_ids)
+        assert asked == [name]
+        assert chosen(realizer, 1) == [1 + len(output_ids)]
+    asked.clear()
+    for output_ids in ([], [0], [0, 0]):  # none of them is asked about, or fails, twice
+        step(1, "broken", output_ids)
+        step(2, "none", output_ids)
+        assert chosen(realizer, 3) == [2, 0, 0]
+    assert (asked, realizer.failed_requests) == (["broken", "none"], 1)
+
+
+def test_rows_that_go_on_or_are_forgotten() -> None:
+    realizer, _ = entering(a=CHAIN)
+    for row in range(3):
+        realizer.enter(row, "a", [], [1] * row)
+    realizer.append([1, 2, 3])
+    assert chosen(realizer, 3) == [2, 3, 4]
+    realizer.truncate(1)
+    assert chosen(realizer, 3) == [2, 0, 0]
+    assert [realizer.sync(row, "a", [1]) for row in range(3)] == [True, False, False]
+    realizer.move(0, 2)
+    assert not any(realizer.sync(row, "a", [1]) for row in range(3))
+    assert chosen(realizer, 3) == [0, 0, 2]
+
+
+def test_logits_without_an_editor_hurt_nobody() -> None:
+    """The adapter has registered none for them."""
+    realizer = Realizer(VOCABULARY)
+    realizer.enter(0, CHAIN, [], [], STOP)
+    with pytest.raises(TypeError, match="an editor for, got list"):
+        editor_for([[0.0]], AutomatonBatch(), VOCABULARY)
+    realizer.apply([[0.0] * VOCABULARY])
+    assert realizer.failed_requests == 1
+
+
+# Code of a request's own.
+
+
+def in_place(output_ids: list[int], logits: torch.Tensor) -> None:
+    logits[len(output_ids) % VOCABULARY] += 2
+
+
+def new_tensor(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+    return logits + 2 * torch.nn.functional.one_hot(torch.tensor(len(output_ids)), VOCABULARY)
+
+
+def with_prompt(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> None:
+    assert prompt_ids == [3, 4]
+    in_place(output_ids, logits)
+
+
+def new_with_prompt(
+    prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor
+) -> torch.Tensor:
+    return new_tensor(output_ids, logits).double()
+
+
+def with_default(output_ids: list[int], logits: torch.Tensor, strength: float = 2.0) -> None:
+    logits[len(output_ids)] += strength
+
+
+class Bound:
+    def __call__(self, output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        in_place(output_ids, logits)
+        return logits
+
+
+@pytest.mark.parametrize(
+    "processor", [in_place, new_tensor, with_prompt, new_with_prompt, with_default, Bound()]
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_callables_of_all_forms(processor: Any, layout: str) -> None:
+    """They see the engine's logits, before any spec of another kind has edited them."""
+    spec = python(processor)
+    realizer = Realizer(VOCABULARY)
+    output: list[int] = []
+    realizer.add(1, compile_specs([BannedTokensSpec((0,)), spec]), [3, 4], output)
+    for step in range(4):
+        before = random_logits(3, VOCABULARY, step, torch.float32)
+        after = laid_out(before, layout)
+        realizer.apply(after)
+        assert torch.equal(before[::2], after[::2])
+        assert_row(before[1], after[1], [Add({step: 2.0}), Add({0: BAN_BIAS})])
+        output.append(step)
+    assert realizer.failed_requests == 0
+
+
+class Echo(HistoryRule):
+    """Favours the newest token and bans the prompt's first."""
+
+    def additions(
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
+    ) -> Mapping[int, float]:
+        return {prompt_ids[0]: BAN_BIAS} | dict.fromkeys(output_ids[-1:], 1.5)
+
+
+def test_history_rules_of_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, requests = batch(
+        *(Request((plugin_spec(Echo(), monkeypatch),), [row], [5]) for row in range(3)), Request()
+    )
+    realizer.swap(0, 2)
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    after = before.clone()
+    realizer.apply(after)
+    for row, request in zip((2, 1, 0), requests, strict=False):
+        assert_row(before[row], after[row], [Add({(request.prompt or [])[0]: BAN_BIAS, 5: 1.5})])
+    assert torch.equal(before[3], after[3])
+
+
+def test_automata_of_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = AutomatonBuilder()
+    builder.chain((4, 5))
+    builder.free()
+    realizer, requests = batch(Request((plugin_spec(builder.build(), monkeypatch),)))
+    output = requests[0].output
+    for forced in (4, 5, None):
+        before = random_logits(1, VOCABULARY, 0, torch.float32)
+        after = before.clone()
+        realizer.apply(after)
+        assert_row(before[0], after[0], [Force(forced)] if forced else [])
+        output.append(forced or 0)
+
+
+def _forces(token: int) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.force(token)
+    return builder.build()
+
+
+def _bans(token: int) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set([2, token]))
+    return builder.build()
+
+
+@pytest.mark.parametrize("make", [_forces, _bans])
+def test_automata_of_plugins_that_go_beyond_the_vocabulary(
+    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = plugin_spec(make(VOCABULARY), monkeypatch)
+    check_failure(lambda stop: Request((spec,), stop=stop), "beyond the vocabulary", caplog)
+
+
+@pytest.mark.parametrize("spec", [PromptBiasSpec(1.5), NoRepeatNgramSpec(1)])
+def test_prompt_tokens_that_the_vocabulary_does_not_have(spec: LogitsProcessorSpec) -> None:
+    """A tokenizer can have more tokens than the model has logits: placeholders of images, say."""
+    prompt = [2, VOCABULARY, 3 * VOCABULARY, 5]
+    realizer, _ = batch(Request((spec,), prompt), Request(), Request((spec,), prompt))
+    apply(realizer, [Request((spec,), [2, 5]), None, Request((spec,), [2, 5])])
+    assert realizer.failed_requests == 0
+
+
+# Edits that contradict one another.
+
+
+FORCE_1, FORCE_2 = ForcedTokenSequenceSpec((1,), 1), ForcedTokenSequenceSpec((2,), 2)
+
+
+@edited
+@pytest.mark.parametrize(
+    "acting",
+    [
+        [FORCE_1],
+        [FORCE_1, FORCE_2],
+        [FORCE_2, FORCE_1, FORCE_2],
+        [FORCE_1, BannedTokensSpec((1,))],
+        [BannedTokensSpec((1,)), FORCE_1],
+        [AllowedTokensSpec((2,)), FORCE_1],
+        [FORCE_1, AllowedTokensSpec((1, 2)), BannedTokensSpec((2,))],
+        [FORCE_1, LogitBiasSpec({1: -50.0})],
+        [AllowedTokensSpec((1,)), BannedTokensSpec((1, 2))],
+        [AllowedTokensSpec((1, 2)), BannedTokensSpec((1,))],
+        [AllowedTokensSpec((1,)), AllowedTokensSpec((2,))],
+        [AllowedTokensSpec((1, 2)), AllowedTokensSpec((2, 3))],
+    ],
+)
+def test_edits_that_contradict_one_another(acting: list[LogitsProcessorSpec]) -> None:
+    realizer, requests = batch(Request(acting), Request())
+    for step in range(3):
+        apply(realizer, requests, seed=step)
+        requests[0].output.append(1)
+
+
+@edited
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_row_has_a_finite_logit(dtype: torch.dtype) -> None:
+    everything = BannedTokensSpec(tuple(range(VOCABULARY)))
+    realizer, requests = batch(
+        Request([everything] * 16),
+        Request([AllowedTokensSpec((3,)), everything]),
+        Request([AllowedTokensSpec((3, 4)), AllowedTokensSpec((5,))]),
+        Request([everything, FORCE_1]),
+        Request([LogitBiasSpec(dict.fromkeys(range(VOCABULARY), -10000.0))] * 16),
+    )
+    _, after = apply(realizer, requests, dtype=dtype)
+    assert torch.isfinite(after).any(1).all()
+
+
+FAVOURED = LogitBiasSpec({2: 10_000.0, 1: 9_000.0})
+DISLIKED = LogitBiasSpec({1: -10_000.0})
+
+
+@edited
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])
+@pytest.mark.parametrize(
+    ("acting", "chosen"),
+    [
+        ([FAVOURED, FORCE_1], 1),
+        ([FAVOURED] * 15 + [FORCE_1], 1),
+        ([FAVOURED], 2),
+        ([FAVOURED, FAVOURED, BannedTokensSpec((2,))], 1),
+        ([BannedTokensSpec((2,)), FAVOURED], 1),
+        ([FAVOURED, AllowedTokensSpec((1, 2)), AllowedTokensSpec((1, 3))], 1),
+        ([FAVOURED, AllowedTokensSpec((1, 2)), ChoiceSpec(((1,), (3,)), 0)], 1),
+        ([FAVOURED, *[DISLIKED] * 8], 2),
+        ([FAVOURED, *[BannedTokensSpec((2,))] * 5], 1),
+    ],
+)
+def test_sums_stay_in_order(
+    dtype: torch.dtype, of_arrays: bool, acting: list[LogitsProcessorSpec], chosen: int
+) -> None:
+    """Whatever the type can hold: what is forced wins, what is banned loses."""
+    if of_arrays and dtype == torch.bfloat16:
+        pytest.skip("numpy does not have it")
+    realizer = Realizer(VOCABULARY)
+    realizer.add(0, compile_specs(acting), [], [])
+    logits = random_logits(1, VOCABULARY, 1, dtype).nan_to_num(neginf=0)
+    logits[0, 5] = -torch.inf
+    realizer.apply(logits.numpy() if of_arrays else logits)
+    assert logits[0].argmax() == chosen
+    assert not torch.isnan(logits).any()
+    assert not torch.isposinf(logits).any()
+    assert torch.isneginf(logits[0, 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_no_rule_adds_more_than_force_does(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = plugin_spec(BrokenRule({2: 3e38, 3: -3e38}), monkeypatch)
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set([2, 3], [3e38, -3e38]))
+    for part in (rule, plugin_spec(builder.build(), monkeypatch)):
+        program = compile_specs([part] * 15 + [FORCE_1])
+        realizer = Realizer(VOCABULARY)
+        realizer.add(0, program, [], [])
+        logits = torch.zeros(1, VOCABULARY, dtype=dtype)
+        realizer.apply(logits)
+        assert logits[0].argmax() == 1
+        assert torch.isfinite(logits).all()
+        assert logits[0].argmin() == 3
+
+
+@edited
+def test_lists_that_are_allowed_together() -> None:
+    """However many there are, and whatever a choice leaves of them as it goes on."""
+    lists = [AllowedTokensSpec(tuple(t for t in range(8) if t != n)) for n in (5, 6)]
+    choice = ChoiceSpec(((1, 2, 3), (1, 5), (4, 6, 0)), 0)
+    orders = [[choice, *lists], [*lists, choice], [lists[0], choice, lists[1]], lists * 7]
+    assert max(len(compile_specs(order).automata) for order in orders) == 3
+    realizer, requests = batch(*(Request(order) for order in orders), Request(lists[:1]))
+    for step in range(12):
+        _, after = apply(realizer, requests, seed=step)
+        for request, row in zip(requests, after, strict=True):
+            request.output.append(int(row.argmax()))
+            if len(request.output) % 5 == 0:
+                request.output.clear()
+
+
+@edited
+def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None:
+    realizer, _ = batch(Request([AllowedTokensSpec((3, 4))]), Request([BannedTokensSpec((1,))]))
+    logits = torch.full((3, VOCABULARY), -torch.inf)
+    realizer.apply(logits)
+    assert logits[0].tolist() == [0.0 if token in (3, 4) else -torch.inf for token in range(8)]
+    assert torch.isneginf(logits[1:]).all()
+
+
+@edited
+def test_a_contest_that_is_over_is_forgotten() -> None:
+    """Rows with two specs leave; those that stay have one each."""
+    contested = [Request([FORCE_1, LogitBiasSpec({2: 1.0})]) for _ in range(3)]
+    realizer, requests = batch(Request([FORCE_2]), *contested)
+    apply(realizer, requests)
+    for row in (1, 2, 3):
+        realizer.remove(row)
+    apply(realizer, [requests[0], None, None, None])
+    realizer, requests = batch(Request([FORCE_1, LogitBiasSpec({2: 1.0})]))
+    apply(realizer, requests)
+    requests = [Request([FORCE_1])]
+    requests[0].add_to(realizer, 0)
+    masked = torch.zeros(1, VOCABULARY)
+    masked[0, 1] = -torch.inf
+    realizer.apply(masked)
+    assert masked.argmax() == 1

@@ -1,0 +1,248 @@
+"""Every Python block of the README runs, and prints what it says it prints.
+
+``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
+``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
+it talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself,
+``<!-- needs: llama.cpp -->`` that it loads the model's GGUF file with llama.cpp.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from logitport.spec import decode
+from markdown_it import MarkdownIt
+
+from examples._support.smollm2 import gguf
+from examples._support.vllm_server import VllmServer
+from tests.support.paths import ROOT
+
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+GGUF = "SmolLM2-135M-Instruct.gguf"
+SERVER_URL = "http://127.0.0.1:8000/v1"
+ENV = {
+    # Besides what conftest.py sets: the engine in the block's own process.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "NO_PROXY": "127.0.0.1",
+    # To compile the model takes a minute, for a dozen tokens.
+    "TORCH_COMPILE_DISABLE": "1",
+}
+
+
+@dataclass
+class Program:
+    """A block and those that continue it, each at its own line, so that tracebacks fit."""
+
+    line: int
+    source: str = ""
+    needs: set[str] = field(default_factory=set)
+
+    def append(self, code: str, line: int) -> None:
+        self.source += "\n" * (line - 1 - self.source.count("\n")) + code
+
+
+def blocks(markdown: str, language: str) -> Iterator[tuple[str, int, list[str]]]:
+    """Code, number of its first line and comments right above, of each block in a language."""
+    comments: list[str] = []
+    for token in MarkdownIt().parse(markdown):
+        if token.type == "html_block":
+            comments = re.findall(r"<!--\s*(.*?)\s*-->", token.content)
+        elif token.type == "fence" and token.map:
+            if token.info.strip() == language:
+                yield token.content, token.map[0] + 2, comments
+            comments = []
+        else:
+            comments = []
+
+
+def programs(markdown: str) -> list[Program]:
+    """The README's Python, as what can be run by itself."""
+    found: list[Program] = []
+    for code, line, comments in blocks(markdown, "python"):
+        if "continues" not in comments:
+            found.append(Program(line))
+        found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
+        for comment in comments:
+            if comment in ("needs: server", "needs: engine", "needs: llama.cpp"):
+                found[-1].needs.add(comment.removeprefix("needs: "))
+            elif comment != "continues":
+                raise ValueError(f"line {line}: unknown comment {comment!r}")
+    return found
+
+
+def checked(line: str) -> str:
+    """``print(x)  # -> text`` as an assertion."""
+    match = re.fullmatch(r"(\s*)print\((.*)\)  # -> (.*)", line)
+    if match is None:
+        if "# ->" in line:
+            raise ValueError(f"expected `print(...)  # -> text`, got {line!r}")
+        return line
+    indent, arguments, expected = match.groups()
+    return (
+        f"{indent}printed = ' '.join(map(str, [{arguments}])); "
+        f"assert printed == {expected!r}, f'printed {{printed!r}}'"
+    )
+
+
+def run(program: Program, folder: Path) -> str:
+    """Run it and return what was wrong: nothing, or a traceback."""
+    script = folder / "README.py"
+    script.write_text(program.source, encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, script],
+        cwd=ROOT,
+        env=os.environ | ENV,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return (result.stderr or f"exit status {result.returncode}") if result.returncode else ""
+
+
+@pytest.fixture(scope="module")
+def server_url(model: Path) -> Iterator[str]:
+    with VllmServer(model, "--served-model-name", MODEL.rpartition("/")[2]) as server:
+        yield server.base_url
+
+
+README_TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README_PROGRAMS = programs(README_TEXT)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            program,
+            id=" ".join([f"line {program.line}", *sorted(program.needs)]),
+            marks=[pytest.mark.engine] if program.needs else [],
+        )
+        for program in README_PROGRAMS
+    ],
+)
+def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path):
+    source = program.source
+    if program.needs:
+        source = source.replace(MODEL, str(request.getfixturevalue("model")))
+    if "server" in program.needs:
+        source = source.replace(SERVER_URL, request.getfixturevalue("server_url"))
+    if "llama.cpp" in program.needs:
+        pytest.importorskip("llama_cpp")
+        assert GGUF in source
+        source = source.replace(GGUF, str(gguf()))
+    failure = run(Program(program.line, source), tmp_path)
+    assert not failure, failure
+
+
+def test_json():
+    payloads = [code for code, _, _ in blocks(README_TEXT, "json")]
+    assert payloads
+    for payload in payloads:
+        decode(payload)
+
+
+def test_make_targets():
+    shell = "\n".join(code for code, _, _ in blocks(README_TEXT, "sh"))
+    makefile = ROOT / "Makefile"
+    targets = re.findall(r"^([\w-]+):", makefile.read_text(encoding="utf-8"), re.MULTILINE)
+    named = set(re.findall(r"^\s*(?:\$ )?make ([\w-]+)", shell, re.MULTILINE))
+    assert named >= {"demo", "test"}
+    assert named <= set(targets)
+
+
+def test_capabilities():
+    from logitport.adapters.cli import capabilities
+
+    assert capabilities() in README_TEXT
+
+
+def test_something_is_tested():
+    assert README_PROGRAMS
+
+
+SAMPLE = """\
+# Sample
+
+```python
+x = 1 + 1
+print(x)  # -> 2
+print("a", x)  # -> a 2
+```
+
+Text between.
+
+<!-- continues -->
+```python
+assert x == 2
+for y in (x, x):
+    print(y)  # -> 2
+```
+
+<!-- needs: server -->
+
+```python
+client = "http://127.0.0.1:8000/v1"
+```
+
+```sh
+make demo
+```
+
+<!-- a remark about the paragraph that follows -->
+A paragraph.
+
+```python
+import sys
+assert "x" not in globals()
+```
+"""
+
+
+class TestTheTest:
+    def test_structure(self):
+        first, second, third = programs(SAMPLE)
+        assert (first.line, first.needs) == (4, set())
+        assert first.source.splitlines()[3] == "x = 1 + 1"
+        assert first.source.splitlines()[12] == "assert x == 2"
+        assert (second.line, second.needs) == (21, {"server"})
+        assert (third.line, third.needs) == (32, set())
+
+    def test_green(self, tmp_path: Path):
+        first, _, third = programs(SAMPLE)
+        assert run(first, tmp_path) == ""
+        assert run(third, tmp_path) == ""
+
+    @pytest.mark.parametrize(
+        ("true", "false", "line"),
+        [
+            ("print(x)  # -> 2", "print(x)  # -> 3", 5),
+            ("print(x)  # -> 2", "print(x)  # -> 2 ", 5),
+            ("# -> a 2", "# -> a2", 6),
+            ("    print(y)  # -> 2", "    print(y)  # -> 1", 15),
+            ("assert x == 2", "assert x == 3", 13),
+            ("assert x == 2", "exit(1)", None),
+            ("<!-- continues -->", "", 13),
+        ],
+    )
+    def test_red(self, true: str, false: str, line: int | None, tmp_path: Path):
+        assert SAMPLE.count(true) == 1
+        failures = [run(p, tmp_path) for p in programs(SAMPLE.replace(true, false))]
+        assert sum(map(bool, failures)) == 1
+        assert line is None or f"line {line}, in <module>" in "".join(failures)
+
+    @pytest.mark.parametrize(
+        ("true", "false"),
+        [
+            ("needs: server", "needs: sever"),
+            ("print(x)  # -> 2", "x  # -> 2"),
+            ("print(x)  # -> 2", "print(x) # -> 2"),
+        ],
+    )
+    def test_mistakes_in_the_markup(self, true: str, false: str):
+        with pytest.raises(ValueError, match=r"unknown comment|expected `print"):
+            programs(SAMPLE.replace(true, false))

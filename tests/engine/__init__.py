@@ -1,1 +1,0 @@
-"""Tests on real vLLM engines, with a real model, under the V1 model runner."""

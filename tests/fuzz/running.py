@@ -1,0 +1,134 @@
+"""What an admitted payload costs while it runs: at entry, in a step, and in memory.
+
+It runs on the host's realizer, with the prompts and outputs that are the worst known: text with
+the frequencies of a language, one token over and over, and the payload's own tokens.
+"""
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from logitport.adapters.core import Program, Realizer, admission, compile_specs
+from logitport.spec import AllowedTokensSpec
+
+from . import target
+
+PROMPT = 1 << 17
+"""Tokens of the prompt with which a request enters."""
+HISTORY = 1 << 14
+"""Tokens that each row has before its steps."""
+ROWS = 64
+STEPS = 6
+
+
+COSTS = ("entry", "join", "step", "memory")
+"""What is measured: seconds until a request is in the batch with a prompt of ``PROMPT`` tokens, of
+a step of ``ROWS`` rows of which one is new, of a step with the rows of the last one; and bytes."""
+
+
+@cache
+def _natural(count: int) -> tuple[int, ...]:
+    """Tokens as frequent as those of a language: Zipf's law."""
+    tokens = np.random.default_rng(0).zipf(1.2, 2 * count)
+    return tuple(tokens[tokens < target.VOCAB][:count].tolist())
+
+
+def histories(program: Program, count: int) -> Iterator[tuple[int, ...]]:
+    """Tokens that may cost a program the most."""
+    yield _natural(count)
+    edges = [automaton.keys & 0xFFFFFFFF for automaton in program.automata]
+    sets = [automaton.set_tokens for automaton in program.automata]
+    for own in (np.concatenate([np.array([1]), *edges]), np.concatenate([np.array([1]), *sets])):
+        tokens, counts = np.unique(own[own < target.VOCAB], return_counts=True)
+        tokens = tokens[np.argsort(-counts, kind="stable")]
+        yield (int(tokens[0]),) * count
+        if len(tokens) > 1:
+            ranks = np.array(_natural(count))
+            yield tuple(tokens[ranks % len(tokens)].tolist())
+            yield tuple(np.resize(tokens, count).tolist())
+
+
+def realizer(program: Program, prompt: tuple[int, ...], rows: int) -> tuple[Realizer, list[Any]]:
+    """A batch of requests that all have the program."""
+    made, outputs = Realizer(target.VOCAB), [list[int]() for _ in range(rows)]
+    for row, output in enumerate(outputs):
+        made.add(row, program, prompt, output, 2)
+    return made, outputs
+
+
+def entry(program: Program, times: int = 2) -> float:
+    """Seconds, with the prompt for which it takes the longest."""
+
+    def seconds(prompt: tuple[int, ...]) -> float:
+        made = Realizer(target.VOCAB)
+        start = time.thread_time()
+        made.add(0, program, prompt, [], 2)
+        return time.thread_time() - start
+
+    return max(min(seconds(prompt) for _ in range(times)) for prompt in histories(program, PROMPT))
+
+
+def steps(program: Program, times: int = 2) -> tuple[float, float]:
+    """Seconds of a step in which a row is new, and of the slowest in which none is."""
+    logits = torch.zeros(ROWS, target.VOCAB)
+    worst = [0.0, 0.0]
+    for history in histories(program, HISTORY + STEPS):
+        turns: list[list[float]] = []
+        for _ in range(times):
+            made, outputs = realizer(program, history[:HISTORY], ROWS)
+            turn: list[float] = []
+            for i, token in enumerate(history[HISTORY:]):
+                logits.zero_()
+                if i == STEPS - 1:
+                    made.add(0, program, history[:HISTORY], outputs[0], 2)
+                start = time.thread_time()
+                made.apply(logits)
+                turn.append(time.thread_time() - start)
+                for output in outputs:
+                    output.append(token)
+            turns.append(turn)
+        best = [*map(min, zip(*turns, strict=True))]
+        # In the first step, all are new, which no engine does.
+        worst = [max(worst[0], best[-1]), max(worst[1], *best[1:-1])]
+    return worst[0], worst[1]
+
+
+def memory(text: str) -> int:
+    """Bytes that a payload holds: as admitted, and in a batch."""
+    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    realizer(program, (1,), 1)  # imports, and what is kept for all
+    admission.forget()
+    logits = torch.zeros(1, target.VOCAB)
+    gc.collect()
+    tracemalloc.start()
+    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    made, outputs = realizer(program, (1,), 1)
+    made.apply(logits)
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    del made, outputs
+    return held
+
+
+def cost_of(text: str, times: int, of: str) -> float:
+    """What an admitted payload costs; 0 for one that is refused or has nothing to run here."""
+    if not target.admit(text).admitted:
+        return 0.0
+    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    if not (program.automata or program.ngrams or program.prompt_biases):
+        return 0.0
+    if of == "memory":
+        return float(memory(text))
+    return entry(program, times) if of == "entry" else steps(program, times)[of == "step"]
+
+
+def one_pass() -> float:
+    """Seconds that a step takes in which rows may have some of their tokens only."""
+    program = compile_specs((AllowedTokensSpec(tuple(range(1 << 14))),))
+    return steps(program, 5)[1]

@@ -1,0 +1,35 @@
+from typing import Any
+
+import pytest
+from logitport.spec import AllowedTokensSpec
+
+from .test_every_kind import LONG, SOME, TOO_LONG, RealizedKindTests, allow
+from .test_texts import CAT, FIVE, GREEDY, OG, SPACE, SPACE_CAT, SPACE_DOG, D, S
+
+SPEC = AllowedTokensSpec((3, 1, 3))
+
+
+class TestRows(RealizedKindTests):
+    golden = AllowedTokensSpec((32, 33, 2))
+    refused = (({"token_ids": []}, SOME, "token_ids"), ({"token_ids": LONG}, TOO_LONG, "token_ids"))
+    largest = (AllowedTokensSpec(tuple(LONG[1:])),)
+    beyond = ((AllowedTokensSpec((1, 9)), "token_ids[1]"),)
+    histories = ((SPEC, [], [allow(1, 3), 2, allow(1, 3)]),)
+    handed_over = ((AllowedTokensSpec((3,)), [], 9, [3, 3]),)
+    outputs = ((SPEC, [2], [1, 3, 1], True), (SPEC, [2], [1, 2], False))
+
+
+@pytest.mark.parametrize(
+    ("words", "leading_space", "token_ids"),
+    [
+        (["cat"], "both", (SPACE_CAT, CAT)),
+        (["cat"], "with", (SPACE_CAT,)),
+        (["cat"], "without", (CAT,)),
+        ([" cat", "cat"], "both", (SPACE_CAT, CAT)),
+        (["dog", "cats"], "both", (SPACE_DOG, D, OG, SPACE_CAT, S, CAT)),
+        (["5"], "both", (SPACE, FIVE)),
+    ],
+)
+def test_words(words: Any, leading_space: Any, token_ids: tuple[int, ...]):
+    spec = AllowedTokensSpec.from_words(words, GREEDY, leading_space=leading_space)
+    assert spec.token_ids == token_ids

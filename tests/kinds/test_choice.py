@@ -1,0 +1,51 @@
+import pytest
+from logitport.spec import ChoiceSpec, SpecError, limits
+
+from .test_every_kind import SOME, TOO_MANY, F, RealizedKindTests, allow
+from .test_texts import CAT, FIVE, GREEDY, NoEos, S
+
+CHOICE = ChoiceSpec(((1,), (1, 2, 3), (4, 5)), eos_token_id=0)
+
+
+class TestRows(RealizedKindTests):
+    golden = ChoiceSpec(((10576,), (2437,), (2437, 805)), 2)
+    refused = (
+        ({"choices": [], "eos_token_id": 2}, SOME, "choices"),
+        ({"choices": [[1], []], "eos_token_id": 2}, SOME, "choices[1]"),
+        (
+            {"choices": [[1], [1, 2], [3], [1, 2]], "eos_token_id": 2},
+            "The same as `$.choices[1]`",
+            "choices[3]",
+        ),
+        ({"choices": [[1], [0] * (1 << 14)], "eos_token_id": 2}, TOO_MANY, "choices"),
+        ({"choices": [[1]], "eos_token_id": None}, "Expected `int`, got `null`", "eos_token_id"),
+    )
+    largest = (ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_SEQUENCES // 2)), 2),)
+    beyond = (
+        (ChoiceSpec(((1,), (1, 9)), 2), "choices[1][1]"),
+        (ChoiceSpec(((1,),), 9), "eos_token_id"),
+    )
+    histories = (
+        (CHOICE, [4], [allow(1, 4), 1, allow(0, 2), 2, F(3), 3, F(0), 0, F(0), 1, F(0)]),
+        (CHOICE, [], [allow(1, 4), 9, allow(1, 4), 4, F(5), 9, F(0), 4, F(0)]),
+        (CHOICE, [], [allow(1, 4), 1, allow(0, 2), 0, F(0)]),
+        (ChoiceSpec(((1,), (1, 0, 2)), 0), [], [F(1), 1, F(0), 0, F(2), 2, F(0)]),
+    )
+    handed_over = (
+        (ChoiceSpec(((1, 2), (3, 4)), 0), [], 3, [4, 0, 0]),
+        (ChoiceSpec(((1, 2), (3, 4)), 0), [], 9, [1, 2, 0]),
+    )
+    outputs = ((CHOICE, [], [1, 2, 3, 0], True), (CHOICE, [], [1, 2, 0], False))
+
+
+def test_text():
+    spec = ChoiceSpec.from_text(["cat", "cats", "5"], GREEDY)
+    assert spec == ChoiceSpec(((CAT,), (CAT, S), (FIVE,)), 0)
+    assert ChoiceSpec.from_text(["5"], NoEos(), eos_token_id=7).eos_token_id == 7
+    with pytest.raises(SpecError) as error:
+        ChoiceSpec.from_text(["cat", "5", "cat"], GREEDY)
+    assert error.value.path == "$.choices[2]"
+    with pytest.raises(SpecError, match="got the text 'cat'"):
+        ChoiceSpec.from_text("cat", GREEDY)
+    with pytest.raises(SpecError, match="has no EOS token"):
+        ChoiceSpec.from_text(["5"], NoEos())

@@ -1,0 +1,282 @@
+"""What holds for every kind, by the rows that each kind has in a file of its name."""
+
+import copy
+import json
+import pickle
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+import jsonschema
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters.conformance.kinds import KINDS, REALIZED
+from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force
+from logitport.adapters.conformance.reference import edit, obeys
+from logitport.adapters.core import Realizer, compile_specs
+from logitport.spec import (
+    WIRE_KINDS,
+    GrammarSpec,
+    LogitsProcessorSpec,
+    Payload,
+    PluginSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    decode,
+    encode,
+    json_schema,
+    limits,
+)
+from logitport.spec.base import kind_of
+
+from tests.core.test_automaton import AUTOMATA, automata, edit_of, merged
+from tests.support.paths import GOLDEN
+from tests.support.strategies import payload_specs, specs
+
+Tables = tuple[tuple[Any, ...], ...]
+
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+F = Force
+
+LONG = [0] * (limits.MAX_TOKEN_IDS + 1)
+AT_LEAST_0, AT_LEAST_1 = "Expected `int` >= 0", "Expected `int` >= 1"
+SOME, AT_MOST = "Expected `array` of length >= 1", "Expected `array` of length <= "
+TOO_LONG, TOO_LARGE = f"{AT_MOST}{limits.MAX_TOKEN_IDS}", "Expected `int` <= 2147483647"
+TOO_MANY = "Expected at most 16384 token ids in all, got 16385"
+TOO_LONG_TO_FIND = "Expected at most 64 token ids to look for, got 65"
+TOO_HIGH = "Expected `float` <= 10000.0"
+
+
+def allow(*tokens: int) -> Allow:
+    return Allow(frozenset(tokens))
+
+
+def ban(*tokens: int) -> Add:
+    return Add(dict.fromkeys(tokens, BAN))
+
+
+def below(parent: str, path: str) -> str:
+    return f"{parent}.{path}" if path else parent
+
+
+LIKED, SECOND = 12, 11
+"""What a model says by itself, and what it says when that is out of the question."""
+
+
+def decoded(spec: LogitsProcessorSpec, prompt: list[int], first: int, count: int) -> list[int]:
+    """The tokens that come after one that was handed over."""
+    realizer, output = Realizer(16), [first]
+    realizer.add(0, compile_specs((spec,)), prompt, output)
+    for _ in range(count):
+        logits = torch.zeros(1, 16)
+        logits[0, [SECOND, LIKED]] = torch.tensor([1.0, 2.0])
+        realizer.apply(logits)
+        output.append(int(logits[0].argmax()))
+    return output[1:]
+
+
+class KindTests:
+    """The rows of a kind, and what they are held to.
+
+    Attributes:
+        golden: the spec in the golden file of the kind's name.
+        refused: fields | message | path below the spec.
+        largest: specs at their limits.
+    """
+
+    golden: ClassVar[Any]
+    refused: ClassVar[Tables]
+    largest: ClassVar[tuple[LogitsProcessorSpec, ...]]
+
+    ARGUMENTS: ClassVar[dict[str, str]] = {
+        "refused": "fields, message, path",
+        "largest": "spec",
+        "beyond": "spec, path",
+        "histories": "spec, prompt, steps",
+        "handed_over": "spec, prompt, first, rest",
+        "outputs": "spec, prompt, output, obeyed",
+    }
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        table = metafunc.function.__name__.removeprefix("test_")
+        if table in self.ARGUMENTS:
+            metafunc.parametrize(self.ARGUMENTS[table], getattr(self, table))
+
+    def test_golden(self):
+        """Change a golden file only together with VERSION."""
+        spec = self.golden
+        golden = (GOLDEN / f"{spec.kind}.json").read_text()
+        assert encode(spec) + "\n" == golden
+        for form in (golden, golden.encode(), json.loads(golden)):
+            assert decode(form) == Payload(1, (spec,), generation_only=True)
+        VALIDATOR.validate(json.loads(golden))
+
+    def test_value(self):
+        spec = self.golden
+        (same,) = decode(encode(spec)).specs
+        for twin in (same, copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
+            assert type(twin) is type(spec)
+            assert twin == spec
+            assert hash(twin) == hash(spec)
+        with pytest.raises(AttributeError):
+            spec.kind = "other"
+
+    def test_refused(self, fields: dict[str, Any], message: str, path: str):
+        content = {"version": 1, "specs": [{"kind": self.golden.kind, **fields}]}
+        for form in (content, json.dumps(content), msgspec.json.encode(content)):
+            with pytest.raises(SpecError) as error:
+                decode(form)
+            assert (error.value.message, error.value.path) == (message, below("$.specs[0]", path))
+        with pytest.raises(SpecError) as error:
+            type(self.golden)(**fields)
+        assert (error.value.message, error.value.path) == (message, below("$", path))
+
+    def test_largest(self, spec: LogitsProcessorSpec):
+        assert decode(encode(spec)).specs == (spec,)
+
+
+class RealizedKindTests(KindTests):
+    """The rows of a kind that the core realizes.
+
+    Attributes:
+        beyond: spec whose largest token id is 9 | path of that below the spec.
+        histories: spec | prompt | the first output tokens, with what happens to the next one
+            before and after each, written down by hand.
+        handed_over: spec | prompt | a first token that another worker chose, which may be any,
+            since specs do not act on prefill | how decode goes on.
+        outputs: spec | prompt | output | whether it obeys the spec.
+    """
+
+    beyond: ClassVar[Tables]
+    histories: ClassVar[Tables]
+    handed_over: ClassVar[Tables]
+    outputs: ClassVar[Tables]
+
+    def test_beyond(self, spec: LogitsProcessorSpec, path: str):
+        spec.check_vocabulary(10)
+        with pytest.raises(SpecError) as error:
+            decode(encode(spec)).check_vocabulary(9)
+        assert error.value.path == f"$.specs[0].{path}"
+        assert error.value.message == "Token id 9 is beyond the vocabulary of 9 tokens"
+
+    def test_histories(self, spec: LogitsProcessorSpec, prompt: list[int], steps: list[Any]):
+        """The reference and the compiled automata do what is written."""
+        output: list[int] = []
+        for expected, token in zip(steps[::2], [*steps[1::2], 0], strict=True):
+            assert edit(spec, prompt, output) == expected, output
+            if type(spec) in AUTOMATA:
+                acting = [edit_of(part, part.fold(prompt, output)[0]) for part in automata(spec)]
+                assert merged(acting) == merged([expected]), output
+            output.append(token)
+
+    def test_handed_over(self, spec: Any, prompt: list[int], first: int, rest: list[int]):
+        assert decoded(spec, prompt, first, len(rest)) == rest
+
+    def test_outputs(self, spec: Any, prompt: list[int], output: list[int], obeyed: bool):
+        assert obeys(spec, prompt, output) is obeyed
+
+
+def test_each_kind_has_its_rows():
+    for spec_type in WIRE_KINDS:
+        rows = import_module(f"tests.kinds.test_{kind_of(spec_type)}").TestRows
+        assert type(rows.golden) is spec_type
+        assert issubclass(rows, RealizedKindTests) is (spec_type in REALIZED)
+    assert {*WIRE_KINDS} - {*REALIZED} == {GrammarSpec, SamplingSpec, PluginSpec}
+    assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)
+
+
+def test_code_is_handed_the_first_token():
+    def process(output_ids: Sequence[int], logits: torch.Tensor) -> None:
+        if len(output_ids) % 2:
+            logits[LIKED] = -1e9
+
+    code = PythonProcessorSpec(lambda: process)
+    assert decoded(code, [], 9, 3) == [SECOND, LIKED, SECOND]
+
+
+def test_schema_is_valid():
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_unknown_kind_names_all():
+    with pytest.raises(SpecError) as error:
+        decode([{"kind": "nope"}])
+    assert error.value.message.split(" are ")[1].split(", ") == [*map(kind_of, WIRE_KINDS)]
+
+
+small = specs(8, kinds=WIRE_KINDS)
+large = specs(limits.MAX_TOKEN_ID + 1, kinds=WIRE_KINDS, most=3, longest=3, count=limits.MAX_COUNT)
+
+
+@given(small | large, st.booleans())
+def test_round_trip(spec: LogitsProcessorSpec, generation_only: bool):
+    text = encode(spec, generation_only=generation_only)
+    payload = decode(text)
+    assert payload == decode(text.encode()) == decode(json.loads(text))
+    assert payload.specs == (spec,)
+    assert hash(payload.specs) == hash((spec,))
+    assert payload.generation_only is generation_only
+    assert encode(payload.specs, generation_only=generation_only) == text
+
+
+@given(small | large)
+def test_schema_takes_every_spec(spec: LogitsProcessorSpec):
+    VALIDATOR.validate(json.loads(encode(spec)))
+
+
+@given(payload_specs(8, 6))
+def test_round_trip_together(together: tuple[LogitsProcessorSpec, ...]):
+    assert decode(encode(together)).specs == together
+    decode(encode(together)).check_vocabulary(8)
+
+
+@given(small, st.integers(1, 8))
+def test_vocabulary_of_any_size(spec: LogitsProcessorSpec, vocab_size: int):
+    largest = max((t for _, token_ids in spec.token_fields() for t in token_ids), default=-1)
+    if largest < vocab_size:
+        spec.check_vocabulary(vocab_size)
+        return
+    with pytest.raises(SpecError) as error:
+        spec.check_vocabulary(vocab_size)
+    # The path leads to the token that the message names.
+    value = msgspec.to_builtins(spec)
+    for step in error.value.path.removeprefix("$.").replace("[...]", "").split("."):
+        name, *indices = step.replace("]", "").split("[")
+        value = value[name]
+        for index in indices:
+            value = value[int(index)]
+    named = int(error.value.message.split()[2])
+    assert named >= vocab_size
+    assert named in value if isinstance(value, dict) else named == value
+
+
+@given(st.data(), payload_specs(8, 3, kinds=WIRE_KINDS), Draws(2).json_value)
+def test_mutations(data: st.DataObject, together: tuple[LogitsProcessorSpec, ...], planted: Any):
+    """Replace, add or delete one thing anywhere: it decodes, or there is a ``SpecError``."""
+    payload: Any = json.loads(encode(together))
+    node = payload
+    while True:
+        key = data.draw(st.sampled_from(list(node) if isinstance(node, dict) else range(len(node))))
+        if not (isinstance(node[key], dict | list) and node[key]) or data.draw(st.booleans()):
+            break
+        node = node[key]
+    change = data.draw(st.sampled_from(["replace", "add", "delete"]))
+    if change == "delete":
+        del node[key]
+    elif change == "replace":
+        node[key] = planted
+    elif isinstance(node, dict):
+        node[data.draw(st.text() | st.sampled_from(["kind", "bias", "times", "0"]))] = planted
+    else:
+        node.insert(key, planted)
+    for form in (payload, json.dumps(payload)):
+        try:
+            decoded = decode(form)
+        except SpecError:
+            continue
+        again = encode(decoded.specs, generation_only=decoded.generation_only)
+        assert decode(again) == decoded

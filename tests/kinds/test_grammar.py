@@ -1,0 +1,46 @@
+from typing import Any
+
+from logitport.spec import GrammarSpec, limits
+
+from .test_every_kind import AT_MOST, SOME, KindTests
+
+NO_NUL = r"Expected `str` matching regex '^[^\\x00]+$'"
+MOST, SEQUENCES = limits.MAX_GRAMMAR, limits.MAX_SEQUENCES
+TOO_MUCH_TEXT = f"Expected `str` of length <= {MOST}"
+TOO_MUCH_IN_ALL = f"Expected at most {MOST} characters in all, got {MOST + 1}"
+EMPTY = "Expected `str` of length >= 1"
+ONE_OF = "Expected one of json_schema, regex, ebnf, choices, got"
+INTEGER = "Expected an integer of at most 64 bits"
+
+
+class TestRows(KindTests):
+    golden = GrammarSpec(json_schema={"type": "object", "required": ["a"], "maxProperties": 1})
+    refused = (
+        ({"regex": "a", "choices": ["a"]}, f"{ONE_OF} regex and choices", ""),
+        ({}, f"{ONE_OF} none", ""),
+        ({"json_schema": "{}"}, "Expected `object | null`, got `str`", "json_schema"),
+        ({"json_schema": {"enum": [1, 1 << 63]}}, INTEGER, "json_schema.enum[1]"),
+        ({"regex": ""}, EMPTY, "regex"),
+        ({"regex": "a\0"}, NO_NUL, "regex"),
+        ({"regex": "\0a\n"}, NO_NUL, "regex"),
+        ({"ebnf": "a" * (MOST + 1)}, TOO_MUCH_TEXT, "ebnf"),
+        ({"ebnf": "root: 'a'"}, "Expected rules `name ::= ...`", "ebnf"),
+        ({"choices": []}, SOME, "choices"),
+        ({"choices": "ab"}, "Expected `array | null`, got `str`", "choices"),
+        ({"choices": ["a", ""]}, EMPTY, "choices[1]"),
+        ({"choices": ["a", "b", "a"]}, "The same as `$.choices[0]`", "choices[2]"),
+        ({"choices": ["a", "b" * MOST]}, TOO_MUCH_IN_ALL, "choices"),
+        ({"choices": [*map(str, range(SEQUENCES + 1))]}, f"{AT_MOST}{SEQUENCES}", "choices"),
+    )
+    largest = (
+        GrammarSpec(regex="a" * MOST),
+        GrammarSpec(ebnf="::=".rjust(MOST)),
+        GrammarSpec(choices=tuple(f"{i:032}" for i in range(SEQUENCES))),
+    )
+
+
+def test_schema_is_copied():
+    schema: dict[str, Any] = {"enum": [1]}
+    spec = GrammarSpec(json_schema=schema)
+    schema["enum"].append(2)
+    assert spec == GrammarSpec(json_schema={"enum": [1]})

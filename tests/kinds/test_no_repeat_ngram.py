@@ -1,0 +1,49 @@
+import pytest
+from logitport.adapters.core import compile_specs
+from logitport.spec import NoRepeatNgramSpec, SpecError, limits
+
+from .test_every_kind import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
+
+MOST = limits.MAX_NGRAM
+
+
+class TestRows(RealizedKindTests):
+    golden = NoRepeatNgramSpec(4, 128, (34, 35))
+    refused = (
+        ({"n": 0}, AT_LEAST_1, "n"),
+        ({"n": MOST + 1}, f"Expected `int` <= {MOST}", "n"),
+        ({"n": 3, "window": 2}, "Expected a window of at least n=3 tokens, got 2", "window"),
+        ({"n": 1, "window": 0}, AT_LEAST_1, "window"),
+        ({"n": 3, "allowed_token_ids": LONG}, TOO_LONG, "allowed_token_ids"),
+    )
+    largest = (NoRepeatNgramSpec(MOST, MOST), NoRepeatNgramSpec(1, limits.MAX_COUNT))
+    beyond = ((NoRepeatNgramSpec(1, None, (1, 9)), "allowed_token_ids[1]"),)
+    histories = (
+        (
+            NoRepeatNgramSpec(3),
+            [1, 2, 3],
+            [None, 1, None, 2, ban(3), 4, None, 1, None, 2, ban(3, 4)],
+        ),
+        (NoRepeatNgramSpec(2, 3), [1, 5], [None, 1, ban(5), 6, None, 1, ban(6), 7, None]),
+        (NoRepeatNgramSpec(1, 2, (3,)), [1, 2], [ban(1, 2), 3, ban(2), 3, None, 4, ban(4)]),
+        (NoRepeatNgramSpec(1), [], [None, 2, ban(2), 1, ban(1, 2)]),
+    )
+    handed_over = (
+        (NoRepeatNgramSpec(1), [], LIKED, [SECOND]),
+        (NoRepeatNgramSpec(1), [], 9, [LIKED, SECOND]),
+    )
+    outputs = (
+        # No n-grams begin before the prompt, so they repeat nothing.
+        (NoRepeatNgramSpec(3), [5], [1, 2, 3, 4, 6, 7], True),
+        (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 4], True),
+        (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 3], False),
+        (NoRepeatNgramSpec(3), [1, 2], [3, 1, 2, 3], False),
+    )
+
+
+def test_rules_that_are_too_many():
+    most = [NoRepeatNgramSpec(1 + i) for i in range(limits.MAX_NGRAM_RULES)]
+    assert compile_specs(most * 4).ngrams == tuple(most)  # equal ones are one
+    with pytest.raises(SpecError, match="at most 2 different `no_repeat_ngram`") as error:
+        compile_specs([*most, most[0], NoRepeatNgramSpec(9)])
+    assert error.value.path == "$.specs[3]"

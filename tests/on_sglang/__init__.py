@@ -1,1 +1,0 @@
-"""Tests on SGLang, in an environment of its own: ``make test-sglang``."""

@@ -1,0 +1,427 @@
+"""The wire format: what it looks like, what it refuses, and that it refuses it politely."""
+
+import json
+import math
+from functools import cache
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.spec import (
+    WIRE_KINDS,
+    ForcedTokenSequenceSpec,
+    InProcessPayload,
+    Payload,
+    PythonProcessorSpec,
+    SpecError,
+    Stage,
+    decode,
+    dynamo_entries,
+    encode,
+    json_schema,
+    limits,
+)
+from logitport.spec.base import kind_of
+
+from tests.support.paths import GOLDEN
+
+GOLDEN_SPECS = (ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
+
+FORCED = {"kind": "forced_sequence", "token_ids": [1]}
+NEST = 10_000
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class TestFormat:
+    """Change a golden file only together with VERSION, or by adding what old readers never see."""
+
+    def test_encode(self):
+        golden = (GOLDEN / "payload_v1.json").read_text()
+        assert encode(GOLDEN_SPECS) + "\n" == golden
+
+    def test_decode(self):
+        golden = (GOLDEN / "payload_v1.json").read_bytes()
+        assert decode(golden) == Payload(1, GOLDEN_SPECS, generation_only=True)
+
+    def test_json_schema(self):
+        golden = json.loads((GOLDEN / "schema_v1.json").read_text())
+        assert json.loads(json.dumps(without_descriptions(json_schema()))) == golden
+
+    def test_payload_is_valid(self):
+        validator().validate(json.loads((GOLDEN / "payload_v1.json").read_text()))
+
+    def test_optional_fields_may_be_left_out(self):
+        payload = decode({"version": 1, "specs": [FORCED]})
+        assert payload == Payload(1, (ForcedTokenSequenceSpec((1,)),), generation_only=True)
+
+    def test_one_spec_is_as_good_as_a_list_of_one(self):
+        assert encode(GOLDEN_SPECS[0]) == encode(GOLDEN_SPECS) == encode(list(GOLDEN_SPECS))
+
+    def test_generation_only(self):
+        payload = decode(encode(GOLDEN_SPECS))
+        assert [stage for stage in Stage if payload.acts_on(stage)] == ["agg", "decode"]
+        everywhere = decode(encode(GOLDEN_SPECS, generation_only=False))
+        assert all(everywhere.acts_on(stage) for stage in Stage)
+
+
+def without_descriptions(schema: Any) -> Any:
+    """A schema less its docstrings, which may be reworded at any time."""
+    if isinstance(schema, dict):
+        return {
+            key: without_descriptions(value)
+            for key, value in schema.items()
+            if not (key == "description" and isinstance(value, str))
+        }
+    return [without_descriptions(value) for value in schema] if isinstance(schema, list) else schema
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    return jsonschema.Draft202012Validator(json_schema())
+
+
+def payload_of(*specs: Any, **fields: Any) -> dict[str, Any]:
+    return {"version": 1, "specs": list(specs), **fields}
+
+
+TRAVEL = f"the kinds that can travel are {', '.join(map(kind_of, WIRE_KINDS))}"
+# payload | message | path
+BAD_PAYLOADS: list[tuple[Any, str, str]] = [
+    ({}, "Object missing required field `version`", "$"),
+    ({"specs": [FORCED]}, "Object missing required field `version`", "$"),
+    (
+        payload_of(FORCED, version=2),
+        "Version 2 is newer than 1, the newest that this release reads",
+        "$.version",
+    ),
+    (payload_of(FORCED, version=0), "Expected `int` >= 1", "$.version"),
+    (payload_of(FORCED, version="1"), "Expected `int`, got `str`", "$.version"),
+    (payload_of(FORCED, version=None), "Expected `int`, got `null`", "$.version"),
+    (payload_of(FORCED, version=True), "Expected `int`, got `bool`", "$.version"),
+    ({"version": 1}, "Object missing required field `specs`", "$"),
+    (payload_of(), "Expected `array` of length >= 1", "$.specs"),
+    (payload_of(specs={}), "Expected `array`, got `object`", "$.specs"),
+    (payload_of(specs=None), "Expected `array`, got `null`", "$.specs"),
+    (
+        payload_of(*[FORCED] * (limits.MAX_SPECS + 1)),
+        f"Expected `array` of length <= {limits.MAX_SPECS}",
+        "$.specs",
+    ),
+    (payload_of(FORCED, 1), "Expected `object`, got `int`", "$.specs[1]"),
+    (payload_of(FORCED, {}), "Object missing required field `kind`", "$.specs[1]"),
+    (payload_of({"token_ids": [1]}), "Object missing required field `kind`", "$.specs[0]"),
+    (payload_of({"kind": "nope"}), f"Invalid value 'nope'; {TRAVEL}", "$.specs[0].kind"),
+    (
+        payload_of({"kind": "python", "factory": "os.system"}),
+        f"Invalid value 'python'; {TRAVEL}",
+        "$.specs[0].kind",
+    ),
+    (payload_of({"kind": 1}), "Expected `str`, got `int`", "$.specs[0].kind"),
+    (
+        payload_of({"kind": "forced_sequence"}),
+        "Object missing required field `token_ids`",
+        "$.specs[0]",
+    ),
+    (payload_of({**FORCED, "x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
+    (payload_of(FORCED, x=1), "Object contains unknown field `x`", "$"),
+    (payload_of(FORCED, generation_only=1), "Expected `bool`, got `int`", "$.generation_only"),
+    (
+        payload_of({**FORCED, "token_ids": [1, -1]}),
+        "Expected `int` >= 0",
+        "$.specs[0].token_ids[1]",
+    ),
+    (
+        payload_of({**FORCED, "eos_token_id": 2**31}),
+        "Expected `int` <= 2147483647",
+        "$.specs[0].eos_token_id",
+    ),
+]
+# What a schema has no words for: 1.0 is an integer there, and fields of two specs do not meet.
+BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
+    (payload_of(FORCED, version=1.0), "Expected `int`, got `float`", "$.version"),
+    (
+        payload_of({**FORCED, "token_ids": [1.0]}),
+        "Expected `int`, got `float`",
+        "$.specs[0].token_ids[0]",
+    ),
+    (
+        payload_of(FORCED, FORCED),
+        "Conflicts with `$.specs[0]`: both force the first output token",
+        "$.specs[1]",
+    ),
+    (
+        payload_of({"kind": "grammar"}),
+        "Expected one of json_schema, regex, ebnf, choices, got none",
+        "$.specs[0]",
+    ),
+]
+BAD_ENTRIES: list[tuple[Any, str, str]] = [
+    ([], "Expected `array` of length >= 1", "$"),
+    ([FORCED, 1], "Expected `object`, got `int`", "$[1]"),
+    ([{"token_ids": [1]}], "Object missing required field `kind`", "$[0]"),
+    ([{"kind": "nope"}], f"Invalid value 'nope'; {TRAVEL}", "$[0].kind"),
+    ([{**FORCED, "x": 1}], "Object contains unknown field `x`", "$[0]"),
+    ([{**FORCED, "token_ids": [1, 2, 3, -1]}], "Expected `int` >= 0", "$[0].token_ids[3]"),
+    (
+        [FORCED, FORCED],
+        "Conflicts with `$[0]`: both force the first output token",
+        "$[1]",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("payload", "message", "path"), [*BAD_PAYLOADS, *BEYOND_SCHEMA, *BAD_ENTRIES], ids=repr
+)
+def test_decode_refuses(payload: Any, message: str, path: str):
+    for form in (payload, json.dumps(payload), json.dumps(payload).encode()):
+        with pytest.raises(SpecError) as error:
+            decode(form)
+        assert (error.value.message, error.value.path) == (message, path)
+
+
+@pytest.mark.parametrize("payload", [payload for payload, _, _ in BAD_PAYLOADS], ids=repr)
+def test_schema_refuses(payload: Any):
+    assert not validator().is_valid(payload)
+
+
+# A text or object that is no payload at all | what its error says.
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ("", "is not valid JSON"),
+        ("Hello world!", "is not valid JSON"),
+        ('{"version": 1', "is not valid JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
+        ('{"version": NaN}', "is not valid JSON"),
+        ('[{"token_ids": [1e999]}]', "is not valid JSON"),
+        ('{"version": ' + "1" * 5000 + "}", "is not valid JSON"),
+        ('{"version": 1' + "0" * 9 + "}", "is newer than 1"),
+        (r'{"version": "\ud800"}', "is not valid JSON"),
+        ("\ud800", "is not valid Unicode"),
+        ("[" * NEST, "nested too deeply"),
+        ('{"a":' * (NEST // 2), "nested too deeply"),
+        ("null", "Expected a payload made by encode(), got an object of type NoneType"),
+        ('"text"', "Expected a payload made by encode(), got an object of type str"),
+        (1, "Expected a payload made by encode(), got an object of type int"),
+        (None, "Expected a payload made by encode(), got an object of type NoneType"),
+        (object(), "Expected a payload made by encode(), got an object of type object"),
+        (PythonProcessorSpec(dict), "got an object of type PythonProcessorSpec"),
+        (payload_of(PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
+        (payload_of(object()), "Expected `object`, got `object`"),
+        # What a parser more lenient than ours, or the caller itself, may hand over.
+        (payload_of(FORCED, version=math.nan), "Expected `int`, got `float`"),
+        (payload_of(FORCED, version=10**5000), "$.version"),
+        (payload_of(FORCED, version=nested(NEST)), "$.version"),
+        (payload_of(nested(NEST)), "Expected `object`, got `array`"),
+        (payload_of({**FORCED, "token_ids": [math.nan]}), "Expected `int`, got `float`"),
+        (payload_of({**FORCED, "token_ids": [10**5000]}), "Expected `int` <= 2147483647"),
+        (payload_of({**FORCED, "\ud800": 1}), "is not valid Unicode"),
+        (payload_of(FORCED, **{"\ud800": 1}), "is not valid Unicode"),
+        ({**payload_of(FORCED), 1: 2}, "Expected `str`"),
+    ],
+    ids=range(29),
+)
+def test_no_payload_at_all(payload: Any, message: str):
+    with pytest.raises(SpecError) as error:
+        decode(payload)
+    assert message in str(error.value)
+    assert str(error.value).count(" - at ") == (error.value.path != "$")
+
+
+class TestSizes:
+    def test_specs(self):
+        specs = [ForcedTokenSequenceSpec((1,))] * (limits.MAX_SPECS + 1)
+        with pytest.raises(SpecError, match=f"1 to {limits.MAX_SPECS} specs, got 17 - at `.*specs"):
+            encode(specs)
+        with pytest.raises(SpecError, match="1 to 16 specs, got 0"):
+            encode([])
+
+    def test_bytes_decoded(self):
+        payload = encode(GOLDEN_SPECS)
+        padded = payload + " " * (limits.MAX_PAYLOAD_BYTES - len(payload))
+        assert decode(padded).specs == GOLDEN_SPECS
+        for one_too_many in (padded + " ", (padded + " ").encode(), "é" * (1 << 18) + " "):
+            with pytest.raises(SpecError, match="has 524289 bytes; the limit is 524288"):
+                decode(one_too_many)
+
+    @pytest.mark.parametrize(
+        ("params", "message"),
+        [
+            ({"text": "x" * (1 << 19)}, r"has \d+ bytes; the limit is 524288"),
+            ({"a": [0] * 40_000}, "at most 34816 parts .*, got 400.."),
+        ],
+        ids=["bytes", "parts"],
+    )
+    def test_size_of_an_object(self, params: dict[str, Any], message: str):
+        """What a JSON parser has made of a text is no smaller."""
+        spec = {"kind": "plugin", "name": "any", "params": params}
+        for payload in ({"version": 1, "specs": [spec]}, [spec]):
+            with pytest.raises(SpecError, match=message):
+                decode(payload)
+
+    def test_bytes_encoded(self, monkeypatch: pytest.MonkeyPatch):
+        size = len(encode(GOLDEN_SPECS))
+        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size)
+        encode(GOLDEN_SPECS)
+        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size - 1)
+        with pytest.raises(SpecError, match=f"has {size} bytes; the limit is {size - 1}"):
+            encode(GOLDEN_SPECS)
+
+
+def live(specs: Any, *, generation_only: bool = True) -> InProcessPayload:
+    return InProcessPayload(1, specs, generation_only)
+
+
+class TestEncodeRefuses:
+    def test_conflicts(self):
+        with pytest.raises(SpecError) as error:
+            encode([ForcedTokenSequenceSpec((1,)), ForcedTokenSequenceSpec((2,))])
+        assert error.value.path == "$.specs[1]"
+
+    @pytest.mark.parametrize("thing", [1, "forced_sequence", FORCED, None])
+    def test_what_is_no_spec(self, thing: Any):
+        with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, got") as error:
+            encode([ForcedTokenSequenceSpec((1,)), thing])
+        assert error.value.path == "$.specs[1]"
+
+    @pytest.mark.parametrize(
+        "thing",
+        [
+            None,
+            set[Any](),
+            1,
+            "text",
+            b"{}",
+            {},
+            FORCED,
+            PythonProcessorSpec,
+            decode(encode(GOLDEN_SPECS)),
+            object(),
+        ],
+    )
+    def test_neither_one_spec_nor_several(self, thing: Any):
+        for refuse in (encode, dynamo_entries, live):
+            with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, or several"):
+                refuse(thing)
+
+    @pytest.mark.parametrize("value", ["x", 1, None])
+    def test_generation_only(self, value: Any):
+        for refuse in (encode, live):
+            with pytest.raises(SpecError) as error:
+                refuse(GOLDEN_SPECS, generation_only=value)
+            assert error.value.path == "$.generation_only"
+
+
+class TestDynamo:
+    ENTRIES = ({"kind": "forced_sequence", "token_ids": [1, 2], "eos_token_id": 3},)
+    SPEC = ForcedTokenSequenceSpec((1, 2), 3)
+
+    def test_in(self):
+        for form in (self.ENTRIES, list(self.ENTRIES), json.dumps(self.ENTRIES)):
+            assert decode(form) == Payload(1, (self.SPEC,), generation_only=True)
+
+    def test_out(self):
+        assert dynamo_entries(self.SPEC) == dynamo_entries([self.SPEC]) == list(self.ENTRIES)
+        assert dynamo_entries([]) == []
+
+    @pytest.mark.parametrize(
+        ("spec", "message", "path"),
+        [
+            (ForcedTokenSequenceSpec((1,)), "entries always end in EOS", "$[1].eos_token_id"),
+            (PythonProcessorSpec(dict), "no kind for PythonProcessorSpec", "$[1]"),
+        ],
+    )
+    def test_out_refuses(self, spec: Any, message: str, path: str):
+        with pytest.raises(SpecError, match=message) as error:
+            dynamo_entries([self.SPEC, spec])
+        assert error.value.path == path
+
+
+token_ids = st.integers(0, limits.MAX_TOKEN_ID)
+specs = st.builds(
+    ForcedTokenSequenceSpec,
+    st.lists(token_ids, min_size=1).map(tuple),
+    st.none() | token_ids,
+)
+# Lone surrogates, NaN and integers of any size included: in-process callers can hand them over.
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda values: st.lists(values) | st.dictionaries(st.text(st.characters()), values),
+)
+
+
+@given(specs, st.booleans())
+def test_round_trip(spec: ForcedTokenSequenceSpec, generation_only: bool):
+    text = encode(spec, generation_only=generation_only)
+    payload = decode(text)
+    assert payload == decode(text.encode()) == decode(json.loads(text))
+    assert payload == Payload(1, (spec,), generation_only)
+    assert encode(payload.specs, generation_only=payload.generation_only) == text
+    validator().validate(json.loads(text))
+
+
+def decodes_or_says_why(payload: Any) -> None:
+    """Anything but SpecError fails the test; so does a payload that would not decode again."""
+    try:
+        decoded = decode(payload)
+    except SpecError:
+        return
+    again = encode(decoded.specs, generation_only=decoded.generation_only)
+    assert decode(again) == decoded
+
+
+@given(st.text(st.characters()) | st.binary())
+def test_any_text(text: str | bytes):
+    decodes_or_says_why(text)
+
+
+@given(json_values)
+def test_any_json_value(value: Any):
+    decodes_or_says_why(value)
+    decodes_or_says_why(json.dumps(value))
+
+
+@given(st.data(), specs, st.text(st.characters(), max_size=4))
+def test_mutated_text(data: st.DataObject, spec: ForcedTokenSequenceSpec, inserted: str):
+    text = encode(spec)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 8)))
+    decodes_or_says_why(text[:start] + inserted + text[end:])
+
+
+@given(st.data(), specs, st.booleans(), json_values)
+def test_mutated_structure(
+    data: st.DataObject, spec: ForcedTokenSequenceSpec, as_entries: bool, planted: Any
+):
+    payload: Any = json.loads(encode(spec))
+    if as_entries:
+        payload = payload["specs"]
+    # Walk some way down, and there replace, add or delete one thing.
+    node: Any = payload
+    while True:
+        keys: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(node[key], dict | list) or data.draw(st.booleans()):
+            break
+        node = node[key]
+    change = data.draw(st.sampled_from(["replace", "add", "delete"]))
+    if change == "delete":
+        del node[key]
+    elif change == "replace":
+        node[key] = planted
+    elif isinstance(node, list):
+        node.insert(key, planted)
+    else:
+        node[data.draw(st.text(st.characters()))] = planted
+    decodes_or_says_why(payload)
+    decodes_or_says_why(json.dumps(payload))
