@@ -12,6 +12,7 @@ from .allowed_tokens import AllowedTokensSpec as AllowedTokensSpec
 from .banned_tokens import BannedTokensSpec as BannedTokensSpec
 from .banned_sequences import BannedSequencesSpec as BannedSequencesSpec
 from .logit_bias import LogitBiasSpec as LogitBiasSpec
+from .sequence_bias import SequenceBiasSpec as SequenceBiasSpec
 from .min_tokens import MinTokensSpec as MinTokensSpec
 from .forced_end import ForcedEndSpec as ForcedEndSpec
 from .thinking_budget import ThinkingBudgetSpec as ThinkingBudgetSpec
