@@ -39,6 +39,7 @@ from logitport.spec import (
     PluginSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
+    SequenceBiasSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
@@ -445,6 +446,12 @@ SAME = {
         lambda: of_transformers(hf.SequenceBiasLogitsProcessor([[[0], -3.5], [[6], 4.0]])),
         always=True,
     ),
+    "transformers SequenceBias": Same(
+        SequenceBiasSpec(SEQUENCES, BIASES),
+        lambda: of_transformers(hf.SequenceBiasLogitsProcessor(hf_biases())),
+        few_after_others,
+        always=True,
+    ),
     "transformers MinNewTokensLength": Same(
         MinTokensSpec(9, (EOS, 6)),
         lambda: of_transformers(hf.MinNewTokensLengthLogitsProcessor(4, 9, [EOS, 6])),
@@ -826,6 +833,13 @@ def test_differs_transformers_bad_words_may_begin_in_the_prompt():
     peer = of_transformers(hf.NoBadWordsLogitsProcessor([[0, 1]]))
     first, after = steps(BannedSequencesSpec([[0, 1]]), peer, [8, 0], [0])
     assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (True, False)
+    after.assert_same()
+
+
+def test_differs_transformers_biased_sequences_may_begin_in_the_prompt():
+    peer = of_transformers(hf.SequenceBiasLogitsProcessor([[[0, 1], 9.0]]))
+    first, after = steps(SequenceBiasSpec([[0, 1]], [9]), peer, [8, 0], [0])
+    assert float(first.theirs[1] - first.ours[1]) == pytest.approx(9, abs=1e-3)
     after.assert_same()
 
 

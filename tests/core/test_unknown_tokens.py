@@ -30,6 +30,7 @@ from logitport.spec import (
     PluginSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
+    SequenceBiasSpec,
     ThinkingBudgetSpec,
     TriggerSpec,
 )
@@ -85,6 +86,8 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([ChoiceSpec(((4,), (4, 5)), 0)], True),
     ([BannedSequencesSpec(((4,), (5,)))], False),
     ([BannedSequencesSpec(((4,), (5, 6)))], True),
+    ([SequenceBiasSpec(((4,), (5,)), (1.0, 2.0))], False),
+    ([SequenceBiasSpec(((4,), (5, 6)), (1.0, 2.0))], True),
     ([TriggerSpec((1,), (2, 3))], True),
     ([TriggerSpec((1,), (2, 3), None)], True),
     ([NoRepeatNgramSpec(2)], True),

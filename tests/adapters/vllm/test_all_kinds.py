@@ -34,6 +34,7 @@ from logitport.spec import (
     PluginSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
+    SequenceBiasSpec,
     ThinkingBudgetSpec,
     TriggerSpec,
 )
@@ -270,6 +271,11 @@ def closes(output: Tokens, free: Free, more: int, *texts: str, tag: str = "</thi
     return output[before : before + len(closing)] == closing
 
 
+def sequences_biased_away(free: "Free") -> SequenceBiasSpec:
+    sequences = dict.fromkeys(tuple(free.output[i : i + 2]) for i in range(0, LENGTH, 3))
+    return SequenceBiasSpec(tuple(sequences), (-1000.0,) * len(sequences))
+
+
 class TwoArguments:
     """Odd and even token ids by turns, in place."""
 
@@ -454,6 +460,7 @@ REQUESTS: dict[str, Request] = (
         ),
     }
     | {f"neighbour {i}": Request(f"Tell me about the number {i}.") for i in range(8)}
+    | {"sequence bias": Request(STORY, sequences_biased_away)}  # last: seeds are by position
 )
 
 
