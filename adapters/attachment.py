@@ -10,7 +10,7 @@ from ..spec.base import as_specs
 from .backend import Backend, Specs, payload_for
 from .key import KEY
 from .metrics import count
-from .native import Native, check_grammar, lowered
+from .native import Native, check_grammar, lower
 from .own_fields import OwnFields, check_own_fields
 
 
@@ -90,16 +90,16 @@ class Attachment:
             generation_only: ``False`` also sends specs to workers that do not generate.
 
         Raises:
-            SpecError: as ``payload_for``, ``check`` and ``lowered`` do.
+            SpecError: as ``payload_for``, ``check`` and ``lower`` do.
             Exception: the engine's own, for request fields that the engine refuses together.
         """
         specs, stage = as_specs(specs), Stage(stage)
-        acts = stage.takes_specs(generation_only)
+        acts = stage.is_active(generation_only)
         payload = payload_for(self.backend, specs, stage, generation_only)
         fields: dict[str, Any] = {}
         if acts or self.prefill_samples:
             self.check(request, specs)
-            fields = lowered(specs, self.native, request, self.grammars)
+            fields = lower(specs, self.native, request, self.grammars)
         yield Attached(specs, payload, fields)
         if specs:
             count("attached" if acts else "gated", stage)

@@ -88,7 +88,7 @@ def payload_for(
     backend.check(specs)
     payload = _payload(specs, generation_only)
     in_payload = processor_specs(specs)
-    if not in_payload or not stage.takes_specs(generation_only):
+    if not in_payload or not stage.is_active(generation_only):
         return None
     return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)
 

@@ -9,7 +9,10 @@ from typing import Any
 OLD_NAMES = {
     "BACK_END": "BACKEND",
     "BackEnd": "Backend",
+    "admitted": "admit",
+    "admitted_live": "admit_live",
     "back_ends": "backends",
+    "refusal": "unsupported",
 }
 """Old public names and their new names. The old names stay for one release."""
 

@@ -82,7 +82,7 @@ def native_fields(
     return fields, paths
 
 
-def lowered(
+def lower(
     specs: Sequence[LogitsProcessorSpec], native: Native, request: Any, grammars: Sequence[str]
 ) -> dict[str, Any]:
     """Return the fields to set in a request, so that it asks for the native specs.

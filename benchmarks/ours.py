@@ -85,10 +85,10 @@ class Parts:
         automata = self._automata
         acting = automata.tables.edit[automata.states] == edit
         rows = automata.values[ROW, : len(automata)][acting]
-        arguments = automata.tables.argument[automata.states[acting]]
+        operands = automata.tables.operand[automata.states[acting]]
         return (
             torch.as_tensor(rows, device=self._device),
-            torch.as_tensor(arguments.astype(np.int64), device=self._device),
+            torch.as_tensor(operands.astype(np.int64), device=self._device),
         )
 
 

@@ -270,18 +270,18 @@ def _admission() -> Iterator[Target]:
         "forced_sequence": w.forced_sequence(10_000),
         "banned_sequences": w.banned_sequences(3333),
     }
-    admitted, forget = admission.admitted, admission.forget
+    admit, forget = admission.admit, admission.forget
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
         first = timing.time_call(
-            lambda text=text: admitted(BACKEND, text, VOCAB),
+            lambda text=text: admit(BACKEND, text, VOCAB),
             repetitions=20,
             before=forget,
         )
         # Each request brings a new string, whose hash is not computed yet.
         copies: list[str] = []
         cached = timing.time_call(
-            lambda copies=copies: admitted(BACKEND, copies.pop(), VOCAB),
+            lambda copies=copies: admit(BACKEND, copies.pop(), VOCAB),
             repetitions=50,
             before=lambda copies=copies, text=text: copies.append(text.encode().decode()),
         )

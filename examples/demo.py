@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logitport.adapters import extra_body
-from logitport.hooks.test_text import TEXT, VARIABLES
+from logitport.hooks.hello_world import TEXT, VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from rich.console import Console

@@ -55,9 +55,9 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_sizes(self.specs)
         check_conflicts(self.specs)
 
-    def acts_on(self, stage: Stage) -> bool:
+    def is_active(self, stage: Stage) -> bool:
         """Whether the specs act on a worker in ``stage``."""
-        return stage.takes_specs(self.generation_only)
+        return stage.is_active(self.generation_only)
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the size of an engine's vocabulary.

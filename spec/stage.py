@@ -33,6 +33,6 @@ class Stage(StrEnum):
         """Whether a worker in this stage emits the tokens that the client sees."""
         return self in (Stage.AGGREGATED, Stage.DECODE)
 
-    def takes_specs(self, generation_only: bool) -> bool:
+    def is_active(self, generation_only: bool) -> bool:
         """Whether specs act in this stage, given whether they are for stages that generate."""
         return self.generates or not generation_only

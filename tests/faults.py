@@ -70,7 +70,8 @@ MODULES = (
 DEVICE_MODULES = (
     "device.advance_kernel",
     "device.edit_kernel",
-    "device.history_kernels",
+    "device.ngram_kernel",
+    "device.prompt_bias_kernel",
     "device.pool",
     "device.realizer",
 )

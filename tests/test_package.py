@@ -49,7 +49,7 @@ class TestImportsOfAProcess:
         ("statement", "absent"),
         [
             ("import logitport.spec", {"torch", "vllm", "numpy", "transformers"}),
-            ("import logitport.hooks.test_text", {"torch", "vllm", "numpy", "transformers"}),
+            ("import logitport.hooks.hello_world", {"torch", "vllm", "numpy", "transformers"}),
             ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
             (
                 "from logitport.adapters.conformance import ConformanceSuite",
@@ -213,7 +213,7 @@ class TestImportDirection:
             ("logitport.spec.base", "from ..adapters.core import Automaton"),
             ("logitport.spec.base", "from .. import hooks"),
             ("logitport.spec.base", "def f():\n    import torch.nn"),
-            ("logitport.adapters.core.cost", "from ...hooks import test_text"),
+            ("logitport.adapters.core.cost", "from ...hooks import hello_world"),
             ("logitport.adapters.core.cost", "if TYPE_CHECKING:\n    from vllm import LLM"),
             ("logitport.adapters.core.cost", "from ..vllm.params import KEY"),
             ("logitport.adapters.core.automaton.pool", "from ..logits import Cells"),
@@ -221,7 +221,7 @@ class TestImportDirection:
             ("logitport.adapters.core.kinds.choice", "from ..program import Program"),
             ("logitport.adapters.core.device.realizer", "from ..host.plan import Additions"),
             ("logitport.adapters.core", "import logitport.hooks"),
-            ("logitport.hooks.test_text", "import vllm"),
+            ("logitport.hooks.hello_world", "import vllm"),
         ],
     )
     def test_the_rule_bites(self, module: str, source: str):
@@ -274,7 +274,7 @@ class TestWheel:
             "logitport": "logitport.adapters.vllm:LogitportProcessor"
         }
         assert expected["logitport.default_specs"] == {
-            "test_text": "logitport.hooks.test_text:default_specs"
+            "hello_world": "logitport.hooks.hello_world:default_specs"
         }
 
     def test_installs(self, wheel: Path, tmp_path: Path):
@@ -288,7 +288,7 @@ class TestWheel:
         code = (
             "from logitport.adapters.vllm import attach\n"
             "from logitport.spec import ForcedTokenSequenceSpec, decode, encode\n"
-            "import logitport.hooks.test_text, logitport.spec\n"
+            "import logitport.hooks.hello_world, logitport.spec\n"
             "spec = ForcedTokenSequenceSpec((1, 2), 3)\n"
             "assert decode(encode(spec)).specs == (spec,)\n"
             "print(logitport.spec.__file__)"

@@ -8,7 +8,7 @@ the logits. All that adapters need is here. ``compile_specs`` and what it makes 
 from typing import TYPE_CHECKING
 
 from ..lazy import lazy
-from .admission import admitted, admitted_live, program_of
+from .admission import admit, admit_live, program_of
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -23,7 +23,7 @@ from .automaton import (
 )
 from .defaults import default_specs
 from .plugins import HistoryRule
-from .program import Program, ProgramOf, compile_specs, refusal
+from .program import Program, ProgramOf, compile_specs, unsupported
 
 if TYPE_CHECKING:
     from .callables import log_failure
@@ -50,15 +50,15 @@ __all__ = [
     "Realizer",
     "Rows",
     "UnknownTokenError",
-    "admitted",
-    "admitted_live",
+    "admit",
+    "admit_live",
     "compile_specs",
     "default_specs",
     "editor_for",
     "log_failure",
     "program_of",
-    "refusal",
     "unreachable",
+    "unsupported",
 ]
 
 # What needs torch, and Triton.

@@ -52,7 +52,7 @@ _lock = Lock()
 """Held to read or write the caches, never while a payload is decoded or compiled."""
 
 
-def admitted(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
     """Check and compile a request's payload.
 
     Programs and refusals are cached by the payload's text. Requests that carry the same text share
@@ -100,18 +100,18 @@ def program_of(
         backend: the engine's backend.
         vocab_size: the number of the engine's tokens, if it is known.
         stage: the worker's task for the request.
-        payload: the request's payload, as ``admitted`` takes it; ``None`` if there is none.
+        payload: the request's payload, as ``admit`` takes it; ``None`` if there is none.
 
     Raises:
         SpecError: if the payload cannot be realized.
     """
     if payload is None:
         return None
-    decoded, program = admitted(backend, payload, vocab_size)
-    return program if decoded.acts_on(stage) else None
+    decoded, program = admit(backend, payload, vocab_size)
+    return program if decoded.is_active(stage) else None
 
 
-def admitted_live(
+def admit_live(
     backend: Backend,
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
     vocab_size: int,
@@ -122,7 +122,7 @@ def admitted_live(
         SpecError: if the specs cannot be realized.
     """
     payload = InProcessPayload(VERSION, specs)  # pyright: ignore
-    return admitted(backend, payload, vocab_size)[1]
+    return admit(backend, payload, vocab_size)[1]
 
 
 def forget() -> None:

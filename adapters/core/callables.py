@@ -126,7 +126,9 @@ class RequestCallables:
         return Additions(Cells(np.full(len(added), row), token_ids), bounded(values))
 
 
-def started(program: Program, vocab_size: int) -> tuple[list[Automaton], RequestCallables | None]:
+def instantiate(
+    program: Program, vocab_size: int
+) -> tuple[list[Automaton], RequestCallables | None]:
     """Start a program for a new request: return all its automata, and its callables if any.
 
     Args:

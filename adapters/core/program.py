@@ -134,7 +134,7 @@ def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
     return first[is_banned].tolist()
 
 
-def refusal(
+def unsupported(
     specs: Sequence[LogitsProcessorSpec], asks: Callable[[Program], bool], why: str
 ) -> SpecError:
     """Make the error for a feature that an engine lacks, at the spec that needs it.

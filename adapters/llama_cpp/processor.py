@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.base import as_specs
-from ..core import Realizer, admitted_live
+from ..core import Realizer, admit_live
 from .backend import BACKEND
 
 
@@ -37,7 +37,7 @@ class LogitportProcessor:
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
                 raise SpecError(what, f"$.specs[{i}]")
         self._vocab_size: int = llm.n_vocab()
-        self._program = admitted_live(BACKEND, specs, self._vocab_size)
+        self._program = admit_live(BACKEND, specs, self._vocab_size)
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm

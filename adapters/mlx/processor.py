@@ -9,7 +9,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from ...spec import LogitsProcessorSpec, SpecError
-from ..core import Ints, Program, Realizer, admitted_live, log_failure
+from ..core import Ints, Program, Realizer, admit_live, log_failure
 from . import editor  # noqa: F401 - `editor_for` finds it
 from .backend import BACKEND
 
@@ -51,7 +51,7 @@ class LogitportProcessor:
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        self._program = program = admitted_live(BACKEND, specs, self._vocab_size)
+        self._program = program = admit_live(BACKEND, specs, self._vocab_size)
         self._reads_prompt = program.reads_prompt or bool(program.per_request)
         self._stop: int | None = tokenizer.eos_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)

@@ -10,7 +10,7 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, SpecError, encode
 from .. import check_spelling, count
-from ..core import admitted, default_specs, refusal
+from ..core import admit, default_specs, unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -172,13 +172,13 @@ class Admission:
         Raises:
             SpecError: if it cannot, or what is in the payload is wrong.
         """
-        decoded, program = admitted(BACKEND, payload, self._vocab_size)
+        decoded, program = admit(BACKEND, payload, self._vocab_size)
         check_request(sampling_params, decoded.specs, self._eos_token_ids)
-        acts = decoded.acts_on(stage())
+        acts = decoded.is_active(stage())
         if not acts:
             return False
         if program.reads_prompt and not has_prompt_ids:
-            raise refusal(
+            raise unsupported(
                 decoded.specs,
                 lambda program: program.reads_prompt,
                 "looks at the token ids of the prompt, and a prompt of embeddings has none",

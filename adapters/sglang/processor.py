@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ..core import Program, Realizer, admitted, log_failure
+from ..core import Program, Realizer, admit, log_failure
 from .admission import REFUSED
 from .backend import BACKEND, KEY
 from .worker import (
@@ -201,8 +201,8 @@ class Batch:
 
 def _program_of(vocab_size: int, payload: Any) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    checked, program = admitted(BACKEND, payload, vocab_size)
-    if not checked.acts_on(stage()):
+    checked, program = admit(BACKEND, payload, vocab_size)
+    if not checked.is_active(stage()):
         return None
     check_tokens_in_time(checked.specs, program)
     return program

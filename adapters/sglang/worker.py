@@ -18,7 +18,7 @@ from sglang.srt.runtime_context import (
 
 from ...spec import LogitsProcessorSpec, Stage
 from .. import stage_from_environment
-from ..core import Program, refusal
+from ..core import Program, unsupported
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -98,7 +98,7 @@ def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program)
         SpecError: at the spec that needs the tokens.
     """
     if program.needs_history and tokens_come_late():
-        raise refusal(
+        raise unsupported(
             specs,
             lambda program: program.needs_history,
             "needs the tokens that are out, which SGLang's overlap scheduling tells too late: "

@@ -7,7 +7,7 @@ from ...spec import InProcessPayload, SpecError, Stage
 from ...spec.base import as_specs, restore_paths
 from ..attachment import Attachment
 from ..backend import Specs
-from ..core import admitted, refusal
+from ..core import admit, unsupported
 from .backend import BACKEND
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
@@ -108,9 +108,9 @@ def processor_for(
     assert isinstance(payload, str)  # the backend takes no live objects
     specs = as_specs(specs)
     with restore_paths(specs):
-        _, program = admitted(BACKEND, payload, vocab_size)
+        _, program = admit(BACKEND, payload, vocab_size)
     if program.needs_history and not disable_overlap_scheduler:
-        raise refusal(
+        raise unsupported(
             specs,
             lambda program: program.needs_history,
             "needs the tokens that are out, which TensorRT-LLM's overlap scheduler shows one step "

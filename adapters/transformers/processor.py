@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 from ...spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
 from .. import check_own_fields
-from ..core import Program, Realizer, admitted_live, compile_specs, log_failure
+from ..core import Program, Realizer, admit_live, compile_specs, log_failure
 from .backend import BACKEND
 from .own_fields import own_fields
 
@@ -79,7 +79,7 @@ class LogitportProcessor(LogitsProcessor):
                 check_own_fields(of_prompt, own)
                 key = tuple(map(id, of_prompt))
                 if key not in made:
-                    made[key] = of_prompt, admitted_live(BACKEND, of_prompt, self._vocab_size)
+                    made[key] = of_prompt, admit_live(BACKEND, of_prompt, self._vocab_size)
             except SpecError as error:
                 if not error.path.startswith("$"):  # a field of the configuration of all prompts
                     raise

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import check_own_fields, count
-from ..core import Program, admitted, default_specs, refusal
+from ..core import Program, admit, default_specs, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
@@ -41,7 +41,7 @@ class Admitting:
     share: float = 1
 
 
-def admit(
+def admit_request(
     admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
 ) -> None:
     """Check a request's payload, as far as the engine is known, and count the decision.
@@ -61,9 +61,9 @@ def admit(
     vocab_size = None if config is None else config.model_config.get_vocab_size()
     decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
     try:
-        checked, program = admitted(BACKEND, payload, vocab_size)
+        checked, program = admit(BACKEND, payload, vocab_size)
         check_grammar_is_followed(sampling_params, checked.specs)
-        acts = checked.acts_on(stage)
+        acts = checked.is_active(stage)
         if acts:
             if config is not None:
                 check_engine(config, checked, program)
@@ -94,7 +94,7 @@ def check_request(
         SpecError: at the spec.
     """
     if program.reads_prompt and not admitting.has_prompt_ids:
-        raise refusal(
+        raise unsupported(
             specs,
             lambda program: program.reads_prompt,
             "looks at the token ids of the prompt, and a prompt of embeddings has none",
@@ -118,7 +118,7 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     if why := _why_dropped(vllm_config):
         raise SpecError(f"The request has specs, but {why}")
     if program.needs_output_ids and not tells_output_ids(vllm_config):
-        raise refusal(
+        raise unsupported(
             payload.specs,
             lambda program: program.needs_output_ids,
             "needs the ids of the sampled tokens, which vLLM's asynchronous scheduling tells no "

@@ -6,7 +6,7 @@ from typing import Any
 from ...spec import SpecError, Stage
 from .. import KEY, App, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import Admitting, admit
+from .admission import Admitting, admit_request
 from .engine_config import role_of
 
 
@@ -31,7 +31,7 @@ class SpecMiddleware(NeutralMiddleware):
         tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
         has_prompt_ids = fields.get("prompt_embeds") is None
         admitting = Admitting(_config(scope), tokenizer, has_prompt_ids, share=0)
-        admit(admitting, _Params(fields, owner, payload), payload)
+        admit_request(admitting, _Params(fields, owner, payload), payload)
 
     def stage(self, scope: Scope) -> Stage:
         """See ``SpecMiddleware.stage``."""

@@ -14,8 +14,8 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from .. import KEY, check_spelling
-from ..core import Program, ProgramOf, admitted, default_specs
-from .admission import admit, admitting_engine, check_engine, check_free
+from ..core import Program, ProgramOf, admit, default_specs
+from .admission import admit_request, admitting_engine, check_engine, check_free
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
@@ -73,7 +73,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
                 if config is not None:
                     admitting = replace(admitting, share=1 / _times_loaded(config))
                 in_process = id(config) in cls._newest
-                admit(admitting, sampling_params, extra_args[KEY], in_process=in_process)
+                admit_request(admitting, sampling_params, extra_args[KEY], in_process=in_process)
             elif config is not None:
                 check_free(config)
         except SpecError as error:
@@ -187,8 +187,8 @@ def _load_default(vllm_config: "VllmConfig") -> str | None:
     if not specs:
         return None
     payload = encode(specs)
-    decoded, program = admitted(BACKEND, payload, vllm_config.model_config.get_vocab_size())
-    if decoded.acts_on(role_of(vllm_config).stage):
+    decoded, program = admit(BACKEND, payload, vllm_config.model_config.get_vocab_size())
+    if decoded.is_active(role_of(vllm_config).stage):
         check_engine(vllm_config, decoded, program)
     return payload
 
@@ -204,13 +204,13 @@ def _program_of(
     given = (params.extra_args or {}).get(KEY, default)
     if given is None or (given is default and _reads_probabilities(params)):
         return None
-    payload, program = admitted(BACKEND, given, vocab_size)
+    payload, program = admit(BACKEND, given, vocab_size)
     if given is default:
         try:
             check_grammar_is_followed(params, payload.specs)
         except SpecError:  # the request's own grammar may not accept the forced tokens
             return None
-    return program if payload.acts_on(role.stage_for(params)) else None
+    return program if payload.is_active(role.stage_for(params)) else None
 
 
 def _reads_probabilities(params: "SamplingParams") -> bool:

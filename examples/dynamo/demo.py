@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 from logitport.adapters.dynamo import annotation
-from logitport.hooks.test_text import TEXT, VARIABLES
+from logitport.hooks.hello_world import TEXT, VARIABLES
 from logitport.spec import BannedSequencesSpec, ChoiceSpec, ForcedTokenSequenceSpec
 from openai import APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient
 

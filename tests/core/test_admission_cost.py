@@ -191,10 +191,10 @@ class TestCost:
     )
     def test_bounded(self, monkeypatch: pytest.MonkeyPatch, name: str, message: str):
         text = encode(BannedTokensSpec((1, 2, 3)))
-        admission.admitted(BACKEND, text, None)
+        admission.admit(BACKEND, text, None)
         monkeypatch.setattr(f"logitport.adapters.core.cost.{name}", 2)
         with pytest.raises(SpecError, match=message):
-            admission.admitted(BACKEND, text, VOCAB)
+            admission.admit(BACKEND, text, VOCAB)
 
     def test_memory_is_that_of_the_arrays(self):
         spec = ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
@@ -214,11 +214,11 @@ class TestCache:
     def test_bytes_are_what_an_entry_takes(self, name: str):
         """The estimate has the tables of a running batch in it, so it may be above."""
         text = payloads.text_of(CORPUS[name])
-        admission.admitted(BACKEND, text, VOCAB)  # imports, and what is kept for all
+        admission.admit(BACKEND, text, VOCAB)  # imports, and what is kept for all
         admission.forget()
         gc.collect()
         tracemalloc.start()
-        admission.admitted(BACKEND, "".join(list(text)), VOCAB)
+        admission.admit(BACKEND, "".join(list(text)), VOCAB)
         gc.collect()
         held = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
@@ -238,12 +238,12 @@ class TestCache:
         self, monkeypatch: pytest.MonkeyPatch, carried: str, message: str
     ):
         with pytest.raises(SpecError, match=message) as first:
-            admission.admitted(BACKEND, carried, VOCAB)
+            admission.admit(BACKEND, carried, VOCAB)
         monkeypatch.setattr(admission, "_compiled", None)  # would be a TypeError
         monkeypatch.setattr(admission, "decode", None)
         for form in (carried, carried.encode()):
             with pytest.raises(SpecError) as again:
-                admission.admitted(BACKEND, form, VOCAB)
+                admission.admit(BACKEND, form, VOCAB)
             assert str(again.value) == str(first.value)
             assert again.value is not first.value
 
@@ -259,22 +259,22 @@ class TestCache:
             "logitport.adapters.core.plugins._plugins", lambda: {"rule": lambda: make}
         )
         with pytest.raises(SpecError, match="not yet"):
-            admission.admitted(BACKEND, text, VOCAB)
-        admission.admitted(BACKEND, text, VOCAB)
+            admission.admit(BACKEND, text, VOCAB)
+        admission.admit(BACKEND, text, VOCAB)
 
     def test_bad_payloads_push_out_no_program(self, monkeypatch: pytest.MonkeyPatch):
         good = encode(BannedTokensSpec((1,)))
-        _, program = admission.admitted(BACKEND, good, VOCAB)
+        _, program = admission.admit(BACKEND, good, VOCAB)
         for i in range(200):
             with pytest.raises(SpecError):
-                admission.admitted(BACKEND, f"{i}" + "x" * 200_000, VOCAB)
-        assert admission.admitted(BACKEND, good, VOCAB)[1] is program
+                admission.admit(BACKEND, f"{i}" + "x" * 200_000, VOCAB)
+        assert admission.admit(BACKEND, good, VOCAB)[1] is program
         assert admission._refusals.currsize <= admission.REFUSAL_BYTES
         assert 10 < len(admission._refusals) < 200
 
     def test_too_long_to_be_a_key(self):
         with pytest.raises(SpecError, match="the limit is 524288"):
-            admission.admitted(BACKEND, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)
+            admission.admit(BACKEND, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)
         assert not admission._refusals
 
     def test_threads_share_a_program_and_wait_for_none(self, monkeypatch: pytest.MonkeyPatch):
@@ -293,14 +293,14 @@ class TestCache:
         programs: list[Program] = []
         threads = [
             threading.Thread(
-                target=lambda: programs.append(admission.admitted(BACKEND, slow, VOCAB)[1])
+                target=lambda: programs.append(admission.admit(BACKEND, slow, VOCAB)[1])
             )
             for _ in range(3)
         ]
         for thread in threads:
             thread.start()
         assert compiling.wait(60)
-        admission.admitted(BACKEND, quick, VOCAB)
+        admission.admit(BACKEND, quick, VOCAB)
         done.set()
         for thread in threads:
             thread.join(60)
@@ -367,7 +367,7 @@ class TestShown:
     )
     def test_plugins(self, name: str, message: str):
         with pytest.raises(SpecError, match=message) as error:
-            admission.admitted(BACKEND, encode(PluginSpec(name)), VOCAB)
+            admission.admit(BACKEND, encode(PluginSpec(name)), VOCAB)
         assert target.unsafe(error.value) is None
 
     def test_a_keyboard_interrupt_is_the_operators(self, monkeypatch: pytest.MonkeyPatch):
@@ -377,7 +377,7 @@ class TestShown:
         loaders = {"rule": lambda: make}
         monkeypatch.setattr("logitport.adapters.core.plugins._plugins", lambda: loaders)
         with pytest.raises(KeyboardInterrupt):
-            admission.admitted(BACKEND, encode(PluginSpec("rule")), VOCAB)
+            admission.admit(BACKEND, encode(PluginSpec("rule")), VOCAB)
 
     def test_text_of(self):
         assert text_of(ValueError("a\n")) == r"a\n"

@@ -91,8 +91,8 @@ def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> 
     def take(token: int) -> None:
         at = state
         while (target := edges.get(at << 32 | token)) is None:
-            consumes, at = automaton.consumes[at], int(automaton.otherwise[at])
-            if consumes:
+            is_link, at = automaton.is_failure_link[at], int(automaton.default_target[at])
+            if not is_link:
                 target = at
                 break
         enter(target, tokens=1)
@@ -109,12 +109,12 @@ def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> 
 
 def edit_of(automaton: Automaton, state: int) -> Any:
     """A state's edit in the words of the reference."""
-    kind, argument = automaton.edit[state], int(automaton.argument[state])
+    kind, operand = automaton.edit[state], int(automaton.operand[state])
     if kind == Edit.FREE:
         return None
     if kind == Edit.FORCE:
-        return Force(argument)
-    first, end = [0, *automaton.set_ends.tolist()][argument : argument + 2]
+        return Force(operand)
+    first, end = [0, *automaton.set_ends.tolist()][operand : operand + 2]
     token_ids = automaton.set_tokens[first:end].tolist()
     if kind == Edit.ALLOW:
         return Allow(frozenset(token_ids))
@@ -295,7 +295,7 @@ def test_chains() -> None:
     assert builder.chain((), then=end) == end
     assert builder.chain(()) == len(builder) == 1
     first = builder.chain((4, 5), then=end)
-    builder.otherwise(end, first)
+    builder.default(end, first)
     assert [edit_of(builder.build(), state) for state in range(3)] == [None, Force(4), Force(5)]
 
 
@@ -304,7 +304,7 @@ def _missing_target(builder: AutomatonBuilder) -> None:
 
 
 def _negative_target(builder: AutomatonBuilder) -> None:
-    builder.otherwise(builder.free(), -1)
+    builder.default(builder.free(), -1)
 
 
 def _missing_source(builder: AutomatonBuilder) -> None:
@@ -342,12 +342,12 @@ def _nothing_allowed(builder: AutomatonBuilder) -> None:
 def _circle_of_failure_links(builder: AutomatonBuilder) -> None:
     states = [builder.free() for _ in range(3)]
     for state in states:
-        builder.otherwise(state, (state + 1) % 3, consumes=False)
+        builder.failure_link(state, (state + 1) % 3)
 
 
 def _failure_link_to_itself(builder: AutomatonBuilder) -> None:
     state = builder.free()
-    builder.otherwise(state, state, consumes=False)
+    builder.failure_link(state, state)
 
 
 def _circle_of_timeouts(builder: AutomatonBuilder) -> None:
@@ -388,9 +388,9 @@ def test_timeouts_that_set_the_timer_again_end() -> None:
     builder.timeout(tick, tock)
     builder.timeout(tock, tick)
     waiting = builder.force(1, timer=CARRY)
-    builder.otherwise(tick, waiting)
+    builder.default(tick, waiting)
     builder.timeout(waiting, tock)
-    builder.otherwise(tock, tick)
+    builder.default(tock, tick)
     automaton = builder.build()
     output: list[int] = []
     for forced in (1, 1, 2, 1, 1):
@@ -422,9 +422,10 @@ def any_automaton(draw: Any) -> Automaton:
         for token in draw(st.lists(tokens, max_size=2)):
             builder.edge(state, token, draw(states))
         # Links lead to earlier states alone, so that none goes round in circles.
-        consumes = simple or state == 0 or draw(st.booleans())
-        target = states if consumes else st.integers(0, state - 1)
-        builder.otherwise(state, draw(target), consumes=consumes)
+        if simple or state == 0 or draw(st.booleans()):
+            builder.default(state, draw(states))
+        else:
+            builder.failure_link(state, draw(st.integers(0, state - 1)))
         if state and draw(st.booleans()):
             builder.timeout(state, draw(st.integers(0, state - 1)))
     return builder.build()
@@ -605,7 +606,7 @@ MANY_LINKS = {
 def test_no_token_follows_many_links(name: str) -> None:
     sequences = MANY_LINKS[name]
     (automaton,) = automata(BannedSequencesSpec(sequences))
-    assert _hops(automaton.otherwise, ~automaton.consumes).max() <= HOPS + 1
+    assert _hops(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
     states = set[int]()
     for sequence in sequences[:: max(len(sequences) // 20, 1)]:
         for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
@@ -649,9 +650,9 @@ def test_links_that_cannot_be_shortened_are_refused() -> None:
     for state in states[1 : HOPS + 1]:
         for token in range(9000):
             builder.edge(state, state * 9000 + token, 0)
-        builder.otherwise(state, state - 1, consumes=False)
+        builder.failure_link(state, state - 1)
     for state in states[HOPS + 1 :]:
         builder.edge(state, 3, 0)
-        builder.otherwise(state, HOPS, consumes=False)
+        builder.failure_link(state, HOPS)
     with pytest.raises(TooManyEdgesError, match="too many token sequences"):
         builder.build()

@@ -53,7 +53,7 @@ from logitport.adapters.core import logits as core_logits
 from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
-    history_kernels,
+    ngram_kernel,
     pool,
     realizer,
 )
@@ -295,7 +295,7 @@ def test_every_kind_in_one_batch(device: torch.device) -> None:
 
 
 BLOCK = advance_kernel.BLOCK_SIZE
-TILE = history_kernels.NGRAM_TILE
+TILE = ngram_kernel.NGRAM_TILE
 TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_ids": (6,)}
 
 
@@ -396,7 +396,7 @@ def test_ngram_rules_of_any_kind(
     device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tiles of a few candidates each, with drafts."""
-    monkeypatch.setattr(history_kernels, "NGRAM_TILE", 128)
+    monkeypatch.setattr(ngram_kernel, "NGRAM_TILE", 128)
     numbers = random.Random(seed)
     engine = Engine(device)
     slots: list[int] = []
@@ -444,7 +444,7 @@ def test_time_outs_that_lead_to_others(engine: Engine, install: Any) -> None:
     third, fourth = builder.free(timer=0), builder.force(3)
     builder.timeout(first, third)
     builder.timeout(third, fourth)
-    builder.otherwise(fourth, second)
+    builder.default(fourth, second)
     slot = engine.add(Request((install(builder.build()),)))
     after, _ = engine.apply({slot: [3]}, torch.zeros(2, VOCABULARY))
     assert after.argmax(1).tolist() == [3, 2]

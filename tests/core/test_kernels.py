@@ -10,7 +10,12 @@ from tests.support.triton_process import INTERPRETED
 pytest.importorskip("triton")
 import triton
 from logitport.adapters.core import DeviceRealizer, History, Rows, compile_specs
-from logitport.adapters.core.device import advance_kernel, edit_kernel, history_kernels
+from logitport.adapters.core.device import (
+    advance_kernel,
+    edit_kernel,
+    ngram_kernel,
+    prompt_bias_kernel,
+)
 from logitport.spec import (
     AllowedTokensSpec,
     LogitBiasSpec,
@@ -26,7 +31,7 @@ from triton.compiler import ASTSource
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
 
 TYPES = {
-    "consumes_ptr": "*i8",
+    "is_link_ptr": "*i8",
     "edit_ptr": "*i8",
     "biases_ptr": "*fp32",
     "set_values_ptr": "*fp32",
@@ -40,11 +45,11 @@ KERNELS = {
         edit_kernel.WARPS,
     ),
     "advance": (advance_kernel._advance_kernel, {"block_size": advance_kernel.BLOCK_SIZE}, 4),
-    "ngram": (history_kernels._ngram_kernel, {"tile_size": history_kernels.NGRAM_TILE}, 4),
-    "mark": (history_kernels._mark_kernel, {"block_size": history_kernels.BLOCK_SIZE}, 4),
+    "ngram": (ngram_kernel._ngram_kernel, {"tile_size": ngram_kernel.NGRAM_TILE}, 4),
+    "mark": (prompt_bias_kernel._mark_kernel, {"block_size": prompt_bias_kernel.BLOCK_SIZE}, 4),
     "prompt bias": (
-        history_kernels._prompt_bias_kernel,
-        {"block_size": history_kernels.BLOCK_SIZE},
+        prompt_bias_kernel._prompt_bias_kernel,
+        {"block_size": prompt_bias_kernel.BLOCK_SIZE},
         4,
     ),
 }
@@ -122,7 +127,7 @@ def test_no_request_waits_for_a_kernel(
 ) -> None:
     """Whatever requests come, Triton has compiled what they need while the engine started."""
     launches: dict[str, Launches] = {}
-    for module in (advance_kernel, edit_kernel, history_kernels):
+    for module in (advance_kernel, edit_kernel, ngram_kernel, prompt_bias_kernel):
         for kernel, _, _ in KERNELS.values():
             name = kernel.fn.__name__
             if hasattr(module, name):

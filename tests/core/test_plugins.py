@@ -96,4 +96,4 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch, output_ids: list[int], for
     (automaton,) = compile_specs((PluginSpec("at-most", params),)).automata
     state, _ = automaton.fold((), output_ids)
     is_forced = automaton.edit[state] == Edit.FORCE
-    assert (int(automaton.argument[state]) if is_forced else None) == forced
+    assert (int(automaton.operand[state]) if is_forced else None) == forced

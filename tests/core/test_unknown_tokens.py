@@ -51,7 +51,7 @@ class Rule(HistoryRule):
 def turns(params: Mapping[str, Any]) -> Any:
     builder = AutomatonBuilder()
     for i in range(3):
-        builder.otherwise(builder.force(i), (i + 1) % 3)
+        builder.default(builder.force(i), (i + 1) % 3)
     return builder.build()
 
 

@@ -100,13 +100,13 @@ def steps(program: Program, times: int = 2) -> tuple[float, float]:
 
 def memory(text: str) -> int:
     """Bytes that a payload holds: as admitted, and in a batch."""
-    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
     realizer(program, (1,), 1)  # imports, and what is kept for all
     admission.forget()
     logits = torch.zeros(1, target.VOCAB)
     gc.collect()
     tracemalloc.start()
-    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
     made, outputs = realizer(program, (1,), 1)
     made.apply(logits)
     gc.collect()
@@ -120,7 +120,7 @@ def cost_of(text: str, times: int, of: str) -> float:
     """What an admitted payload costs; 0 for one that is refused or has nothing to run here."""
     if not target.admit(text).admitted:
         return 0.0
-    program = admission.admitted(target.BACKEND, text, target.VOCAB)[1]
+    program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
     if not (program.automata or program.ngrams or program.prompt_biases):
         return 0.0
     if of == "memory":

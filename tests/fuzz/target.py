@@ -89,7 +89,7 @@ def admit(payload: Any, vocab_size: int | None = VOCAB) -> Outcome:
     start = time.thread_time()
     admitted, wrong = False, None
     try:
-        admission.admitted(BACKEND, payload, vocab_size)
+        admission.admit(BACKEND, payload, vocab_size)
         admitted = True
     except SpecError as error:
         seconds = time.thread_time() - start

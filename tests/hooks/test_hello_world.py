@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from logitport.adapters import core
-from logitport.hooks.test_text import TEXT, VARIABLES, default_specs
+from logitport.hooks.hello_world import TEXT, VARIABLES, default_specs
 from logitport.spec import ForcedTokenSequenceSpec
 
 OURS, DYNAMO = VARIABLES

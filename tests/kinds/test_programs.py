@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from logitport.adapters.core import Program, admission, admitted, compile_specs
+from logitport.adapters.core import Program, admission, admit, compile_specs
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import (
     BannedSequencesSpec,
@@ -53,11 +53,11 @@ def test_what_a_parser_has_made_of_a_text_shares_its_program():
     banned, bias = BannedTokensSpec((7,)), LogitBiasSpec({9: -1.5})
     for carried in ([banned], [banned, bias]):
         text = encode(carried, generation_only=False)
-        payload, program = admitted(BACKEND, text, 100)
-        assert admitted(BACKEND, json.loads(text), 100) == (payload, program)
-        assert admitted(BACKEND, json.loads(text), 100)[1] is program
+        payload, program = admit(BACKEND, text, 100)
+        assert admit(BACKEND, json.loads(text), 100) == (payload, program)
+        assert admit(BACKEND, json.loads(text), 100)[1] is program
         with pytest.raises(SpecError, match="beyond the vocabulary"):
-            admitted(BACKEND, json.loads(text), 5)
+            admit(BACKEND, json.loads(text), 5)
 
 
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
@@ -68,8 +68,8 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
 
     def cells_of(token_id: int) -> int:
         text = encode(BannedTokensSpec((token_id,)))
-        _, program = admission.admitted(BACKEND, text, None)
-        assert admission.admitted(BACKEND, text, None)[1] is program
+        _, program = admission.admit(BACKEND, text, None)
+        assert admission.admit(BACKEND, text, None)[1] is program
         return program.cells
 
     sent = sum(cells_of(token_id) for token_id in range(70))

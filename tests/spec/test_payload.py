@@ -67,9 +67,9 @@ class TestFormat:
 
     def test_generation_only(self):
         payload = decode(encode(GOLDEN_SPECS))
-        assert [stage for stage in Stage if payload.acts_on(stage)] == ["agg", "decode"]
+        assert [stage for stage in Stage if payload.is_active(stage)] == ["agg", "decode"]
         everywhere = decode(encode(GOLDEN_SPECS, generation_only=False))
-        assert all(everywhere.acts_on(stage) for stage in Stage)
+        assert all(everywhere.is_active(stage) for stage in Stage)
 
 
 def without_descriptions(schema: Any) -> Any:

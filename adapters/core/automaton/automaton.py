@@ -51,18 +51,18 @@ class Automaton:
     """A timed token automaton, which starts by entering state 0. Use ``AutomatonBuilder``.
 
     A request's state is two integers, ``(state, timer)``. A token takes its edge if the state has
-    one for it. Otherwise it goes to the default target ``otherwise``, which either consumes the
-    token or looks for an edge of its own (a failure link, as in Aho-Corasick). The state that is
+    one for it. Otherwise it goes to the default target, which either consumes the token or looks
+    for an edge of its own (a failure link, as in Aho-Corasick). The state that is
     entered sets the timer, lets it run down by one, or keeps it; with ``KEEP`` states, the timer
     counts how often other states are entered. If the timer is 0 before a token is chosen, the
     automaton first moves to the state's time-out target.
 
     Attributes:
         edit: ``[states]`` int8, an ``Edit``.
-        argument: ``[states]`` int32, the token of a ``FORCE``, the token set of ``ALLOW``/``ADD``.
-        otherwise: ``[states]`` int32, the default target: the next state of tokens without an edge.
-        consumes: ``[states]`` bool, ``False`` if ``otherwise`` is a failure link.
-        looks: ``[states]`` bool, whether the next state depends on the token.
+        operand: ``[states]`` int32, the token of a ``FORCE``, the token set of ``ALLOW``/``ADD``.
+        default_target: ``[states]`` int32, the next state of tokens without an edge.
+        is_failure_link: ``[states]`` bool, whether ``default_target`` looks the token up again.
+        branches: ``[states]`` bool, whether the next state depends on the token.
         timer: ``[states]`` int32, on entry: set to n >= 0, ``CARRY``, ``CLEAR`` or ``KEEP``.
         timeout: ``[states]`` int32, the next state when the timer is 0, or -1.
         keys: ``[edges]`` int64, ascending, ``state << 32 | token``.
@@ -75,10 +75,10 @@ class Automaton:
     """
 
     edit: npt.NDArray[np.int8]
-    argument: npt.NDArray[np.int32]
-    otherwise: npt.NDArray[np.int32]
-    consumes: npt.NDArray[np.bool_]
-    looks: npt.NDArray[np.bool_]
+    operand: npt.NDArray[np.int32]
+    default_target: npt.NDArray[np.int32]
+    is_failure_link: npt.NDArray[np.bool_]
+    branches: npt.NDArray[np.bool_]
     timer: npt.NDArray[np.int32]
     timeout: npt.NDArray[np.int32]
     keys: Ints
@@ -159,7 +159,7 @@ class Automaton:
     @property
     def needs_output_ids(self) -> bool:
         """Whether the state depends on more than the output's length and the forced tokens."""
-        return bool((self.looks & (self.edit != Edit.FORCE)).any())
+        return bool((self.branches & (self.edit != Edit.FORCE)).any())
 
 
 class UnknownTokenError(ValueError):
@@ -206,7 +206,7 @@ def unreachable(automaton: Automaton) -> list[int]:
     while front:
         state = front.pop()
         lo, hi = sources.searchsorted([state, state + 1])
-        following = [int(automaton.otherwise[state]), *automaton.targets[lo:hi].tolist()]
+        following = [int(automaton.default_target[state]), *automaton.targets[lo:hi].tolist()]
         if automaton.timeout[state] >= 0:
             following.append(int(automaton.timeout[state]))
         for target in following:

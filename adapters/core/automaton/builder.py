@@ -1,5 +1,6 @@
 """The builder of automata, state by state or from arrays."""
 
+import warnings
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,8 +25,8 @@ class AutomatonBuilder:
 
     def __init__(self, *, reads_prompt: bool = False) -> None:
         self._reads_prompt = reads_prompt
-        self._edit, self._consumes = array("b"), array("b")
-        self._argument, self._otherwise = array("i"), array("i")
+        self._edit, self._is_failure_link = array("b"), array("b")
+        self._operand, self._default_target = array("i"), array("i")
         self._timer, self._timeout = array("i"), array("i")
         self._edges: dict[int, int] = {}
         self._more_edges: list[tuple[Ints, Ints]] = []
@@ -51,12 +52,12 @@ class AutomatonBuilder:
         """Make a state that adds the set's values to its tokens' logits."""
         return self._state(Edit.ADD, token_set, timer)
 
-    def _state(self, edit: Edit, argument: int, timer: int) -> int:
+    def _state(self, edit: Edit, operand: int, timer: int) -> int:
         state = len(self._edit)
         self._edit.append(edit)
-        self._argument.append(argument)
-        self._otherwise.append(state)
-        self._consumes.append(True)
+        self._operand.append(operand)
+        self._default_target.append(state)
+        self._is_failure_link.append(False)
         self._timer.append(timer)
         self._timeout.append(NO_TIMEOUT)
         return state
@@ -133,27 +134,27 @@ class AutomatonBuilder:
     def extend(
         self,
         edit: npt.NDArray[Any],
-        argument: npt.NDArray[Any],
-        otherwise: Ints,
-        consumes: npt.NDArray[np.bool_] | None = None,
+        operand: npt.NDArray[Any],
+        default_target: Ints,
         *,
+        is_failure_link: npt.NDArray[np.bool_] | None = None,
         timer: int = CLEAR,
     ) -> None:
         """Make many states at once, from columns of ``Automaton``, ``[states]`` each.
 
         Args:
             edit: the edit of each state.
-            argument: the token, or the token set.
-            otherwise: the default target: the next state of tokens without an edge.
-            consumes: ``False`` where ``otherwise`` is a failure link; by default, nowhere.
+            operand: the token, or the token set.
+            default_target: the next state of tokens without an edge.
+            is_failure_link: whether ``default_target`` is one; by default, nowhere.
             timer: the timer on entry of each state.
         """
         n = len(edit)
-        consumes = np.ones(n, np.bool_) if consumes is None else consumes
         self._edit.frombytes(edit.astype(np.int8).tobytes())
-        self._argument.frombytes(argument.astype(np.int32).tobytes())
-        self._otherwise.frombytes(otherwise.astype(np.int32).tobytes())
-        self._consumes.frombytes(consumes.astype(np.int8).tobytes())
+        self._operand.frombytes(operand.astype(np.int32).tobytes())
+        self._default_target.frombytes(default_target.astype(np.int32).tobytes())
+        links = np.zeros(n, np.int8) if is_failure_link is None else is_failure_link.astype(np.int8)
+        self._is_failure_link.frombytes(links.tobytes())
         self._timer.extend(array("i", [timer]) * n)
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
 
@@ -165,16 +166,18 @@ class AutomatonBuilder:
         """Add an edge: from ``state``, ``token_id`` leads to ``target``."""
         self._edges[state << 32 | token_id] = target
 
-    def otherwise(self, state: int, target: int, *, consumes: bool = True) -> None:
-        """Set the default target of ``state``: the next state of tokens without an edge.
+    def default(self, state: int, target: int) -> None:
+        """Set the default target of ``state``: the next state of tokens without an edge."""
+        self._default_target[state], self._is_failure_link[state] = target, False
 
-        Args:
-            state: the source state.
-            target: the default target.
-            consumes: ``False`` makes a failure link: ``target`` looks the token up again.
-        """
-        self._otherwise[state] = target
-        self._consumes[state] = consumes
+    def failure_link(self, state: int, target: int) -> None:
+        """Let ``target`` look up the tokens for which ``state`` has no edge."""
+        self._default_target[state], self._is_failure_link[state] = target, True
+
+    def otherwise(self, state: int, target: int, *, consumes: bool = True) -> None:
+        """Call ``default``, or ``failure_link`` unless ``consumes``: the name until 0.2."""
+        warnings.warn("use `default` or `failure_link`", DeprecationWarning, stacklevel=2)
+        (self.default if consumes else self.failure_link)(state, target)
 
     def timeout(self, state: int, target: int) -> None:
         """Set the state that follows ``state`` if the timer is 0 before a token is chosen."""
@@ -198,20 +201,20 @@ class AutomatonBuilder:
         )
         keys, targets = map(np.concatenate, zip(one_by_one, *self._more_edges, strict=True))
         order = keys.argsort(kind="stable")
-        consumes = np.array(self._consumes, np.bool_)
-        looks = ~consumes
+        is_failure_link = np.array(self._is_failure_link, np.bool_)
+        branches = is_failure_link.copy()
         sources = keys >> 32
-        looks[sources[(sources >= 0) & (sources < len(looks))] if check else sources] = True
+        branches[sources[(sources >= 0) & (sources < len(branches))] if check else sources] = True
         lengths = _joined([lengths for lengths, _, _ in self._sets], np.int64)
-        edit, argument = np.array(self._edit, np.int8), np.array(self._argument, np.int32)
+        edit, operand = np.array(self._edit, np.int8), np.array(self._operand, np.int32)
         set_tokens = _joined([tokens for _, tokens, _ in self._sets], np.int32)
-        forced = argument[edit == Edit.FORCE.value]  # an Enum member compares 4 times slower
+        forced = operand[edit == Edit.FORCE.value]  # an Enum member compares 4 times slower
         automaton = Automaton(
             edit=edit,
-            argument=argument,
-            otherwise=np.array(self._otherwise, np.int32),
-            consumes=consumes,
-            looks=looks,
+            operand=operand,
+            default_target=np.array(self._default_target, np.int32),
+            is_failure_link=is_failure_link,
+            branches=branches,
             timer=np.array(self._timer, np.int32),
             timeout=np.array(self._timeout, np.int32),
             keys=keys[order],
@@ -236,19 +239,19 @@ def _check(automaton: Automaton) -> None:
     if n == 0:
         raise ValueError("an automaton needs at least one state")
     sources = automaton.keys >> 32  # ascending
-    used = np.concatenate([automaton.otherwise, automaton.targets, sources[:1], sources[-1:]])
+    used = np.concatenate([automaton.default_target, automaton.targets, sources[:1], sources[-1:]])
     timeout = automaton.timeout
     if max(used.max(), timeout.max()) >= n or used.min() < 0 or timeout.min() < NO_TIMEOUT:
         raise ValueError(f"an automaton of {n} states leads to one that it does not have")
-    edit, arguments, sizes = automaton.edit, automaton.argument, automaton.set_sizes
-    sets = arguments[edit >= Edit.ALLOW.value]
-    if arguments.min() < 0 or sets.max(initial=-1) >= len(sizes):
+    edit, operands, sizes = automaton.edit, automaton.operand, automaton.set_sizes
+    sets = operands[edit >= Edit.ALLOW.value]
+    if operands.min() < 0 or sets.max(initial=-1) >= len(sizes):
         raise ValueError("an automaton forces a negative token id or uses a set that it has not")
     if automaton.set_tokens.min(initial=0) < 0:
         raise ValueError("an automaton has a set with a negative token id")
-    if sizes[arguments[edit == Edit.ALLOW.value]].min(initial=1) == 0:
+    if sizes[operands[edit == Edit.ALLOW.value]].min(initial=1) == 0:
         raise ValueError("an automaton allows no token at all in some state")
-    _check_ends(automaton.otherwise, ~automaton.consumes, "failure links")
+    _check_ends(automaton.default_target, automaton.is_failure_link, "failure links")
     stays_at_zero = (automaton.timer <= 0) & (automaton.timer != CLEAR)
     leads_on = (automaton.timeout >= 0) & stays_at_zero
     _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")

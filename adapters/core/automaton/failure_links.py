@@ -37,8 +37,8 @@ def shortened(automaton: Automaton) -> Automaton:
     Raises:
         TooManyEdgesError: if this adds more than ``MAX_MERGED_EDGES`` edges.
     """
-    is_link = ~automaton.consumes
-    at = following = np.where(is_link, automaton.otherwise, np.arange(automaton.states))
+    is_link = automaton.is_failure_link
+    at = following = np.where(is_link, automaton.default_target, np.arange(automaton.states))
     for _ in range(HOPS - 1):
         at = at[following]
     if not is_link[at].any():
@@ -48,7 +48,7 @@ def shortened(automaton: Automaton) -> Automaton:
     starts = np.cumsum(sizes) - sizes
     first_token = np.zeros(automaton.states, np.int64)
     first_token[sizes > 0] = keys[starts[sizes > 0]] & TOKEN
-    further, states = automaton.otherwise.astype(np.int64), np.flatnonzero(is_link)
+    further, states = automaton.default_target.astype(np.int64), np.flatnonzero(is_link)
     while len(states):  # each round doubles the reach of the links that still grow
         states = states[is_link[further[states]]]
         past = further[states]
@@ -87,7 +87,7 @@ def shortened(automaton: Automaton) -> Automaton:
             found.append((into[owner] << 32 | from_keys[edge] & TOKEN, from_targets[edge]))
         levels.insert(0, _nearest(found))
     keys, targets = _nearest(levels)
-    return replace(automaton, otherwise=link.astype(np.int32), keys=keys, targets=targets)
+    return replace(automaton, default_target=link.astype(np.int32), keys=keys, targets=targets)
 
 
 def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:

@@ -258,7 +258,8 @@ class _Walk:
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
         # Reading one number from a memoryview is several times as fast as from an array.
-        self._otherwise, self._consumes = automaton.otherwise.data, automaton.consumes.data
+        self._is_link = automaton.is_failure_link.data
+        self._default_target = automaton.default_target.data
         self._on_entry, self._timeout = automaton.timer.data, automaton.timeout.data
         self._keys, self._targets = automaton.keys.data, automaton.targets.data
         self.state, self.timer = 0, entered(self._on_entry[0], NO_TIMER)
@@ -267,7 +268,7 @@ class _Walk:
     def forced(self) -> int | None:
         """The token that the current state forces, if any."""
         automaton, state = self.automaton, self.state
-        return int(automaton.argument[state]) if automaton.edit[state] == Edit.FORCE else None
+        return int(automaton.operand[state]) if automaton.edit[state] == Edit.FORCE else None
 
     def settle(self) -> None:
         """Take the time-outs that are due."""
@@ -310,7 +311,7 @@ class _Walk:
             if len(seen) > _MOST_STATES:
                 return []
             state = new.pop()
-            for target in (self._otherwise[state], *following.get(state, ())):
+            for target in (self._default_target[state], *following.get(state, ())):
                 if target not in seen:
                     seen.add(target)
                     new.append(target)
@@ -319,14 +320,14 @@ class _Walk:
     @cached_property
     def homes(self) -> list[int]:
         """The default targets of the reached states, if none of them has a failure link."""
-        return sorted({self._otherwise[state] for state in self.reached})
+        return sorted({self._default_target[state] for state in self.reached})
 
     def is_simple(self, tokens: int, *, chosen: bool) -> bool:
         """Return whether so many tokens can be taken in pieces."""
         return (
             0 < len(self.homes) <= _MOST_HOMES
             and self.state in self.reached
-            and all(self._consumes[each] and self._on_entry[each] != KEEP for each in self.reached)
+            and not any(self._is_link[at] or self._on_entry[at] == KEEP for at in self.reached)
             and not (chosen and self._may_run_out(tokens))
         )
 
@@ -363,7 +364,7 @@ class _Walk:
         place[reached] = np.arange(size)
         arrived = place + size * (automaton.timer != CARRY)
         table = np.empty((len(meaning), 2 * size), np.int32)
-        table[:, :size] = arrived[automaton.otherwise[reached]]
+        table[:, :size] = arrived[automaton.default_target[reached]]
         sources = place[automaton.keys >> 32]
         code, found = looked_up(np.array(meaning), automaton.keys & TOKEN)
         found &= sources >= 0
@@ -416,7 +417,7 @@ class _Walk:
 
     def _next(self, state: int, token: int) -> int:
         """Return the state after a token."""
-        if token == UNKNOWN and self.automaton.looks[state]:
+        if token == UNKNOWN and self.automaton.branches[state]:
             raise UnknownTokenError
         keys = self._keys
         while True:
@@ -424,8 +425,8 @@ class _Walk:
             index = bisect_left(keys, key)
             if index < len(keys) and keys[index] == key:
                 return self._targets[index]
-            consumed, state = self._consumes[state], self._otherwise[state]
-            if consumed:
+            is_link, state = self._is_link[state], self._default_target[state]
+            if not is_link:
                 return state
 
     def _take_runs(self, codes: npt.NDArray[Any], meaning: list[int], *, chosen: bool) -> None:

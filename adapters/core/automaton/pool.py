@@ -13,10 +13,10 @@ from .automaton import CLEAR, NO_TIMER, Automaton, Edit
 _COLUMNS: dict[str, dict[str, type[np.generic]]] = {
     "states": {
         "edit": np.int8,
-        "argument": np.int64,
-        "otherwise": np.int64,
-        "consumes": np.bool_,
-        "looks": np.bool_,
+        "operand": np.int64,
+        "default_target": np.int64,
+        "is_failure_link": np.bool_,
+        "branches": np.bool_,
         "timer": np.int64,
         "timeout": np.int64,
     },
@@ -40,7 +40,7 @@ class AutomatonPool:
     does not report when a request ends: its automata are in use until its slot is reused.)
 
     Attributes:
-        edit, argument, ...: the columns of ``Automaton``, with states and token sets numbered
+        edit, operand, ...: the columns of ``Automaton``, with states and token sets numbered
             through the pool, and ``CLEAR`` replaced by the timer that it sets. Values beyond
             ``len(tables)`` states are not defined; unused ``keys`` are larger than any key.
         set_ends: ``[sets + 1]``, the end of each token set, after a leading 0.
@@ -50,10 +50,10 @@ class AutomatonPool:
     """
 
     edit: npt.NDArray[np.int8]
-    argument: Ints
-    otherwise: Ints
-    consumes: npt.NDArray[np.bool_]
-    looks: npt.NDArray[np.bool_]
+    operand: Ints
+    default_target: Ints
+    is_failure_link: npt.NDArray[np.bool_]
+    branches: npt.NDArray[np.bool_]
     timer: Ints
     timeout: Ints
     keys: Ints
@@ -124,11 +124,11 @@ class AutomatonPool:
         base, first_set = used["states"], used["sets"]
         columns = {
             "edit": automaton.edit,
-            "consumes": automaton.consumes,
-            "looks": automaton.looks,
+            "is_failure_link": automaton.is_failure_link,
+            "branches": automaton.branches,
             "timer": np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer),
-            "argument": automaton.argument + np.where(automaton.edit >= Edit.ALLOW, first_set, 0),
-            "otherwise": automaton.otherwise + base,
+            "operand": automaton.operand + np.where(automaton.edit >= Edit.ALLOW, first_set, 0),
+            "default_target": automaton.default_target + base,
             "timeout": np.where(
                 automaton.timeout >= 0, automaton.timeout + base, automaton.timeout
             ),

@@ -138,14 +138,14 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int) -> Automaton:
     owner, tokens = options >> 32, options & TOKEN
     counts = np.bincount(owner, minlength=nodes)
     several = counts > 1
-    argument = np.cumsum(several) - 1  # the token set, for nodes with several options
+    operand = np.cumsum(several) - 1  # the token set, for nodes with several options
     in_set = several[owner]
-    argument[~several] = tokens[~in_set]
+    operand[~several] = tokens[~in_set]
     builder = AutomatonBuilder()
     builder.token_sets(tokens[in_set], counts[several])
-    otherwise = np.full(nodes, nodes)
-    otherwise[0] = 0
-    builder.extend(np.where(several, Edit.ALLOW.value, Edit.FORCE.value), argument, otherwise)
+    default_target = np.full(nodes, nodes)
+    default_target[0] = 0
+    builder.extend(np.where(several, Edit.ALLOW.value, Edit.FORCE.value), operand, default_target)
     builder.force(eos_token_id)
     trie.add_edges(builder)
     return builder.build(check=False)
@@ -200,7 +200,7 @@ def completing(
         np.where(adds, Edit.ADD.value, Edit.FREE.value),
         np.where(adds, np.cumsum(adds) - 1, 0),
         failure,
-        consumes=np.arange(nodes) == 0,
+        is_failure_link=np.arange(nodes) > 0,
     )
     trie.add_edges(builder)
     return builder.build(check=False)

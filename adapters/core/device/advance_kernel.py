@@ -121,8 +121,8 @@ class AdvanceKernel:
                 requests,
                 free_state,
                 self._states,
-                tables["otherwise"],
-                tables["consumes"],
+                tables["default_target"],
+                tables["is_failure_link"],
                 tables["timer"],
                 tables["timeout"],
                 tables["edge_ends"],
@@ -157,8 +157,8 @@ def _advance_kernel(
     requests,
     free_state,
     states_ptr,  # [rows, programs 1] int32; written
-    otherwise_ptr,  # [table states] int32
-    consumes_ptr,  # [table states] int8
+    default_target_ptr,  # [table states] int32
+    is_link_ptr,  # [table states] int8
     timer_ptr,  # [table states] int32
     timeout_ptr,  # [table states] int32
     edge_ends_ptr,  # [table states + 1] int32, after a leading 0
@@ -198,8 +198,8 @@ def _advance_kernel(
             if is_chosen:
                 state, timer = _settled(state, timer, timer_ptr, timeout_ptr)
             on_entry = tl.load(timer_ptr + state)
-            stays = tl.load(otherwise_ptr + state) == state
-            stays = stays & (tl.load(consumes_ptr + state) != 0)
+            stays = tl.load(default_target_ptr + state) == state
+            stays = stays & (tl.load(is_link_ptr + state) == 0)
             steps = 0
             if stays & (end - done > 1):
                 # Skip all tokens that leave the state unchanged, but not beyond its time-out.
@@ -221,8 +221,8 @@ def _advance_kernel(
                 state = _following(
                     state,
                     token,
-                    otherwise_ptr,
-                    consumes_ptr,
+                    default_target_ptr,
+                    is_link_ptr,
                     edge_ends_ptr,
                     edge_tokens_ptr,
                     targets_ptr,
@@ -242,8 +242,8 @@ def _advance_kernel(
                 state = _following(
                     state,
                     token,
-                    otherwise_ptr,
-                    consumes_ptr,
+                    default_target_ptr,
+                    is_link_ptr,
                     edge_ends_ptr,
                     edge_tokens_ptr,
                     targets_ptr,
@@ -260,8 +260,8 @@ def _advance_kernel(
 def _following(
     state,
     token,
-    otherwise_ptr,
-    consumes_ptr,
+    default_target_ptr,
+    is_link_ptr,
     edge_ends_ptr,
     edge_tokens_ptr,
     targets_ptr,
@@ -274,10 +274,10 @@ def _following(
         edge = first_from(edge_tokens_ptr, lo, hi, token)
         has_edge = tl.load(edge_tokens_ptr + edge, mask=edge < hi, other=-1) == token
         has_edge = has_edge & (edge < hi)
-        consumes = tl.load(consumes_ptr + state) != 0
+        is_link = tl.load(is_link_ptr + state) != 0
         target = tl.load(targets_ptr + edge, mask=has_edge, other=-1)
-        state = tl.load(otherwise_ptr + state)
-        following = tl.where(has_edge, target, tl.where(consumes, state, -1))
+        state = tl.load(default_target_ptr + state)
+        following = tl.where(has_edge, target, tl.where(is_link, -1, state))
     return following
 
 

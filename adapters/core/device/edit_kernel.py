@@ -77,7 +77,7 @@ class EditKernel:
                 starts,
                 states,
                 tables["edit"],
-                tables["argument"],
+                tables["operand"],
                 tables["set_ends"],
                 tables["set_tokens"],
                 tables["set_values"],
@@ -98,7 +98,7 @@ def _edit_kernel(
     starts_ptr,  # [programs 0 + 1] int32, where each row's automata start
     states_ptr,  # [automata] int32, row by row, by rank
     edit_ptr,  # [table states] int8
-    argument_ptr,  # [table states] int32
+    operand_ptr,  # [table states] int32
     set_ends_ptr,  # [sets + 1] int32, after a leading 0
     set_tokens_ptr,  # [set cells] int32, ascending within a set
     set_values_ptr,  # [set cells] float32
@@ -125,10 +125,10 @@ def _edit_kernel(
     for i in range(start, end):
         state = tl.load(states_ptr + i)
         edit = tl.load(edit_ptr + state).to(tl.int32)
-        argument = tl.load(argument_ptr + state)
-        forced = tl.where((edit == _FORCE) & (forces == 0), argument, forced)
+        operand = tl.load(operand_ptr + state)
+        forced = tl.where((edit == _FORCE) & (forces == 0), operand, forced)
         forces += (edit == _FORCE).to(tl.int32)
-        strict = tl.where((edit == _ALLOW) & (strict < 0), argument, strict)
+        strict = tl.where((edit == _ALLOW) & (strict < 0), operand, strict)
     if (strict < 0) & (block > 0):
         return
     first_column = block * block_size
@@ -141,7 +141,7 @@ def _edit_kernel(
         for i in range(start, end):
             state = tl.load(states_ptr + i)
             if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
-                token_set = tl.load(argument_ptr + state)
+                token_set = tl.load(operand_ptr + state)
                 lo = tl.load(set_ends_ptr + token_set)
                 hi = tl.load(set_ends_ptr + token_set + 1)
                 if strict >= 0:
@@ -170,7 +170,7 @@ def _edit_kernel(
         kept = tl.load(row_ptr + tokens, mask=cells < hi, other=-float("inf"))
         for i in range(start, end):  # a further ALLOW bans what it does not contain
             state = tl.load(states_ptr + i)
-            token_set = tl.load(argument_ptr + state)
+            token_set = tl.load(operand_ptr + state)
             is_allow = tl.load(edit_ptr + state).to(tl.int32) == _ALLOW
             if is_allow & (token_set != strict):
                 other_start = tl.load(set_ends_ptr + token_set)

@@ -45,15 +45,15 @@ class DeviceArray:
 
 
 _EDITS = {
-    "states": ("edit", "argument"),
+    "states": ("edit", "operand"),
     "sets": ("set_ends",),
     "tokens": ("set_tokens", "set_values"),
 }
 _TRANSITIONS = {
-    "states": ("otherwise", "consumes", "timer", "timeout", "edge_ends"),
+    "states": ("default_target", "is_failure_link", "timer", "timeout", "edge_ends"),
     "edges": ("edge_tokens", "targets"),
 }
-_DTYPES = {"edit": torch.int8, "consumes": torch.int8, "set_values": torch.float32}
+_DTYPES = {"edit": torch.int8, "is_failure_link": torch.int8, "set_values": torch.float32}
 
 
 class DevicePool:

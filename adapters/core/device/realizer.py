@@ -13,14 +13,15 @@ import torch
 from ....spec import AllowedTokensSpec, NoRepeatNgramSpec, PromptBiasSpec
 from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.pool import AutomatonPool
-from ..callables import Report, RequestCallables, log_by, started
+from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending, forced_chain
 from ..logits import Additions, add, attempt, highest_logit
 from ..program import Program, ProgramOf, compile_specs
 from .advance_kernel import NOT_PLACED, AdvanceKernel, History, Rows
 from .edit_kernel import EditKernel
-from .history_kernels import NGRAM_FIELDS, WORD, add_prompt_biases, ban_ngrams, mark_prompt
+from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
 from .pool import DeviceArray, DevicePool
+from .prompt_bias_kernel import WORD, add_prompt_biases, mark_prompt
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class DeviceRealizer:
         self._device_tables = DevicePool(self._tables, device, transitions=True)
         self._advance = AdvanceKernel(self._device_tables, max_requests, device)
         self._edit = EditKernel(self._device_tables, device)
-        # The kernels' inputs for each request; see ``AdvanceKernel`` and ``history_kernels``.
+        # The inputs of the kernels for each request.
         self._placed = np.full((2, max_requests), NOT_PLACED, np.int32)
         self._placed[0] = 0
         self._ngrams = np.zeros((0, NGRAM_FIELDS, max_requests), np.int32)
@@ -182,7 +183,7 @@ class DeviceRealizer:
             stop_token_id: a token that makes the engine end the request if its specs fail.
         """
         try:
-            automata, code = started(program, self._vocab_size)
+            automata, code = instantiate(program, self._vocab_size)
             request = _Request(
                 stop_token_id,
                 tuple(automata),

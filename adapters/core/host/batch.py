@@ -151,11 +151,11 @@ class AutomatonBatch(StateTable):
         tables = self.tables
         at = slice(len(self)) if slots is None else slots
         states = self.values[STATE, at]
-        following = tables.otherwise[states]
+        following = tables.default_target[states]
         last = np.full(len(states), UNKNOWN)
-        looks = tables.looks[states]
-        if looks.any():
-            which = np.flatnonzero(looks)
+        branches = tables.branches[states]
+        if branches.any():
+            which = np.flatnonzero(branches)
             slot_numbers = (which if slots is None else slots[which]).tolist()
             outputs = self.outputs
             tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
@@ -184,7 +184,7 @@ class AutomatonBatch(StateTable):
         slots = np.flatnonzero(tables.edit[states] == Edit.FORCE)
         slots = slots[np.argsort(-self.values[RANK, slots])]  # the first spec's token comes last
         forced = dict(
-            zip(rows[slots].tolist(), tables.argument[states[slots]].tolist(), strict=True)
+            zip(rows[slots].tolist(), tables.operand[states[slots]].tolist(), strict=True)
         )
         for i in np.flatnonzero(tokens == UNKNOWN).tolist():
             slot = slot_numbers[i]
@@ -201,8 +201,8 @@ class AutomatonBatch(StateTable):
             wanted = at << 32 | tokens[again]
             index = tables.keys.searchsorted(wanted)
             hit = tables.keys[index] == wanted
-            following[again] = np.where(hit, tables.targets[index], tables.otherwise[at])
-            again = again[~(hit | tables.consumes[at])]
+            following[again] = np.where(hit, tables.targets[index], tables.default_target[at])
+            again = again[~hit & tables.is_failure_link[at]]
         return following
 
     def _enter(self, states: Ints, timers: Ints) -> Ints:

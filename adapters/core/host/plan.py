@@ -180,7 +180,7 @@ class EditPlan:
         if self._shared:
             self._force_once(is_forced)
         else:
-            self.forced = Cells(rows[is_forced], tables.argument[states[is_forced]])
+            self.forced = Cells(rows[is_forced], tables.operand[states[is_forced]])
         has_sets = bool((edits >= Edit.ALLOW).any())
         if composed or has_sets or self._has_sets:
             self._plan_sets(states, edits, columns[MOVES] != 0, composed)
@@ -217,7 +217,7 @@ class EditPlan:
         tables, values = self._automata.tables, self._automata.values
         slots = self._order[is_forced[self._order]]
         rows, first = np.unique(values[ROW, slots], return_index=True)
-        self.forced = Cells(rows, tables.argument[values[STATE, slots[first]]])
+        self.forced = Cells(rows, tables.operand[values[STATE, slots[first]]])
 
     def _additions(self, slots: Ints, *, stay: bool) -> list[Additions]:
         """Lay out the additions of the token sets of some slots' states.
@@ -229,7 +229,7 @@ class EditPlan:
         if not len(slots):
             return []
         tables, values = self._automata.tables, self._automata.values
-        token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
+        token_sets, rows = tables.operand[values[STATE, slots]], values[ROW, slots]
         large = np.bincount(rows, tables.set_sizes(token_sets))[rows] > self._large
         of_row = _by_row(rows[large], token_sets[large])
         kept = self._standing if stay else self._moving
@@ -261,7 +261,7 @@ class EditPlan:
             self.allowed = NONE_ALLOWED
             return
         tables, values = self._automata.tables, self._automata.values
-        token_sets, rows = tables.argument[values[STATE, slots]], values[ROW, slots]
+        token_sets, rows = tables.operand[values[STATE, slots]], values[ROW, slots]
         is_first = np.diff(rows, prepend=-1) != 0
         large = (tables.set_sizes(token_sets[is_first]) > self._large)[np.cumsum(is_first) - 1]
         self._plan_allowed_rows(rows[large], token_sets[large])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ....spec import SpecError
-from ..callables import Report, RequestCallables, log_by, started
+from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
 from ..logits import Additions
 from ..program import Program, ProgramOf
@@ -156,7 +156,7 @@ class Realizer:
         )
         self._requests[row] = request
         try:
-            automata, code = started(program, self._vocab_size)
+            automata, code = instantiate(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
             self._automata.start(request, automata)

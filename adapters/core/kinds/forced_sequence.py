@@ -20,7 +20,7 @@ def forced_chain(
     builder = AutomatonBuilder()
     if after:
         counting, waiting = builder.free(timer=after), builder.free(timer=CARRY)
-        builder.otherwise(counting, waiting)
+        builder.default(counting, waiting)
         builder.timeout(counting, len(builder))
         builder.timeout(waiting, len(builder))
     builder.chain(token_ids)

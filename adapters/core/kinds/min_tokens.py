@@ -12,7 +12,7 @@ def _holding_back() -> Automaton:
     stops = builder.token_set((0,))
     counting, waiting = builder.add(stops, timer=1), builder.add(stops, timer=CARRY)
     enough = builder.free()
-    builder.otherwise(counting, waiting)
+    builder.default(counting, waiting)
     builder.timeout(counting, enough)
     builder.timeout(waiting, enough)
     return builder.build()

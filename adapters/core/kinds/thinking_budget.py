@@ -24,7 +24,7 @@ def _compile(spec: ThinkingBudgetSpec) -> Iterable[Part]:
     match(builder, outside, start, found=opened)
     match(builder, inside, end, found=outside[0])
     builder.edge(opened, end[0], inside[1] if len(end) > 1 else outside[0])
-    builder.otherwise(opened, inside[0])
+    builder.default(opened, inside[0])
     builder.timeout(opened, message)
     builder.timeout(inside[0], message)
     for i in range(1, len(end)):  # half an end tag is out: go on with it

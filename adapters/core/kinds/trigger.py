@@ -22,7 +22,7 @@ def _compile(spec: TriggerSpec) -> Iterable[Part]:
     if start is not None:
         again = builder.free(timer=CARRY)
         for state in (start, again):
-            builder.otherwise(state, watching[0], consumes=False)
+            builder.failure_link(state, watching[0])
         builder.timeout(again, len(builder))
     if spec.times is not None:
         builder.free()

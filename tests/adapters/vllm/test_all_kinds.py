@@ -53,7 +53,7 @@ def alternate(params: Mapping[str, Any]) -> Automaton:
     builder, turns = AutomatonBuilder(), params["token_ids"]
     for i, token in enumerate(turns):
         builder.force(token)
-        builder.otherwise(i, (i + 1) % len(turns))
+        builder.default(i, (i + 1) % len(turns))
     return builder.build()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from logitport.adapters.core import defaults
 from logitport.adapters.vllm import LogitportProcessor
-from logitport.hooks.test_text import VARIABLES
+from logitport.hooks.hello_world import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, PluginSpec
 from logitport.spec.kinds import forced_sequence
 

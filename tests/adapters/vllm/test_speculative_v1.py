@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 from logitport.adapters.core import defaults
 from logitport.adapters.vllm import KEY
-from logitport.adapters.vllm.admission import Admitting, admit, check_free
-from logitport.hooks.test_text import VARIABLES
+from logitport.adapters.vllm.admission import Admitting, admit_request, check_free
+from logitport.hooks.hello_world import VARIABLES
 from logitport.spec import (
     BannedTokensSpec,
     ForcedTokenSequenceSpec,
@@ -167,7 +167,7 @@ def test_what_acts_on_other_workers_only_is_admitted(
     payload = encode(ForcedTokenSequenceSpec((5,)), generation_only=generation_only)
 
     with pytest.raises(SpecError, match="has specs") if refused else nullcontext():
-        admit(Admitting(config), params(), payload)
+        admit_request(Admitting(config), params(), payload)
     generates = kv_role != "kv_producer"
     with pytest.raises(SpecError, match="Default specs") if generates else nullcontext():
         check_free(config)

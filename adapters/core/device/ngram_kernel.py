@@ -1,4 +1,4 @@
-"""Triton kernels of the rules that read the history: no repeated n-gram, and the prompt bias."""
+"""The Triton kernel that bans the tokens that would repeat an n-gram."""
 
 import torch
 import triton
@@ -11,9 +11,6 @@ from .advance_kernel import ROW_POINTERS, History, Rows
 from .edit_kernel import first_from, sum_as
 from .pool import DevicePool
 
-BLOCK_SIZE = 1024
-"""The number of a history's tokens, or of a row's columns, that one program reads at once."""
-
 NGRAM_TILE = 2048
 """The tokens of a history that one program loads: candidates, and ``MAX_NGRAM`` before them."""
 
@@ -21,13 +18,9 @@ NGRAM_FIELDS = 3
 """The numbers of an n-gram rule: n, or 0 if a request has no such rule; the window, in tokens; the
 state in the tables whose token set may be repeated."""
 
-WORD = 32
-"""The number of bits in a word of a mask."""
-
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _NGRAM_FIELDS = tl.constexpr(NGRAM_FIELDS)
 _MAX_NGRAM = tl.constexpr(MAX_NGRAM)
-_WORD = tl.constexpr(WORD)
 
 
 def ban_ngrams(
@@ -70,7 +63,7 @@ def ban_ngrams(
             rules,
             len(rules),
             rules.shape[2],
-            tables["argument"],
+            tables["operand"],
             tables["set_ends"],
             tables["set_tokens"],
             vocab_size,
@@ -93,7 +86,7 @@ def _ngram_kernel(
     rules_ptr,  # [rules, _NGRAM_FIELDS, requests] int32
     rules,
     requests,
-    argument_ptr,  # [table states] int32
+    operand_ptr,  # [table states] int32
     set_ends_ptr,  # [sets + 1] int32
     set_tokens_ptr,  # [set cells] int32
     vocab_size,
@@ -153,7 +146,7 @@ def _ngram_kernel(
         of_rule = candidate & (n > 0) & (matched >= n - 1) & (at >= first)
         if tl.max(of_rule.to(tl.int32), axis=0) != 0:
             state = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 2) * requests)
-            token_set = tl.load(argument_ptr + state)
+            token_set = tl.load(operand_ptr + state)
             lo = tl.load(set_ends_ptr + token_set)
             hi = tl.load(set_ends_ptr + token_set + 1)
             place = first_from(set_tokens_ptr, lo, hi, tokens)
@@ -172,141 +165,3 @@ def _tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
     committed = tl.load(tokens_ptr + at, mask=mask & (at < kept), other=-1)
     drafted = tl.load(drafts_ptr + at, mask=mask & (at >= kept), other=-1)
     return tl.where(at < kept, committed, drafted)
-
-
-def mark_prompt(
-    masks: torch.Tensor,
-    bias: int,
-    request: int,
-    history: History,
-    tables: DevicePool,
-    excluded_state: int,
-) -> None:
-    """Mark the tokens of a request's prompt.
-
-    Args:
-        masks: ``[biases, requests, words]`` int32, one bit for each token of the vocabulary;
-            ``[bias, request]`` is overwritten.
-        bias: the index of the bias among the request's biases.
-        request: the index of the request in the history.
-        history: the engine's history.
-        tables: tables with the token set to leave out.
-        excluded_state: the state that has this token set.
-    """
-    with torch.cuda.device_of(masks):
-        _mark_kernel[(1,)](
-            masks,
-            bias * masks.shape[1] + request,
-            masks.shape[2],
-            history.token_ids,
-            history.token_ids.stride(0),
-            history.prompt_lengths,
-            request,
-            tables["argument"],
-            excluded_state,
-            tables["set_ends"],
-            tables["set_tokens"],
-            block_size=BLOCK_SIZE,
-            num_warps=4,  # pyright: ignore[reportCallIssue]
-        )
-
-
-@triton.jit(do_not_specialize=["index", "request", "excluded_state"])
-def _mark_kernel(
-    masks_ptr,  # [masks, words] int32; one is written
-    index,  # its index
-    words,
-    token_ids_ptr,  # [requests, longest] int32
-    token_ids_stride,
-    prompt_lengths_ptr,  # [requests] int32
-    request,
-    argument_ptr,  # [table states] int32
-    excluded_state,
-    set_ends_ptr,  # [sets + 1] int32
-    set_tokens_ptr,  # [set cells] int32
-    block_size: tl.constexpr,
-):
-    """Clear the mask, then set the prompt's bits."""
-    mask_ptr = masks_ptr + index.to(tl.int64) * words
-    tokens_ptr = token_ids_ptr + request.to(tl.int64) * token_ids_stride
-    offsets = tl.arange(0, block_size)
-    for start in range(0, words, block_size):
-        tl.store(mask_ptr + start + offsets, 0, mask=start + offsets < words)
-    tl.debug_barrier()
-    excluded = tl.load(argument_ptr + excluded_state)
-    lo = tl.load(set_ends_ptr + excluded)
-    hi = tl.load(set_ends_ptr + excluded + 1)
-    length = tl.load(prompt_lengths_ptr + request)
-    for start in range(0, length, block_size):
-        at = start + offsets
-        tokens = tl.load(tokens_ptr + at, mask=at < length, other=-1)
-        place = first_from(set_tokens_ptr, lo, hi, tokens)
-        left_out = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
-        # A prompt may have tokens beyond the vocabulary, such as images' placeholders.
-        marked = (tokens >= 0) & (tokens < words * _WORD) & ~left_out
-        bit = tl.full((block_size,), 1, tl.int32) << (tokens % _WORD)
-        tl.atomic_or(mask_ptr + tokens // _WORD, bit, mask=marked, sem="relaxed")
-
-
-def add_prompt_biases(
-    logits: torch.Tensor, rows: Rows, biases: torch.Tensor, masks: torch.Tensor, vocab_size: int
-) -> None:
-    """Add the biases to the logits of the prompts' tokens.
-
-    Args:
-        logits: ``[rows, columns]``, with contiguous columns.
-        rows: the rows of this step.
-        biases: ``[biases, requests]`` float32, 0 for none.
-        masks: ``[biases, requests, words]`` int32, from ``mark_prompt``.
-        vocab_size: the number of columns that are tokens.
-    """
-    blocks = triton.cdiv(vocab_size, BLOCK_SIZE)
-    with torch.cuda.device_of(logits):
-        _prompt_bias_kernel[(len(rows), blocks)](
-            logits,
-            logits.stride(0),
-            highest_logit(logits.dtype),
-            rows.requests,
-            biases,
-            len(biases),
-            masks,
-            masks.shape[2],
-            masks.shape[1],
-            vocab_size,
-            block_size=BLOCK_SIZE,
-            num_warps=4,  # pyright: ignore[reportCallIssue]
-        )
-
-
-@triton.jit(
-    do_not_specialize=["biases", "requests"], do_not_specialize_on_alignment=["requests_ptr"]
-)
-def _prompt_bias_kernel(
-    logits_ptr,  # [rows, columns]; changed
-    logits_stride,
-    highest,
-    requests_ptr,  # [rows] int32 or int64
-    biases_ptr,  # [biases, requests] float32
-    biases,
-    masks_ptr,  # [biases, requests, words] int32
-    words,
-    requests,
-    vocab_size,
-    block_size: tl.constexpr,
-):
-    row = tl.program_id(0)
-    request = tl.load(requests_ptr + row).to(tl.int64)
-    tokens = tl.program_id(1) * block_size + tl.arange(0, block_size)
-    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
-    for i in range(biases):
-        bias = tl.load(biases_ptr + i * requests + request)
-        if bias != 0:
-            mask_ptr = masks_ptr + (i * requests + request) * words
-            in_vocabulary = tokens < vocab_size
-            mask = tl.load(mask_ptr + tokens // _WORD, mask=in_vocabulary, other=0)
-            marked = in_vocabulary & (((mask >> (tokens % _WORD)) & 1) != 0)
-            logits = tl.load(row_ptr + tokens, mask=marked, other=0.0)
-            value = tl.clamp(tl.zeros_like(tokens).to(tl.float32) + bias, -highest, highest)
-            tl.store(
-                row_ptr + tokens, sum_as(logits, value, logits_ptr.dtype.element_ty), mask=marked
-            )
