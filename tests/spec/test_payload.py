@@ -9,10 +9,12 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logitport.adapters.conformance.kinds.base import Draws
 from logitport.spec import (
     WIRE_KINDS,
     ForcedTokenSequenceSpec,
     InProcessPayload,
+    LogitsProcessorSpec,
     Payload,
     PythonProcessorSpec,
     SpecError,
@@ -25,6 +27,7 @@ from logitport.spec import (
 )
 from logitport.spec.base import kind_of
 
+from tests.support import strategies
 from tests.support.paths import GOLDEN
 
 GOLDEN_SPECS = (ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
@@ -347,27 +350,12 @@ class TestDynamo:
         assert error.value.path == path
 
 
-token_ids = st.integers(0, limits.MAX_TOKEN_ID)
-specs = st.builds(
-    ForcedTokenSequenceSpec,
-    st.lists(token_ids, min_size=1).map(tuple),
-    st.none() | token_ids,
-)
+specs = strategies.specs(8, kinds=WIRE_KINDS)
 # Lone surrogates, NaN and integers of any size included: in-process callers can hand them over.
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
     lambda values: st.lists(values) | st.dictionaries(st.text(st.characters()), values),
 )
-
-
-@given(specs, st.booleans())
-def test_round_trip(spec: ForcedTokenSequenceSpec, generation_only: bool):
-    text = encode(spec, generation_only=generation_only)
-    payload = decode(text)
-    assert payload == decode(text.encode()) == decode(json.loads(text))
-    assert payload == Payload(1, (spec,), generation_only)
-    assert encode(payload.specs, generation_only=payload.generation_only) == text
-    validator().validate(json.loads(text))
 
 
 def decodes_or_says_why(payload: Any) -> None:
@@ -392,26 +380,33 @@ def test_any_json_value(value: Any):
 
 
 @given(st.data(), specs, st.text(st.characters(), max_size=4))
-def test_mutated_text(data: st.DataObject, spec: ForcedTokenSequenceSpec, inserted: str):
+def test_mutated_text(data: st.DataObject, spec: LogitsProcessorSpec, inserted: str):
     text = encode(spec)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 8)))
     decodes_or_says_why(text[:start] + inserted + text[end:])
 
 
-@given(st.data(), specs, st.booleans(), json_values)
+@given(
+    st.data(),
+    strategies.payload_specs(8, 3, kinds=WIRE_KINDS),
+    st.booleans(),
+    json_values | Draws(2).json_value,
+)
 def test_mutated_structure(
-    data: st.DataObject, spec: ForcedTokenSequenceSpec, as_entries: bool, planted: Any
+    data: st.DataObject,
+    together: tuple[LogitsProcessorSpec, ...],
+    as_entries: bool,
+    planted: Any,
 ):
-    payload: Any = json.loads(encode(spec))
+    """Replace, add or delete one thing anywhere: it decodes, or there is a ``SpecError``."""
+    payload: Any = json.loads(encode(together))
     if as_entries:
         payload = payload["specs"]
-    # Walk some way down, and there replace, add or delete one thing.
-    node: Any = payload
+    node = payload
     while True:
-        keys: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(node[key], dict | list) or data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(list(node) if isinstance(node, dict) else range(len(node))))
+        if not (isinstance(node[key], dict | list) and node[key]) or data.draw(st.booleans()):
             break
         node = node[key]
     change = data.draw(st.sampled_from(["replace", "add", "delete"]))
@@ -422,6 +417,7 @@ def test_mutated_structure(
     elif isinstance(node, list):
         node.insert(key, planted)
     else:
-        node[data.draw(st.text(st.characters()))] = planted
+        names = st.text(st.characters()) | st.sampled_from(["kind", "bias", "times", "0"])
+        node[data.draw(names)] = planted
     decodes_or_says_why(payload)
     decodes_or_says_why(json.dumps(payload))
