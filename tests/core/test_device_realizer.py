@@ -3,8 +3,7 @@
 import gc
 import random
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from logitport.adapters.conformance.reference import edits
 from logitport.adapters.core import (
-    Automaton,
     AutomatonBuilder,
-    HistoryRule,
     Program,
     compile_specs,
-    plugins,
 )
 from logitport.spec import (
     BannedTokensSpec,
@@ -30,16 +26,31 @@ from logitport.spec import (
     LogitsProcessorSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
-    PluginSpec,
     PromptBiasSpec,
-    PythonProcessorSpec,
     ThinkingBudgetSpec,
     TriggerSpec,
 )
 from logitport.spec.limits import MAX_NGRAM_RULES
 
-from tests.core.test_realizer import ONE_OF_EACH, VOCABULARY, assert_row, random_logits
-from tests.support.strategies import specs
+from tests.core.test_realizer import (
+    ONE_OF_EACH,
+    STOP,
+    VOCABULARY,
+    BrokenError,
+    LifeCycleTests,
+    Request,
+    Row,
+    Rule,
+    assert_row,
+    break_edits,
+    forcing,
+    python,
+    raises,
+    random_logits,
+    requests_with,
+    seeds,
+    token_ids,
+)
 from tests.support.triton_process import (
     DEVICES,
     INTERPRETED,
@@ -59,23 +70,14 @@ from logitport.adapters.core.device import (
 )
 from logitport.adapters.core.device.advance_kernel import History, Rows
 from logitport.adapters.core.device.realizer import DeviceRealizer
-from logitport.adapters.core.logits import attempt
 
-SLOTS, LONGEST, STOP = 6, 400, 7
+SLOTS, LONGEST = 6, 400
 
 
 @outside
 @pytest.mark.timeout(900)
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
-
-
-@dataclass
-class Request:
-    specs: Sequence[LogitsProcessorSpec] = ()
-    prompt: list[int] = field(default_factory=list[int])
-    output: list[int] = field(default_factory=list[int])
-    stop: int | None = STOP
 
 
 class Engine:
@@ -85,6 +87,8 @@ class Engine:
         requests: by slot; a slot keeps what was in it until it is used again.
         free: slots that are not in use.
     """
+
+    tables = pool.DevicePool
 
     def __init__(
         self,
@@ -115,8 +119,7 @@ class Engine:
         self.prompt_lengths[slot] = len(request.prompt)
         self.lengths[slot] = len(tokens)
         if program is not None or request.specs:
-            program = program or compile_specs(request.specs)
-            self.realizer.add(slot, program, request.stop)
+            self.realizer.add(slot, program or request.program, request.stop)
         else:
             self.realizer.remove(slot)
         return slot
@@ -157,32 +160,35 @@ class Engine:
         self.realizer.apply(after, self.history, rows, numbers, longest)
         return after.cpu(), of_rows
 
-    def check(
+    def step(
         self,
-        drafts: dict[int, list[int]],
+        drafts: dict[int, list[int]] | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         more_columns: int = 0,
-    ) -> torch.Tensor:
-        """One step, held to the reference row by row."""
-        count = sum(len(tokens) + 1 for tokens in drafts.values())
-        before = random_logits(count, self.vocabulary + more_columns, seed, dtype)
+    ) -> list[Row]:
+        """One step of random logits; without ``drafts``, each request has two."""
+        drafts = {slot: [4, 5] for slot in self.requests} if drafts is None else drafts
+        rows = sum(len(tokens) + 1 for tokens in drafts.values())
+        before = random_logits(rows, self.vocabulary + more_columns, seed, dtype)
         after, of_rows = self.apply(drafts, before)
-        for row, (slot, k) in enumerate(of_rows):
-            request = self.requests[slot]
-            acting = edits(request.specs, request.prompt, [*request.output, *drafts[slot][:k]])
-            assert_row(before[row], after[row], acting)
-        return after
+        return [
+            (self.requests[slot], before[row], after[row], drafts[slot][:k])
+            for row, (slot, k) in enumerate(of_rows)
+        ]
+
+    def check(self, drafts: dict[int, list[int]], *how: Any, **more: Any) -> torch.Tensor:
+        """One step, held to the reference row by row."""
+        rows = self.step(drafts, *how, **more)
+        for request, before, after, drafted in rows:
+            assert_row(before, after, request.edits(drafted))
+        return torch.stack([after for _, _, after, _ in rows])
+
+    def assert_nothing_left(self) -> None:
+        assert len(self.realizer) == 0
 
 
-token_ids = st.integers(0, VOCABULARY - 1)
-seeds = st.integers(0, 2**31)
-requests = st.builds(
-    Request,
-    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4),
-    prompt=st.lists(token_ids, max_size=12),
-    output=st.lists(token_ids, max_size=4),
-)
+requests = requests_with(st.lists(token_ids, max_size=12))
 
 
 class Machine(RuleBasedStateMachine):
@@ -474,7 +480,7 @@ def test_rows_that_are_no_drafts(device: torch.device) -> None:
         assert -1 not in output_ids
 
     engine = Engine(device, slots=len(ONE_OF_EACH) + 1)
-    code = PythonProcessorSpec(lambda: no_gaps)
+    code = python(no_gaps)
     slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in (*ONE_OF_EACH, code)]
     engine.apply({slot: [-1, -1] for slot in slots}, torch.zeros(3 * len(slots), VOCABULARY))
     engine.finish(slots.pop())
@@ -485,43 +491,29 @@ def test_rows_that_are_no_drafts(device: torch.device) -> None:
 # --- code of a request's own ---
 
 
-class Seen(HistoryRule):
-    def __init__(self) -> None:
-        self.histories: list[tuple[list[int], list[int]]] = []
-
-    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
-        self.histories.append((list(prompt_ids), list(output_ids)))
-        return {output_ids[-1]: 4.0} if output_ids else {}
-
-
-@pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def install(part: Any) -> PluginSpec:
-        monkeypatch.setattr(plugins, "_plugins", lambda: {"mine": lambda: lambda params: part})
-        return PluginSpec("mine")
-
-    return install
-
-
 def test_code_sees_drafts_as_output(engine: Engine, install: Any) -> None:
-    rule = Seen()
+    histories: list[tuple[list[int], list[int]]] = []
+
+    def favour_newest(prompt: Sequence[int], output: Sequence[int]) -> dict[int, float]:
+        histories.append((list(prompt), list(output)))
+        return {output[-1]: 4.0}
+
+    rule = Rule(favour_newest)
     other = engine.add(Request((BannedTokensSpec((2,)),)))
     slot = engine.add(Request((install(rule),), [1, 2], [3]))
     before = torch.zeros(4, VOCABULARY)
     after, _ = engine.apply({other: [], slot: [4, 5]}, before)
-    assert rule.histories == [([1, 2], [3]), ([1, 2], [3, 4]), ([1, 2], [3, 4, 5])]
+    assert histories == [([1, 2], [3]), ([1, 2], [3, 4]), ([1, 2], [3, 4, 5])]
     assert after[1:].nonzero().tolist() == [[0, 3], [1, 4], [2, 5]]
     assert after[0].nonzero().tolist() == [[2]]
 
 
 def test_code_is_not_run_where_there_is_no_history(engine: Engine, install: Any) -> None:
     """An engine that measures its memory has slots, and rows of logits, but no requests."""
-    rule = Seen()
-    called = PythonProcessorSpec(lambda: only(5))
+    rule, called = Rule(raises), python(only(5))
     slots = [engine.add(Request((spec,))) for spec in (install(rule), called, *ONE_OF_EACH[:2])]
     before = torch.zeros(4, VOCABULARY)
     after, _ = engine.apply({slot: [] for slot in slots}, before)
-    assert not rule.histories
     assert torch.equal(after[:2], before[:2])
     assert not torch.equal(after[2:], before[2:])
     assert engine.realizer.failed_requests == 0
@@ -535,70 +527,14 @@ def only(token: int) -> Any:
 
 
 def test_callables_and_automata_of_plugins(engine: Engine, install: Any) -> None:
-    builder = AutomatonBuilder()
-    builder.force(3)
-    forcing = engine.add(Request((install(builder.build()),), [1]))
-    calling = engine.add(Request((PythonProcessorSpec(lambda: only(5)),), [1]))
-    after, _ = engine.apply({forcing: [1], calling: [1]}, torch.zeros(4, VOCABULARY))
+    forced = engine.add(Request((install(forcing(3)),), [1]))
+    called = engine.add(Request((python(only(5)),), [1]))
+    after, _ = engine.apply({forced: [1], called: [1]}, torch.zeros(4, VOCABULARY))
     assert after.argmax(1).tolist() == [3, 3, 5, 5]
 
 
-def raises(*_: Any, **__: Any) -> None:
-    raise RuntimeError("no more")
-
-
-def too_high(_: Any = None) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.force(VOCABULARY)
-    return builder.build()
-
-
-class RaisesLater(HistoryRule):
-    def additions(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> dict[int, float]:
-        return {VOCABULARY if len(output_ids) > 1 else 1: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("part", "at_once", "steps", "logged"),
-    [
-        (lambda output_ids, logits: raises(), False, 0, "no more"),
-        (PythonProcessorSpec(lambda: raises), True, 0, "takes 0 arguments"),
-        (too_high(), True, 0, "beyond the vocabulary"),
-        (RaisesLater(), False, 2, "beyond the vocabulary"),
-    ],
-    ids=["callable raises", "wrong arguments", "token of an automaton", "token of a rule, later"],
-)
-@pytest.mark.parametrize("stop", [STOP, None])
-def test_what_fails_ends_its_own_request(
-    engine: Engine,
-    install: Any,
-    caplog: Any,
-    part: Any,
-    at_once: bool,
-    steps: int,
-    logged: str,
-    stop: int | None,
-) -> None:
-    neighbours = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]]
-    spec = part if isinstance(part, PythonProcessorSpec) else install(part)
-    slot = engine.add(Request((spec,), [1, 2], stop=stop))
-    for _ in range(steps):
-        engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
-        engine.accept(slot, [3])
-    assert engine.realizer.failed_requests == int(at_once)
-    before = random_logits(6, VOCABULARY, 0, torch.float32)
-    after, _ = engine.apply({slot: [4, 5], **{other: [] for other in neighbours}}, before)
-    if stop is None:
-        assert torch.equal(after[:3], before[:3])
-    else:
-        assert (after[:3].argmax(1) == STOP).all()
-    for row, other in enumerate(neighbours, 3):
-        request = engine.requests[other]
-        assert_row(before[row], after[row], edits(request.specs, request.prompt, request.output))
-    assert engine.realizer.failed_requests == 1
-    assert sum(logged in record.getMessage() for record in caplog.records) == 1
-    engine.apply({slot: []}, before)
-    assert engine.realizer.failed_requests == 1
+class TestLifeCycle(LifeCycleTests):
+    """With the device's engine."""
 
 
 @pytest.mark.parametrize("edit", ["add", "_ban_ngrams", "_add_biases", "_run_automata"])
@@ -609,20 +545,14 @@ def test_an_edit_that_fails_on_one_request(
     """The others are edited once. That one as well, if it is in time; otherwise it is ended."""
     bias = LogitBiasSpec({3: 1.5})
     specs = (NoRepeatNgramSpec(1), PromptBiasSpec(2.0), bias)
-    spec = install(AlwaysAdds({3: 1.5}))
+    spec = install(Rule(lambda *_: {3: 1.5}))
     one, other = (engine.add(Request((spec, *specs), [1, 5])) for _ in range(2))
-    left = iter(range(times))
 
-    def breaking(failed: Any, write: Any, part: Any, *target: Any) -> None:
-        def broken(part: Any, *target: Any) -> None:
-            mine = 0 if write is core_logits.add else one  # the rows come in this order
-            if write.__name__ == edit and mine in part.rows and next(left, None) is not None:
-                raise RuntimeError("a defect")
-            write(part, *target)
+    def breaks(write: Any, part: Any) -> bool:
+        mine = 0 if write is core_logits.add else one  # the rows come in this order
+        return write.__name__ == edit and mine in part.rows
 
-        attempt(failed, broken, part, *target)
-
-    monkeypatch.setattr(realizer, "attempt", breaking)
+    left = break_edits(monkeypatch, realizer, breaks, times)
     before = random_logits(5, VOCABULARY, 0, torch.float32)
     after, of_rows = engine.apply({one: [1, 2], other: [1]}, before)
     assert (next(left, None) is None) == (times < 1000)
@@ -633,45 +563,6 @@ def test_an_edit_that_fails_on_one_request(
             expected = edits((bias, *specs), [1, 5], [1, 2][:drafts])
             assert_row(before[row], after[row], expected)
     assert engine.realizer.failed_requests == (times == 1000)
-
-
-class AlwaysAdds(HistoryRule):
-    def __init__(self, added: Mapping[int, float]) -> None:
-        self.added = added
-
-    def additions(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
-    ) -> Mapping[int, float]:
-        return self.added
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-def test_code_that_has_run_is_not_run_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
-    """Where something fails before it, or after it: the ends of those whose code has failed."""
-    update, updates, calls = pool.DevicePool.update, iter(range(1000)), 0
-
-    def break_one(tables: pool.DevicePool) -> None:
-        if next(updates) == failing:
-            raise RuntimeError("a defect")
-        update(tables)
-
-    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
-        nonlocal calls
-        calls += 1
-        logits[3] += 2
-
-    monkeypatch.setattr(pool.DevicePool, "update", break_one)
-    codes = (adds, lambda output_ids, logits: raises())
-    one, other = (
-        engine.add(Request((PythonProcessorSpec(lambda code=code: code),), [1, 5]))
-        for code in codes
-    )
-    after, _ = engine.apply({one: [], other: []}, torch.zeros(2, VOCABULARY))
-    assert after[0].tolist() == [0, 0, 0, 2, 0, 0, 0, 0]
-    assert after[1].argmax() == STOP
-    assert (calls, engine.realizer.failed_requests) == (1, 1)
 
 
 class NoMemory:
@@ -796,7 +687,7 @@ def test_an_engine_does_not_start_without_its_kernels(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, broken: tuple[type, str]
 ) -> None:
     monkeypatch.setattr(*broken, raises)
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(BrokenError, match="on purpose"):
         DeviceRealizer.warm_up(VOCABULARY, engine.history, VOCABULARY)
 
 

@@ -2,8 +2,9 @@
 
 import tracemalloc
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from logitport import spec as s
 from logitport.adapters.conformance.reference import (
     FORCED,
     Add,
@@ -31,35 +33,21 @@ from logitport.adapters.core import (
     Realizer,
     compile_specs,
     editor_for,
-    plugins,
 )
 from logitport.adapters.core.host import editor, plan
 from logitport.adapters.core.host.batch import AutomatonBatch
 from logitport.adapters.core.host.plan import Allowed, AllowedRow, EditPlan
 from logitport.adapters.core.logits import Additions, Cells, Part, attempt
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
+from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PROMPT_BIASES
 
 from tests.support.strategies import specs, within_limits
 
 VOCABULARY = 8
 STOP = 7
+END: list[Edit] = [Force(STOP)]
+"""What happens to a request that has failed."""
+
 LAYOUTS = ("plain", "strided", "transposed")
 
 
@@ -73,7 +61,7 @@ def _edited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 edited = pytest.mark.usefixtures("_edited")
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """A request of the batch; without specs, the realizer is not told of it."""
 
@@ -93,8 +81,12 @@ class Request:
         else:
             realizer.remove(row)
 
-    def edits(self) -> list[Edit]:
-        return edits(self.specs, self.prompt or (), self.output)
+    def edits(self, drafts: Sequence[int] = ()) -> list[Edit]:
+        return edits(self.specs, self.prompt or (), [*self.output, *drafts])
+
+
+Row = tuple[Request, torch.Tensor, torch.Tensor, Sequence[int]]
+"""A request's row: logits before and after a step, and the drafts that the row comes after."""
 
 
 def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
@@ -147,19 +139,27 @@ def assert_row(before: torch.Tensor, after: torch.Tensor, acting: list[Edit]) ->
         assert actual.argmax() == forces[0]
 
 
-def apply(
+def applied(
     realizer: Realizer,
-    requests: Sequence[Request | None],
+    rows: int,
     *,
     seed: int = 0,
     layout: str = "plain",
     dtype: torch.dtype = torch.float32,
     columns: int = VOCABULARY,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply to random logits, check every row, and return them before and after."""
-    before = random_logits(len(requests), columns, seed, dtype)
+    """Random logits, and what the realizer makes of them."""
+    before = random_logits(rows, columns, seed, dtype)
     after = laid_out(before, layout)
     realizer.apply(after)
+    return before, after
+
+
+def apply(
+    realizer: Realizer, requests: Sequence[Request | None], **how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Apply to random logits, check every row, and return them before and after."""
+    before, after = applied(realizer, len(requests), **how)
     for i, request in enumerate(requests):
         assert_row(before[i], after[i], request.edits() if request else [])
     return before, after
@@ -186,13 +186,19 @@ def make_small(realizer: Realizer) -> None:
 
 
 token_ids = st.integers(0, VOCABULARY - 1)
-requests = st.builds(
-    Request,
-    specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
-    prompt=st.none() | st.lists(token_ids, max_size=12),
-    output=st.lists(token_ids, max_size=4),
-)
 seeds = st.integers(0, 2**31)
+
+
+def requests_with(prompts: st.SearchStrategy[Any]) -> st.SearchStrategy[Request]:
+    return st.builds(
+        Request,
+        specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
+        prompt=prompts,
+        output=st.lists(token_ids, max_size=4),
+    )
+
+
+requests = requests_with(st.none() | st.lists(token_ids, max_size=12))
 
 
 class Engine(RuleBasedStateMachine):
@@ -227,14 +233,8 @@ class Engine(RuleBasedStateMachine):
             self.schedule(set(), first)
 
     def check(self, seed: int = 0, layout: str = "plain") -> torch.Tensor:
-        _, after = apply(
-            self.realizer,
-            self.requests,
-            seed=seed,
-            layout=layout,
-            dtype=self.dtype,
-            columns=self.columns,
-        )
+        how = {"seed": seed, "layout": layout, "dtype": self.dtype, "columns": self.columns}
+        _, after = apply(self.realizer, self.requests, **how)
         assert len(self.realizer) == sum(bool(request.specs) for request in self.requests)
         assert self.realizer.failed_requests == 0
         return after
@@ -341,18 +341,18 @@ TestEngine.settings = settings(
 )
 
 ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
-    ForcedTokenSequenceSpec((1, 2, 3), 0),
-    AllowedTokensSpec((1, 4, 5)),
-    BannedTokensSpec((2, 3)),
-    BannedSequencesSpec(((1, 2), (3, 3, 4), (5,))),
-    LogitBiasSpec({1: 2.5, 3: -1.25}),
-    MinTokensSpec(5, (0, 7)),
-    ForcedEndSpec(4, (1, 2), 0),
-    ThinkingBudgetSpec(3, (1,), (2, 2, 3), (6,)),
-    ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
-    TriggerSpec((1, 2), (3, 4), None),
-    NoRepeatNgramSpec(2, 6),
-    PromptBiasSpec(3.0, (1,)),
+    s.ForcedTokenSequenceSpec((1, 2, 3), 0),
+    s.AllowedTokensSpec((1, 4, 5)),
+    s.BannedTokensSpec((2, 3)),
+    s.BannedSequencesSpec(((1, 2), (3, 3, 4), (5,))),
+    s.LogitBiasSpec({1: 2.5, 3: -1.25}),
+    s.MinTokensSpec(5, (0, 7)),
+    s.ForcedEndSpec(4, (1, 2), 0),
+    s.ThinkingBudgetSpec(3, (1,), (2, 2, 3), (6,)),
+    s.ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
+    s.TriggerSpec((1, 2), (3, 4), None),
+    s.NoRepeatNgramSpec(2, 6),
+    s.PromptBiasSpec(3.0, (1,)),
 )
 
 
@@ -374,7 +374,7 @@ def test_many_requests_with_long_histories_of_their_own() -> None:
     realizer, requests = batch(
         *(
             Request(
-                (NoRepeatNgramSpec(1 + i % 3, 40 + i), ONE_OF_EACH[i % 12]),
+                (s.NoRepeatNgramSpec(1 + i % 3, 40 + i), ONE_OF_EACH[i % 12]),
                 numbers.integers(0, VOCABULARY, 20 * i + 980).tolist(),
             )
             for i in range(40)
@@ -398,8 +398,8 @@ def test_tables_that_are_full_are_built_anew_and_states_stay() -> None:
     numbers = np.random.default_rng(2)
     for step in range(24):
         listed = tuple(numbers.permutation(vocabulary)[:2000].tolist())
-        spec = (AllowedTokensSpec, BannedTokensSpec)[step % 2](listed)
-        chain = ForcedTokenSequenceSpec(tuple(numbers.integers(0, vocabulary, 500).tolist()))
+        spec = (s.AllowedTokensSpec, s.BannedTokensSpec)[step % 2](listed)
+        chain = s.ForcedTokenSequenceSpec(tuple(numbers.integers(0, vocabulary, 500).tolist()))
         request = Request([ONE_OF_EACH[step % 12], spec] if step % 3 else [chain], [1, 2, 1])
         row = step if step < 10 else step % 10
         requests[row : row + 1] = [request]
@@ -415,7 +415,7 @@ def test_new_tables_may_number_new_lists_like_old_ones() -> None:
     vocabulary = 6000
     realizer = Realizer(vocabulary)
     for first in (0, 3000):  # either fills the room that there is at first
-        request = Request([BannedTokensSpec(tuple(range(first, first + 3000)))])
+        request = Request([s.BannedTokensSpec(tuple(range(first, first + 3000)))])
         request.add_to(realizer, 0)
         apply(realizer, [request], columns=vocabulary)
     assert realizer._automata.tables.generation == 1
@@ -437,7 +437,7 @@ def test_programs_that_are_shared_are_in_the_tables_once() -> None:
     [
         spec
         for spec in ONE_OF_EACH
-        if isinstance(spec, BannedSequencesSpec | ThinkingBudgetSpec | TriggerSpec)
+        if isinstance(spec, s.BannedSequencesSpec | s.ThinkingBudgetSpec | s.TriggerSpec)
     ],
     ids=lambda spec: spec.kind,
 )
@@ -459,7 +459,7 @@ def test_a_slot_that_cannot_be_freed_is_free_all_the_same(
     monkeypatch: pytest.MonkeyPatch, leaving: int
 ) -> None:
     """The last entry takes its place, and goes on from its own tokens."""
-    spec = TriggerSpec((1, 2), (3, 4), None)
+    spec = s.TriggerSpec((1, 2), (3, 4), None)
     realizer, requests = batch(*(Request([spec], output=[1] * row) for row in range(3)))
     everyone: list[Request | None] = [*requests]
     apply(realizer, everyone)
@@ -507,160 +507,216 @@ class BrokenError(Exception):
     """What the processors here raise."""
 
 
-class BrokenRule(HistoryRule):
-    def __init__(self, added: Mapping[Any, Any] | None = None) -> None:
+class Rule(HistoryRule):
+    """Adds what a function of prompt and output returns."""
+
+    def __init__(self, added: Callable[[Sequence[int], Sequence[int]], Any]) -> None:
         self.added = added
 
     def additions(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int]
     ) -> Mapping[int, float]:
-        if self.added is None:
-            raise BrokenError("on purpose")
-        return self.added
+        return self.added(prompt_ids, output_ids)
 
 
-def raises(output_ids: list[int], logits: torch.Tensor) -> None:
-    logits.fill_(5)
+def raises(*_: Any, **__: Any) -> Any:
     raise BrokenError("on purpose")
 
 
-def raises_later(output_ids: list[int], logits: torch.Tensor) -> None:
-    if len(output_ids) > 1:
-        raise BrokenError("on purpose")
-
-
-def wrong_shape(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    return logits[:-1]
-
-
-def wrong_type(output_ids: list[int], logits: torch.Tensor) -> Any:
-    return logits.tolist()
+def writes_and_raises(output_ids: list[int], logits: torch.Tensor) -> None:
+    logits.fill_(5)
+    raises()
 
 
 def nothing_left(output_ids: list[int], logits: torch.Tensor) -> None:
     logits.fill_(-torch.inf)
 
 
-def not_a_number(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-    return logits * torch.nan
+def forcing(token: int) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.force(token)
+    return builder.build()
 
 
-def too_few_arguments(logits: torch.Tensor) -> None:
-    pass
+def banning(*tokens: int) -> Automaton:
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set(tokens))
+    return builder.build()
 
 
-def too_many_arguments(a: Any, b: Any, c: Any, d: Any) -> None:
-    pass
+def python(processor: Any) -> s.PythonProcessorSpec:
+    return s.PythonProcessorSpec(lambda: processor)
 
 
-def broken_factory() -> Any:
-    raise BrokenError("on purpose")
+# What the two realizers have in common: "tests/core/test_device_realizer.py" has the other engine.
 
 
-def no_callable() -> Any:
-    return 5
+class Batch:
+    """An engine that has one row of logits for each of its requests, with one realizer."""
+
+    tables = EditPlan
+
+    def __init__(self) -> None:
+        self.realizer = Realizer(VOCABULARY)
+        self.requests: dict[int, Request] = {}
+
+    def add(self, request: Request) -> int:
+        row = len(self.requests)
+        self.requests[row] = request
+        request.add_to(self.realizer, row)
+        return row
+
+    def accept(self, row: int, token_ids: Sequence[int]) -> None:
+        self.requests[row].output += token_ids
+
+    def step(self) -> list[Row]:
+        before, after = applied(self.realizer, len(self.requests))
+        return [(request, before[i], after[i], ()) for i, request in self.requests.items()]
+
+    def assert_nothing_left(self) -> None:
+        assert_nothing_left(self.realizer)
 
 
-def python(processor: Any) -> PythonProcessorSpec:
-    return PythonProcessorSpec(lambda: processor)
+def break_updates(patch: pytest.MonkeyPatch, tables: Any, failing: Collection[int]) -> None:
+    """Make these updates of the tables fail, counted from 0."""
+    update, updates = tables.update, count()
+
+    def broken(own: Any) -> None:
+        if next(updates) in failing:
+            raise BrokenError("a defect")
+        update(own)
+
+    patch.setattr(tables, "update", broken)
 
 
-def plugin_spec(part: Any, monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
-    monkeypatch.setattr(plugins, "_plugins", lambda: {"p": lambda: lambda params: part})
-    return PluginSpec("p")
+def break_edits(
+    patch: pytest.MonkeyPatch, module: Any, breaks: Callable[[Any, Part], bool], times: int
+) -> Iterator[int]:
+    """Make an edit fail so often where ``breaks`` holds for it; returns what is left of these."""
+    left = iter(range(times))
+
+    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
+        def broken(part: Part, *target: Any) -> None:
+            if breaks(write, part) and next(left, None) is not None:
+                raise BrokenError("a defect")
+            write(part, *target)
+
+        attempt(failed, broken, part, *target)
+
+    patch.setattr(module, "attempt", breaking)
+    return left
 
 
-def assert_ended(before: torch.Tensor, after: torch.Tensor) -> None:
-    assert after.argmax() == STOP
-    assert_row(before, after, [Force(STOP)])
+FAIL_AT_ONCE: list[tuple[Any, str]] = [
+    (python(raises), "takes 0 arguments"),
+    (python(lambda logits: None), "takes 1 arguments"),
+    (python(lambda a, b, c, d: None), "takes 4 arguments"),
+    (python(5), "expected a callable, got one of type int"),
+    (s.PythonProcessorSpec(raises), "on purpose"),
+    (forcing(VOCABULARY), "beyond the vocabulary"),
+    (banning(2, VOCABULARY), "beyond the vocabulary"),
+]
+"""Specs and parts of plugins, and what the log has of them."""
+
+FAIL_IN_A_STEP: list[tuple[Any, str]] = [
+    (python(writes_and_raises), "on purpose"),
+    (python(lambda output, logits: raises() if len(output) > 1 else None), "on purpose"),
+    (python(lambda output, logits: logits[:-1]), "returned (7,), expected (8,)"),
+    (python(lambda output, logits: logits.tolist()), "returned list, expected (8,)"),
+    (python(nothing_left), "left no finite logit"),
+    (python(lambda output, logits: logits * torch.nan), "left no finite logit"),
+    (Rule(raises), "on purpose"),
+    (Rule(lambda *_: {VOCABULARY: 1.0}), "beyond the vocabulary of 8 tokens"),
+    (Rule(lambda _, output: {8: 1.0} if len(output) > 1 else {}), "beyond the vocabulary"),
+    (Rule(lambda *_: {-1: 1.0}), "beyond the vocabulary of 8 tokens"),
+    (Rule(lambda *_: {1: -np.inf}), "not finite"),
+    (Rule(lambda *_: {1: np.nan}), "not finite"),
+    (Rule(lambda *_: {"a": 1.0}), "cannot be realized"),
+    (Rule(lambda *_: [1, 2]), "cannot be realized"),
+]
 
 
-def check_failure(failing: Callable[[int | None], Request], logged: str, log: Any) -> None:
-    """Two requests fail, of which one can be ended; of their neighbours, one has specs."""
-    neighbour = Request(ONE_OF_EACH[:1])
-    realizer, (ended, _, without, goes_on) = batch(
-        failing(STOP), neighbour, Request(), failing(None)
+class LifeCycleTests:
+    """What holds for an engine with either realizer, which is the fixture ``engine``."""
+
+    @pytest.mark.parametrize(
+        ("at_once", "part", "logged"),
+        [
+            (at_once, *case)
+            for at_once, cases in ((True, FAIL_AT_ONCE), (False, FAIL_IN_A_STEP))
+            for case in cases
+        ],
     )
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    for step in range(3):
-        after = before.clone()
-        realizer.apply(after)
-        assert_row(before[1], after[1], neighbour.edits())
-        assert torch.equal(before[2], after[2])
-        if realizer.failed_requests:
-            assert_ended(before[0], after[0])
-            assert torch.equal(before[3], after[3])
-            assert realizer.failed_requests == 2
-        for request in (ended, neighbour, without, goes_on):
-            request.output.append(1 + step)
-    assert realizer.failed_requests == 2
-    assert sorted(realizer.rows) == [0, 1]
-    assert log.text.count(logged) >= 2
-    realizer.remove(0)
-    realizer.remove(1)
-    assert_nothing_left(realizer)
+    def test_what_fails_ends_its_own_request(
+        self, engine: Any, install: Any, caplog: Any, at_once: bool, part: Any, logged: str
+    ) -> None:
+        """Two requests fail, of which one can be ended; of their neighbours, one has specs."""
+        spec = part if isinstance(part, s.PythonProcessorSpec) else install(part)
+        ended, goes_on = (Request((ONE_OF_EACH[4], spec), [1, 2], stop=stop) for stop in (7, None))
+        slots = [engine.add(r) for r in (ended, Request(ONE_OF_EACH[:1]), Request(), goes_on)]
+        assert engine.realizer.failed_requests == 2 * at_once
+        for step in range(3):
+            for request, before, after, drafts in engine.step():
+                if request not in (ended, goes_on):
+                    assert_row(before, after, request.edits(drafts))
+                elif engine.realizer.failed_requests:
+                    assert_row(before, after, END if request is ended else [])
+            assert engine.realizer.failed_requests in ((0, 2) if step < 2 else (2,))
+            for slot in slots:
+                engine.accept(slot, [1 + step])
+        assert len(engine.realizer) == 2
+        assert sum(logged in record.getMessage() for record in caplog.records) == 2
+        for slot in slots:
+            engine.realizer.remove(slot)
+        engine.assert_nothing_left()
+
+    @pytest.mark.parametrize("failing", [0, 1])
+    def test_code_that_has_run_is_not_run_again(
+        self, engine: Any, monkeypatch: pytest.MonkeyPatch, failing: int
+    ) -> None:
+        """Where something fails before it, or after it: the ends of those whose code has failed."""
+        calls = 0
+
+        def adds(output_ids: list[int], logits: torch.Tensor) -> None:
+            nonlocal calls
+            calls += 1
+            logits[3] += 2
+
+        break_updates(monkeypatch, engine.tables, [failing])
+        one = Request((python(adds),), [1, 5])
+        for request in (one, Request((python(writes_and_raises),), [1, 5])):
+            engine.add(request)
+        rows = engine.step()
+        for request, before, after, _ in rows:
+            assert_row(before, after, [Add({3: 2.0})] if request is one else END)
+        assert (calls, engine.realizer.failed_requests) == (len(rows) // 2, 1)
+
+    def test_automata_of_plugins(self, engine: Any, install: Any) -> None:
+        builder = AutomatonBuilder()
+        builder.chain((4, 5))
+        builder.free()
+        slot = engine.add(Request((install(builder.build()),)))
+        for forced in (4, 5, None):
+            (_, before, after, _), *_ = engine.step()
+            assert_row(before, after, [Force(forced)] if forced else [])
+            engine.accept(slot, [forced or 0])
 
 
-@pytest.mark.parametrize(
-    ("processor", "logged"),
-    [
-        (raises, "on purpose"),
-        (raises_later, "on purpose"),
-        (wrong_shape, "returned (7,), expected (8,)"),
-        (wrong_type, "returned list, expected (8,)"),
-        (nothing_left, "left no finite logit"),
-        (not_a_number, "left no finite logit"),
-        (too_few_arguments, "takes 1 arguments"),
-        (too_many_arguments, "takes 4 arguments"),
-        (5, "expected a callable, got one of type int"),
-    ],
-)
-def test_a_callable_that_fails(
-    processor: Any, logged: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = python(processor)
-    check_failure(lambda stop: Request((ONE_OF_EACH[4], spec), stop=stop), logged, caplog)
-
-
-@pytest.mark.parametrize(
-    ("factory", "logged"), [(broken_factory, "on purpose"), (no_callable, "got one of type int")]
-)
-def test_a_factory_that_fails(factory: Any, logged: str, caplog: pytest.LogCaptureFixture) -> None:
-    spec = PythonProcessorSpec(factory)
-    check_failure(lambda stop: Request((ONE_OF_EACH[4], spec), stop=stop), logged, caplog)
-
-
-@pytest.mark.parametrize(
-    ("added", "logged"),
-    [
-        (None, "on purpose"),
-        ({VOCABULARY: 1.0}, "beyond the vocabulary of 8 tokens"),
-        ({-1: 1.0}, "beyond the vocabulary of 8 tokens"),
-        ({1: -np.inf}, "not finite"),
-        ({1: np.nan}, "not finite"),
-        ({"a": 1.0}, "cannot be realized"),
-        ([1, 2], "cannot be realized"),
-    ],
-)
-def test_a_history_rule_that_fails(
-    added: Any,
-    logged: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    spec = plugin_spec(BrokenRule(added), monkeypatch)
-    check_failure(lambda stop: Request((spec,), stop=stop), logged, caplog)
+class TestLifeCycle(LifeCycleTests):
+    @pytest.fixture
+    def engine(self) -> Batch:
+        return Batch()
 
 
 @pytest.mark.parametrize(
     "acting",
     [
-        (ChoiceSpec(((1, 2), (3,)), 0),),
-        (TriggerSpec((1,), (2,)),),
-        (BannedSequencesSpec(((1, 2),)),),
-        (NoRepeatNgramSpec(2),),
-        (ThinkingBudgetSpec(3, (1,), (2,)),),
-        (ChoiceSpec(((1, 2), (3,)), 0), NoRepeatNgramSpec(2), LogitBiasSpec({1: 1.0})),
+        (s.ChoiceSpec(((1, 2), (3,)), 0),),
+        (s.TriggerSpec((1,), (2,)),),
+        (s.BannedSequencesSpec(((1, 2),)),),
+        (s.NoRepeatNgramSpec(2),),
+        (s.ThinkingBudgetSpec(3, (1,), (2,)),),
+        (s.ChoiceSpec(((1, 2), (3,)), 0), s.NoRepeatNgramSpec(2), s.LogitBiasSpec({1: 1.0})),
     ],
 )
 @pytest.mark.parametrize("later", [[], [-1], [0, -1], [-1, 2]])
@@ -679,10 +735,8 @@ def test_an_unknown_token_that_decides(
         for request in requests:
             request.output.extend([1] if request is neighbour else later)
     for _ in range(2):
-        before = random_logits(4, VOCABULARY, 0, torch.float32)
-        after = before.clone()
-        realizer.apply(after)
-        assert_ended(before[0], after[0])
+        before, after = applied(realizer, 4)
+        assert_row(before[0], after[0], END)
         assert_row(before[1], after[1], neighbour.edits())
         assert torch.equal(before[2:], after[2:])
         assert realizer.failed_requests == 2
@@ -691,57 +745,17 @@ def test_an_unknown_token_that_decides(
     assert caplog.text.count("turn asynchronous scheduling off") >= 2
 
 
-def test_unknown_tokens_where_only_their_number_matters() -> None:
-    exact = [spec for spec in ONE_OF_EACH if isinstance(spec, LENGTHS)]
-    realizer, told = batch(*(Request((spec,), [1, 2]) for spec in exact))
-    untold, _ = batch(*(Request((spec,), [1, 2]) for spec in exact))
-    unknown = [Request(request.specs, [1, 2]) for request in told]
-    for row, request in enumerate(unknown):
-        request.add_to(untold, row)
-    for step in range(8):
-        before, expected = apply(realizer, told, seed=step)
-        actual = before.clone()
-        untold.apply(actual)
-        assert torch.equal(actual, expected)
-        for known, without, logits in zip(told, unknown, expected, strict=True):
-            known.output.append(int(logits.argmax()))
-            without.output.append(-1)
-    assert untold.failed_requests == 0
-
-
-LENGTHS = (
-    ForcedTokenSequenceSpec,
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    LogitBiasSpec,
-    MinTokensSpec,
-    ForcedEndSpec,
-    PromptBiasSpec,
-)
-
-
 def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     """The one that cannot even start has a slot for which there is no room yet."""
-    realizer, requests = batch(*(Request((NoRepeatNgramSpec(2),), [1, 2, 1]) for _ in range(16)))
-    realizer.add(16, compile_specs([NoRepeatNgramSpec(2)]), [1], [-1])
+    realizer, requests = batch(*(Request((s.NoRepeatNgramSpec(2),), [1, 2, 1]) for _ in range(16)))
+    realizer.add(16, compile_specs([s.NoRepeatNgramSpec(2)]), [1], [-1])
     assert realizer.failed_requests == 1
     apply(realizer, [*requests, None])
 
 
-def break_planner(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    plan, broken = EditPlan.update, iter([True] * times)
-
-    def update(planner: EditPlan) -> None:
-        if next(broken, False):
-            raise BrokenError("a defect")
-        plan(planner)
-
-    monkeypatch.setattr(EditPlan, "update", update)
-
-
 def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH))
-    break_planner(monkeypatch, times=1)
+    break_updates(monkeypatch, EditPlan, range(1))
     for step in range(3):
         apply(realizer, requests, seed=step)
         for request in requests:
@@ -755,53 +769,22 @@ def test_a_defect_of_ours_ends_the_newest_until_it_is_gone(
     realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH[:3]))
     realizer.add(4, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
     before = random_logits(5, VOCABULARY, 0, torch.float32)
-    break_planner(monkeypatch, times=3)
+    break_updates(monkeypatch, EditPlan, range(3))
     after = before.clone()
     realizer.apply(after)
     for row in (0, 1):
         assert_row(before[row], after[row], requests[row].edits())
-    assert_ended(before[2], after[2])
+    assert_row(before[2], after[2], END)
     for row in (3, 4):
         assert torch.equal(before[row], after[row])
     assert (realizer.failed_requests, sorted(realizer.rows)) == (2, [0, 1, 2])
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_code_that_has_run_is_not_run_again(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
-    """Where something fails before it, or after it: the ends of those whose code has failed."""
-    plan, updates, calls = EditPlan.update, iter(range(1000)), 0
-
-    def update(planner: EditPlan) -> None:
-        if next(updates) == failing:
-            raise BrokenError("a defect")
-        plan(planner)
-
-    def adds(output_ids: list[int], logits: torch.Tensor) -> None:
-        nonlocal calls
-        calls += 1
-        logits[3] += 2
-
-    monkeypatch.setattr(EditPlan, "update", update)
-    realizer, _ = batch(Request((python(adds),)), Request((python(raises),)))
-    before = random_logits(2, VOCABULARY, 0, torch.float32)
-    after = before.clone()
-    realizer.apply(after)
-    assert_row(before[0], after[0], [Add({3: 2.0})])
-    assert_ended(before[1], after[1])
-    assert (calls, realizer.failed_requests) == (1, 1)
-
-
 def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-
-    def broken(planner: EditPlan) -> None:
-        raise BrokenError("a defect")
-
-    monkeypatch.setattr(EditPlan, "update", broken)
-    before = random_logits(2, VOCABULARY, 0, torch.float32)
+    break_updates(monkeypatch, EditPlan, range(1000))
     for _ in range(2):
-        after = before.clone()
-        realizer.apply(after)
+        before, after = applied(realizer, 2)
         assert torch.equal(before, after)
     assert not realizer.rows
 
@@ -819,20 +802,19 @@ def test_an_edit_that_fails_on_one_row(
     times: int,
 ) -> None:
     """The others are edited once. That row as well, if it is in time; otherwise it is ended."""
-    row, left = 5, iter(range(times))
-    kinds = (Allowed, AllowedRow) if kind is Allowed else kind
+    row, kinds = 5, (Allowed, AllowedRow) if kind is Allowed else kind
 
-    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
-        def broken(part: Part, *target: Any) -> None:
-            if isinstance(part, kinds) and row in part.rows and next(left, None) is not None:
-                raise BrokenError("a defect")
-            write(part, *target)
+    def breaks(_: Any, part: Part) -> bool:
+        return isinstance(part, kinds) and row in part.rows
 
-        attempt(failed, broken, part, *target)
-
-    monkeypatch.setattr(editor, "attempt", breaking)
-    several = [AllowedTokensSpec((2, 3, 6)), BannedTokensSpec((5,)), AllowedTokensSpec((3,))]
-    specs = [*ONE_OF_EACH[:3], *ONE_OF_EACH, ForcedTokenSequenceSpec((2,)), BannedTokensSpec((2,))]
+    left = break_edits(monkeypatch, editor, breaks, times)
+    several = [s.AllowedTokensSpec((2, 3, 6)), s.BannedTokensSpec((5,)), s.AllowedTokensSpec((3,))]
+    specs = [
+        *ONE_OF_EACH[:3],
+        *ONE_OF_EACH,
+        s.ForcedTokenSequenceSpec((2,)),
+        s.BannedTokensSpec((2,)),
+    ]
     realizer, requests = Realizer(VOCABULARY), list[Request]()
     for i in range(8):
         acting = [*(several if i % 2 else ()), *specs[2 * i : 2 * i + 2]]
@@ -852,19 +834,17 @@ def test_an_edit_that_fails_on_one_row(
 
 def test_prompts_may_be_arrays() -> None:
     realizer = Realizer(VOCABULARY)
-    realizer.add(0, compile_specs((PromptBiasSpec(3.0),)), np.array([1, 2]), [])  # pyright: ignore
-    realizer.add(1, compile_specs((NoRepeatNgramSpec(1),)), np.array([1, 2]), [])  # pyright: ignore
-    before = random_logits(2, VOCABULARY, 0, torch.float32)
-    after = before.clone()
-    realizer.apply(after)
-    assert_row(before[0], after[0], [edit(PromptBiasSpec(3.0), [1, 2], [])])
-    assert_row(before[1], after[1], [edit(NoRepeatNgramSpec(1), [1, 2], [])])
+    realizer.add(0, compile_specs((s.PromptBiasSpec(3.0),)), np.array([1, 2]), [])  # pyright: ignore
+    realizer.add(1, compile_specs((s.NoRepeatNgramSpec(1),)), np.array([1, 2]), [])  # pyright: ignore
+    before, after = applied(realizer, 2)
+    assert_row(before[0], after[0], [edit(s.PromptBiasSpec(3.0), [1, 2], [])])
+    assert_row(before[1], after[1], [edit(s.NoRepeatNgramSpec(1), [1, 2], [])])
 
 
 def test_prompt_biases_take_little_memory_and_one_row() -> None:
     """However many there are, and tokens in the prompt; what they bring is laid out once."""
     vocabulary, prompt = 1 << 15, list(range(1 << 15)) * 2
-    specs = [PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
+    specs = [s.PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
     realizer, program = Realizer(vocabulary), compile_specs(specs)
     tracemalloc.start()
     realizer.add(0, program, prompt, [])
@@ -883,7 +863,7 @@ def test_prompt_biases_take_little_memory_and_one_row() -> None:
 
 
 def test_what_a_long_history_has_needed_is_given_back() -> None:
-    realizer, spec = Realizer(VOCABULARY), NoRepeatNgramSpec(1, allowed_token_ids=(2, 4))
+    realizer, spec = Realizer(VOCABULARY), s.NoRepeatNgramSpec(1, allowed_token_ids=(2, 4))
     short, prompt = [2, 3], [4, 5]
     for row, prompt_ids in enumerate(([1] * 100_000, prompt)):
         realizer.add(row, compile_specs((spec,)), prompt_ids, [] if row == 0 else short)
@@ -902,11 +882,9 @@ def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:
     realizer, requests = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
     realizer.fail(1, BrokenError("unreadable"), [1, 2], STOP)
     realizer.fail(2, BrokenError("unreadable"), [], None)
-    before = random_logits(3, VOCABULARY, 0, torch.float32)
-    after = before.clone()
-    realizer.apply(after)
+    before, after = applied(realizer, 3)
     assert_row(before[0], after[0], requests[0].edits())
-    assert_ended(before[1], after[1])
+    assert_row(before[1], after[1], END)
     assert torch.equal(before[2], after[2])
     assert realizer.failed_requests == 2
 
@@ -932,12 +910,12 @@ def chosen(realizer: Realizer, rows: int) -> list[int]:
     return logits.argmax(1).tolist()
 
 
-CHAIN = compile_specs((ForcedTokenSequenceSpec((1, 2, 3, 4), 5),))
+CHAIN = compile_specs((s.ForcedTokenSequenceSpec((1, 2, 3, 4), 5),))
 
 
 def test_requests_enter() -> None:
     """With what acts on them, with nothing, or to be ended."""
-    looks = compile_specs((PromptBiasSpec(5.0),))
+    looks = compile_specs((s.PromptBiasSpec(5.0),))
     realizer, _ = entering(chain=CHAIN, none=None, broken=BrokenError(), looks=looks)
     for row, name in enumerate(("chain", "none", "broken", "looks")):
         realizer.enter(row, name, None, [], STOP)
@@ -1045,7 +1023,7 @@ def test_callables_of_all_forms(processor: Any, layout: str) -> None:
     spec = python(processor)
     realizer = Realizer(VOCABULARY)
     output: list[int] = []
-    realizer.add(1, compile_specs([BannedTokensSpec((0,)), spec]), [3, 4], output)
+    realizer.add(1, compile_specs([s.BannedTokensSpec((0,)), spec]), [3, 4], output)
     for step in range(4):
         before = random_logits(3, VOCABULARY, step, torch.float32)
         after = laid_out(before, layout)
@@ -1056,63 +1034,19 @@ def test_callables_of_all_forms(processor: Any, layout: str) -> None:
     assert realizer.failed_requests == 0
 
 
-class Echo(HistoryRule):
-    """Favours the newest token and bans the prompt's first."""
-
-    def additions(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
-    ) -> Mapping[int, float]:
-        return {prompt_ids[0]: BAN_BIAS} | dict.fromkeys(output_ids[-1:], 1.5)
-
-
-def test_history_rules_of_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_rules_of_plugins(install: Any) -> None:
+    rule = Rule(lambda prompt, output: {prompt[0]: BAN_BIAS} | dict.fromkeys(output[-1:], 1.5))
     realizer, requests = batch(
-        *(Request((plugin_spec(Echo(), monkeypatch),), [row], [5]) for row in range(3)), Request()
+        *(Request((install(rule),), [row], [5]) for row in range(3)), Request()
     )
     realizer.swap(0, 2)
-    before = random_logits(4, VOCABULARY, 0, torch.float32)
-    after = before.clone()
-    realizer.apply(after)
+    before, after = applied(realizer, 4)
     for row, request in zip((2, 1, 0), requests, strict=False):
         assert_row(before[row], after[row], [Add({(request.prompt or [])[0]: BAN_BIAS, 5: 1.5})])
     assert torch.equal(before[3], after[3])
 
 
-def test_automata_of_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = AutomatonBuilder()
-    builder.chain((4, 5))
-    builder.free()
-    realizer, requests = batch(Request((plugin_spec(builder.build(), monkeypatch),)))
-    output = requests[0].output
-    for forced in (4, 5, None):
-        before = random_logits(1, VOCABULARY, 0, torch.float32)
-        after = before.clone()
-        realizer.apply(after)
-        assert_row(before[0], after[0], [Force(forced)] if forced else [])
-        output.append(forced or 0)
-
-
-def _forces(token: int) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.force(token)
-    return builder.build()
-
-
-def _bans(token: int) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.add(builder.token_set([2, token]))
-    return builder.build()
-
-
-@pytest.mark.parametrize("make", [_forces, _bans])
-def test_automata_of_plugins_that_go_beyond_the_vocabulary(
-    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec = plugin_spec(make(VOCABULARY), monkeypatch)
-    check_failure(lambda stop: Request((spec,), stop=stop), "beyond the vocabulary", caplog)
-
-
-@pytest.mark.parametrize("spec", [PromptBiasSpec(1.5), NoRepeatNgramSpec(1)])
+@pytest.mark.parametrize("spec", [s.PromptBiasSpec(1.5), s.NoRepeatNgramSpec(1)])
 def test_prompt_tokens_that_the_vocabulary_does_not_have(spec: LogitsProcessorSpec) -> None:
     """A tokenizer can have more tokens than the model has logits: placeholders of images, say."""
     prompt = [2, VOCABULARY, 3 * VOCABULARY, 5]
@@ -1124,7 +1058,7 @@ def test_prompt_tokens_that_the_vocabulary_does_not_have(spec: LogitsProcessorSp
 # Edits that contradict one another.
 
 
-FORCE_1, FORCE_2 = ForcedTokenSequenceSpec((1,), 1), ForcedTokenSequenceSpec((2,), 2)
+FORCE_1, FORCE_2 = s.ForcedTokenSequenceSpec((1,), 1), s.ForcedTokenSequenceSpec((2,), 2)
 
 
 @edited
@@ -1134,15 +1068,15 @@ FORCE_1, FORCE_2 = ForcedTokenSequenceSpec((1,), 1), ForcedTokenSequenceSpec((2,
         [FORCE_1],
         [FORCE_1, FORCE_2],
         [FORCE_2, FORCE_1, FORCE_2],
-        [FORCE_1, BannedTokensSpec((1,))],
-        [BannedTokensSpec((1,)), FORCE_1],
-        [AllowedTokensSpec((2,)), FORCE_1],
-        [FORCE_1, AllowedTokensSpec((1, 2)), BannedTokensSpec((2,))],
-        [FORCE_1, LogitBiasSpec({1: -50.0})],
-        [AllowedTokensSpec((1,)), BannedTokensSpec((1, 2))],
-        [AllowedTokensSpec((1, 2)), BannedTokensSpec((1,))],
-        [AllowedTokensSpec((1,)), AllowedTokensSpec((2,))],
-        [AllowedTokensSpec((1, 2)), AllowedTokensSpec((2, 3))],
+        [FORCE_1, s.BannedTokensSpec((1,))],
+        [s.BannedTokensSpec((1,)), FORCE_1],
+        [s.AllowedTokensSpec((2,)), FORCE_1],
+        [FORCE_1, s.AllowedTokensSpec((1, 2)), s.BannedTokensSpec((2,))],
+        [FORCE_1, s.LogitBiasSpec({1: -50.0})],
+        [s.AllowedTokensSpec((1,)), s.BannedTokensSpec((1, 2))],
+        [s.AllowedTokensSpec((1, 2)), s.BannedTokensSpec((1,))],
+        [s.AllowedTokensSpec((1,)), s.AllowedTokensSpec((2,))],
+        [s.AllowedTokensSpec((1, 2)), s.AllowedTokensSpec((2, 3))],
     ],
 )
 def test_edits_that_contradict_one_another(acting: list[LogitsProcessorSpec]) -> None:
@@ -1155,20 +1089,20 @@ def test_edits_that_contradict_one_another(acting: list[LogitsProcessorSpec]) ->
 @edited
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_row_has_a_finite_logit(dtype: torch.dtype) -> None:
-    everything = BannedTokensSpec(tuple(range(VOCABULARY)))
+    everything = s.BannedTokensSpec(tuple(range(VOCABULARY)))
     realizer, requests = batch(
         Request([everything] * 16),
-        Request([AllowedTokensSpec((3,)), everything]),
-        Request([AllowedTokensSpec((3, 4)), AllowedTokensSpec((5,))]),
+        Request([s.AllowedTokensSpec((3,)), everything]),
+        Request([s.AllowedTokensSpec((3, 4)), s.AllowedTokensSpec((5,))]),
         Request([everything, FORCE_1]),
-        Request([LogitBiasSpec(dict.fromkeys(range(VOCABULARY), -10000.0))] * 16),
+        Request([s.LogitBiasSpec(dict.fromkeys(range(VOCABULARY), -10000.0))] * 16),
     )
     _, after = apply(realizer, requests, dtype=dtype)
     assert torch.isfinite(after).any(1).all()
 
 
-FAVOURED = LogitBiasSpec({2: 10_000.0, 1: 9_000.0})
-DISLIKED = LogitBiasSpec({1: -10_000.0})
+FAVOURED = s.LogitBiasSpec({2: 10_000.0, 1: 9_000.0})
+DISLIKED = s.LogitBiasSpec({1: -10_000.0})
 
 
 @edited
@@ -1180,12 +1114,12 @@ DISLIKED = LogitBiasSpec({1: -10_000.0})
         ([FAVOURED, FORCE_1], 1),
         ([FAVOURED] * 15 + [FORCE_1], 1),
         ([FAVOURED], 2),
-        ([FAVOURED, FAVOURED, BannedTokensSpec((2,))], 1),
-        ([BannedTokensSpec((2,)), FAVOURED], 1),
-        ([FAVOURED, AllowedTokensSpec((1, 2)), AllowedTokensSpec((1, 3))], 1),
-        ([FAVOURED, AllowedTokensSpec((1, 2)), ChoiceSpec(((1,), (3,)), 0)], 1),
+        ([FAVOURED, FAVOURED, s.BannedTokensSpec((2,))], 1),
+        ([s.BannedTokensSpec((2,)), FAVOURED], 1),
+        ([FAVOURED, s.AllowedTokensSpec((1, 2)), s.AllowedTokensSpec((1, 3))], 1),
+        ([FAVOURED, s.AllowedTokensSpec((1, 2)), s.ChoiceSpec(((1,), (3,)), 0)], 1),
         ([FAVOURED, *[DISLIKED] * 8], 2),
-        ([FAVOURED, *[BannedTokensSpec((2,))] * 5], 1),
+        ([FAVOURED, *[s.BannedTokensSpec((2,))] * 5], 1),
     ],
 )
 def test_sums_stay_in_order(
@@ -1206,14 +1140,11 @@ def test_sums_stay_in_order(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_no_rule_adds_more_than_force_does(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rule = plugin_spec(BrokenRule({2: 3e38, 3: -3e38}), monkeypatch)
+def test_no_rule_adds_more_than_force_does(dtype: torch.dtype, install: Any) -> None:
     builder = AutomatonBuilder()
     builder.add(builder.token_set([2, 3], [3e38, -3e38]))
-    for part in (rule, plugin_spec(builder.build(), monkeypatch)):
-        program = compile_specs([part] * 15 + [FORCE_1])
+    for part in (Rule(lambda *_: {2: 3e38, 3: -3e38}), builder.build()):
+        program = compile_specs([install(part)] * 15 + [FORCE_1])
         realizer = Realizer(VOCABULARY)
         realizer.add(0, program, [], [])
         logits = torch.zeros(1, VOCABULARY, dtype=dtype)
@@ -1226,8 +1157,8 @@ def test_no_rule_adds_more_than_force_does(
 @edited
 def test_lists_that_are_allowed_together() -> None:
     """However many there are, and whatever a choice leaves of them as it goes on."""
-    lists = [AllowedTokensSpec(tuple(t for t in range(8) if t != n)) for n in (5, 6)]
-    choice = ChoiceSpec(((1, 2, 3), (1, 5), (4, 6, 0)), 0)
+    lists = [s.AllowedTokensSpec(tuple(t for t in range(8) if t != n)) for n in (5, 6)]
+    choice = s.ChoiceSpec(((1, 2, 3), (1, 5), (4, 6, 0)), 0)
     orders = [[choice, *lists], [*lists, choice], [lists[0], choice, lists[1]], lists * 7]
     assert max(len(compile_specs(order).automata) for order in orders) == 3
     realizer, requests = batch(*(Request(order) for order in orders), Request(lists[:1]))
@@ -1241,7 +1172,7 @@ def test_lists_that_are_allowed_together() -> None:
 
 @edited
 def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None:
-    realizer, _ = batch(Request([AllowedTokensSpec((3, 4))]), Request([BannedTokensSpec((1,))]))
+    realizer, _ = batch(Request([s.AllowedTokensSpec((3, 4))]), Request([s.BannedTokensSpec((1,))]))
     logits = torch.full((3, VOCABULARY), -torch.inf)
     realizer.apply(logits)
     assert logits[0].tolist() == [0.0 if token in (3, 4) else -torch.inf for token in range(8)]
@@ -1251,13 +1182,13 @@ def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None
 @edited
 def test_a_contest_that_is_over_is_forgotten() -> None:
     """Rows with two specs leave; those that stay have one each."""
-    contested = [Request([FORCE_1, LogitBiasSpec({2: 1.0})]) for _ in range(3)]
+    contested = [Request([FORCE_1, s.LogitBiasSpec({2: 1.0})]) for _ in range(3)]
     realizer, requests = batch(Request([FORCE_2]), *contested)
     apply(realizer, requests)
     for row in (1, 2, 3):
         realizer.remove(row)
     apply(realizer, [requests[0], None, None, None])
-    realizer, requests = batch(Request([FORCE_1, LogitBiasSpec({2: 1.0})]))
+    realizer, requests = batch(Request([FORCE_1, s.LogitBiasSpec({2: 1.0})]))
     apply(realizer, requests)
     requests = [Request([FORCE_1])]
     requests[0].add_to(realizer, 0)

@@ -1,0 +1,18 @@
+"""What the tests of the core share."""
+
+from typing import Any
+
+import pytest
+from logitport.adapters.core import plugins
+from logitport.spec import PluginSpec
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Installs a plugin that returns the given part, and returns its spec."""
+
+    def install(part: Any) -> PluginSpec:
+        monkeypatch.setattr(plugins, "_plugins", lambda: {"p": lambda: lambda params: part})
+        return PluginSpec("p")
+
+    return install
