@@ -15,27 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logitport import spec as s
 from logitport.adapters import cli
 from logitport.adapters.core import Program, admission, compile_specs
 from logitport.adapters.core.cost import Cost
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    Payload,
-    PluginSpec,
-    PromptBiasSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    decode,
-    encode,
-    limits,
-)
+from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
 
@@ -87,7 +71,7 @@ def test_work_is_counted():
     objects = payloads.expanded({"$repeat": [8000, {"a": 0}]})
     few, many = (target.calls_of({"version": 1, "x": objects[:n]}) for n in (10, 8000))
     assert few < many + 1000  # an unknown field is not looked into
-    params = [PluginSpec("rule", {"a": objects[:n]}) for n in (10, 1000)]
+    params = [s.PluginSpec("rule", {"a": objects[:n]}) for n in (10, 1000)]
     few, many = (target.calls_of(encode(spec)) for spec in params)
     assert many > few + 1000
 
@@ -111,42 +95,37 @@ def test_refused_unparsed(monkeypatch: pytest.MonkeyPatch, short: Any, message: 
             decode(form)
 
 
+TOKEN_IDS = "token ids (twice in sequences and with biases) in all specs together, got"
+SEQUENCES = "at most 8192 sequences (choices twice) in all specs together, got 8193"
+
+
 # Specs, each within its limits | what they go beyond together | the spec that does.
 @pytest.mark.parametrize(
     ("specs", "message", "index"),
     [
-        (
-            (BannedTokensSpec(FULL[1:]), BannedTokensSpec((1, 2))),
-            "at most 32768 token ids (twice in sequences and with biases) in all specs together, "
-            "got 32769",
-            1,
-        ),
-        (
-            (BannedSequencesSpec(((1,),) * 8192), BannedSequencesSpec(((1,),))),
-            "at most 8192 sequences (choices twice) in all specs together, got 8193",
-            1,
-        ),
+        (tuple(map(s.BannedTokensSpec, (FULL[1:], (1, 2)))), f"at most 32768 {TOKEN_IDS} 32769", 1),
+        ((s.BannedSequencesSpec(((1,),) * 8192), s.BannedSequencesSpec(((1,),))), SEQUENCES, 1),
         (
             (
-                BannedSequencesSpec(((1,) * 63,) * 256),
-                MinTokensSpec(1, tuple(range(3, 513))),
-                ChoiceSpec(((1,), (2,)), 2),
+                s.BannedSequencesSpec(((1,) * 63,) * 256),
+                s.MinTokensSpec(1, tuple(range(3, 513))),
+                s.ChoiceSpec(((1,), (2,)), 2),
             ),
-            "token ids (twice in sequences and with biases) in all specs together, got 32770",
+            f"{TOKEN_IDS} 32770",
             2,
         ),
         (
-            (LogitBiasSpec(dict.fromkeys(FULL[: 1 << 14], 1.0)), LogitBiasSpec({1: 1.0})),
-            "token ids (twice in sequences and with biases) in all specs together, got 32770",
+            (s.LogitBiasSpec(dict.fromkeys(FULL[: 1 << 14], 1.0)), s.LogitBiasSpec({1: 1.0})),
+            f"{TOKEN_IDS} 32770",
             1,
         ),
         (
             (
-                BannedSequencesSpec(((1,),) * 4096),
-                ChoiceSpec(tuple((i,) for i in range(2, 2050)), 9999),
-                GrammarSpec(choices=("a",)),
+                s.BannedSequencesSpec(((1,),) * 4096),
+                s.ChoiceSpec(tuple((i,) for i in range(2, 2050)), 9999),
+                s.GrammarSpec(choices=("a",)),
             ),
-            "at most 8192 sequences (choices twice) in all specs together, got 8193",
+            SEQUENCES,
             2,
         ),
     ],
@@ -163,12 +142,12 @@ class TestCost:
     @pytest.mark.parametrize(
         ("spec", "admission", "entry", "step"),
         [
-            (BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
-            (AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
-            (NoRepeatNgramSpec(3, None, (5, 6)), 2, 1, 1),
-            (PromptBiasSpec(1.0, (5,)), 1, 1, 1),
-            (ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 1, 1),
-            (PluginSpec("rule"), 0, 0, 1),
+            (s.BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
+            (s.AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
+            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 1, 1),
+            (s.PromptBiasSpec(1.0, (5,)), 1, 1, 1),
+            (s.ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 1, 1),
+            (s.PluginSpec("rule"), 0, 0, 1),
         ],
         ids=lambda value: getattr(value, "kind", None),
     )
@@ -177,7 +156,7 @@ class TestCost:
         assert (cost.admission, cost.entry, cost.step) == (admission, entry, step)
 
     def test_adds_up(self):
-        specs = (BannedTokensSpec((1, 2)), MinTokensSpec(3, (4,)))
+        specs = (s.BannedTokensSpec((1, 2)), s.MinTokensSpec(3, (4,)))
         alone = [Cost.of(compile_specs((spec,))) for spec in specs]
         assert Cost.of(compile_specs(specs)).memory == sum(cost.memory for cost in alone)
         assert Cost.of(Program()) == Cost()
@@ -190,14 +169,14 @@ class TestCost:
         ],
     )
     def test_bounded(self, monkeypatch: pytest.MonkeyPatch, name: str, message: str):
-        text = encode(BannedTokensSpec((1, 2, 3)))
+        text = encode(s.BannedTokensSpec((1, 2, 3)))
         admission.admit(BACKEND, text, None)
         monkeypatch.setattr(f"logitport.adapters.core.cost.{name}", 2)
         with pytest.raises(SpecError, match=message):
             admission.admit(BACKEND, text, VOCAB)
 
     def test_memory_is_that_of_the_arrays(self):
-        spec = ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
+        spec = s.ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
         gc.collect()
         tracemalloc.start()
         program = compile_specs((spec,))
@@ -229,8 +208,8 @@ class TestCache:
         [
             ("x", "not valid JSON"),
             ('{"version":1,"specs":[]}', "length >= 1"),
-            (encode(BannedTokensSpec((VOCAB,))), "beyond the vocabulary"),
-            (encode(PluginSpec("absent")), "No plugin 'absent'"),
+            (encode(s.BannedTokensSpec((VOCAB,))), "beyond the vocabulary"),
+            (encode(s.PluginSpec("absent")), "No plugin 'absent'"),
             ("[]", "length >= 1"),
         ],
     )
@@ -248,7 +227,7 @@ class TestCache:
             assert again.value is not first.value
 
     def test_a_plugin_may_change_its_mind(self, monkeypatch: pytest.MonkeyPatch):
-        text, answers = encode(PluginSpec("rule")), [ValueError("not yet"), None]
+        text, answers = encode(s.PluginSpec("rule")), [ValueError("not yet"), None]
 
         def make(params: Any) -> Any:
             if answer := answers.pop(0):
@@ -263,7 +242,7 @@ class TestCache:
         admission.admit(BACKEND, text, VOCAB)
 
     def test_bad_payloads_push_out_no_program(self, monkeypatch: pytest.MonkeyPatch):
-        good = encode(BannedTokensSpec((1,)))
+        good = encode(s.BannedTokensSpec((1,)))
         _, program = admission.admit(BACKEND, good, VOCAB)
         for i in range(200):
             with pytest.raises(SpecError):
@@ -279,7 +258,7 @@ class TestCache:
 
     def test_threads_share_a_program_and_wait_for_none(self, monkeypatch: pytest.MonkeyPatch):
         """While one compiles, another admits something else: nothing is locked meanwhile."""
-        slow, quick = (encode(BannedTokensSpec((i,))) for i in (1, 2))
+        slow, quick = (encode(s.BannedTokensSpec((i,))) for i in (1, 2))
         compiling, done = threading.Event(), threading.Event()
         compile_now = admission.compile_specs
 
@@ -367,7 +346,7 @@ class TestShown:
     )
     def test_plugins(self, name: str, message: str):
         with pytest.raises(SpecError, match=message) as error:
-            admission.admit(BACKEND, encode(PluginSpec(name)), VOCAB)
+            admission.admit(BACKEND, encode(s.PluginSpec(name)), VOCAB)
         assert target.unsafe(error.value) is None
 
     def test_a_keyboard_interrupt_is_the_operators(self, monkeypatch: pytest.MonkeyPatch):
@@ -377,7 +356,7 @@ class TestShown:
         loaders = {"rule": lambda: make}
         monkeypatch.setattr("logitport.adapters.core.plugins._plugins", lambda: loaders)
         with pytest.raises(KeyboardInterrupt):
-            admission.admit(BACKEND, encode(PluginSpec("rule")), VOCAB)
+            admission.admit(BACKEND, encode(s.PluginSpec("rule")), VOCAB)
 
     def test_text_of(self):
         assert text_of(ValueError("a\n")) == r"a\n"
@@ -461,7 +440,10 @@ class TestLimits:
 def test_fuzz():
     """A few of the payloads that ``make fuzz`` sends; it is to find what it is made for, too."""
     random = Random(0)
-    seeds = [json.loads(encode(BannedTokensSpec((1, 2)))), json.loads(encode(PluginSpec("rule")))]
+    seeds = [
+        json.loads(encode(s.BannedTokensSpec((1, 2)))),
+        json.loads(encode(s.PluginSpec("rule"))),
+    ]
     outcomes = [
         target.admit(mutations.sent(random, mutations.mutated(random, random.choice(seeds), seeds)))
         for _ in range(2000)
@@ -469,7 +451,7 @@ def test_fuzz():
     assert not [outcome.wrong for outcome in outcomes if outcome.wrong]
     assert {outcome.admitted for outcome in outcomes} == {True, False}
     assert target.admit(payloads.expanded("x"), vocab_size="no number").wrong is None
-    assert target.admit(encode(BannedTokensSpec((1,))), vocab_size="no number").wrong  # pyright: ignore
+    assert target.admit(encode(s.BannedTokensSpec((1,))), vocab_size="no number").wrong  # pyright: ignore
 
 
 def test_macros_within_macros_do_not_explode():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logitport import spec as s
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
 from logitport.adapters.core import (
@@ -27,25 +28,13 @@ from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesEr
 from logitport.adapters.core.automaton.folding import fold_together
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
-from logitport.spec import (
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PromptBiasSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
+from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PATTERN
 
 from tests.support.strategies import specs
 
 VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
-AUTOMATA = tuple(kind for kind in REALIZED if kind not in (NoRepeatNgramSpec, PromptBiasSpec))
+AUTOMATA = tuple(kind for kind in REALIZED if kind not in (s.NoRepeatNgramSpec, s.PromptBiasSpec))
 
 tokens = st.integers(0, VOCABULARY - 1)
 # Long runs of one token come often: a fold takes them in one step where it can.
@@ -178,7 +167,7 @@ def test_obeying_is_followed_like_anything_else(
 
 @pytest.mark.parametrize("few", [0, 2, tries.FEW])
 @pytest.mark.parametrize("rounds", [-MAX_PATTERN, 1, tries.ROUNDS])
-@pytest.mark.parametrize("kind", [BannedSequencesSpec, ChoiceSpec])
+@pytest.mark.parametrize("kind", [s.BannedSequencesSpec, s.ChoiceSpec])
 @settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_many_sequences_are_made_into_the_same_as_few(
@@ -193,7 +182,9 @@ def test_many_sequences_are_made_into_the_same_as_few(
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(specs(VOCABULARY, kinds=[BannedSequencesSpec]), min_size=2, max_size=4), histories)
+@given(
+    st.lists(specs(VOCABULARY, kinds=[s.BannedSequencesSpec]), min_size=2, max_size=4), histories
+)
 def test_sequences_of_all_specs_are_looked_for_at_once(
     together: list[LogitsProcessorSpec], output: list[int]
 ) -> None:
@@ -224,7 +215,7 @@ def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
 
 @pytest.mark.parametrize("budget", [0, 100, 31_000, 40_000])
 def test_a_prompt_of_32k_tokens_is_folded_exactly(budget: int) -> None:
-    spec = ThinkingBudgetSpec(budget, (1, 2), (3, 3, 4), (5,))
+    spec = s.ThinkingBudgetSpec(budget, (1, 2), (3, 3, 4), (5,))
     (automaton,) = automata(spec)
     numbers = random.Random(budget)
     for rare in (7, 400):  # one token in `rare` is of a tag
@@ -239,7 +230,7 @@ def test_a_prompt_of_32k_tokens_is_folded_exactly(budget: int) -> None:
 
 
 def test_a_long_output_is_folded_exactly() -> None:
-    spec = ForcedEndSpec(20_000, (1, 2, 3), eos_token_id=0)
+    spec = s.ForcedEndSpec(20_000, (1, 2, 3), eos_token_id=0)
     (automaton,) = automata(spec)
     output = [7] * 19_999
     for token in (7, 7, 1, 5, 3, 0, 0):
@@ -253,15 +244,15 @@ U = -1
 @pytest.mark.parametrize(
     ("spec", "output", "expected"),
     [
-        (ForcedTokenSequenceSpec((4, 5), 0), [U], Force(5)),  # it was asked for
-        (ForcedTokenSequenceSpec((4, 5), 0), [U, U, U], Force(0)),
-        (ForcedTokenSequenceSpec((4, 5)), [U, U, U, U], None),
-        (ForcedEndSpec(2, (4, 5)), [U, U, U], Force(5)),
-        (MinTokensSpec(2, (0,)), [U], Add({0: -1e9})),
-        (MinTokensSpec(2, (0,)), [U, U], None),
-        (ChoiceSpec(((4, 5, 6),), 0), [U, U], Force(6)),
-        (TriggerSpec((1,), (4, 5)), [1, U], Force(5)),
-        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, 9, U], Force(5)),
+        (s.ForcedTokenSequenceSpec((4, 5), 0), [U], Force(5)),  # it was asked for
+        (s.ForcedTokenSequenceSpec((4, 5), 0), [U, U, U], Force(0)),
+        (s.ForcedTokenSequenceSpec((4, 5)), [U, U, U, U], None),
+        (s.ForcedEndSpec(2, (4, 5)), [U, U, U], Force(5)),
+        (s.MinTokensSpec(2, (0,)), [U], Add({0: -1e9})),
+        (s.MinTokensSpec(2, (0,)), [U, U], None),
+        (s.ChoiceSpec(((4, 5, 6),), 0), [U, U], Force(6)),
+        (s.TriggerSpec((1,), (4, 5)), [1, U], Force(5)),
+        (s.ThinkingBudgetSpec(1, (1,), (4, 5)), [1, 9, U], Force(5)),
     ],
 )
 def test_unknown_tokens_where_only_their_number_matters(
@@ -274,10 +265,10 @@ def test_unknown_tokens_where_only_their_number_matters(
 @pytest.mark.parametrize(
     ("spec", "output"),
     [
-        (ChoiceSpec(((4, 5), (6,)), 0), [U]),
-        (TriggerSpec((1,), (4, 5)), [U]),
-        (BannedSequencesSpec(((4, 5),)), [1, U, 1]),
-        (ThinkingBudgetSpec(1, (1,), (4, 5)), [1, U]),
+        (s.ChoiceSpec(((4, 5), (6,)), 0), [U]),
+        (s.TriggerSpec((1,), (4, 5)), [U]),
+        (s.BannedSequencesSpec(((4, 5),)), [1, U, 1]),
+        (s.ThinkingBudgetSpec(1, (1,), (4, 5)), [1, U]),
     ],
 )
 def test_unknown_tokens_that_decide(spec: LogitsProcessorSpec, output: list[int]) -> None:
@@ -407,7 +398,7 @@ def test_folding_is_walking_for_any_automaton(
 
 
 def test_a_prompt_of_embeddings_is_no_prompt() -> None:
-    (automaton,) = automata(ThinkingBudgetSpec(1, (1,), (2,)))
+    (automaton,) = automata(s.ThinkingBudgetSpec(1, (1,), (2,)))
     assert automaton.fold(None, [1, 5]) == automaton.fold([], [1, 5])
 
 
@@ -462,7 +453,7 @@ def test_folding_many_tokens_of_a_kind_is_walking(
 
 def test_the_timers_of_pieces() -> None:
     """Set in the first piece, in one that is taken by itself, and before all of them."""
-    (automaton,) = automata(ThinkingBudgetSpec(1000, (1, 1, 1), (1, 1)))
+    (automaton,) = automata(s.ThinkingBudgetSpec(1000, (1, 1, 1), (1, 1)))
     for n in range(80, 100):
         for prompt in ([1] * n, [1] * n + [2] * n, [2] * n + [1] * n + [2, 2, 1] * n):
             for piece in (8, 16, 64):
@@ -478,18 +469,18 @@ TAGS = [1, 2, 3, 3, 4]
 @pytest.mark.parametrize(
     ("spec", "prompt", "output"),
     [
-        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), TAGS * (A128K // 5), []),
+        (s.ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), TAGS * (A128K // 5), []),
         # Where what the last tokens mean depends on all the others.
-        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [1, 2] + [3] * A128K, []),
-        (ThinkingBudgetSpec(A128K + 9, (1, 2), (3, 3, 4)), [1, 2] + [3] * A128K, [3] * 9),
-        (ThinkingBudgetSpec(50, (1,) * 7, (1,) * 12), [1] * A128K, [1] * 30),
-        (ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [], TAGS * (A128K // 5)),
-        (ThinkingBudgetSpec(3000, (1,), (2,)), [], [1, 3, 3, 1] * (A128K // 4)),
-        (ThinkingBudgetSpec(1 << 30, (1 << 30,), (2,)), [1 << 30] + [1] * A128K, [2, 1 << 30]),
-        (TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
-        (TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
-        (BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
-        (ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
+        (s.ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [1, 2] + [3] * A128K, []),
+        (s.ThinkingBudgetSpec(A128K + 9, (1, 2), (3, 3, 4)), [1, 2] + [3] * A128K, [3] * 9),
+        (s.ThinkingBudgetSpec(50, (1,) * 7, (1,) * 12), [1] * A128K, [1] * 30),
+        (s.ThinkingBudgetSpec(50, (1, 2), (3, 3, 4), (5,)), [], TAGS * (A128K // 5)),
+        (s.ThinkingBudgetSpec(3000, (1,), (2,)), [], [1, 3, 3, 1] * (A128K // 4)),
+        (s.ThinkingBudgetSpec(1 << 30, (1 << 30,), (2,)), [1 << 30] + [1] * A128K, [2, 1 << 30]),
+        (s.TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
+        (s.TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
+        (s.BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
+        (s.ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
     ],
     ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
 )
@@ -507,10 +498,10 @@ def zipf(most: int) -> list[int]:
 
 ONE, TWO = (1,) * 63, (2,) * 63
 LONG_TAGS = {
-    "ends of their own": [ThinkingBudgetSpec(9, (*ONE, i), (*TWO, i)) for i in range(3, 7)],
-    "one token": [ThinkingBudgetSpec(9, ONE[i:], ONE[i + 1 :]) for i in range(4)],
+    "ends of their own": [s.ThinkingBudgetSpec(9, (*ONE, i), (*TWO, i)) for i in range(3, 7)],
+    "one token": [s.ThinkingBudgetSpec(9, ONE[i:], ONE[i + 1 :]) for i in range(4)],
     "different tokens": [
-        ThinkingBudgetSpec(9, (*range(i, 64 + i),), (*range(64 + i, 128 + i),)) for i in range(4)
+        s.ThinkingBudgetSpec(9, (*range(i, 64 + i),), (*range(64 + i, 128 + i),)) for i in range(4)
     ],
 }
 PROMPTS = {
@@ -543,7 +534,7 @@ _next, _missing = folding._Walk._next, folding._Columns.__missing__
 
 
 def test_a_trigger_fires_as_often_as_it_is_told() -> None:
-    (automaton,) = automata(TriggerSpec((1,) * 64, (2,) * 64, 1024))
+    (automaton,) = automata(s.TriggerSpec((1,) * 64, (2,) * 64, 1024))
     assert automaton.states < 140
     round_ = [1] * 64 + [2] * 64
     for rounds, forced in ((0, None), (1023, None), (1024, None)):
@@ -573,7 +564,7 @@ MANY_LINKS = {
 @pytest.mark.parametrize("name", MANY_LINKS)
 def test_no_token_follows_many_links(name: str) -> None:
     sequences = MANY_LINKS[name]
-    spec = BannedSequencesSpec(sequences)
+    spec = s.BannedSequencesSpec(sequences)
     (automaton,) = automata(spec)
     assert _hops(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
     states = set[int]()
@@ -589,10 +580,10 @@ def test_no_token_follows_many_links(name: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        ForcedTokenSequenceSpec((1,) * 30_000),
-        BannedTokensSpec(tuple(range(30_000))),
-        BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(250))),
-        ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
+        s.ForcedTokenSequenceSpec((1,) * 30_000),
+        s.BannedTokensSpec(tuple(range(30_000))),
+        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(250))),
+        s.ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
     ],
     ids=lambda spec: spec.kind,
 )

@@ -9,19 +9,13 @@ from tests.support.triton_process import INTERPRETED
 
 pytest.importorskip("triton")
 import triton
+from logitport import spec as s
 from logitport.adapters.core import DeviceRealizer, History, Rows, compile_specs
 from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
     ngram_kernel,
     prompt_bias_kernel,
-)
-from logitport.spec import (
-    AllowedTokensSpec,
-    LogitBiasSpec,
-    NoRepeatNgramSpec,
-    PromptBiasSpec,
-    TriggerSpec,
 )
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
@@ -142,13 +136,13 @@ def test_no_request_waits_for_a_kernel(
 
     realizer = DeviceRealizer(vocabulary, requests, torch.device("cpu"))
     several = (
-        PromptBiasSpec(1.0, (1, 2, 3)),
-        PromptBiasSpec(2.0),
-        NoRepeatNgramSpec(1),
-        NoRepeatNgramSpec(3, 16, (1,)),
-        TriggerSpec((1,), (2,)),
-        AllowedTokensSpec((1, 2)),
-        LogitBiasSpec({1: 1.0}),
+        s.PromptBiasSpec(1.0, (1, 2, 3)),
+        s.PromptBiasSpec(2.0),
+        s.NoRepeatNgramSpec(1),
+        s.NoRepeatNgramSpec(3, 16, (1,)),
+        s.TriggerSpec((1,), (2,)),
+        s.AllowedTokensSpec((1, 2)),
+        s.LogitBiasSpec({1: 1.0}),
     )
     for number in range(requests):
         realizer.add(number, compile_specs(several[number % 2 : 3 + number]))

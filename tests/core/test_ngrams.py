@@ -16,6 +16,8 @@ from logitport.adapters.core.host.state_table import Failures, Request
 from logitport.spec import NoRepeatNgramSpec
 
 VOCABULARY = 8
+LONG = 2 * ngrams._HUGE
+LARGE = 4 * LONG
 
 
 def banned(rules: NgramBatch) -> dict[int, set[int]]:
@@ -40,12 +42,29 @@ def wanted(
     return {token for token in tokens if token < vocab_size}
 
 
-def check(rules: NgramBatch, all_specs: dict[int, Sequence[NoRepeatNgramSpec]]) -> None:
+def started(
+    prompt: Sequence[int], *specs: NoRepeatNgramSpec, output: Sequence[int] = (), row: int = 0
+) -> tuple[NgramBatch, list[int]]:
+    """The rules of one request of a large vocabulary, and its output."""
+    rules, output_ids = NgramBatch(LARGE), list(output)
+    rules.start(Request(prompt, output_ids, row=row), specs)
+    return rules, output_ids
+
+
+def advance(rules: NgramBatch) -> None:
     failed: Failures = {}
     rules.advance(failed)
     assert not failed
+
+
+def check(
+    rules: NgramBatch,
+    all_specs: dict[int, Sequence[NoRepeatNgramSpec]],
+    vocab_size: int = VOCABULARY,
+) -> None:
+    advance(rules)
     expected = {
-        entry.request.row: wanted(all_specs[entry.request.row], entry.request)
+        entry.request.row: wanted(all_specs[entry.request.row], entry.request, vocab_size)
         for entry in rules.entries
     }
     assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
@@ -141,10 +160,6 @@ def test_any_history(
     assert (len(rules), banned(rules)) == (0, {})
 
 
-LONG = 2 * ngrams._HUGE
-LARGE = 4 * LONG
-
-
 @pytest.mark.parametrize("window", [None, LONG + 40])
 @pytest.mark.parametrize("allowed", [(), (1, 3, 5)])
 @pytest.mark.parametrize(
@@ -161,24 +176,19 @@ LARGE = 4 * LONG
 def test_long_prompts(prompt: list[int], window: int | None, allowed: tuple[int, ...]) -> None:
     """Bans that are laid out once; tokens that are banned come nevertheless."""
     specs = [NoRepeatNgramSpec(n, window, allowed) for n in (1, 2, 64)]
-    rules, request = NgramBatch(LARGE), Request(prompt, [], row=2)
-    rules.start(request, specs)
-    output: Any = request.output_ids
+    rules, output = started(prompt, *specs, row=2)
     for step in range(60):
-        failed: Failures = {}
-        rules.advance(failed)
-        assert not failed
         if step % 6 == 0 or step > 55:
-            expected = wanted(specs, request, LARGE)
-            assert banned(rules) == ({2: expected} if expected else {})
+            check(rules, {2: specs}, LARGE)
+        else:
+            advance(rules)
         output.append(5 if step % 2 else step)
         if step == 50:
             del output[-20:]
 
 
 def test_what_stays_banned_is_laid_out_once() -> None:
-    rules, output = NgramBatch(LARGE), list[int]()
-    rules.start(Request(list(range(LONG)), output, row=0), [NoRepeatNgramSpec(1)])
+    rules, output = started(list(range(LONG)), NoRepeatNgramSpec(1))
     laid_out: list[Any] = []
     for token in (3, 4 * LONG - 1, 5):
         rules.advance({})
@@ -192,10 +202,9 @@ def test_what_stays_banned_is_laid_out_once() -> None:
 @pytest.mark.parametrize("backs", [(60,), (20, 20, 20, 20)], ids=["at once", "bit by bit"])
 def test_what_was_laid_out_is_taken_back(backs: tuple[int, ...], window: int | None) -> None:
     """More of it than can be undone: what had come last is banned no longer, or further back."""
-    prompt, output = list(range(0, 2000, 2)), list[int]()
-    specs = {0: [NoRepeatNgramSpec(1, window), NoRepeatNgramSpec(2, window)]}
-    rules = NgramBatch(LARGE)
-    rules.start(Request(prompt, output, row=0), specs[0])
+    prompt = list(range(0, 2000, 2))
+    specs = [NoRepeatNgramSpec(1, window), NoRepeatNgramSpec(2, window)]
+    rules, output = started(prompt, *specs)
     for token in range(1, 8 * ngrams._MANY, 2):
         rules.advance({})
         if max(rule.settled for rule in rules.entries[0].what) > len(prompt) + sum(backs):
@@ -203,27 +212,19 @@ def test_what_was_laid_out_is_taken_back(backs: tuple[int, ...], window: int | N
         output.append(token)
     for back in backs:
         del output[-back:]
-        rules.advance({})
-        expected = wanted(specs[0], rules.entries[0].request, LARGE)
-        assert banned(rules) == {0: expected}
+        check(rules, {0: specs}, LARGE)
+        assert banned(rules)
 
 
 def test_what_cannot_be_undone_stays_so_when_the_output_is_shorter() -> None:
     """Bans are laid out in a history that is shorter than the one that was read at the start."""
     many = ngrams._MANY + 100
     prompt = [id for first in (5, 6) for i in range(many) for id in (first, 1000 * first + i)]
-    output = [*range(10, 50)]
-    output[19], output[39] = 6, 5
-    specs = [NoRepeatNgramSpec(2, 2 * many + 200)]
-    rules, request = NgramBatch(LARGE), Request(prompt, output, row=0)
-    rules.start(request, specs)
+    spec = NoRepeatNgramSpec(2, 2 * many + 200)
+    rules, output = started(prompt, spec, output=[*range(10, 29), 6, *range(30, 49), 5])
     for length in (40, 20, 5):
         del output[length:]
-        failed: Failures = {}
-        rules.advance(failed)
-        assert not failed
-        expected = wanted(specs, request, LARGE)
-        assert banned(rules) == ({0: expected} if expected else {})
+        check(rules, {0: [spec]}, LARGE)
 
 
 def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,11 +241,10 @@ def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
     for few in (1, ngrams._FEW):
         monkeypatch.setattr(ngrams, "_FEW", few)
         prompt = random.Random(0).choices(range(6), k=400)
-        specs, output = [NoRepeatNgramSpec(n) for n in (3, 4)], list[int]()
-        rules, request = NgramBatch(VOCABULARY), Request(prompt, output, row=0)
-        rules.start(request, specs)
+        specs = [NoRepeatNgramSpec(n) for n in (3, 4)]
+        rules, output = started(prompt, *specs)
         for token in (1, 2, 3, 2, 1):
-            check(rules, {0: specs})
+            check(rules, {0: specs}, LARGE)
             output.append(token)
         assert searched
         searched.clear()
@@ -253,10 +253,9 @@ def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("broken", ["_History", "_Reach", "_powers", "_Rule"])
 def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever cannot be made, requests that are there go on as they were."""
-    rules, specs = NgramBatch(VOCABULARY), [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
+    specs = [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
     prompt = random.Random(0).choices(range(3), k=600)
-    request = Request(prompt, [], row=0)
-    rules.start(request, specs)
+    rules, _ = started(prompt, *specs)
 
     def fail(*_: Any) -> None:
         raise MemoryError
@@ -266,7 +265,7 @@ def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(MemoryError):
             rules.start(Request(prompt, [], row=1), specs)
         assert len(rules) == 1
-    check(rules, {0: specs})
+    check(rules, {0: specs}, LARGE)
 
 
 @pytest.mark.parametrize("window", [None, 300])
@@ -310,8 +309,7 @@ def test_a_step_looks_at_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
         [token for i in range(LARGE // 2) for token in (5, 10 + i)],
     ):
         for n in (1, 2, 3, 64):
-            rules, output = NgramBatch(LARGE), list[int]()
-            rules.start(Request(prompt[:-50], output, row=0), [NoRepeatNgramSpec(n)])
+            rules, output = started(prompt[:-50], NoRepeatNgramSpec(n))
             followed = 0
             for token in prompt[-50:]:
                 rules.advance({})
@@ -332,8 +330,7 @@ def test_what_is_said_again_and_again_is_looked_through_once(
 
     monkeypatch.setattr(ngrams._Rule, "_recent", note)
     for n in (1, 2, 64):
-        rules, output = NgramBatch(VOCABULARY), list[int]()
-        rules.start(Request([1, 2, 3], output, row=0), [NoRepeatNgramSpec(n)])
+        rules, output = started([1, 2, 3], NoRepeatNgramSpec(n))
         looked_at = 0
         for _ in range(200):
             rules.advance({})

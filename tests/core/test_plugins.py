@@ -39,6 +39,7 @@ def refuses(params: Mapping[str, Any]) -> Any:
     raise KeyError("width")
 
 
+NO_PROCESSOR = "returned no logits processor"
 # What an entry point loads, and what is wrong with it.
 PLUGINS: dict[str, tuple[Any, str, str]] = {
     "rule": (lambda: lambda params: Rule(), "", ""),
@@ -46,26 +47,10 @@ PLUGINS: dict[str, tuple[Any, str, str]] = {
     "three": (lambda: lambda params: three, "", ""),
     "absent": (absent, "cannot be imported: No module named 'absent'", "name"),
     "refuses": (lambda: refuses, "refuses its parameters: 'width'", "params"),
-    "one": (
-        lambda: lambda params: one,
-        "returned no logits processor: .* takes 1 arguments",
-        "name",
-    ),
-    "class": (
-        lambda: lambda params: Rule,
-        "returned no logits processor: .* takes 0 arguments",
-        "name",
-    ),
-    "no-signature": (
-        lambda: lambda params: max,
-        "returned no logits processor: no signature found",
-        "name",
-    ),
-    "nothing": (
-        lambda: lambda params: None,
-        "returned no logits processor: expected a callable",
-        "name",
-    ),
+    "one": (lambda: lambda params: one, f"{NO_PROCESSOR}: .* takes 1 arguments", "name"),
+    "class": (lambda: lambda params: Rule, f"{NO_PROCESSOR}: .* takes 0 arguments", "name"),
+    "no-signature": (lambda: lambda params: max, f"{NO_PROCESSOR}: no signature found", "name"),
+    "nothing": (lambda: lambda params: None, f"{NO_PROCESSOR}: expected a callable", "name"),
 }
 
 

@@ -6,22 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logitport import spec as s
 from logitport.adapters.core import AutomatonBuilder, Program, Realizer, compile_specs
 from logitport.adapters.core.host.torch_editor import TorchEditor
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
+from logitport.spec import LogitsProcessorSpec
 
 from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
 
@@ -118,18 +106,18 @@ def random_spec(rng: np.random.Generator, vocabulary: int) -> LogitsProcessorSpe
         return tuple(rng.integers(0, 4, rng.integers(1, 4)).tolist())
 
     makers = (
-        lambda: AllowedTokensSpec(many()),
-        lambda: AllowedTokensSpec(many()),
-        lambda: BannedTokensSpec(many()),
-        lambda: LogitBiasSpec({token: float(rng.integers(-4, 5)) for token in many()}),
-        lambda: BannedSequencesSpec((few(), few(), tokens(2))),
-        lambda: ForcedTokenSequenceSpec(tokens(), None if rng.random() < 0.5 else 5),
-        lambda: ForcedEndSpec(int(rng.integers(0, 4)), tokens(3)),
-        lambda: MinTokensSpec(int(rng.integers(1, 5)), tokens()),
-        lambda: ChoiceSpec(tuple({tokens(3) for _ in range(3)}), eos_token_id=0),
-        lambda: TriggerSpec(few(), tokens(3), None),
-        lambda: ThinkingBudgetSpec(2, (1,), tokens(3), tokens(2)),
-        lambda: NoRepeatNgramSpec(1, None, ()),
+        lambda: s.AllowedTokensSpec(many()),
+        lambda: s.AllowedTokensSpec(many()),
+        lambda: s.BannedTokensSpec(many()),
+        lambda: s.LogitBiasSpec({token: float(rng.integers(-4, 5)) for token in many()}),
+        lambda: s.BannedSequencesSpec((few(), few(), tokens(2))),
+        lambda: s.ForcedTokenSequenceSpec(tokens(), None if rng.random() < 0.5 else 5),
+        lambda: s.ForcedEndSpec(int(rng.integers(0, 4)), tokens(3)),
+        lambda: s.MinTokensSpec(int(rng.integers(1, 5)), tokens()),
+        lambda: s.ChoiceSpec(tuple({tokens(3) for _ in range(3)}), eos_token_id=0),
+        lambda: s.TriggerSpec(few(), tokens(3), None),
+        lambda: s.ThinkingBudgetSpec(2, (1,), tokens(3), tokens(2)),
+        lambda: s.NoRepeatNgramSpec(1, None, ()),
     )
     return makers[int(rng.integers(len(makers)))]()
 
@@ -164,10 +152,12 @@ def test_lists_of_any_length(device: torch.device, dtype: torch.dtype) -> None:
     sizes = (1, 1023, 1024, 1025, BLOCK, VOCABULARY - 1, VOCABULARY)
     shuffled = [rng.permutation(VOCABULARY)[:size].tolist() for size in sizes]
     for i, tokens in enumerate(shuffled):
-        pair.add(4 * i, BannedTokensSpec(tokens))
-        pair.add(4 * i + 1, LogitBiasSpec(dict.fromkeys(tokens, 3.0)))
-        pair.add(4 * i + 2, AllowedTokensSpec(tokens))
-        pair.add(4 * i + 3, AllowedTokensSpec(tokens), LogitBiasSpec(dict.fromkeys(tokens, -2.0)))
+        pair.add(4 * i, s.BannedTokensSpec(tokens))
+        pair.add(4 * i + 1, s.LogitBiasSpec(dict.fromkeys(tokens, 3.0)))
+        pair.add(4 * i + 2, s.AllowedTokensSpec(tokens))
+        pair.add(
+            4 * i + 3, s.AllowedTokensSpec(tokens), s.LogitBiasSpec(dict.fromkeys(tokens, -2.0))
+        )
     builder = AutomatonBuilder()
     builder.add(builder.token_set(()))
     pair.add(4 * len(sizes), program=Program(automata=(builder.build(),)))
@@ -178,9 +168,9 @@ def test_list_of_10_000_tokens(device: torch.device) -> None:
     rng = np.random.default_rng(0)
     tokens = rng.permutation(3 * BLOCK)[:10_000].tolist()
     pair = Pair(device, 3 * BLOCK)
-    pair.add(0, BannedTokensSpec(tokens))
-    pair.add(1, AllowedTokensSpec(tokens))
-    pair.add(2, AllowedTokensSpec(tokens[5:]), AllowedTokensSpec(tokens[:-5]))
+    pair.add(0, s.BannedTokensSpec(tokens))
+    pair.add(1, s.AllowedTokensSpec(tokens))
+    pair.add(2, s.AllowedTokensSpec(tokens[5:]), s.AllowedTokensSpec(tokens[:-5]))
     pair.step(random_logits(rng, 3, 3 * BLOCK, torch.float32))
 
 
@@ -191,19 +181,23 @@ def test_contradictions(device: torch.device, dtype: torch.dtype, blocks: int) -
     vocabulary = blocks * BLOCK
     last = vocabulary - 1
     rows: Sequence[tuple[LogitsProcessorSpec, ...]] = (
-        (ForcedTokenSequenceSpec((last,)), BannedTokensSpec((last,))),
-        (ForcedTokenSequenceSpec((last,)), AllowedTokensSpec((0, 3))),
-        (ForcedTokenSequenceSpec((last,)), ForcedTokenSequenceSpec((0,))),
-        (ForcedTokenSequenceSpec((5,)), BannedTokensSpec((6,)), ForcedTokenSequenceSpec((6,))),
-        (AllowedTokensSpec((0, 3, last)), AllowedTokensSpec((3, 4))),
-        (AllowedTokensSpec((0, last)), AllowedTokensSpec((3, 4))),
-        (AllowedTokensSpec((0, last)), BannedTokensSpec((0, last))),
-        (AllowedTokensSpec((0, last)), AllowedTokensSpec((0,)), AllowedTokensSpec((last,))),
-        (AllowedTokensSpec((2, last)), BannedTokensSpec((2,))),
+        (s.ForcedTokenSequenceSpec((last,)), s.BannedTokensSpec((last,))),
+        (s.ForcedTokenSequenceSpec((last,)), s.AllowedTokensSpec((0, 3))),
+        (s.ForcedTokenSequenceSpec((last,)), s.ForcedTokenSequenceSpec((0,))),
+        (
+            s.ForcedTokenSequenceSpec((5,)),
+            s.BannedTokensSpec((6,)),
+            s.ForcedTokenSequenceSpec((6,)),
+        ),
+        (s.AllowedTokensSpec((0, 3, last)), s.AllowedTokensSpec((3, 4))),
+        (s.AllowedTokensSpec((0, last)), s.AllowedTokensSpec((3, 4))),
+        (s.AllowedTokensSpec((0, last)), s.BannedTokensSpec((0, last))),
+        (s.AllowedTokensSpec((0, last)), s.AllowedTokensSpec((0,)), s.AllowedTokensSpec((last,))),
+        (s.AllowedTokensSpec((2, last)), s.BannedTokensSpec((2,))),
         # Everything that is allowed is masked by the engine, below.
-        (AllowedTokensSpec((2, last)),),
-        (AllowedTokensSpec((2, last)), ForcedTokenSequenceSpec((last,))),
-        (AllowedTokensSpec((2, last)), ForcedTokenSequenceSpec((7,))),
+        (s.AllowedTokensSpec((2, last)),),
+        (s.AllowedTokensSpec((2, last)), s.ForcedTokenSequenceSpec((last,))),
+        (s.AllowedTokensSpec((2, last)), s.ForcedTokenSequenceSpec((7,))),
     )
     logits = torch.from_numpy(
         np.random.default_rng(0).integers(-8, 9, (len(rows), vocabulary)) / 2
@@ -230,17 +224,17 @@ def test_layouts(device: torch.device, layout: str) -> None:
     }[layout]
     logits[:, :VOCABULARY] = values
     pair = Pair(device)
-    pair.add(0, AllowedTokensSpec((1, VOCABULARY - 1)))
-    pair.add(1, BannedTokensSpec(tuple(range(VOCABULARY))))
-    pair.add(3, ForcedTokenSequenceSpec((VOCABULARY - 1, 2)), NoRepeatNgramSpec(1, None, ()))
+    pair.add(0, s.AllowedTokensSpec((1, VOCABULARY - 1)))
+    pair.add(1, s.BannedTokensSpec(tuple(range(VOCABULARY))))
+    pair.add(3, s.ForcedTokenSequenceSpec((VOCABULARY - 1, 2)), s.NoRepeatNgramSpec(1, None, ()))
     pair.step(logits)
 
 
 def test_nothing_is_written_between_rows(device: torch.device) -> None:
     room = torch.full((3, 64), 3.0, device=device)
     pair = Pair(device, 50)
-    pair.add(0, AllowedTokensSpec((1, 2)))
-    pair.add(1, BannedTokensSpec(tuple(range(50))))
+    pair.add(0, s.AllowedTokensSpec((1, 2)))
+    pair.add(1, s.BannedTokensSpec(tuple(range(50))))
     pair.triton.apply(room[:, :50])
     assert (room[:, 50:] == 3).all()
     assert (room[2] == 3).all()
@@ -253,15 +247,15 @@ def test_automata_that_move_in_the_pool(device: torch.device) -> None:
     tables = pair.triton._automata.tables
     for i in range(12):
         tokens = tuple(rng.permutation(VOCABULARY)[:3000].tolist())
-        pair.add(i % 4, ForcedTokenSequenceSpec((i, i + 1, i + 2)), LogitBiasSpec({i: 2.0}))
-        pair.add(4 + i % 3, AllowedTokensSpec(tokens), BannedTokensSpec(tokens[:50]))
+        pair.add(i % 4, s.ForcedTokenSequenceSpec((i, i + 1, i + 2)), s.LogitBiasSpec({i: 2.0}))
+        pair.add(4 + i % 3, s.AllowedTokensSpec(tokens), s.BannedTokensSpec(tokens[:50]))
         pair.choose(pair.step(random_logits(rng, 8, VOCABULARY, torch.float32)))
     assert tables.generation > 1
 
 
 def test_state_that_means_something_else_after_a_move(device: torch.device) -> None:
     pair = Pair(device)
-    for spec in (BannedTokensSpec((1,)), AllowedTokensSpec(tuple(range(VOCABULARY - 5)))):
+    for spec in (s.BannedTokensSpec((1,)), s.AllowedTokensSpec(tuple(range(VOCABULARY - 5)))):
         pair.add(0, spec)
         pair.step(torch.zeros(1, VOCABULARY))
         assert pair.triton._automata.states.tolist() == [0]
@@ -283,14 +277,14 @@ def test_uploads_only_what_is_new(device: torch.device, monkeypatch: pytest.Monk
         pair.choose(pair.step(torch.zeros(4, 50)))
         return sorted(sent)
 
-    pair.add(0, ForcedTokenSequenceSpec((5, 6, 7)))
-    pair.add(1, BannedTokensSpec((1, 2, 3)))
+    pair.add(0, s.ForcedTokenSequenceSpec((5, 6, 7)))
+    pair.add(1, s.BannedTokensSpec((1, 2, 3)))
     uploads()
     assert uploads() == [2]  # the states
     assert uploads() == [2]
     uploads()
     assert uploads() == []  # the sequence is over: nothing changes from here on
-    pair.add(2, AllowedTokensSpec((8, 9)))
+    pair.add(2, s.AllowedTokensSpec((8, 9)))
     # a state's edit and argument, a set's two ends, two tokens and values; rows, starts, states
     assert uploads() == [1, 1, 2, 2, 2, 3, 3, 4]
     pair.remove(0)
@@ -314,8 +308,8 @@ def test_a_kernel_that_fails(
 
     monkeypatch.setattr(edit_kernel.EditKernel, "launch", broken)
     rng, pair = np.random.default_rng(0), Pair(device, 50)
-    pair.add(0, AllowedTokensSpec((1, 2)), NoRepeatNgramSpec(1))
-    pair.add(1, ForcedTokenSequenceSpec((3, 4), 0), BannedTokensSpec((3,)))
+    pair.add(0, s.AllowedTokensSpec((1, 2)), s.NoRepeatNgramSpec(1))
+    pair.add(1, s.ForcedTokenSequenceSpec((3, 4), 0), s.BannedTokensSpec((3,)))
     for _ in range(3):
         pair.choose(pair.step(random_logits(rng, 3, 50, torch.float32)))
     assert pair.triton.failed_requests == 0
@@ -324,7 +318,7 @@ def test_a_kernel_that_fails(
 
 def test_realizer_chooses_the_editor(device: torch.device) -> None:
     realizer = Realizer(50)
-    realizer.add(0, compile_specs([BannedTokensSpec((1,))]), [], [])
+    realizer.add(0, compile_specs([s.BannedTokensSpec((1,))]), [], [])
     logits = torch.zeros(1, 50, device=device)
     realizer.apply(logits)
     expected = triton_editor.TritonEditor if device.type == "cuda" else TorchEditor

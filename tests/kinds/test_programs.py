@@ -3,18 +3,10 @@
 import json
 
 import pytest
+from logitport import spec as s
 from logitport.adapters.core import Program, admission, admit, compile_specs
 from logitport.adapters.vllm import BACKEND
-from logitport.spec import (
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    encode,
-    limits,
-)
+from logitport.spec import LogitsProcessorSpec, SpecError, encode, limits
 
 FULL = tuple(range(limits.MAX_TOKEN_IDS))
 TAG = tuple(range(limits.MAX_PATTERN))
@@ -23,10 +15,10 @@ TAG = tuple(range(limits.MAX_PATTERN))
 @pytest.mark.parametrize(
     "together",
     [
-        (ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
-        (BannedTokensSpec(FULL[::2]), LogitBiasSpec(dict.fromkeys(FULL[::4], 1.0))),
+        (s.ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
+        (s.BannedTokensSpec(FULL[::2]), s.LogitBiasSpec(dict.fromkeys(FULL[::4], 1.0))),
         # Each of 500 tokens is banned after each of 63 beginnings.
-        (BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
+        (s.BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
     ],
     ids=lambda together: together[0].kind,
 )
@@ -37,9 +29,9 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 @pytest.mark.parametrize(
     ("together", "path"),
     [
-        ((BannedTokensSpec(FULL),) * 3, "$.specs[1]"),
+        ((s.BannedTokensSpec(FULL),) * 3, "$.specs[1]"),
         # Each of 1600 tokens is banned after each of 63 beginnings.
-        ((BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64)),), "$.specs[0]"),
+        ((s.BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64)),), "$.specs[0]"),
     ],
     ids=["sets", "banned sequences"],
 )
@@ -50,7 +42,7 @@ def test_tables_that_are_too_large(together: tuple[LogitsProcessorSpec, ...], pa
 
 
 def test_what_a_parser_has_made_of_a_text_shares_its_program():
-    banned, bias = BannedTokensSpec((7,)), LogitBiasSpec({9: -1.5})
+    banned, bias = s.BannedTokensSpec((7,)), s.LogitBiasSpec({9: -1.5})
     for carried in ([banned], [banned, bias]):
         text = encode(carried, generation_only=False)
         payload, program = admit(BACKEND, text, 100)
@@ -62,12 +54,12 @@ def test_what_a_parser_has_made_of_a_text_shares_its_program():
 
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
     # A thinking budget with a long message: 5 MB of tables.
-    large = compile_specs((ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),))
+    large = compile_specs((s.ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),))
     monkeypatch.setattr(admission, "compile_specs", lambda specs: Program(large.automata))
     admission.forget()
 
     def cells_of(token_id: int) -> int:
-        text = encode(BannedTokensSpec((token_id,)))
+        text = encode(s.BannedTokensSpec((token_id,)))
         _, program = admission.admit(BACKEND, text, None)
         assert admission.admit(BACKEND, text, None)[1] is program
         return program.cells

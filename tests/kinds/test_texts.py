@@ -3,16 +3,8 @@
 from collections.abc import Iterable
 
 import pytest
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
+from logitport import spec as s
+from logitport.spec import SpecError
 
 
 class Greedy:
@@ -41,17 +33,17 @@ SPACE_CAT, CAT, SPACE, FIVE, SPACE_DOG, D, OG, THINK, END, NEWLINE, S = range(1,
 
 @pytest.mark.parametrize("words", ["cat", [""], ["  "], []])
 def test_no_words(words: Iterable[str]):
-    for kind in (AllowedTokensSpec, BannedTokensSpec, BannedSequencesSpec):
+    for kind in (s.AllowedTokensSpec, s.BannedTokensSpec, s.BannedSequencesSpec):
         with pytest.raises(SpecError, match="Expected"):
             kind.from_words(words, GREEDY)
 
 
 def test_empty_text():
     for make in (
-        lambda: ForcedEndSpec.from_text(1, "", GREEDY),
-        lambda: ThinkingBudgetSpec.from_text(1, GREEDY, end=""),
-        lambda: ChoiceSpec.from_text(["5", ""], GREEDY),
-        lambda: TriggerSpec.from_text("", "5", GREEDY),
+        lambda: s.ForcedEndSpec.from_text(1, "", GREEDY),
+        lambda: s.ThinkingBudgetSpec.from_text(1, GREEDY, end=""),
+        lambda: s.ChoiceSpec.from_text(["5", ""], GREEDY),
+        lambda: s.TriggerSpec.from_text("", "5", GREEDY),
     ):
         with pytest.raises(SpecError, match="makes no tokens of ''"):
             make()

@@ -92,7 +92,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json_schema())
 
 
-def payload_of(*specs: Any, **fields: Any) -> dict[str, Any]:
+def sent(*specs: Any, **fields: Any) -> dict[str, Any]:
     return {"version": 1, "specs": list(specs), **fields}
 
 
@@ -102,67 +102,55 @@ BAD_PAYLOADS: list[tuple[Any, str, str]] = [
     ({}, "Object missing required field `version`", "$"),
     ({"specs": [FORCED]}, "Object missing required field `version`", "$"),
     (
-        payload_of(FORCED, version=2),
+        sent(FORCED, version=2),
         "Version 2 is newer than 1, the newest that this release reads",
         "$.version",
     ),
-    (payload_of(FORCED, version=0), "Expected `int` >= 1", "$.version"),
-    (payload_of(FORCED, version="1"), "Expected `int`, got `str`", "$.version"),
-    (payload_of(FORCED, version=None), "Expected `int`, got `null`", "$.version"),
-    (payload_of(FORCED, version=True), "Expected `int`, got `bool`", "$.version"),
+    (sent(FORCED, version=0), "Expected `int` >= 1", "$.version"),
+    (sent(FORCED, version="1"), "Expected `int`, got `str`", "$.version"),
+    (sent(FORCED, version=None), "Expected `int`, got `null`", "$.version"),
+    (sent(FORCED, version=True), "Expected `int`, got `bool`", "$.version"),
     ({"version": 1}, "Object missing required field `specs`", "$"),
-    (payload_of(), "Expected `array` of length >= 1", "$.specs"),
-    (payload_of(specs={}), "Expected `array`, got `object`", "$.specs"),
-    (payload_of(specs=None), "Expected `array`, got `null`", "$.specs"),
+    (sent(), "Expected `array` of length >= 1", "$.specs"),
+    (sent(specs={}), "Expected `array`, got `object`", "$.specs"),
+    (sent(specs=None), "Expected `array`, got `null`", "$.specs"),
     (
-        payload_of(*[FORCED] * (limits.MAX_SPECS + 1)),
+        sent(*[FORCED] * (limits.MAX_SPECS + 1)),
         f"Expected `array` of length <= {limits.MAX_SPECS}",
         "$.specs",
     ),
-    (payload_of(FORCED, 1), "Expected `object`, got `int`", "$.specs[1]"),
-    (payload_of(FORCED, {}), "Object missing required field `kind`", "$.specs[1]"),
-    (payload_of({"token_ids": [1]}), "Object missing required field `kind`", "$.specs[0]"),
-    (payload_of({"kind": "nope"}), f"Invalid value 'nope'; {TRAVEL}", "$.specs[0].kind"),
+    (sent(FORCED, 1), "Expected `object`, got `int`", "$.specs[1]"),
+    (sent(FORCED, {}), "Object missing required field `kind`", "$.specs[1]"),
+    (sent({"token_ids": [1]}), "Object missing required field `kind`", "$.specs[0]"),
+    (sent({"kind": "nope"}), f"Invalid value 'nope'; {TRAVEL}", "$.specs[0].kind"),
     (
-        payload_of({"kind": "python", "factory": "os.system"}),
+        sent({"kind": "python", "factory": "os.system"}),
         f"Invalid value 'python'; {TRAVEL}",
         "$.specs[0].kind",
     ),
-    (payload_of({"kind": 1}), "Expected `str`, got `int`", "$.specs[0].kind"),
+    (sent({"kind": 1}), "Expected `str`, got `int`", "$.specs[0].kind"),
+    (sent({"kind": "forced_sequence"}), "Object missing required field `token_ids`", "$.specs[0]"),
+    (sent(FORCED | {"x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
+    (sent(FORCED, x=1), "Object contains unknown field `x`", "$"),
+    (sent(FORCED, generation_only=1), "Expected `bool`, got `int`", "$.generation_only"),
+    (sent(FORCED | {"token_ids": [1, -1]}), "Expected `int` >= 0", "$.specs[0].token_ids[1]"),
     (
-        payload_of({"kind": "forced_sequence"}),
-        "Object missing required field `token_ids`",
-        "$.specs[0]",
-    ),
-    (payload_of({**FORCED, "x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
-    (payload_of(FORCED, x=1), "Object contains unknown field `x`", "$"),
-    (payload_of(FORCED, generation_only=1), "Expected `bool`, got `int`", "$.generation_only"),
-    (
-        payload_of({**FORCED, "token_ids": [1, -1]}),
-        "Expected `int` >= 0",
-        "$.specs[0].token_ids[1]",
-    ),
-    (
-        payload_of({**FORCED, "eos_token_id": 2**31}),
+        sent(FORCED | {"eos_token_id": 2**31}),
         "Expected `int` <= 2147483647",
         "$.specs[0].eos_token_id",
     ),
 ]
 # What a schema has no words for: 1.0 is an integer there, and fields of two specs do not meet.
 BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
-    (payload_of(FORCED, version=1.0), "Expected `int`, got `float`", "$.version"),
+    (sent(FORCED, version=1.0), "Expected `int`, got `float`", "$.version"),
+    (sent(FORCED | {"token_ids": [1.0]}), "Expected `int`, got `float`", "$.specs[0].token_ids[0]"),
     (
-        payload_of({**FORCED, "token_ids": [1.0]}),
-        "Expected `int`, got `float`",
-        "$.specs[0].token_ids[0]",
-    ),
-    (
-        payload_of(FORCED, FORCED),
+        sent(FORCED, FORCED),
         "Conflicts with `$.specs[0]`: both force the first output token",
         "$.specs[1]",
     ),
     (
-        payload_of({"kind": "grammar"}),
+        sent({"kind": "grammar"}),
         "Expected one of json_schema, regex, ebnf, choices, got none",
         "$.specs[0]",
     ),
@@ -172,13 +160,9 @@ BAD_ENTRIES: list[tuple[Any, str, str]] = [
     ([FORCED, 1], "Expected `object`, got `int`", "$[1]"),
     ([{"token_ids": [1]}], "Object missing required field `kind`", "$[0]"),
     ([{"kind": "nope"}], f"Invalid value 'nope'; {TRAVEL}", "$[0].kind"),
-    ([{**FORCED, "x": 1}], "Object contains unknown field `x`", "$[0]"),
-    ([{**FORCED, "token_ids": [1, 2, 3, -1]}], "Expected `int` >= 0", "$[0].token_ids[3]"),
-    (
-        [FORCED, FORCED],
-        "Conflicts with `$[0]`: both force the first output token",
-        "$[1]",
-    ),
+    ([FORCED | {"x": 1}], "Object contains unknown field `x`", "$[0]"),
+    ([FORCED | {"token_ids": [1, 2, 3, -1]}], "Expected `int` >= 0", "$[0].token_ids[3]"),
+    ([FORCED, FORCED], "Conflicts with `$[0]`: both force the first output token", "$[1]"),
 ]
 
 
@@ -219,18 +203,18 @@ def test_schema_refuses(payload: Any):
         (None, "Expected a payload made by encode(), got an object of type NoneType"),
         (object(), "Expected a payload made by encode(), got an object of type object"),
         (PythonProcessorSpec(dict), "got an object of type PythonProcessorSpec"),
-        (payload_of(PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
-        (payload_of(object()), "Expected `object`, got `object`"),
+        (sent(PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
+        (sent(object()), "Expected `object`, got `object`"),
         # What a parser more lenient than ours, or the caller itself, may hand over.
-        (payload_of(FORCED, version=math.nan), "Expected `int`, got `float`"),
-        (payload_of(FORCED, version=10**5000), "$.version"),
-        (payload_of(FORCED, version=nested(NEST)), "$.version"),
-        (payload_of(nested(NEST)), "Expected `object`, got `array`"),
-        (payload_of({**FORCED, "token_ids": [math.nan]}), "Expected `int`, got `float`"),
-        (payload_of({**FORCED, "token_ids": [10**5000]}), "Expected `int` <= 2147483647"),
-        (payload_of({**FORCED, "\ud800": 1}), "is not valid Unicode"),
-        (payload_of(FORCED, **{"\ud800": 1}), "is not valid Unicode"),
-        ({**payload_of(FORCED), 1: 2}, "Expected `str`"),
+        (sent(FORCED, version=math.nan), "Expected `int`, got `float`"),
+        (sent(FORCED, version=10**5000), "$.version"),
+        (sent(FORCED, version=nested(NEST)), "$.version"),
+        (sent(nested(NEST)), "Expected `object`, got `array`"),
+        (sent(FORCED | {"token_ids": [math.nan]}), "Expected `int`, got `float`"),
+        (sent(FORCED | {"token_ids": [10**5000]}), "Expected `int` <= 2147483647"),
+        (sent(FORCED | {"\ud800": 1}), "is not valid Unicode"),
+        (sent(FORCED, **{"\ud800": 1}), "is not valid Unicode"),
+        ({**sent(FORCED), 1: 2}, "Expected `str`"),
     ],
     ids=range(29),
 )
