@@ -200,17 +200,10 @@ def token_set(
 
 def unreachable(automaton: Automaton) -> list[int]:
     """List the states that no history leads to: dead entries of a table."""
-    seen = {0}
-    front = [0]
-    sources = automaton.keys >> 32
-    while front:
-        state = front.pop()
-        lo, hi = sources.searchsorted([state, state + 1])
-        following = [int(automaton.default_target[state]), *automaton.targets[lo:hi].tolist()]
-        if automaton.timeout[state] >= 0:
-            following.append(int(automaton.timeout[state]))
-        for target in following:
-            if target not in seen:
-                seen.add(target)
-                front.append(target)
-    return sorted(set(range(automaton.states)) - seen)
+    seen = np.arange(automaton.states) == 0
+    sources, count = automaton.keys >> 32, 0
+    while count < (count := int(seen.sum())):
+        seen[automaton.default_target[seen]] = True
+        seen[automaton.targets[seen[sources]]] = True
+        seen[automaton.timeout[seen & (automaton.timeout >= 0)]] = True
+    return np.flatnonzero(~seen).tolist()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .arrays import Ints, token_array
 from .automaton import BAN_BIAS, CLEAR, NO_TIMEOUT, Automaton, Edit, bounded, token_set
-from .failure_links import shortened
+from .failure_links import _hops, shortened
 
 
 class AutomatonBuilder:
@@ -30,7 +30,8 @@ class AutomatonBuilder:
         self._timer, self._timeout = array("i"), array("i")
         self._edges: dict[int, int] = {}
         self._more_edges: list[tuple[Ints, Ints]] = []
-        self._sets: list[tuple[Ints, npt.NDArray[np.int32], npt.NDArray[np.float32]]] = []
+        nothing = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+        self._sets = [nothing]  # the lengths, tokens and values of one set or several
         self._set_count = 0
 
     def __len__(self) -> int:
@@ -205,9 +206,8 @@ class AutomatonBuilder:
         branches = is_failure_link.copy()
         sources = keys >> 32
         branches[sources[(sources >= 0) & (sources < len(branches))] if check else sources] = True
-        lengths = _joined([lengths for lengths, _, _ in self._sets], np.int64)
+        lengths, set_tokens, values = map(np.concatenate, zip(*self._sets, strict=True))
         edit, operand = np.array(self._edit, np.int8), np.array(self._operand, np.int32)
-        set_tokens = _joined([tokens for _, tokens, _ in self._sets], np.int32)
         forced = operand[edit == Edit.FORCE.value]  # an Enum member compares 4 times slower
         automaton = Automaton(
             edit=edit,
@@ -221,17 +221,13 @@ class AutomatonBuilder:
             targets=targets[order].astype(np.int32),
             set_ends=lengths.cumsum(dtype=np.int32),
             set_tokens=set_tokens,
-            set_values=_joined([values for _, _, values in self._sets], np.float32),
+            set_values=values,
             reads_prompt=self._reads_prompt,
             highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
         )
         if check:
             _check(automaton)
         return shortened(automaton)
-
-
-def _joined(arrays: list[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
 
 
 def _check(automaton: Automaton) -> None:
@@ -251,20 +247,10 @@ def _check(automaton: Automaton) -> None:
         raise ValueError("an automaton has a set with a negative token id")
     if sizes[operands[edit == Edit.ALLOW.value]].min(initial=1) == 0:
         raise ValueError("an automaton allows no token at all in some state")
-    _check_ends(automaton.default_target, automaton.is_failure_link, "failure links")
     stays_at_zero = (automaton.timer <= 0) & (automaton.timer != CLEAR)
-    leads_on = (automaton.timeout >= 0) & stays_at_zero
-    _check_ends(np.maximum(automaton.timeout, 0), leads_on, "time-outs")
-
-
-def _check_ends(target: npt.NDArray[np.int32], leads_on: npt.NDArray[np.bool_], what: str) -> None:
-    """Raise if following ``target`` while ``leads_on`` holds never ends."""
-    if not leads_on.any():
-        return
-    jump = np.where(leads_on, target, np.arange(len(target)))
-    for _ in range(len(target).bit_length()):  # each round doubles the steps
-        if not leads_on[jump].any():
-            return
-        jump = jump[jump]
-    if leads_on[jump].any():
-        raise ValueError(f"an automaton's {what} go round in circles")
+    for target, leads_on, what in (
+        (automaton.default_target, automaton.is_failure_link, "failure links"),
+        (timeout, (timeout >= 0) & stays_at_zero, "time-outs"),
+    ):
+        if _hops(target, leads_on).max() > n:
+            raise ValueError(f"an automaton's {what} go round in circles")

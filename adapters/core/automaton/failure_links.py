@@ -91,9 +91,9 @@ def shortened(automaton: Automaton) -> Automaton:
 
 
 def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
-    """Count the links in the chain that starts at each state."""
+    """Count the links in the chain that starts at each state; in a circle, more than states."""
     hops, jump = is_link.astype(np.int64), np.where(is_link, target, np.arange(len(target)))
-    while (more := hops[jump]).any():  # each round doubles the distance
+    while (more := hops[jump]).any() and hops.max() <= len(hops):  # each doubles the distance
         hops, jump = hops + more, jump[jump]
     return hops
 

@@ -4,28 +4,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from .arrays import Ints, ranges
 from .automaton import CLEAR, NO_TIMER, Automaton, Edit
-
-# Columns that are used as indices are as wide as an index, so that no step converts them.
-_COLUMNS: dict[str, dict[str, type[np.generic]]] = {
-    "states": {
-        "edit": np.int8,
-        "operand": np.int64,
-        "default_target": np.int64,
-        "is_failure_link": np.bool_,
-        "branches": np.bool_,
-        "timer": np.int64,
-        "timeout": np.int64,
-    },
-    "tokens": {"set_tokens": np.int64, "set_values": np.float32},
-}
-_COUNTED_AS = {name: what for what, columns in _COLUMNS.items() for name in columns} | {
-    "keys": "edges",
-    "targets": "edges",
-}
 
 _ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
 ROOM_KEPT = 1 << 15
@@ -49,19 +30,6 @@ class AutomatonPool:
         has_timers: whether any automaton in the pool has a timer.
     """
 
-    edit: npt.NDArray[np.int8]
-    operand: Ints
-    default_target: Ints
-    is_failure_link: npt.NDArray[np.bool_]
-    branches: npt.NDArray[np.bool_]
-    timer: Ints
-    timeout: Ints
-    keys: Ints
-    targets: Ints
-    set_tokens: Ints
-    set_values: npt.NDArray[np.float32]
-    set_ends: Ints
-
     def __init__(self, room: dict[str, int] | None = None) -> None:
         self.generation = 0
         self._clear(room or dict(_ROOM_AT_FIRST))
@@ -72,15 +40,22 @@ class AutomatonPool:
     def _clear(self, room: dict[str, int]) -> None:
         self.has_timers = False
         self._bases: dict[Automaton, int] = {}
-        self._room = room
-        self.used = dict.fromkeys(room, 0)
-        for what, columns in _COLUMNS.items():
-            for name, dtype in columns.items():
-                setattr(self, name, np.zeros(room[what], dtype))
+        self._room, self.used = room, dict.fromkeys(room, 0)
+        states, edges, tokens, sets = room.values()
+        # Columns that are used as indices are as wide as an index, so that no step converts them.
+        self.edit = np.zeros(states, np.int8)
+        self.operand = np.zeros(states, np.int64)
+        self.default_target = np.zeros(states, np.int64)
+        self.is_failure_link = np.zeros(states, np.bool_)
+        self.branches = np.zeros(states, np.bool_)
+        self.timer = np.zeros(states, np.int64)
+        self.timeout = np.zeros(states, np.int64)
         # A search for a key never runs off the end.
-        self.keys = np.full(room["edges"] + 1, np.iinfo(np.int64).max)
-        self.targets = np.zeros(room["edges"] + 1, np.int64)
-        self.set_ends = np.zeros(room["sets"] + 1, np.int64)
+        self.keys = np.full(edges + 1, np.iinfo(np.int64).max)
+        self.targets = np.zeros(edges + 1, np.int64)
+        self.set_tokens = np.zeros(tokens, np.int64)
+        self.set_values = np.zeros(tokens, np.float32)
+        self.set_ends = np.zeros(sets + 1, np.int64)
 
     def base_of(self, automaton: Automaton) -> int | None:
         """Return where the automaton's states start; ``None`` if there is no room for it."""
@@ -121,30 +96,28 @@ class AutomatonPool:
 
     def _append(self, automaton: Automaton) -> int:
         used, sizes = self.used, _sizes(automaton)
-        base, first_set = used["states"], used["sets"]
-        columns = {
-            "edit": automaton.edit,
-            "is_failure_link": automaton.is_failure_link,
-            "branches": automaton.branches,
-            "timer": np.where(automaton.timer == CLEAR, NO_TIMER, automaton.timer),
-            "operand": automaton.operand + np.where(automaton.edit >= Edit.ALLOW, first_set, 0),
-            "default_target": automaton.default_target + base,
-            "timeout": np.where(
-                automaton.timeout >= 0, automaton.timeout + base, automaton.timeout
-            ),
-            # Keys stay ascending: a later automaton's states have higher numbers.
-            "keys": automaton.keys + (base << 32),
-            "targets": automaton.targets + base,
-            "set_tokens": automaton.set_tokens,
-            "set_values": automaton.set_values,
-        }
-        set_ends = automaton.set_ends + used["tokens"]
-        has_timers = self.has_timers or bool((automaton.timer >= 0).any())
-        # From here on, nothing can fail: an unused key is larger than any other.
-        for name, values in columns.items():
-            start = used[_COUNTED_AS[name]]
-            getattr(self, name)[start : start + len(values)] = values
-        self.set_ends[first_set + 1 : first_set + 1 + len(set_ends)] = set_ends
+        base, first_edge, first_token, first_set = used.values()
+        states = slice(base, base + automaton.states)
+        edges = slice(first_edge, first_edge + sizes["edges"])
+        tokens = slice(first_token, first_token + sizes["tokens"])
+        timer, timeout = automaton.timer, automaton.timeout
+        self.edit[states] = automaton.edit
+        sets = np.where(automaton.edit >= Edit.ALLOW, first_set, 0)
+        self.operand[states] = automaton.operand + sets
+        self.default_target[states] = automaton.default_target + base
+        self.is_failure_link[states] = automaton.is_failure_link
+        self.branches[states] = automaton.branches
+        self.timer[states] = np.where(timer == CLEAR, NO_TIMER, timer)
+        self.timeout[states] = np.where(timeout >= 0, timeout + base, timeout)
+        self.targets[edges] = automaton.targets + base
+        self.set_tokens[tokens] = automaton.set_tokens
+        self.set_values[tokens] = automaton.set_values
+        ends = automaton.set_ends + first_token
+        self.set_ends[first_set + 1 : first_set + 1 + sizes["sets"]] = ends
+        has_timers = self.has_timers or bool((timer >= 0).any())
+        # Keys stay ascending: a later automaton's states have higher numbers. They come last: from
+        # here on, nothing can fail, and an unused key is larger than any other.
+        self.keys[edges] = automaton.keys + (base << 32)
         self.has_timers = has_timers
         for what, size in sizes.items():
             used[what] += size
@@ -175,7 +148,7 @@ class AutomatonPool:
 
 
 def _needed(automata: Iterable[Automaton]) -> Counter[str]:
-    needed: Counter[str] = Counter()
+    needed = Counter[str]()
     for automaton in automata:
         needed.update(_sizes(automaton))
     return needed
