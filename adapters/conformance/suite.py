@@ -67,7 +67,8 @@ class Output:
 
 
 Generate = Callable[[Sequence[Request]], list[Output]]
-
+Free = tuple[Request, list[int]]
+"""A request without specs, and its output."""
 
 DTYPES = ("float32", "float16", "bfloat16")
 """The types of engines' logits."""
@@ -117,13 +118,7 @@ class ConformanceSuite:
     @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_kind(self, generate: Generate, kind: type[LogitsProcessorSpec]):
         """The output obeys the spec, and the neighbour's output does not change."""
-        self._needs(kind)
-        free, other = self._free(generate, 2)
-        for spec in self._specs(free, kind):
-            with_spec, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
-            assert obeys(spec, list(free[0].prompt_ids), with_spec.token_ids), spec
-            assert with_spec.token_ids != free[1], f"{spec} changes nothing"
-            assert neighbour.token_ids == other[1]
+        self._outputs(generate, kind)
 
     def test_mixed_batch(self, generate: Generate):
         """All kinds in one batch yield the same outputs as each kind alone."""
@@ -218,7 +213,7 @@ class ConformanceSuite:
         self._needs(kind)
         free, other = self._free(generate, 2)
         request, beside = (
-            replace(each[0], max_tokens=1, shows_scores=True) for each in (free, other)
+            replace(run[0], max_tokens=1, shows_scores=True) for run in (free, other)
         )
         plain, plain_other = generate([request, beside])
         if plain.scores is None:
@@ -238,18 +233,11 @@ class ConformanceSuite:
     @pytest.mark.parametrize("dtype", DTYPES[1:])
     def test_dtype(self, generate: Generate, dtype: str, kind: type[LogitsProcessorSpec]):
         """Specs hold in narrow logits, and the highest logit stays finite, so it can be scaled."""
-        self._needs(kind)
         if dtype not in self.dtypes:
             pytest.skip(f"the logits of {self.backend.name} are not {dtype}")
-        free, other = self._free(generate, 2, dtype)
-        shown, beside = (replace(each[0], shows_scores=True) for each in (free, other))
-        for spec in self._specs(free, kind):
-            with_spec, neighbour = generate([replace(shown, specs=(spec,)), beside])
-            assert obeys(spec, list(free[0].prompt_ids), with_spec.token_ids), spec
-            assert with_spec.token_ids != free[1], f"{spec} changes nothing"
-            assert neighbour.token_ids == other[1]
-            if with_spec.scores is not None:
-                highest = np.asarray(with_spec.scores, np.float64).max()
+        for spec, output in self._outputs(generate, kind, dtype=dtype, shows_scores=True):
+            if output.scores is not None:
+                highest = np.asarray(output.scores, np.float64).max()
                 assert np.isfinite(highest), f"{spec} makes a logit of {highest}"
 
     @pytest.mark.parametrize("stage", [Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE])
@@ -325,13 +313,11 @@ class ConformanceSuite:
         candidates = self._tokens(len(token_ids) + count)
         return [token for token in candidates if token not in token_ids][:count]
 
-    def _free(
-        self, generate: Generate, count: int, dtype: str = "float32"
-    ) -> list[tuple[Request, list[int]]]:
+    def _free(self, generate: Generate, count: int, **fields: Any) -> list[Free]:
         """Find requests without specs whose outputs have at least six tokens, with the outputs."""
-        found: list[tuple[Request, list[int]]] = []
+        found: list[Free] = []
         for seed in range(0, 100 * count, self.slots):
-            requests = [Request(self._tokens(7, seed + i), dtype=dtype) for i in range(self.slots)]
+            requests = [Request(self._tokens(7, seed + i), **fields) for i in range(self.slots)]
             for request, output in zip(requests, generate(requests), strict=True):
                 if len(output.token_ids) >= 6:
                     found.append((request, output.token_ids))
@@ -339,17 +325,27 @@ class ConformanceSuite:
                 return found[:count]
         raise AssertionError("the engine ends its outputs at once")
 
-    def _specs(
-        self, free: tuple[Request, list[int]], kind: type[LogitsProcessorSpec]
-    ) -> list[LogitsProcessorSpec]:
-        specs = self._examples(free, kind)
-        if not specs:
+    def _outputs(
+        self, generate: Generate, kind: type[LogitsProcessorSpec], **fields: Any
+    ) -> list[tuple[LogitsProcessorSpec, Output]]:
+        """Run specs of a kind, each beside a request without; check and return the outputs."""
+        self._needs(kind)
+        outputs: list[tuple[LogitsProcessorSpec, Output]] = []
+        free, other = self._free(generate, 2, **fields)
+        for spec in self._specs(free, kind):
+            output, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
+            assert obeys(spec, list(free[0].prompt_ids), output.token_ids), spec
+            assert output.token_ids != free[1], f"{spec} changes nothing"
+            assert neighbour.token_ids == other[1]
+            outputs.append((spec, output))
+        return outputs
+
+    def _specs(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+        if not (specs := self._examples(free, kind)):
             pytest.skip(f"the engine says nothing that {kind_of(kind)} would change")
         return specs
 
-    def _examples(
-        self, free: tuple[Request, list[int]], kind: type[LogitsProcessorSpec]
-    ) -> list[LogitsProcessorSpec]:
+    def _examples(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
         """Make specs of a kind that change the engine's output."""
         request, said = free
         unused = self._others({*said, *request.prompt_ids}, 3)

@@ -5,14 +5,7 @@ from .base import Edit, Kind, Tokens, ban
 
 
 def _edit(spec: BannedSequencesSpec, prompt: Tokens, output: Tokens) -> Edit:
-    return ban(
-        {
-            sequence[-1]
-            for sequence in spec.sequences
-            if len(output) >= len(sequence) - 1
-            and output[len(output) - len(sequence) + 1 :] == sequence[:-1]
-        }
-    )
+    return ban({each[-1] for each in spec.sequences if (*output, each[-1])[-len(each) :] == each})
 
 
 KIND = Kind(

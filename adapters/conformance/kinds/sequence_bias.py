@@ -1,6 +1,5 @@
 """``sequence_bias``."""
 
-from collections import Counter
 from typing import Any
 
 from ....spec import SequenceBiasSpec
@@ -8,12 +7,12 @@ from .base import Add, Draws, Edit, FreeRun, Kind, Tokens
 
 
 def _edit(spec: SequenceBiasSpec, prompt: Tokens, output: Tokens) -> Edit:
-    sums = Counter[int]()
+    sums: dict[int, float] = {}
     for sequence, bias in zip(spec.sequences, spec.biases, strict=True):
-        beginning = sequence[:-1]
-        if output[max(len(output) - len(beginning), 0) :] == beginning:
-            sums[sequence[-1]] += bias  # pyright: ignore[reportArgumentType]  # a float
-    return Add(dict(sums)) if sums else None
+        last = sequence[-1]
+        if (*output, last)[-len(sequence) :] == sequence:
+            sums[last] = sums.get(last, 0.0) + bias
+    return Add(sums) if sums else None
 
 
 def _examples(free: FreeRun) -> list[SequenceBiasSpec]:
