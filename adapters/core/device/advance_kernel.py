@@ -157,12 +157,12 @@ def _advance_kernel(
     requests,
     free_state,
     states_ptr,  # [rows, programs 1] int32; written
-    default_target_ptr,  # [table states] int32
+    default_ptr,  # [table states] int32
     is_link_ptr,  # [table states] int8
     timer_ptr,  # [table states] int32
     timeout_ptr,  # [table states] int32
-    edge_ends_ptr,  # [table states + 1] int32, after a leading 0
-    edge_tokens_ptr,  # [edges] int32, ascending within a state
+    ends_ptr,  # [table states + 1] int32, after a leading 0
+    edges_ptr,  # [edges] int32, ascending within a state
     targets_ptr,  # [edges] int32
     block_size: tl.constexpr,
 ):
@@ -198,7 +198,7 @@ def _advance_kernel(
             if is_chosen:
                 state, timer = _settled(state, timer, timer_ptr, timeout_ptr)
             on_entry = tl.load(timer_ptr + state)
-            stays = tl.load(default_target_ptr + state) == state
+            stays = tl.load(default_ptr + state) == state
             stays = stays & (tl.load(is_link_ptr + state) == 0)
             steps = 0
             if stays & (end - done > 1):
@@ -208,10 +208,10 @@ def _advance_kernel(
                 steps = tl.where(runs_down, tl.minimum(steps, timer), steps)
                 at = tl.arange(0, block_size)
                 tokens = tl.load(tokens_ptr + done + at, mask=at < steps, other=-1)
-                lo = tl.load(edge_ends_ptr + state)
-                hi = tl.load(edge_ends_ptr + state + 1)
-                edge = first_from(edge_tokens_ptr, lo, hi, tokens)
-                found = tl.load(edge_tokens_ptr + edge, mask=edge < hi, other=-1) == tokens
+                lo = tl.load(ends_ptr + state)
+                hi = tl.load(ends_ptr + state + 1)
+                edge = first_from(edges_ptr, lo, hi, tokens)
+                found = tl.load(edges_ptr + edge, mask=edge < hi, other=-1) == tokens
                 first = tl.min(tl.where(found & (at < steps), at, steps), axis=0)
                 steps = tl.cast(first, tl.int32)
                 timer = tl.where(steps > 0, _entered(on_entry, timer, steps), timer)
@@ -219,13 +219,7 @@ def _advance_kernel(
             if steps == 0:
                 token = tl.load(tokens_ptr + done)
                 state = _following(
-                    state,
-                    token,
-                    default_target_ptr,
-                    is_link_ptr,
-                    edge_ends_ptr,
-                    edge_tokens_ptr,
-                    targets_ptr,
+                    state, token, default_ptr, is_link_ptr, ends_ptr, edges_ptr, targets_ptr
                 )
                 timer = _entered(tl.load(timer_ptr + state), timer, 1)
                 done += 1
@@ -240,13 +234,7 @@ def _advance_kernel(
             if row > first_row:
                 token = tl.load(row_tokens_ptr + row)
                 state = _following(
-                    state,
-                    token,
-                    default_target_ptr,
-                    is_link_ptr,
-                    edge_ends_ptr,
-                    edge_tokens_ptr,
-                    targets_ptr,
+                    state, token, default_ptr, is_link_ptr, ends_ptr, edges_ptr, targets_ptr
                 )
                 timer = _entered(tl.load(timer_ptr + state), timer, 1)
             state, timer = _settled(state, timer, timer_ptr, timeout_ptr)
@@ -257,26 +245,18 @@ def _advance_kernel(
 
 
 @triton.jit
-def _following(
-    state,
-    token,
-    default_target_ptr,
-    is_link_ptr,
-    edge_ends_ptr,
-    edge_tokens_ptr,
-    targets_ptr,
-):
+def _following(state, token, default_ptr, is_link_ptr, ends_ptr, edges_ptr, targets_ptr):
     """Return the state after a token; -1 stands for a token without any edge."""
     following = -1
     while following < 0:
-        lo = tl.load(edge_ends_ptr + state)
-        hi = tl.load(edge_ends_ptr + state + 1)
-        edge = first_from(edge_tokens_ptr, lo, hi, token)
-        has_edge = tl.load(edge_tokens_ptr + edge, mask=edge < hi, other=-1) == token
+        lo = tl.load(ends_ptr + state)
+        hi = tl.load(ends_ptr + state + 1)
+        edge = first_from(edges_ptr, lo, hi, token)
+        has_edge = tl.load(edges_ptr + edge, mask=edge < hi, other=-1) == token
         has_edge = has_edge & (edge < hi)
         is_link = tl.load(is_link_ptr + state) != 0
         target = tl.load(targets_ptr + edge, mask=has_edge, other=-1)
-        state = tl.load(default_target_ptr + state)
+        state = tl.load(default_ptr + state)
         following = tl.where(has_edge, target, tl.where(is_link, -1, state))
     return following
 

@@ -44,15 +44,12 @@ class DeviceArray:
         self.tensor = tensor
 
 
-_EDITS = {
-    "states": ("edit", "operand"),
-    "sets": ("set_ends",),
-    "tokens": ("set_tokens", "set_values"),
-}
-_TRANSITIONS = {
-    "states": ("default_target", "is_failure_link", "timer", "timeout", "edge_ends"),
-    "edges": ("edge_tokens", "targets"),
-}
+_EDITS = dict.fromkeys(("edit", "operand"), "states")
+_EDITS |= {"set_ends": "sets", "set_tokens": "tokens", "set_values": "tokens"}
+_TRANSITIONS = dict.fromkeys(
+    ("default_target", "is_failure_link", "timer", "timeout", "edge_ends"), "states"
+)
+_TRANSITIONS |= {"edge_tokens": "edges", "targets": "edges"}
 _DTYPES = {"edit": torch.int8, "is_failure_link": torch.int8, "set_values": torch.float32}
 
 
@@ -73,15 +70,10 @@ class DevicePool:
     ) -> None:
         self._tables = tables
         self._generation = -1
-        self._columns = {what: list(names) for what, names in _EDITS.items()}
-        if transitions:
-            for what, names in _TRANSITIONS.items():
-                self._columns.setdefault(what, []).extend(names)
-        self._sent = dict.fromkeys(self._columns, 0)  # how many of each are on the device
+        self._columns = _EDITS | _TRANSITIONS if transitions else _EDITS
+        self._sent = dict.fromkeys(self._columns, 0)  # how many entries are on the device
         self._arrays = {
-            name: DeviceArray(_DTYPES.get(name, torch.int32), device)
-            for names in self._columns.values()
-            for name in names
+            name: DeviceArray(_DTYPES.get(name, torch.int32), device) for name in self._columns
         }
 
     def __getitem__(self, column: str) -> torch.Tensor:
@@ -94,13 +86,11 @@ class DevicePool:
         if tables.generation != self._generation:
             self._sent = dict.fromkeys(self._columns, 0)
             self._generation = tables.generation
-        for what, names in self._columns.items():
-            new = slice(self._sent[what], tables.used[what])
-            if new.start == new.stop:
-                continue
-            for name in names:
+        for name, what in self._columns.items():
+            new = slice(self._sent[name], tables.used[what])
+            if new.start != new.stop:
                 self._upload(name, new)
-            self._sent[what] = new.stop  # only now: if memory is short, `update` is repeated
+                self._sent[name] = new.stop  # only now: if memory is short, `update` is repeated
 
     def _upload(self, name: str, new: slice) -> None:
         tables = self._tables

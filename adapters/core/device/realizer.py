@@ -1,7 +1,7 @@
 """Realization on a device that reads the tokens itself: nothing is copied for a step."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -57,19 +57,15 @@ class _Request:
     """
 
     stop_token_id: int | None
-    automata: tuple[Automaton, ...] = ()
-    ngrams: tuple[tuple[int, int, Automaton], ...] = ()
-    biases: tuple[tuple[float, Automaton], ...] = ()
+    automata: Sequence[Automaton] = ()
+    ngrams: Sequence[tuple[int, int, Automaton]] = ()
+    biases: Sequence[tuple[float, Automaton]] = ()
     code: RequestCallables | None = None
     ends: bool = False
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
-        return [
-            *self.automata,
-            *(holder for _, _, holder in self.ngrams),
-            *(holder for _, holder in self.biases),
-        ]
+        return [*self.automata, *(holder for *_, holder in (*self.ngrams, *self.biases))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +90,38 @@ class _Part:
         mine = np.flatnonzero(self.rows == number)
         at, of = slice(mine[0], mine[-1] + 1), self.of
         return _Part(self.logits[at], Rows(of.requests[at], of.drafts[at], of.token_ids[at]))
+
+
+class _Inputs:
+    """A kernel's inputs for each request, ``[most, ..., requests]``, here and on the device.
+
+    Args:
+        empty: the inputs of no request.
+        fill: the input at each index that a request does not need.
+        device: the device of the copy.
+    """
+
+    def __init__(self, empty: npt.NDArray[Any], fill: int, device: torch.device) -> None:
+        self._host, self._fill = empty, fill
+        self._copy = DeviceArray(torch.from_numpy(empty).dtype, device)
+
+    def put(self, number: int, inputs: list[Any]) -> None:
+        """Set the inputs of a request."""
+        host, missing = self._host, max(len(inputs) - len(self._host), 0)
+        if missing:
+            padding = np.full((missing, *host.shape[1:]), self._fill, host.dtype)
+            host = self._host = np.concatenate([host, padding])
+        host[..., number] = self._fill
+        if inputs:
+            host[: len(inputs), ..., number] = inputs
+
+    def upload(self) -> None:
+        """Copy all inputs to the device."""
+        self._copy.write(self._host.ravel())
+
+    def first(self, most: int) -> torch.Tensor:
+        """Return the requests' first inputs, on the device."""
+        return self._copy.tensor[: self._host.size].view(self._host.shape)[:most]
 
 
 class DeviceRealizer:
@@ -137,14 +165,11 @@ class DeviceRealizer:
         self._device_tables = DevicePool(self._tables, device, transitions=True)
         self._advance = AdvanceKernel(self._device_tables, max_requests, device)
         self._edit = EditKernel(self._device_tables, device)
-        # The inputs of the kernels for each request.
-        self._placed = np.full((2, max_requests), NOT_PLACED, np.int32)
-        self._placed[0] = 0
-        self._ngrams = np.zeros((0, NGRAM_FIELDS, max_requests), np.int32)
-        self._biases = np.zeros((0, max_requests), np.float32)
-        self._placed_on_device = DeviceArray(torch.int32, device)
-        self._ngrams_on_device = DeviceArray(torch.int32, device)
-        self._biases_on_device = DeviceArray(torch.float32, device)
+        self._admissions = np.zeros(max_requests, np.int32)
+        placed = np.full((2, max_requests), NOT_PLACED, np.int32)
+        self._placed = _Inputs(placed, NOT_PLACED, device)
+        self._ngrams = _Inputs(np.zeros((0, NGRAM_FIELDS, max_requests), np.int32), 0, device)
+        self._biases = _Inputs(np.zeros((0, max_requests), np.float32), 0, device)
         self._masks = torch.zeros(
             (0, max_requests, -(-vocab_size // WORD)), dtype=torch.int32, device=device
         )
@@ -184,19 +209,14 @@ class DeviceRealizer:
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
-            request = _Request(
-                stop_token_id,
-                tuple(automata),
-                tuple(
-                    (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
-                    for spec in program.ngrams
-                ),
-                tuple(
-                    (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
-                ),
-                code,
-            )
-            self._put(number, request)
+            ngrams = [
+                (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
+                for spec in program.ngrams
+            ]
+            biases = [
+                (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
+            ]
+            self._put(number, _Request(stop_token_id, automata, ngrams, biases, code))
         except Exception as error:
             self.fail(number, error, stop_token_id)
 
@@ -210,7 +230,7 @@ class DeviceRealizer:
         )
         # From here on, nothing can fail.
         self._requests[number] = request
-        self._placed[0, number] += 1
+        self._admissions[number] += 1
         self._stale.add(number)
         self._unmarked.discard(number)
         if request.biases:
@@ -356,17 +376,16 @@ class DeviceRealizer:
                     _force_end(part.of_row(number).logits, request.stop_token_id)
 
     def _ban_ngrams(self, part: _Part, history: History, ngrams: int, longest: int) -> None:
-        rules = _view(self._ngrams_on_device, self._ngrams, ngrams)
-        tables, size = self._device_tables, self._vocab_size
-        ban_ngrams(part.logits, history, part.of, rules, tables, size, longest)
+        rules, tables = self._ngrams.first(ngrams), self._device_tables
+        ban_ngrams(part.logits, history, part.of, rules, tables, self._vocab_size, longest)
 
     def _add_biases(self, part: _Part, biases: int) -> None:
-        values = _view(self._biases_on_device, self._biases, biases)
+        values = self._biases.first(biases)
         add_prompt_biases(part.logits, part.of, values, self._masks, self._vocab_size)
 
     def _run_automata(self, part: _Part, history: History, places: int, allows: bool) -> None:
         rows = len(part.of)
-        placed = _view(self._placed_on_device, self._placed, 1 + places)
+        placed = self._placed.first(1 + places)
         states = self._advance.launch(history, part.of, placed, self._state_of(_FREE))
         starts = self._multiples(places, rows + 1)
         self._edit.launch(
@@ -423,9 +442,8 @@ class DeviceRealizer:
         for number in self._stale:
             self._lay_out(number)
         self._device_tables.update()
-        self._placed_on_device.write(self._placed.ravel())
-        self._ngrams_on_device.write(self._ngrams.ravel())
-        self._biases_on_device.write(self._biases.ravel())
+        for inputs in (self._placed, self._ngrams, self._biases):
+            inputs.upload()
         for number in self._unmarked:
             for i, (_, holder) in enumerate(self._requests[number].biases):
                 excluded = self._state_of(holder)
@@ -453,16 +471,10 @@ class DeviceRealizer:
         """Write the kernels' inputs for a request."""
         request = self._requests.get(number, _NOBODY)
         placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
-        self._placed = _with_rows(self._placed, 1 + len(placed), NOT_PLACED)
-        self._placed[1:, number] = NOT_PLACED
-        self._placed[1 : 1 + len(placed), number] = placed
-        self._ngrams = _with_rows(self._ngrams, len(request.ngrams), 0)
-        self._ngrams[:, :, number] = 0
-        for i, (n, window, holder) in enumerate(request.ngrams):
-            self._ngrams[i, :, number] = n, window, self._state_of(holder)
-        self._biases = _with_rows(self._biases, len(request.biases), 0)
-        self._biases[:, number] = 0
-        self._biases[: len(request.biases), number] = [bias for bias, _ in request.biases]
+        self._placed.put(number, [self._admissions[number], *placed])
+        ngrams = [(n, window, self._state_of(holder)) for n, window, holder in request.ngrams]
+        self._ngrams.put(number, ngrams)
+        self._biases.put(number, [bias for bias, _ in request.biases])
 
     def _state_of(self, automaton: Automaton) -> int:
         base = self._tables.base_of(automaton)
@@ -481,15 +493,3 @@ def _force_end(rows: torch.Tensor, stop_token_id: int | None) -> None:
             rows[:, stop_token_id] = highest_logit(rows.dtype)
     except Exception:
         logger.debug("It ends one token later", exc_info=True)
-
-
-def _with_rows(array: npt.NDArray[Any], rows: int, fill: int) -> npt.NDArray[Any]:
-    """Return the array, padded to at least ``rows`` rows."""
-    missing = max(rows - len(array), 0)
-    padding = [(0, missing)] + [(0, 0)] * (array.ndim - 1)
-    return np.pad(array, padding, constant_values=fill) if missing else array
-
-
-def _view(array: DeviceArray, host: npt.NDArray[Any], rows: int) -> torch.Tensor:
-    """Return the first rows of an array's copy on the device."""
-    return array.tensor[: host.size].view(host.shape)[:rows]
