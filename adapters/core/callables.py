@@ -70,24 +70,18 @@ class RequestCallables:
     """A request's own callables and history rules.
 
     Args:
+        parts: the rules and callables.
         vocab_size: the number of tokens.
+
+    Raises:
+        TypeError: see ``LiveProcessor``.
     """
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, parts: Sequence[HistoryRule | Callable[..., Any]], vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._processors: list[LiveProcessor] = []
-        self._rules: list[HistoryRule] = []
-
-    def append(self, part: HistoryRule | Callable[..., Any]) -> None:
-        """Add a rule or a callable.
-
-        Raises:
-            TypeError: see ``LiveProcessor``.
-        """
-        if isinstance(part, HistoryRule):
-            self._rules.append(part)
-        else:
-            self._processors.append(LiveProcessor(part))
+        self._rules = [part for part in parts if isinstance(part, HistoryRule)]
+        others = (part for part in parts if not isinstance(part, HistoryRule))
+        self._processors = [LiveProcessor(part) for part in others]
 
     def run(
         self,
@@ -96,13 +90,7 @@ class RequestCallables:
         logits: torch.Tensor,
         row: int,
     ) -> list[Additions]:
-        """Let the callables edit a row in place, and return the rules' additions.
-
-        Args:
-            prompt_ids: the prompt's token ids.
-            output_ids: the output's token ids so far.
-            logits: ``[rows, columns]``.
-            row: the request's row.
+        """Let the callables edit a row of ``[rows, columns]``, and return the rules' additions.
 
         Raises:
             UnknownTokenError: if an output id is not known; callables never get a placeholder.
@@ -131,23 +119,14 @@ def instantiate(
 ) -> tuple[list[Automaton], RequestCallables | None]:
     """Start a program for a new request: return all its automata, and its callables if any.
 
-    Args:
-        program: the request's program.
-        vocab_size: the number of tokens.
-
     Raises:
         Exception: any error of the code that makes the request's own parts; ``ValueError`` for
             token ids beyond the vocabulary.
     """
-    automata = [*program.automata]
-    code: RequestCallables | None = None
-    for part in program.per_request:
-        made = part.make()
-        if isinstance(made, Automaton):
-            automata.append(made)
-        else:
-            code = code or RequestCallables(vocab_size)
-            code.append(made)
+    made = [part.make() for part in program.per_request]
+    automata = [*program.automata, *(part for part in made if isinstance(part, Automaton))]
+    others = [part for part in made if not isinstance(part, Automaton)]
+    code = RequestCallables(others, vocab_size) if others else None
     if any(automaton.highest_token >= vocab_size for automaton in automata):
         raise beyond_vocabulary(vocab_size)
     return automata, code
@@ -159,16 +138,10 @@ def beyond_vocabulary(vocab_size: int) -> ValueError:
 
 
 def log_by(place: str) -> Report:
-    """Make a ``Report`` that logs failures of requests which only a number identifies.
-
-    Args:
-        place: the meaning of the number, ``row`` or ``slot``.
-    """
-
-    def report(number: int, error: Exception, ends: bool) -> None:
-        log_failure(f"the request in {place} {number}", error, ends=ends)
-
-    return report
+    """Make a ``Report`` that logs failures by number: the request's ``row`` or ``slot``."""
+    return lambda number, error, ends: log_failure(
+        f"the request in {place} {number}", error, ends=ends
+    )
 
 
 def log_failure(request: str, error: Exception, *, ends: bool) -> None:

@@ -55,17 +55,17 @@ def attempt(
         part: the part to write.
         target: the arrays to edit.
     """
-    try:
-        write(part, *target)
-    except Exception:
+    for _ in range(2):
         try:
             write(part, *target)
+            return
         except Exception:
-            for row in set(part.rows.tolist()):
-                try:
-                    write(part.of_row(row), *target)
-                except Exception as error:
-                    failed[row] = error
+            continue
+    for row in set(part.rows.tolist()):
+        try:
+            write(part.of_row(row), *target)
+        except Exception as error:
+            failed[row] = error
 
 
 @dataclass(slots=True)
@@ -98,11 +98,9 @@ class Additions:
 
     @property
     def rows(self) -> Ints:
-        """See ``Part``."""
         return self.cells.rows
 
     def of_row(self, row: int) -> "Additions":
-        """See ``Part``."""
         return Additions(self.cells.of_row(row), self.values[self.rows == row])
 
 
@@ -132,9 +130,7 @@ class Standing:
         kept: the editors' arrays of the additions.
     """
 
-    def __init__(
-        self, token_ids: Ints | npt.NDArray[np.int32], values: npt.NDArray[np.float32]
-    ) -> None:
+    def __init__(self, token_ids: Ints | npt.NDArray[np.int32], values: Floats) -> None:
         self.kept: dict[Any, Any] = {}
         self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
         self._row = -1
@@ -196,7 +192,7 @@ def add_once(additions: Additions, logits: torch.Tensor) -> None:
     layout = (logits.stride(0), logits.dtype, logits.device)
     placed = None if additions.kept is None else additions.kept.get(layout)
     if placed is None:
-        placed = _placed(additions, logits)
+        placed = flat_index(additions.cells, logits), _values(additions, logits)
         if additions.kept is not None:
             additions.kept[layout] = placed
     flat.index_add_(0, *placed)
@@ -232,11 +228,6 @@ def flattened(logits: torch.Tensor) -> torch.Tensor:
     """View the rows end to end, with the gaps between them."""
     rows, columns = logits.shape
     return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
-
-
-def _placed(additions: Additions, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make flat indices and values on the device of the logits."""
-    return flat_index(additions.cells, logits), _values(additions, logits)
 
 
 def _values(additions: Additions, logits: torch.Tensor) -> torch.Tensor:

@@ -98,11 +98,7 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
             if i != last:  # one automaton looks for all sequences
                 continue
         try:
-            try:
-                compiled = adding_at_ends(sequences) if i == last else compile_spec(spec)
-                made = list(compiled)
-            except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler spec: {error}") from None
+            made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
@@ -112,6 +108,8 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 raise SpecError(
                     f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` on a request"
                 )
+        except TooManyEdgesError as error:
+            raise SpecError(f"Expected a simpler spec: {error}", f"$.specs[{i}]") from None
         except SpecError as error:
             raise error.under(f"$.specs[{i}]") from error.__cause__
     # Two automata replace any number of lists, whatever else the request has.

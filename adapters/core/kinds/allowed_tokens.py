@@ -2,21 +2,16 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ....spec import AllowedTokensSpec
-from ..automaton import Automaton, AutomatonBuilder
+from ..automaton import Edit
+from .banned_tokens import ADDING
 from .base import Part, compile_spec
 
-
-def _allowing() -> Automaton:
-    builder = AutomatonBuilder()
-    builder.allow(builder.token_set((0,)))
-    return builder.build()
-
-
-_ALLOWING = _allowing()
-"""What differs from one request to another only in the tokens is made once."""
+_ALLOW = np.array([Edit.ALLOW], np.int8)
 
 
 @compile_spec.register
 def _compile(spec: AllowedTokensSpec) -> Iterable[Part]:
-    yield _ALLOWING.of_tokens(spec.token_ids)
+    yield ADDING.of_tokens(spec.token_ids, edit=_ALLOW)

@@ -6,20 +6,15 @@ from ....spec import BannedTokensSpec
 from ..automaton import Automaton, AutomatonBuilder
 from .base import Part, compile_spec
 
-
-def _adding() -> Automaton:
-    builder = AutomatonBuilder()
-    builder.add(builder.token_set((0,)))
-    return builder.build()
-
-
-_ADDING = _adding()
+_builder = AutomatonBuilder()
+_builder.add(_builder.token_set((0,)))
+ADDING = _builder.build()
 """Made once: the automata of different requests differ only in the tokens."""
 
 
 def adding(token_ids: Iterable[int], *values: Iterable[float] | float) -> Automaton:
     """Build an automaton that adds to some tokens in any state; by default it bans them."""
-    return _ADDING.of_tokens(token_ids, *values)
+    return ADDING.of_tokens(token_ids, *values)
 
 
 @compile_spec.register

@@ -3,23 +3,18 @@
 from collections.abc import Iterable
 
 from ....spec import MinTokensSpec
-from ..automaton import CARRY, Automaton, AutomatonBuilder
+from ..automaton import CARRY, AutomatonBuilder
 from .base import Part, compile_spec
 
-
-def _holding_back() -> Automaton:
-    builder = AutomatonBuilder()
-    stops = builder.token_set((0,))
-    counting, waiting = builder.add(stops, timer=1), builder.add(stops, timer=CARRY)
-    enough = builder.free()
-    builder.default(counting, waiting)
-    builder.timeout(counting, enough)
-    builder.timeout(waiting, enough)
-    return builder.build()
-
-
-_HOLDING_BACK = _holding_back()
-"""What differs from one request to another only in the tokens is made once."""
+_builder = AutomatonBuilder()
+_stops = _builder.token_set((0,))
+_counting, _waiting = _builder.add(_stops, timer=1), _builder.add(_stops, timer=CARRY)
+_enough = _builder.free()
+_builder.default(_counting, _waiting)
+_builder.timeout(_counting, _enough)
+_builder.timeout(_waiting, _enough)
+_HOLDING_BACK = _builder.build()
+"""Made once: the automata of different requests differ only in the tokens and the timer."""
 
 
 @compile_spec.register
