@@ -8,7 +8,7 @@ each token, or for blocks of several tokens if only a few different tokens occur
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import accumulate
 from operator import getitem
@@ -186,22 +186,30 @@ def _is_sparse(codes: npt.NDArray[Any], meaning: list[int]) -> bool:
 
 
 class _Place(dict[int, "_Place"]):
-    """A place in an automaton: a cache of the successor for each code seen there so far.
+    """A place in an automaton: a cache of the successor for each block seen there so far.
 
     Attributes:
-        lead: computes the successor for a code that is not cached.
         state: the state of the place.
-        timers: for each code, the value that the timer was set to, if any, and the tokens since.
+        timers: for each block, the value that the timer was set to, if any, and the tokens since.
     """
 
-    __slots__ = ("lead", "state", "timers")
+    __slots__ = ("blocks", "state", "timers")
 
-    def __init__(self, lead: Callable[["_Place", int], "_Place"], state: int) -> None:
-        self.lead, self.state = lead, state
+    def __init__(self, blocks: "_Blocks", state: int) -> None:
+        self.blocks, self.state = blocks, state
         self.timers: dict[int, tuple[int | None, int]] = {}
 
-    def __missing__(self, code: int) -> "_Place":
-        place = self[code] = self.lead(self, code)
+    def __missing__(self, number: int) -> "_Place":
+        walk, state, set_to, ran = self.blocks.walk, self.state, None, 0
+        for token in self.blocks.tokens(number):
+            state = walk._next(state, token)
+            on_entry = walk._on_entry[state]
+            if on_entry == CARRY:
+                ran += 1
+            elif on_entry != KEEP:
+                set_to, ran = entered(on_entry, 0), 0
+        self.timers[number] = set_to, ran
+        place = self[number] = self.blocks.place(state)
         return place
 
 
@@ -302,16 +310,13 @@ class _Walk:
         """The states that a prompt may lead to; empty if there are more than ``_MOST_STATES``."""
         if len(self._keys) > 4 * _MOST_STATES:
             return []
-        following: dict[int, list[int]] = {}
-        sources = (self.automaton.keys >> 32).tolist()
-        for source, target in zip(sources, self._targets.tolist(), strict=True):
-            following.setdefault(source, []).append(target)
         seen, new = {self.state}, [self.state]
         while new:
             if len(seen) > _MOST_STATES:
                 return []
             state = new.pop()
-            for target in (self._default_target[state], *following.get(state, ())):
+            first, end = (bisect_left(self._keys, at << 32) for at in (state, state + 1))
+            for target in (self._default_target[state], *self._targets[first:end]):
                 if target not in seen:
                     seen.add(target)
                     new.append(target)
@@ -347,10 +352,16 @@ class _Walk:
         has_timeouts = chosen and self._may_run_out(len(tokens.ids))
         if _is_sparse(codes, meaning):
             self._take_runs(codes, meaning, chosen=has_timeouts)
-        elif has_timeouts:
-            self._take_timed(codes, meaning)
-        else:
-            self._take_blocks(codes, _Blocks(self, meaning))
+            return
+        longest, take = 8, self._take_blocks
+        if has_timeouts:  # a timer that is set within a block must not run out there
+            timer, take = self.automaton.timer, self._take_timed
+            longest = max(int(timer[timer >= 0].min(initial=8)), 1)
+        blocks = _Blocks(self, meaning, longest)
+        whole = len(codes) - len(codes) % blocks.length
+        take(blocks, blocks.numbered(codes[:whole]))
+        for code in codes[whole:].tolist():
+            self._take_one(meaning[code], chosen=has_timeouts)
 
     def table(self, meaning: list[int]) -> npt.NDArray[np.int32]:
         """Make the table ``[codes, states]`` of the states that codes lead to.
@@ -452,10 +463,8 @@ class _Walk:
             self.state, length = following, length - steps
             self.timer = entered(on_entry, self.timer, steps)
 
-    def _take_blocks(self, codes: npt.NDArray[Any], blocks: "_Blocks") -> None:
-        """Take tokens among which no time-out is due."""
-        whole = len(codes) - len(codes) % blocks.length
-        numbers = blocks.numbered(codes[:whole])
+    def _take_blocks(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
+        """Take blocks among which no time-out is due."""
         start = blocks.place(self.state)
         self.state = reduce(getitem, numbers, start).state
         if self._on_entry[self.state] == CLEAR:
@@ -470,18 +479,12 @@ class _Walk:
                     self.timer = set_to
                     break
             self.timer = entered(CARRY, self.timer, ran)
-        for code in codes[whole:].tolist():
-            self._take_one(blocks.meaning[code], chosen=False)
 
-    def _take_timed(self, codes: npt.NDArray[Any], meaning: list[int]) -> None:
-        """Take tokens of an output, and the time-outs that are due among them."""
-        set_to = self.automaton.timer[self.automaton.timer >= 0]
-        # Limit the blocks so that a timer that is set within a block does not run out there.
-        blocks = _Blocks(self, meaning, longest=max(int(set_to.min()) if len(set_to) else 1, 1))
-        whole = len(codes) - len(codes) % blocks.length
+    def _take_timed(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
+        """Take blocks of an output, and the time-outs that are due among them."""
         late: dict[tuple[int, int, int], tuple[_Place, int]] = {}
         place, timer = blocks.place(self.state), self.timer
-        for number in blocks.numbered(codes[:whole]):
+        for number in numbers:
             if timer >= blocks.length:
                 following = place[number]
                 to, since = place.timers[number]
@@ -495,23 +498,21 @@ class _Walk:
                 late[key] = blocks.place(self.state), self.timer
             place, timer = late[key]
         self.state, self.timer = place.state, timer
-        for code in codes[whole:].tolist():
-            self._take_one(meaning[code], chosen=True)
 
 
 class _Blocks:
     """Blocks of several tokens, with one number for each block.
 
     Attributes:
+        walk: the run that takes the blocks.
         meaning: the token of each code.
         length: the number of tokens in a block.
     """
 
-    def __init__(self, walk: _Walk, meaning: list[int], longest: int = 8) -> None:
-        self.meaning, self.length = meaning, 1
-        while len(meaning) ** (self.length + 1) <= _BLOCKS and self.length < min(longest, 8):
+    def __init__(self, walk: _Walk, meaning: list[int], longest: int) -> None:
+        self.walk, self.meaning, self.length = walk, meaning, 1
+        while len(meaning) ** (self.length + 1) <= _BLOCKS and self.length < longest:
             self.length += 1
-        self._walk = walk
         self._places: dict[int, _Place] = {}
 
     def numbered(self, codes: npt.NDArray[Any]) -> Sequence[int]:
@@ -527,7 +528,7 @@ class _Blocks:
 
     def place(self, state: int) -> _Place:
         if state not in self._places:
-            self._places[state] = _Place(self._lead, state)
+            self._places[state] = _Place(self, state)
         return self._places[state]
 
     def tokens(self, number: int) -> list[int]:
@@ -537,15 +538,3 @@ class _Blocks:
             number, code = divmod(number, len(self.meaning))
             tokens.append(self.meaning[code])
         return tokens[::-1]
-
-    def _lead(self, place: _Place, number: int) -> _Place:
-        walk, state, set_to, ran = self._walk, place.state, None, 0
-        for token in self.tokens(number):
-            state = walk._next(state, token)
-            on_entry = walk._on_entry[state]
-            if on_entry == CARRY:
-                ran += 1
-            elif on_entry != KEEP:
-                set_to, ran = entered(on_entry, 0), 0
-        place.timers[number] = set_to, ran
-        return self.place(state)
