@@ -6,7 +6,6 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 from cachetools import LRUCache
 
 from ...spec import (
@@ -132,16 +131,14 @@ def forget() -> None:
         _refusals.clear()
 
 
-def _compiled(
-    backend: Backend, payload: Payload, vocab_size: int | None
-) -> tuple[Payload, Program, Cost]:
+def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Admitted:
     backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs)
     cost = Cost.of(program)
     cost.check()
-    return payload, program, cost
+    return _Admitted(payload, program, cost.memory)
 
 
 def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
@@ -152,14 +149,14 @@ def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
     """
     backend, text, vocab_size = key
     try:
-        payload, program, cost = _compiled(backend, decoded or decode(text), vocab_size)
+        found = _compiled(backend, decoded or decode(text), vocab_size)
     except SpecError as error:
         if error.__cause__ is not None:
             raise
         refusal = _Refusal(error.message, error.path, 2048 + sys.getsizeof(text))
         with _lock:
             return _refusals.setdefault(key, refusal)
-    found = _Admitted(payload, program, _bytes_of(text) + cost.memory)
+    found = found._replace(size=found.size + _bytes_of(text))
     with _lock:
         return _programs.setdefault(key, found)
 
@@ -170,12 +167,8 @@ def _bytes_of(text: str) -> int:
     Values are counted by the characters before them in the text. For a text full of commas, the
     estimate is too high.
     """
-    characters = np.frombuffer(text.encode(), np.uint8)
     per_value = {",": 48, ":": 100, "[": 96, "{": 96}
-    payload = sum(
-        size * int(np.count_nonzero(characters == ord(before)))
-        for before, size in per_value.items()
-    )
+    payload = sum(size * text.count(before) for before, size in per_value.items())
     return 2048 + sys.getsizeof(text) + payload
 
 

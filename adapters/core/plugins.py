@@ -93,11 +93,7 @@ def takes_prompt(processor: Callable[..., Any]) -> bool:
         parameters = inspect.signature(processor).parameters
     except ValueError as error:  # for some callables that are not written in Python
         raise TypeError(f"{error}; wrap it in a function of Python's") from error
-    positional = [
-        parameter
-        for parameter in parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p for p in parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
     required = [p for p in positional if p.default is inspect.Parameter.empty]
     if len(required) > 3 or len(positional) < 2:
         raise TypeError(

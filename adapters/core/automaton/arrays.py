@@ -56,6 +56,11 @@ def differ(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return differ
 
 
+def members(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
+    """List the members of some ranges: the number of each one's range, and the member."""
+    return np.repeat(np.arange(len(starts)), lengths), ranges(starts, lengths)
+
+
 def ranges(starts: Ints, lengths: Ints) -> Ints:
     """Concatenate the ranges ``[start, start + length)``."""
     before = np.cumsum(lengths) - lengths

@@ -102,9 +102,7 @@ class Automaton:
     @property
     def set_sizes(self) -> npt.NDArray[np.int32]:
         """``[sets]``, the number of tokens in each token set."""
-        sizes = self.set_ends.copy()
-        sizes[1:] -= self.set_ends[:-1]
-        return sizes
+        return np.diff(self.set_ends, prepend=np.int32(0))
 
     @property
     def table_bytes(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, differ, looked_up, ranges
+from .arrays import TOKEN, Ints, differ, looked_up, members
 from .automaton import Automaton
 
 HOPS = 4
@@ -55,7 +55,7 @@ def shortened(automaton: Automaton) -> Automaton:
         is_idle = first_token[past] == first_token[states]
         # Most states have one edge. The others must have an edge for each token of the skipped one.
         others = np.flatnonzero((sizes[past] != 1) | (sizes[states] != 1))
-        owner, edge = _edges(starts[states[others]], sizes[states[others]])
+        owner, edge = members(starts[states[others]], sizes[states[others]])
         _, is_shared = looked_up(keys, past[others][owner] << 32 | keys[edge] & TOKEN)
         shared = np.bincount(owner[is_shared], minlength=len(others))
         is_idle[others] = shared == sizes[past[others]]
@@ -83,7 +83,7 @@ def shortened(automaton: Automaton) -> Automaton:
             raise TooManyEdgesError
         found: list[tuple[Ints, npt.NDArray[np.int32]]] = []
         for from_keys, from_targets, into, first, lengths in parts:
-            owner, edge = _edges(first, lengths)
+            owner, edge = members(first, lengths)
             found.append((into[owner] << 32 | from_keys[edge] & TOKEN, from_targets[edge]))
         levels.insert(0, _nearest(found))
     keys, targets = _nearest(levels)
@@ -96,11 +96,6 @@ def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
     while (more := hops[jump]).any() and hops.max() <= len(hops):  # each doubles the distance
         hops, jump = hops + more, jump[jump]
     return hops
-
-
-def _edges(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """List the edges of some states: for each edge, the index of its state, and its own index."""
-    return np.repeat(np.arange(len(starts)), lengths), ranges(starts, lengths)
 
 
 def _nearest(

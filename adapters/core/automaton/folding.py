@@ -82,7 +82,8 @@ def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[
         for walk in walks:
             walk.settle()
         if position < len(tokens):
-            forced = (walk.forced for walk in walks if walk.forced is not None)
+            at = ((walk.automaton, walk.state) for walk in walks)
+            forced = (each.operand[state] for each, state in at if each.edit[state] == Edit.FORCE)
             tokens[position] = next(forced, UNKNOWN)
         done = position
     return [(walk.state, walk.timer) for walk in walks]
@@ -209,7 +210,7 @@ class _Place(dict[int, "_Place"]):
             elif on_entry != KEEP:
                 set_to, ran = entered(on_entry, 0), 0
         self.timers[number] = set_to, ran
-        place = self[number] = self.blocks.place(state)
+        place = self[number] = self.blocks[state]
         return place
 
 
@@ -271,12 +272,6 @@ class _Walk:
         self._on_entry, self._timeout = automaton.timer.data, automaton.timeout.data
         self._keys, self._targets = automaton.keys.data, automaton.targets.data
         self.state, self.timer = 0, entered(self._on_entry[0], NO_TIMER)
-
-    @property
-    def forced(self) -> int | None:
-        """The token that the current state forces, if any."""
-        automaton, state = self.automaton, self.state
-        return int(automaton.operand[state]) if automaton.edit[state] == Edit.FORCE else None
 
     def settle(self) -> None:
         """Take the time-outs that are due."""
@@ -465,7 +460,7 @@ class _Walk:
 
     def _take_blocks(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
         """Take blocks among which no time-out is due."""
-        start = blocks.place(self.state)
+        start = blocks[self.state]
         self.state = reduce(getitem, numbers, start).state
         if self._on_entry[self.state] == CLEAR:
             self.timer = NO_TIMER
@@ -483,7 +478,7 @@ class _Walk:
     def _take_timed(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
         """Take blocks of an output, and the time-outs that are due among them."""
         late: dict[tuple[int, int, int], tuple[_Place, int]] = {}
-        place, timer = blocks.place(self.state), self.timer
+        place, timer = blocks[self.state], self.timer
         for number in numbers:
             if timer >= blocks.length:
                 following = place[number]
@@ -495,13 +490,13 @@ class _Walk:
                 self.state, self.timer = place.state, timer
                 for token in blocks.tokens(number):
                     self._take_one(token, chosen=True)
-                late[key] = blocks.place(self.state), self.timer
+                late[key] = blocks[self.state], self.timer
             place, timer = late[key]
         self.state, self.timer = place.state, timer
 
 
-class _Blocks:
-    """Blocks of several tokens, with one number for each block.
+class _Blocks(dict[int, _Place]):
+    """Blocks of several tokens, with one number for each block; and the place of each state.
 
     Attributes:
         walk: the run that takes the blocks.
@@ -513,7 +508,6 @@ class _Blocks:
         self.walk, self.meaning, self.length = walk, meaning, 1
         while len(meaning) ** (self.length + 1) <= _BLOCKS and self.length < longest:
             self.length += 1
-        self._places: dict[int, _Place] = {}
 
     def numbered(self, codes: npt.NDArray[Any]) -> Sequence[int]:
         """Return the number of each block."""
@@ -526,10 +520,9 @@ class _Blocks:
             numbers += of_block[:, i]
         return numbers.tobytes()
 
-    def place(self, state: int) -> _Place:
-        if state not in self._places:
-            self._places[state] = _Place(self, state)
-        return self._places[state]
+    def __missing__(self, state: int) -> _Place:
+        place = self[state] = _Place(self, state)
+        return place
 
     def tokens(self, number: int) -> list[int]:
         """Return the tokens of a block."""

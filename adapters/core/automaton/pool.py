@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .arrays import Ints, ranges
+from .arrays import Ints, members
 from .automaton import CLEAR, NO_TIMER, Automaton, Edit
 
 _ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
@@ -142,9 +142,7 @@ class AutomatonPool:
             For each member, ``[total]``: the index of its set among the ``k`` sets, and its own
             index in ``set_tokens`` and ``set_values``.
         """
-        lengths = self.set_sizes(token_sets)
-        owner = np.repeat(np.arange(len(token_sets)), lengths)
-        return owner, ranges(self.set_ends[token_sets], lengths)
+        return members(self.set_ends[token_sets], self.set_sizes(token_sets))
 
 
 def _needed(automata: Iterable[Automaton]) -> Counter[str]:
