@@ -38,15 +38,11 @@ def edits(
 def combine(
     logits: npt.NDArray[np.floating[Any]], acting: Iterable[Edit], *, forced: float = FORCED
 ) -> npt.NDArray[np.float64]:
-    """Apply edits to a copy of ``logits``, ``[columns]``.
+    """Apply edits, in the order of the specs, to a copy of ``logits``, ``[columns]``.
 
     ADDs come first, then ALLOWs, then FORCEs. The first ALLOW is strict; further ALLOWs ban the
-    tokens that they do not contain. Of several FORCEs, the first counts.
-
-    Args:
-        logits: one row; not changed.
-        acting: the edits, in the order of the specs.
-        forced: the logit of a forced token.
+    tokens that they do not contain. Of several FORCEs, the first counts, and sets its token's logit
+    to ``forced``.
     """
     row = logits.astype(np.float64)
     acting = list(acting)

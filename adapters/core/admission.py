@@ -93,13 +93,9 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
 def program_of(
     backend: Backend, vocab_size: int | None, stage: Stage, payload: Any
 ) -> Program | None:
-    """Return the program that acts on a request in a worker; ``None`` if none acts.
+    """Return the program that acts on a request in a worker of a stage; ``None`` if none acts.
 
-    Args:
-        backend: the engine's backend.
-        vocab_size: the number of the engine's tokens, if it is known.
-        stage: the worker's task for the request.
-        payload: the request's payload, as ``admit`` takes it; ``None`` if there is none.
+    The other arguments are those of ``admit``; a request without specs has no ``payload``.
 
     Raises:
         SpecError: if the payload cannot be realized.

@@ -98,13 +98,9 @@ class AutomatonBuilder:
     ) -> int:
         """Make states that force ``token_ids`` one after the other, then lead to state ``then``.
 
-        A foreign token in the first state leaves the automaton there, so that the output still
-        contains the whole chain. In the later states, any token moves the chain on.
-
-        Args:
-            token_ids: the tokens to force.
-            then: the state after the chain; by default, the state that is made next.
-            timer: the timer on entry of each state.
+        By default, ``then`` is the state that is made next. A foreign token in the first state
+        leaves the automaton there, so that the output still contains the whole chain. In the later
+        states, any token moves the chain on. Each state sets ``timer`` on entry.
 
         Returns:
             The first of the states; ``then`` if ``token_ids`` is empty.
@@ -122,12 +118,7 @@ class AutomatonBuilder:
         return first
 
     def watching(self, n: int, *, timer: int = CLEAR) -> range:
-        """Make free states in which a token without an edge leads to the first of them.
-
-        Args:
-            n: the number of states.
-            timer: the timer on entry of each state.
-        """
+        """Make ``n`` free states in which a token without an edge leads to the first of them."""
         first = len(self)
         self.extend(np.zeros(n, np.int8), np.zeros(n, np.int32), np.full(n, first), timer=timer)
         return range(first, first + n)
@@ -143,12 +134,7 @@ class AutomatonBuilder:
     ) -> None:
         """Make many states at once, from columns of ``Automaton``, ``[states]`` each.
 
-        Args:
-            edit: the edit of each state.
-            operand: the token, or the token set.
-            default_target: the next state of tokens without an edge.
-            is_failure_link: whether ``default_target`` is one; by default, nowhere.
-            timer: the timer on entry of each state.
+        By default, no ``default_target`` is a failure link. ``timer`` is the same for all states.
         """
         n = len(edit)
         self._edit.frombytes(edit.astype(np.int8).tobytes())

@@ -215,11 +215,7 @@ class _Place(dict[int, "_Place"]):
 
 
 class _Tokens:
-    """Tokens of a history, encoded anew for each alphabet of edge tokens.
-
-    Attributes:
-        ids: the token ids.
-    """
+    """Tokens of a history, encoded anew for each alphabet of edge tokens."""
 
     def __init__(self, ids: Ints) -> None:
         self.ids = ids
@@ -256,13 +252,7 @@ def _coded(tokens: Ints, edge_tokens: Ints) -> tuple[npt.NDArray[Any], list[int]
 
 
 class _Walk:
-    """A run of an automaton through a history.
-
-    Attributes:
-        automaton: the automaton.
-        state: its current state.
-        timer: its current timer.
-    """
+    """A run of an automaton through a history, with its current ``state`` and ``timer``."""
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
@@ -496,12 +486,10 @@ class _Walk:
 
 
 class _Blocks(dict[int, _Place]):
-    """Blocks of several tokens, with one number for each block; and the place of each state.
+    """Blocks of ``length`` tokens, with one number for each block; and the place of each state.
 
     Attributes:
-        walk: the run that takes the blocks.
         meaning: the token of each code.
-        length: the number of tokens in a block.
     """
 
     def __init__(self, walk: _Walk, meaning: list[int], longest: int) -> None:

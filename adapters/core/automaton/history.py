@@ -11,12 +11,7 @@ from .arrays import Ints
 
 @dataclass(slots=True, eq=False)
 class TokenHistory:
-    """A request's tokens so far.
-
-    Attributes:
-        prompt_ids: the prompt's token ids.
-        output_ids: the output's token ids so far. The engine appends to this object.
-    """
+    """A request's tokens so far. The engine appends to ``output_ids``."""
 
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]

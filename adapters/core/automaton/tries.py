@@ -61,9 +61,6 @@ class Flat(NamedTuple):
 class Trie:
     """A trie of token sequences. Node 0 is the root; every other node has a parent.
 
-    Args:
-        sequences: the token sequences.
-
     Attributes:
         ends: ``[sequences]``, the node that each sequence leads to.
         keys: ``[nodes]``, ``parent << 32 | token``, with the token that leads to the node; for the

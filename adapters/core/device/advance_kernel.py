@@ -69,11 +69,7 @@ class AdvanceKernel:
 
     Each request has *places*, one for each of its automata. One array holds the initial values of
     a request, so admission is one upload and overwrites all state of the slot's previous occupant.
-
-    Args:
-        tables: the device's copy of the automata, with transitions.
-        requests: the most requests at a time.
-        device: the device of the history.
+    ``tables`` have transitions; ``requests`` is the maximum number of requests at a time.
     """
 
     def __init__(self, tables: DevicePool, requests: int, device: torch.device) -> None:

@@ -31,12 +31,7 @@ _POSSIBLE = tl.constexpr(1 << 20)
 
 
 class EditKernel:
-    """A launcher of the kernel, on the current stream.
-
-    Args:
-        tables: the device's copy of the automata.
-        device: the device of the logits.
-    """
+    """A launcher of the kernel, on the current stream of the logits' device."""
 
     def __init__(self, tables: DevicePool, device: torch.device) -> None:
         self._tables = tables

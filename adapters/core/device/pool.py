@@ -54,15 +54,10 @@ _DTYPES = {"edit": torch.int8, "is_failure_link": torch.int8, "set_values": torc
 
 
 class DevicePool:
-    """A device's copy of an ``AutomatonPool``: its edits, and on demand its transitions.
+    """A device's copy of an ``AutomatonPool``: its edits, and on demand its ``transitions``.
 
     The columns have the pool's names, and are int32 unless they hold flags or values. The edges of
     state ``s`` are ``[edge_ends[s], edge_ends[s + 1])`` of ``edge_tokens`` and ``targets``.
-
-    Args:
-        tables: the host's pool.
-        device: the device of the copy.
-        transitions: whether the device steps the automata itself.
     """
 
     def __init__(

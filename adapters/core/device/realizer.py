@@ -49,10 +49,8 @@ class _Request:
 
     Attributes:
         stop_token_id: a token that makes the engine end the request, if there is one.
-        automata: the automata, by place.
         ngrams: n, the window, and the automaton that holds the tokens that may be repeated.
         biases: the bias, and the automaton that holds the prompt's tokens to leave out.
-        code: the request's own callables and history rules.
         ends: whether the request has failed, and only its stop token acts on it.
     """
 
@@ -70,12 +68,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows that a kernel edits, all of them or none: a ``Part``, request by request.
-
-    Attributes:
-        logits: ``[rows, columns]``.
-        of: the layout of the rows.
-    """
+    """Rows that a kernel edits, all of them or none: a ``Part``, request by request."""
 
     logits: torch.Tensor
     of: Rows
@@ -202,10 +195,7 @@ class DeviceRealizer:
     def add(self, number: int, program: Program, stop_token_id: int | None = None) -> None:
         """Let a program act on a request, in place of the number's earlier program.
 
-        Args:
-            number: the request's number.
-            program: the compiled form of the request's specs.
-            stop_token_id: a token that makes the engine end the request if its specs fail.
+        ``stop_token_id`` makes the engine end the request if its specs fail.
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
@@ -265,8 +255,7 @@ class DeviceRealizer:
     def upload(self, history: History) -> None:
         """Copy to the device which requests have come and gone since the last call.
 
-        Args:
-            history: the engine's history, with the prompts of the new requests.
+        The engine's history has the prompts of the new requests.
         """
         if self._stale and self._requests:
             self._or_end(self._upload, history)
@@ -297,12 +286,7 @@ class DeviceRealizer:
         """Have Triton compile the kernels, so that no request waits for it.
 
         This uses a realizer of its own: an engine that sleeps may discard memory that was
-        allocated while it was loading.
-
-        Args:
-            vocab_size: the number of tokens.
-            history: the engine's history.
-            columns: the number of columns of the engine's logits, which are float32.
+        allocated while it was loading. The engine's logits have ``columns`` columns of float32.
 
         Raises:
             Exception: if a kernel cannot be compiled or launched.

@@ -12,11 +12,7 @@ from ..plugins import PluginPart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerRequest:
-    """Something that is made anew for each request.
-
-    Attributes:
-        make: returns what is to be run.
-    """
+    """A part of a program that ``make`` returns anew for each request."""
 
     make: Callable[[], PluginPart]
 
