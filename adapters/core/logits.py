@@ -47,13 +47,8 @@ def attempt(
 ) -> None:
     """Write a part of the edits: if it fails, write it again, and then row by row.
 
-    Earlier parts are not written again, because biases would be added twice.
-
-    Args:
-        failed: receives the rows whose edits still fail, with the reason.
-        write: takes the part and the target. If it raises, it may be called again.
-        part: the part to write.
-        target: the arrays to edit.
+    Earlier parts are not written again, because biases would be added twice. ``write`` takes the
+    part and the target; ``failed`` gets the rows whose edits still fail, with the reason.
     """
     for _ in range(2):
         try:
@@ -88,8 +83,7 @@ NO_CELLS = Cells(np.empty(0, np.int64), np.empty(0, np.int64))
 class Additions:
     """Cells to which ``values``, ``[cells]`` float32, are added.
 
-    Attributes:
-        kept: an editor's arrays of the additions, for additions that it gets several times.
+    ``kept`` holds an editor's arrays of the additions, if it gets them several times.
     """
 
     cells: Cells
@@ -108,8 +102,7 @@ class Additions:
 class RowAdditions(Additions):
     """Additions to cells of one row, applied several times; the request may move to another row.
 
-    Attributes:
-        placed: the editors' arrays of the additions, for any row.
+    ``placed`` holds the editors' arrays of the additions, for any row.
     """
 
     placed: dict[Any, Any] = field(default_factory=dict[Any, Any])
@@ -125,13 +118,10 @@ class Standing:
     Args:
         token_ids: best in ascending order, because neighbours are then adjacent in memory.
         values: the values to add; one for all, or one for each.
-
-    Attributes:
-        kept: the editors' arrays of the additions.
     """
 
     def __init__(self, token_ids: Ints | npt.NDArray[np.int32], values: Floats) -> None:
-        self.kept: dict[Any, Any] = {}
+        self.kept: dict[Any, Any] = {}  # the editors' arrays of the additions
         self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
         self._row = -1
         self._additions: RowAdditions | None = None
@@ -173,9 +163,8 @@ def merged(additions: Sequence[Additions]) -> Additions:
 
 def add(additions: Additions, logits: torch.Tensor) -> None:
     """Add to cells of logits whose columns are contiguous."""
-    if highest_logit(logits.dtype) < FORCED_LOGIT:
-        additions = merged([additions])
-    add_once(additions, logits)
+    is_narrow = highest_logit(logits.dtype) < FORCED_LOGIT
+    add_once(merged([additions]) if is_narrow else additions, logits)
 
 
 def add_once(additions: Additions, logits: torch.Tensor) -> None:

@@ -88,8 +88,7 @@ class AutomatonBuilder:
             lengths: ``[sets]``.
             values: one for all, or ``[total]``; see ``token_set``.
         """
-        biases = np.empty(len(token_ids), np.float32)
-        biases[:] = bounded(np.asarray(values))
+        biases = np.broadcast_to(bounded(np.asarray(values)), len(token_ids))
         self._sets.append((lengths, token_ids.astype(np.int32), biases))
         self._set_count += len(lengths)
 

@@ -58,11 +58,8 @@ _BLOCKS = 256
 def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[tuple[int, int]]:
     """Compute the ``(state, timer)`` of each automaton of a request, as ``Automaton.fold`` does.
 
-    The automata fold together because any of them may have forced a token that is not known.
-
-    Args:
-        automata: in the order of the specs; if several automata force a token, the first wins.
-        history: the request's tokens.
+    The automata fold together because any of them may have forced a token that is not known. They
+    are in the order of the specs: if several automata force a token, the first wins.
 
     Raises:
         UnknownTokenError: if the next state depends on a token that is unknown and not forced.

@@ -1,7 +1,6 @@
 """The tables of many automata, end to end, so that one index selects any state of any automaton."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -59,17 +58,17 @@ class AutomatonPool:
 
     def base_of(self, automaton: Automaton) -> int | None:
         """Return where the automaton's states start; ``None`` if there is no room for it."""
-        base = self._bases.get(automaton)
-        if base is None and all(
-            self.used[what] + size <= self._room[what] for what, size in _sizes(automaton).items()
-        ):
-            base = self._append(automaton)
-        return base
+        if automaton not in self._bases:
+            sizes = _sizes((automaton,))
+            if any(self.used[what] + size > self._room[what] for what, size in sizes.items()):
+                return None
+            self._append(automaton)
+        return self._bases[automaton]
 
     def rebuilt(self, in_use: Iterable[Automaton]) -> "AutomatonPool":
         """Make a pool of these automata alone, which this pool may ``become``."""
         kept = list(dict.fromkeys(in_use))
-        needed = _needed(kept)
+        needed = _sizes(kept)
         fresh = AutomatonPool(
             {what: max(min(room, ROOM_KEPT), 2 * needed[what]) for what, room in self._room.items()}
         )
@@ -91,11 +90,11 @@ class AutomatonPool:
         large = [what for what, room in self._room.items() if room > 2 * ROOM_KEPT]
         if not large:
             return False
-        needed = _needed(dict.fromkeys(in_use))
+        needed = _sizes(dict.fromkeys(in_use))
         return any(self._room[what] > 8 * needed[what] for what in large)
 
-    def _append(self, automaton: Automaton) -> int:
-        used, sizes = self.used, _sizes(automaton)
+    def _append(self, automaton: Automaton) -> None:
+        used, sizes = self.used, _sizes((automaton,))
         base, first_edge, first_token, first_set = used.values()
         states = slice(base, base + automaton.states)
         edges = slice(first_edge, first_edge + sizes["edges"])
@@ -122,7 +121,6 @@ class AutomatonPool:
         for what, size in sizes.items():
             used[what] += size
         self._bases[automaton] = base
-        return base
 
     def tokens(self, token_set: int) -> Ints:
         """Return the tokens of one set, ascending; read-only."""
@@ -135,27 +133,17 @@ class AutomatonPool:
     def cells(self, token_sets: Ints) -> tuple[Ints, Ints]:
         """List the members of token sets, one set after the other.
 
-        Args:
-            token_sets: ``[k]`` numbers of sets.
-
         Returns:
-            For each member, ``[total]``: the index of its set among the ``k`` sets, and its own
-            index in ``set_tokens`` and ``set_values``.
+            For each member, ``[total]``: the index of its set in ``token_sets``, and its own index
+            in ``set_tokens`` and ``set_values``.
         """
         return members(self.set_ends[token_sets], self.set_sizes(token_sets))
 
 
-def _needed(automata: Iterable[Automaton]) -> Counter[str]:
-    needed = Counter[str]()
-    for automaton in automata:
-        needed.update(_sizes(automaton))
-    return needed
-
-
-def _sizes(automaton: Automaton) -> dict[str, int]:
+def _sizes(automata: Collection[Automaton]) -> dict[str, int]:
     return {
-        "states": automaton.states,
-        "edges": len(automaton.keys),
-        "tokens": len(automaton.set_tokens),
-        "sets": len(automaton.set_ends),
+        "states": sum(each.states for each in automata),
+        "edges": sum(len(each.keys) for each in automata),
+        "tokens": sum(len(each.set_tokens) for each in automata),
+        "sets": sum(len(each.set_ends) for each in automata),
     }

@@ -100,7 +100,7 @@ class AdvanceKernel:
             self._kept = self._kept.new_zeros((4, places, requests))
         if len(rows) * places > len(self._states):
             self._states = self._states.new_empty(2 * len(rows) * places)
-        tables, kept = self._tables, self._kept
+        kept = self._kept
         with torch.cuda.device_of(history.token_ids):
             _advance_kernel[(len(rows), places)](
                 rows.requests,
@@ -117,13 +117,8 @@ class AdvanceKernel:
                 requests,
                 free_state,
                 self._states,
-                tables["default_target"],
-                tables["is_failure_link"],
-                tables["timer"],
-                tables["timeout"],
-                tables["edge_ends"],
-                tables["edge_tokens"],
-                tables["targets"],
+                *self._tables.columns("default_target", "is_failure_link", "timer", "timeout"),
+                *self._tables.columns("edge_ends", "edge_tokens", "targets"),
                 block_size=BLOCK_SIZE,
                 num_warps=4,  # pyright: ignore[reportCallIssue]
             )

@@ -61,7 +61,6 @@ class EditKernel:
             self._progress = self._progress.new_zeros(2 * row_count)
         # Without an ALLOW, one program per row is enough.
         blocks = triton.cdiv(logits.shape[1], BLOCK_SIZE) if allows else 1
-        tables = self._tables
         with torch.cuda.device_of(logits):
             _edit_kernel[(row_count, blocks)](
                 logits,
@@ -71,11 +70,7 @@ class EditKernel:
                 rows,
                 starts,
                 states,
-                tables["edit"],
-                tables["operand"],
-                tables["set_ends"],
-                tables["set_tokens"],
-                tables["set_values"],
+                *self._tables.columns("edit", "operand", "set_ends", "set_tokens", "set_values"),
                 self._progress,
                 block_size=BLOCK_SIZE,
                 chunk_size=CHUNK_SIZE,

@@ -63,9 +63,7 @@ def ban_ngrams(
             rules,
             len(rules),
             rules.shape[2],
-            tables["operand"],
-            tables["set_ends"],
-            tables["set_tokens"],
+            *tables.columns("operand", "set_ends", "set_tokens"),
             vocab_size,
             tile_size=NGRAM_TILE,
             num_warps=4,  # pyright: ignore[reportCallIssue]

@@ -71,9 +71,9 @@ class DevicePool:
             name: DeviceArray(_DTYPES.get(name, torch.int32), device) for name in self._columns
         }
 
-    def __getitem__(self, column: str) -> torch.Tensor:
-        """Return a column on the device."""
-        return self._arrays[column].tensor
+    def columns(self, *names: str) -> list[torch.Tensor]:
+        """Return columns on the device."""
+        return [self._arrays[name].tensor for name in names]
 
     def update(self) -> None:
         """Upload the appended entries, or all entries if automata were moved."""

@@ -46,10 +46,8 @@ def mark_prompt(
             history.token_ids.stride(0),
             history.prompt_lengths,
             request,
-            tables["operand"],
             excluded_state,
-            tables["set_ends"],
-            tables["set_tokens"],
+            *tables.columns("operand", "set_ends", "set_tokens"),
             block_size=BLOCK_SIZE,
             num_warps=4,  # pyright: ignore[reportCallIssue]
         )
@@ -64,8 +62,8 @@ def _mark_kernel(
     token_ids_stride,
     prompt_lengths_ptr,  # [requests] int32
     request,
-    operand_ptr,  # [table states] int32
     excluded_state,
+    operand_ptr,  # [table states] int32
     set_ends_ptr,  # [sets + 1] int32
     set_tokens_ptr,  # [set cells] int32
     block_size: tl.constexpr,
