@@ -69,10 +69,6 @@ class LiveProcessor:
 class RequestCallables:
     """A request's own callables and history rules.
 
-    Args:
-        parts: the rules and callables.
-        vocab_size: the number of tokens.
-
     Raises:
         TypeError: see ``LiveProcessor``.
     """

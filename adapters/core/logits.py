@@ -113,11 +113,9 @@ class RowAdditions(Additions):
 
 
 class Standing:
-    """Additions that stand on one row for several steps.
+    """Additions that stand on one row for several steps: one value for all tokens, or for each.
 
-    Args:
-        token_ids: best in ascending order, because neighbours are then adjacent in memory.
-        values: the values to add; one for all, or one for each.
+    ``token_ids`` are best in ascending order, because neighbours are then adjacent in memory.
     """
 
     def __init__(self, token_ids: Ints | npt.NDArray[np.int32], values: Floats) -> None:

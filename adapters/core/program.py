@@ -135,12 +135,9 @@ def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
 def unsupported(
     specs: Sequence[LogitsProcessorSpec], asks: Callable[[Program], bool], why: str
 ) -> SpecError:
-    """Make the error for a feature that an engine lacks, at the spec that needs it.
+    """Make the error for a feature that an engine lacks, at the spec whose program ``asks`` for it.
 
-    Args:
-        specs: a request's specs, at least one of which needs the feature.
-        asks: returns whether a program needs the feature.
-        why: the text after the spec's kind in the message.
+    ``why`` is the text after the spec's kind in the message.
     """
     for i, spec in enumerate(specs):
         if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,))):

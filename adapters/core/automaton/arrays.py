@@ -23,9 +23,7 @@ def token_array(token_ids: Iterable[int]) -> npt.NDArray[np.int32]:
 def distinct(values: npt.NDArray[N], *, in_runs: bool = False) -> npt.NDArray[N]:
     """Sort the values in ascending order and drop duplicates.
 
-    Args:
-        values: any integers.
-        in_runs: whether the values are a few ascending runs, which merge in half the time.
+    If the values are a few ascending runs, ``in_runs`` merges them in half the time.
 
     ``np.unique`` puts integers into a hash table, and a client can choose integers that all
     collide: with 16,384 multiples of 20,753 it takes 170 ms, where sorting takes 0.5 ms.

@@ -80,15 +80,12 @@ class AdvanceKernel:
     def launch(
         self, history: History, rows: Rows, placed: torch.Tensor, free_state: int
     ) -> torch.Tensor:
-        """Bring the states up to date.
+        """Bring the states up to date, before the rows of a step.
 
-        Args:
-            history: the engine's history.
-            rows: the rows of this step.
-            placed: ``[1 + places, requests]`` int32: a number that changes with each admission to
-                the slot, and for each place the automaton's start in the tables, times 2, plus
-                whether the automaton reads the prompt; or ``NOT_PLACED``.
-            free_state: a state that edits nothing, for places without an automaton.
+        ``placed`` is ``[1 + places, requests]`` int32: a number that changes with each admission to
+        the slot, and for each place the automaton's start in the tables, times 2, plus whether the
+        automaton reads the prompt; or ``NOT_PLACED``. Such a place has ``free_state``, which edits
+        nothing.
 
         Returns:
             ``[rows, places]`` int32, states in the tables, one row after the other. Overwritten

@@ -47,15 +47,9 @@ class EditKernel:
         *,
         allows: bool,
     ) -> None:
-        """Edit the logits in place.
+        """Edit the logits, whose columns are contiguous, in place; see ``_edit_kernel``.
 
-        Args:
-            logits: ``[rows, columns]`` float32, float16 or bfloat16, with contiguous columns.
-            rows: ``[row_count]`` int32, the rows that have automata.
-            starts: ``[row_count + 1]`` int32, the index in ``states`` at which each row starts.
-            states: ``[automata]`` int32, states in the tables; row by row, by rank.
-            row_count: the number of rows that have automata.
-            allows: whether any of the states may be an ALLOW.
+        ``row_count`` rows have automata; ``allows`` is whether any of their states may be an ALLOW.
         """
         if row_count > len(self._progress):
             self._progress = self._progress.new_zeros(2 * row_count)

@@ -39,14 +39,9 @@ def ban_ngrams(
     a tile agrees any longer. It takes at most ``MAX_NGRAM`` - 1 comparisons, without further reads
     of the tile.
 
-    Args:
-        logits: ``[rows, columns]``, with contiguous columns.
-        history: the engine's history.
-        rows: the rows of this step.
-        rules: ``[rules, NGRAM_FIELDS, requests]`` int32; unused rules come last.
-        tables: tables with the token sets that may be repeated.
-        vocab_size: the number of tokens; others, such as images' placeholders, are not banned.
-        longest: the greatest length of a history, draft tokens included.
+    The columns of the logits are contiguous. ``rules`` are ``[rules, NGRAM_FIELDS, requests]``
+    int32; unused rules come last. Tokens beyond ``vocab_size``, such as images' placeholders, are
+    not banned. ``longest`` is the greatest length of a history, draft tokens included.
     """
     blocks = triton.cdiv(longest, NGRAM_TILE - MAX_NGRAM)
     with torch.cuda.device_of(logits):

@@ -26,16 +26,10 @@ def mark_prompt(
     tables: DevicePool,
     excluded_state: int,
 ) -> None:
-    """Mark the tokens of a request's prompt.
+    """Mark the tokens of a request's prompt, but those in the token set of ``excluded_state``.
 
-    Args:
-        masks: ``[biases, requests, words]`` int32, one bit for each token of the vocabulary;
-            ``[bias, request]`` is overwritten.
-        bias: the index of the bias among the request's biases.
-        request: the index of the request in the history.
-        history: the engine's history.
-        tables: tables with the token set to leave out.
-        excluded_state: the state that has this token set.
+    ``masks`` are ``[biases, requests, words]`` int32, one bit for each token of the vocabulary;
+    ``[bias, request]`` is overwritten.
     """
     with torch.cuda.device_of(masks):
         _mark_kernel[(1,)](
@@ -95,12 +89,8 @@ def add_prompt_biases(
 ) -> None:
     """Add the biases to the logits of the prompts' tokens.
 
-    Args:
-        logits: ``[rows, columns]``, with contiguous columns.
-        rows: the rows of this step.
-        biases: ``[biases, requests]`` float32, 0 for none.
-        masks: ``[biases, requests, words]`` int32, from ``mark_prompt``.
-        vocab_size: the number of columns that are tokens.
+    The columns of the logits are contiguous, and ``vocab_size`` of them are tokens. ``biases`` are
+    ``[biases, requests]`` float32, 0 for none; ``masks`` are from ``mark_prompt``.
     """
     blocks = triton.cdiv(vocab_size, BLOCK_SIZE)
     with torch.cuda.device_of(logits):

@@ -88,10 +88,7 @@ class _Part:
 class _Inputs:
     """A kernel's inputs for each request, ``[most, ..., requests]``, here and on the device.
 
-    Args:
-        empty: the inputs of no request.
-        fill: the input at each index that a request does not need.
-        device: the device of the copy.
+    Each request has ``fill`` at the indices that it does not need.
     """
 
     def __init__(self, empty: npt.NDArray[Any], fill: int, device: torch.device) -> None:
@@ -168,7 +165,6 @@ class DeviceRealizer:
         )
         self._kept_multiples: dict[int, torch.Tensor] = {}
         self._stale: set[int] = set()  # requests whose changes are not on the device yet
-        self._unmarked: set[int] = set()  # stale requests whose prompt must be marked
         self._own: list[Additions] | None = None  # own code's additions, once it has run in a step
         self.failed_requests = 0
 
@@ -222,9 +218,6 @@ class DeviceRealizer:
         self._requests[number] = request
         self._admissions[number] += 1
         self._stale.add(number)
-        self._unmarked.discard(number)
-        if request.biases:
-            self._unmarked.add(number)
         self._counts[:, number] = counts
 
     def remove(self, number: int) -> None:
@@ -232,7 +225,6 @@ class DeviceRealizer:
         if self._requests.pop(number, None) is not None:
             self._counts[:, number] = 0
             self._stale.add(number)
-            self._unmarked.discard(number)
 
     def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs fail. If its end fails too, it goes on without its specs."""
@@ -413,7 +405,7 @@ class DeviceRealizer:
         return additions
 
     def _upload(self, history: History) -> None:
-        for number in list(self._unmarked):
+        for number in self._stale & self._requests.keys():
             request = self._requests[number]
             try:
                 self._make_masks(len(request.biases))
@@ -428,11 +420,10 @@ class DeviceRealizer:
         self._device_tables.update()
         for inputs in (self._placed, self._ngrams, self._biases):
             inputs.upload()
-        for number in self._unmarked:
+        for number in self._stale & self._requests.keys():
             for i, (_, holder) in enumerate(self._requests[number].biases):
                 excluded = self._state_of(holder)
                 mark_prompt(self._masks, i, number, history, self._device_tables, excluded)
-        self._unmarked.clear()
         self._stale.clear()
 
     def _make_masks(self, biases: int) -> None:
