@@ -408,7 +408,8 @@ class DeviceRealizer:
         for number in self._stale & self._requests.keys():
             request = self._requests[number]
             try:
-                self._make_masks(len(request.biases))
+                if request.biases:
+                    self._make_masks(len(request.biases))
             except Exception as error:
                 self.fail(number, error, request.stop_token_id)
         if not self._has_room():
