@@ -283,9 +283,8 @@ class ConformanceSuite:
             pytest.skip(f"{self.backend.name} can do every kind")
         for kind in others:
             request = Request(self._tokens(5), (KINDS[kind].minimal,))
-            with pytest.raises(
-                Exception, match=rf"{re.escape(self.backend.name)}.*{kind_of(kind)}"
-            ):
+            pattern = rf"{re.escape(self.backend.name)}.*{kind_of(kind)}"
+            with pytest.raises(Exception, match=pattern):
                 generate([request])
 
     def test_refuses_tokens_beyond_the_vocabulary(self, generate: Generate):

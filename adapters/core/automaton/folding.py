@@ -184,11 +184,10 @@ def _is_sparse(codes: npt.NDArray[Any], meaning: list[int]) -> bool:
 
 
 class _Place(dict[int, "_Place"]):
-    """A place in an automaton: a cache of the successor for each block seen there so far.
+    """A state of an automaton, with a cache of the successor for each block seen there so far.
 
-    Attributes:
-        state: the state of the place.
-        timers: for each block, the value that the timer was set to, if any, and the tokens since.
+    ``timers`` holds for each block the value that the timer was set to, if any, and the tokens
+    since.
     """
 
     __slots__ = ("blocks", "state", "timers")

@@ -29,13 +29,7 @@ nodes are taken one by one: that costs a dict of all edges, but a round may serv
 
 
 class Flat(NamedTuple):
-    """Sequences of token ids, end to end.
-
-    Attributes:
-        tokens: the tokens of all sequences.
-        starts: ``[sequences]``, the index in ``tokens`` at which each sequence begins.
-        lengths: ``[sequences]``.
-    """
+    """Sequences of token ids, end to end: each begins at one of the ``starts`` in ``tokens``."""
 
     tokens: Ints
     starts: Ints
