@@ -464,9 +464,9 @@ class _Walk:
     def _take_timed(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
         """Take blocks of an output, and the time-outs that are due among them."""
         late: dict[tuple[int, int, int], tuple[_Place, int]] = {}
-        place, timer = blocks[self.state], self.timer
+        place, timer, length = blocks[self.state], self.timer, blocks.length
         for number in numbers:
-            if timer >= blocks.length:
+            if timer >= length:
                 following = place[number]
                 to, since = place.timers[number]
                 place, timer = following, (timer if to is None else to) - since
