@@ -14,16 +14,7 @@ from time import perf_counter
 from typing import Any, cast
 
 import typer
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
+from logitport import spec as lp
 from rich.console import Console
 from rich.table import Table
 
@@ -33,10 +24,10 @@ FREE = HOSTILE = 8
 TOKENS = 16
 LONG = 1000
 console = Console()
-HARMLESS = BannedTokensSpec((5,))
+HARMLESS = lp.BannedTokensSpec((5,))
 ONES, TAGS = [11] * LONG, [11, 12] * (LONG // 2)
 
-Specs = Sequence[LogitsProcessorSpec]
+Specs = Sequence[lp.LogitsProcessorSpec]
 
 
 @dataclass(frozen=True)
@@ -57,16 +48,16 @@ class Case:
 
 
 def _trigger(number: int) -> Specs:
-    return [TriggerSpec((11,) * 63 + (20 + number,), (12,) * 64, 1024)]
+    return [lp.TriggerSpec((11,) * 63 + (20 + number,), (12,) * 64, 1024)]
 
 
 def _lists_and_a_choice(number: int) -> Specs:
-    lists = [AllowedTokensSpec(tuple(range(5 * i, 2000 + 5 * i))) for i in range(15)]
-    return [*lists, ChoiceSpec(((1000 + number, *range(1001, 1040)), (1500, 1600)), 1999)]
+    lists = [lp.AllowedTokensSpec(tuple(range(5 * i, 2000 + 5 * i))) for i in range(15)]
+    return [*lists, lp.ChoiceSpec(((1000 + number, *range(1001, 1040)), (1500, 1600)), 1999)]
 
 
 def _chain(number: int) -> Specs:
-    return [BannedSequencesSpec(tuple((*(11,) * n, 12 + number) for n in range(1, 64)))]
+    return [lp.BannedSequencesSpec(tuple((*(11,) * n, 12 + number) for n in range(1, 64)))]
 
 
 CASES = [
@@ -74,13 +65,13 @@ CASES = [
     Case(
         "two n-gram rules, n = 63 and 64",
         ONES,
-        lambda number: [*map(NoRepeatNgramSpec, range(63, 65))],
+        lambda number: [*map(lp.NoRepeatNgramSpec, range(63, 65))],
     ),
-    Case("one long history of eight", ONES, lambda number: [NoRepeatNgramSpec(2)], short=True),
+    Case("one long history of eight", ONES, lambda number: [lp.NoRepeatNgramSpec(2)], short=True),
     Case(
         "3 thinking budgets, prompt of tags",
         TAGS,
-        lambda number: [ThinkingBudgetSpec(3 + i, (11,), (12,), (13 + i,)) for i in range(3)],
+        lambda number: [lp.ThinkingBudgetSpec(3 + i, (11,), (12,), (13 + i,)) for i in range(3)],
     ),
     Case("trigger 64 + 64, 1,024 times", ONES, _trigger),
     Case("15 lists and a choice", ONES[:100], _lists_and_a_choice),
@@ -88,7 +79,7 @@ CASES = [
     Case(
         "32,000 banned tokens",
         ONES[:100],
-        lambda number: [BannedTokensSpec(tuple(range(100, 32_100)))],
+        lambda number: [lp.BannedTokensSpec(tuple(range(100, 32_100)))],
     ),
 ]
 
@@ -111,7 +102,7 @@ class Run:
             self._engine.step()
         for number in range(HOSTILE):
             prompt = case.prompt[:50] if case.short and number else case.prompt
-            self._add(prompt, params(cast("LogitsProcessorSpec", specs(number)), **fields))
+            self._add(prompt, params(cast("lp.LogitsProcessorSpec", specs(number)), **fields))
         steps: list[float] = []
         while self._engine.has_unfinished_requests():
             began = perf_counter()

@@ -7,28 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
+from logitport import spec as lp
 from logitport.adapters import REALIZABLE, Attachment, Backend, fields_of, grammar_text, same_as
 from logitport.adapters.vllm import KEY, attach
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitsProcessorSpec,
-    NativeSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    Stage,
-    encode,
-    limits,
-)
 
 from tests.support.strategies import samplings
 
-SPEC = ForcedTokenSequenceSpec((1, 2), 3)
-OTHER_SPEC = ForcedTokenSequenceSpec((4,))
-BANNED = BannedTokensSpec((9,))
+SPEC = lp.ForcedTokenSequenceSpec((1, 2), 3)
+OTHER_SPEC = lp.ForcedTokenSequenceSpec((4,))
+BANNED = lp.BannedTokensSpec((9,))
 
 MakeParams = Callable[[dict[str, Any] | None], Any]
 
@@ -51,18 +38,18 @@ def make_params(request: pytest.FixtureRequest) -> MakeParams:
 @pytest.mark.parametrize(
     ("stage", "generation_only", "sent"),
     [
-        (Stage.AGGREGATED, True, True),
-        (Stage.DECODE, True, True),
-        (Stage.PREFILL, True, False),
-        (Stage.ENCODE, True, False),
-        (Stage.AGGREGATED, False, True),
-        (Stage.DECODE, False, True),
-        (Stage.PREFILL, False, True),
-        (Stage.ENCODE, False, True),
+        (lp.Stage.AGGREGATED, True, True),
+        (lp.Stage.DECODE, True, True),
+        (lp.Stage.PREFILL, True, False),
+        (lp.Stage.ENCODE, True, False),
+        (lp.Stage.AGGREGATED, False, True),
+        (lp.Stage.DECODE, False, True),
+        (lp.Stage.PREFILL, False, True),
+        (lp.Stage.ENCODE, False, True),
     ],
 )
-def test_gate(make_params: MakeParams, stage: Stage, generation_only: bool, sent: bool):
-    payload = encode(SPEC, generation_only=generation_only)
+def test_gate(make_params: MakeParams, stage: lp.Stage, generation_only: bool, sent: bool):
+    payload = lp.encode(SPEC, generation_only=generation_only)
     for extra_args, rest in [(None, {}), ({}, {}), ({"a": [1]}, {"a": [1]}), ({KEY: "old"}, {})]:
         params = make_params(extra_args)
         attach(params, SPEC, stage=stage, generation_only=generation_only)
@@ -73,20 +60,20 @@ def test_a_stage_by_its_value(make_params: MakeParams):
     prefill: Any = "prefill"
     assert attach(make_params({"a": 1}), SPEC, stage=prefill).extra_args == {"a": 1}
     for unknown in ("PREFILL", "aggregated", None, 1):
-        with pytest.raises(SpecError, match="Expected a stage, one of agg, prefill, decode"):
+        with pytest.raises(lp.SpecError, match="Expected a stage, one of agg, prefill, decode"):
             attach(make_params(None), SPEC, stage=unknown)
 
 
 @pytest.mark.parametrize("other", [{}, None, SPEC, "text"])
 def test_no_sampling_params(other: Any):
-    with pytest.raises(SpecError, match="Expected vLLM's SamplingParams, got "):
+    with pytest.raises(lp.SpecError, match="Expected vLLM's SamplingParams, got "):
         attach(other, SPEC)
 
 
 def test_returns_its_argument(make_params: MakeParams):
     params = make_params(None)
     assert attach(params, SPEC) is params
-    assert params.extra_args == {KEY: encode(SPEC)}
+    assert params.extra_args == {KEY: lp.encode(SPEC)}
 
 
 def test_the_callers_dict_stays(make_params: MakeParams):
@@ -95,31 +82,31 @@ def test_the_callers_dict_stays(make_params: MakeParams):
     attach(first, SPEC)
     attach(second, OTHER_SPEC)
     assert shared == {"seed": {"nested": 1}, KEY: "old"}
-    assert first.extra_args == {"seed": {"nested": 1}, KEY: encode(SPEC)}
-    assert second.extra_args == {"seed": {"nested": 1}, KEY: encode(OTHER_SPEC)}
+    assert first.extra_args == {"seed": {"nested": 1}, KEY: lp.encode(SPEC)}
+    assert second.extra_args == {"seed": {"nested": 1}, KEY: lp.encode(OTHER_SPEC)}
 
 
 def test_again_and_anew_and_off(make_params: MakeParams):
     params = make_params({"a": 1})
     for _ in range(2):
         attach(params, SPEC)
-        assert params.extra_args == {"a": 1, KEY: encode(SPEC)}
+        assert params.extra_args == {"a": 1, KEY: lp.encode(SPEC)}
     attach(params, [OTHER_SPEC], generation_only=False)
-    assert params.extra_args == {"a": 1, KEY: encode(OTHER_SPEC, generation_only=False)}
+    assert params.extra_args == {"a": 1, KEY: lp.encode(OTHER_SPEC, generation_only=False)}
     attach(params, ())
     assert params.extra_args == {"a": 1}
     attach(params, SPEC)
-    attach(params, SPEC, stage=Stage.PREFILL)
+    attach(params, SPEC, stage=lp.Stage.PREFILL)
     assert params.extra_args == {"a": 1}
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_refused_whatever_the_stage(make_params: MakeParams, stage: Stage):
-    params = make_params({"a": 1, KEY: encode(OTHER_SPEC)})
-    for bad in ([SPEC, OTHER_SPEC], [PythonProcessorSpec(dict)] * 17):
-        with pytest.raises(SpecError):
+@pytest.mark.parametrize("stage", lp.Stage)
+def test_refused_whatever_the_stage(make_params: MakeParams, stage: lp.Stage):
+    params = make_params({"a": 1, KEY: lp.encode(OTHER_SPEC)})
+    for bad in ([SPEC, OTHER_SPEC], [lp.PythonProcessorSpec(dict)] * 17):
+        with pytest.raises(lp.SpecError):
             attach(params, bad, stage=stage)
-        assert params.extra_args == {"a": 1, KEY: encode(OTHER_SPEC)}
+        assert params.extra_args == {"a": 1, KEY: lp.encode(OTHER_SPEC)}
 
 
 @pytest.mark.parametrize(
@@ -134,21 +121,21 @@ def test_conflicts_with_the_requests_own_fields(fields: dict[str, Any], path: st
     from vllm import SamplingParams
 
     params = SamplingParams(**fields)
-    with pytest.raises(SpecError, match="Conflicts with the request's") as error:
+    with pytest.raises(lp.SpecError, match="Conflicts with the request's") as error:
         attach(params, SPEC)
     assert error.value.path == path
     assert params.extra_args is None
-    attach(params, SPEC, stage=Stage.PREFILL)
+    attach(params, SPEC, stage=lp.Stage.PREFILL)
     attach(params, BANNED)
 
 
 def test_live_callables_are_attached_as_they_are(make_params: MakeParams):
-    specs = (PythonProcessorSpec(dict), SPEC)
+    specs = (lp.PythonProcessorSpec(dict), SPEC)
     params = attach(make_params({"a": 1}), specs)
     assert params.extra_args is not None
     assert params.extra_args.pop(KEY).specs == specs
     assert params.extra_args == {"a": 1}
-    assert attach(params, specs, stage=Stage.PREFILL).extra_args == {"a": 1}
+    assert attach(params, specs, stage=lp.Stage.PREFILL).extra_args == {"a": 1}
 
 
 FAR_FROM_DEFAULT = {
@@ -161,45 +148,49 @@ FAR_FROM_DEFAULT = {
     "repetition_penalty": 1.5,
 }
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}, "required": ["a"]}
-BY_REGEX = GrammarSpec(regex="a+")
+BY_REGEX = lp.GrammarSpec(regex="a+")
 
 # What the caller has set | what is attached | what the caller could have set instead.
-LOWERED: dict[str, tuple[dict[str, Any], list[LogitsProcessorSpec], dict[str, Any]]] = {
-    "everything": ({}, [SamplingSpec(**FAR_FROM_DEFAULT)], FAR_FROM_DEFAULT),
-    "one thing": ({"seed": 3, "n": 2}, [SamplingSpec(min_p=0.5)], {"min_p": 0.5}),
-    "the defaults": ({}, [SamplingSpec(temperature=1, top_k=0)], {}),
-    "greedy": ({}, [SamplingSpec(temperature=0)], {"temperature": 0}),
+LOWERED: dict[str, tuple[dict[str, Any], list[lp.LogitsProcessorSpec], dict[str, Any]]] = {
+    "everything": ({}, [lp.SamplingSpec(**FAR_FROM_DEFAULT)], FAR_FROM_DEFAULT),
+    "one thing": ({"seed": 3, "n": 2}, [lp.SamplingSpec(min_p=0.5)], {"min_p": 0.5}),
+    "the defaults": ({}, [lp.SamplingSpec(temperature=1, top_k=0)], {}),
+    "greedy": ({}, [lp.SamplingSpec(temperature=0)], {"temperature": 0}),
     "greedy, top_p without effect": (
         {"top_p": 0.5, "min_p": 0.5},
-        [SamplingSpec(temperature=0, top_k=9)],
+        [lp.SamplingSpec(temperature=0, top_k=9)],
         {"temperature": 0, "top_k": 9},
     ),
-    "too cold for vLLM": ({}, [SamplingSpec(temperature=0.005)], {"temperature": 0.005}),
+    "too cold for vLLM": ({}, [lp.SamplingSpec(temperature=0.005)], {"temperature": 0.005}),
     "set already, to the same": (
         {"temperature": 0.5, "top_p": 0.5},
-        [SamplingSpec(temperature=0.5)],
+        [lp.SamplingSpec(temperature=0.5)],
         {},
     ),
     "from two specs": (
         {},
-        [SamplingSpec(temperature=0.5, top_k=3), SamplingSpec(temperature=0.5, min_p=0.5)],
+        [lp.SamplingSpec(temperature=0.5, top_k=3), lp.SamplingSpec(temperature=0.5, min_p=0.5)],
         {"temperature": 0.5, "top_k": 3, "min_p": 0.5},
     ),
-    "a schema": ({}, [GrammarSpec(json_schema=SCHEMA)], {"structured_outputs": {"json": SCHEMA}}),
+    "a schema": (
+        {},
+        [lp.GrammarSpec(json_schema=SCHEMA)],
+        {"structured_outputs": {"json": SCHEMA}},
+    ),
     "a regex": ({}, [BY_REGEX], {"structured_outputs": {"regex": "a+"}}),
     "a grammar": (
         {},
-        [GrammarSpec(ebnf='root ::= "a"')],
+        [lp.GrammarSpec(ebnf='root ::= "a"')],
         {"structured_outputs": {"grammar": 'root ::= "a"'}},
     ),
     "choices": (
         {},
-        [GrammarSpec(choices=("yes", "no"))],
+        [lp.GrammarSpec(choices=("yes", "no"))],
         {"structured_outputs": {"choice": ["yes", "no"]}},
     ),
     "both kinds": (
         {"max_tokens": 5},
-        [SamplingSpec(temperature=0), BY_REGEX],
+        [lp.SamplingSpec(temperature=0), BY_REGEX],
         {"temperature": 0, "structured_outputs": {"regex": "a+"}},
     ),
     "a grammar set already, with options": (
@@ -235,34 +226,36 @@ class TestNativeKinds:
             assert repr(schema) == repr(expected.structured_outputs.json)  # lists and dicts
 
     @given(samplings, samplings)
-    def test_any_sampling(self, spec: SamplingSpec, other: SamplingSpec):
+    def test_any_sampling(self, spec: lp.SamplingSpec, other: lp.SamplingSpec):
         given_fields = msgspec.structs.asdict(spec).items()
         expected = sampling_params(**{k: v for k, v in given_fields if v is not None})
         params = attach(attach(sampling_params(), spec), spec)
         assert params == expected
         try:
             attach(params, other)
-        except SpecError:
+        except lp.SpecError:
             assert params == expected
 
     def test_only_the_others_are_the_payload(self):
         params = sampling_params()
-        attach(params, [OTHER_SPEC, SamplingSpec(temperature=0.5), BANNED], generation_only=False)
-        expected = encode([OTHER_SPEC, BANNED], generation_only=False)
+        attach(
+            params, [OTHER_SPEC, lp.SamplingSpec(temperature=0.5), BANNED], generation_only=False
+        )
+        expected = lp.encode([OTHER_SPEC, BANNED], generation_only=False)
         assert (params.temperature, params.extra_args) == (0.5, {KEY: expected})
-        attach(params, SamplingSpec(temperature=0.5))
+        attach(params, lp.SamplingSpec(temperature=0.5))
         assert params.extra_args is None
 
     def test_beside_live_callables(self):
-        live = PythonProcessorSpec(dict)
+        live = lp.PythonProcessorSpec(dict)
         params = attach(sampling_params(), [BY_REGEX, live])
         assert params.structured_outputs.regex == "a+"
         assert params.extra_args[KEY].specs == (live,)
 
     @pytest.mark.parametrize("generation_only", [True, False])
-    @pytest.mark.parametrize("stage", Stage)
-    def test_gate(self, stage: Stage, generation_only: bool):
-        specs = [SamplingSpec(temperature=0.5), BY_REGEX]
+    @pytest.mark.parametrize("stage", lp.Stage)
+    def test_gate(self, stage: lp.Stage, generation_only: bool):
+        specs = [lp.SamplingSpec(temperature=0.5), BY_REGEX]
         params = attach(sampling_params(), specs, stage=stage, generation_only=generation_only)
         sent = stage.generates or not generation_only
         assert params.temperature == (0.5 if sent else 1.0)
@@ -270,8 +263,8 @@ class TestNativeKinds:
 
     def test_a_prefill_workers_own_parameters_are_not_asked(self):
         fields = {"temperature": 0, "structured_outputs": {"regex": "a+"}}
-        for specs in ([SamplingSpec(temperature=0.5)], [SPEC]):
-            params = attach(sampling_params(**fields), specs, stage=Stage.PREFILL)
+        for specs in ([lp.SamplingSpec(temperature=0.5)], [SPEC]):
+            params = attach(sampling_params(**fields), specs, stage=lp.Stage.PREFILL)
             assert params == sampling_params(**fields)
 
     @pytest.mark.parametrize(
@@ -279,19 +272,19 @@ class TestNativeKinds:
         [
             (
                 {"temperature": 0.7},
-                [BANNED, SamplingSpec(top_k=5, temperature=0.5)],
+                [BANNED, lp.SamplingSpec(top_k=5, temperature=0.5)],
                 "Conflicts with the request, which sets temperature to 0.7",
                 "$.specs[1].temperature",
             ),
             (
                 {"temperature": 0},
-                [SamplingSpec(temperature=1)],
+                [lp.SamplingSpec(temperature=1)],
                 "Conflicts with the request, which sets temperature to 0",
                 "$.specs[0].temperature",
             ),
             (
                 {"top_p": 0.5},
-                [SamplingSpec(temperature=0.5), SamplingSpec(top_p=1)],
+                [lp.SamplingSpec(temperature=0.5), lp.SamplingSpec(top_p=1)],
                 "Conflicts with the request, which sets top_p to 0.5",
                 "$.specs[1].top_p",
             ),
@@ -303,13 +296,13 @@ class TestNativeKinds:
             ),
             (
                 {"structured_outputs": {"choice": ["yes"]}},
-                [GrammarSpec(choices=("yes", "no"))],
+                [lp.GrammarSpec(choices=("yes", "no"))],
                 "Conflicts with the request, which sets structured_outputs to Structured",
                 "$.specs[0]",
             ),
             (
                 {"structured_outputs": {"json": {}}},
-                [SamplingSpec(temperature=0.5), SPEC],
+                [lp.SamplingSpec(temperature=0.5), SPEC],
                 "Conflicts with the request's structured_outputs, which may not take the tokens "
                 "that `forced_sequence` forces",
                 "$.specs[1]",
@@ -320,7 +313,7 @@ class TestNativeKinds:
         self, fields: dict[str, Any], specs: Any, message: str, path: str
     ):
         params = sampling_params(extra_args={KEY: "old"}, **fields)
-        with pytest.raises(SpecError) as error:
+        with pytest.raises(lp.SpecError) as error:
             attach(params, specs)
         assert error.value.message.startswith(message)
         assert error.value.path == path
@@ -331,15 +324,15 @@ class TestNativeKinds:
 
         params = sampling_params(n=2)
         with pytest.raises(VLLMValidationError, match="n must be 1 when using greedy sampling"):
-            attach(params, [SamplingSpec(temperature=0, top_p=0.5), SPEC])
+            attach(params, [lp.SamplingSpec(temperature=0, top_p=0.5), SPEC])
         assert params == sampling_params(n=2)
 
     def test_other_objects_need_the_fields(self):
         params = SimpleNamespace(extra_args=None, temperature=None, top_p=None)
-        attach(params, SamplingSpec(temperature=0, top_p=0.5))
+        attach(params, lp.SamplingSpec(temperature=0, top_p=0.5))
         assert vars(params) == {"extra_args": None, "temperature": 0.0, "top_p": 0.5}
-        for spec, name in [(SamplingSpec(top_p=0.5, min_p=0.5), "min_p"), (BY_REGEX, "struct")]:
-            with pytest.raises(SpecError, match=f"SimpleNamespace to have a field {name}"):
+        for spec, name in [(lp.SamplingSpec(top_p=0.5, min_p=0.5), "min_p"), (BY_REGEX, "struct")]:
+            with pytest.raises(lp.SpecError, match=f"SimpleNamespace to have a field {name}"):
                 attach(params, [spec, BANNED])
         assert vars(params) == {"extra_args": None, "temperature": 0.0, "top_p": 0.5}
 
@@ -347,12 +340,12 @@ class TestNativeKinds:
         from vllm.sampling_params import check_json_nesting
 
         schema: dict[str, Any] = {}
-        for _ in range(limits.MAX_DEPTH - 1):
+        for _ in range(lp.limits.MAX_DEPTH - 1):
             schema = {"not": schema}
-        GrammarSpec(json_schema=schema)
+        lp.GrammarSpec(json_schema=schema)
         check_json_nesting(schema)
-        with pytest.raises(SpecError):
-            GrammarSpec(json_schema={"not": schema})
+        with pytest.raises(lp.SpecError):
+            lp.GrammarSpec(json_schema={"not": schema})
         with pytest.raises(Exception, match="nested too deeply"):
             check_json_nesting({"not": schema})
 
@@ -360,13 +353,13 @@ class TestNativeKinds:
         ("spec", "fields"),
         [
             (BY_REGEX, "response_format or structured_outputs"),
-            (SamplingSpec(temperature=0.5), "temperature, top_p"),
+            (lp.SamplingSpec(temperature=0.5), "temperature, top_p"),
         ],
     )
-    def test_in_a_payload_they_are_refused(self, spec: LogitsProcessorSpec, fields: str):
+    def test_in_a_payload_they_are_refused(self, spec: lp.LogitsProcessorSpec, fields: str):
         from logitport.adapters.vllm import LogitportProcessor
 
-        params = sampling_params(extra_args={KEY: encode([BANNED, spec])})
+        params = sampling_params(extra_args={KEY: lp.encode([BANNED, spec])})
         with pytest.raises(ValueError, match=f"`{spec.kind}` by itself.*attach.*{fields}") as error:
             LogitportProcessor.validate_params(params)
         assert "`$.specs[1]`" in str(error.value)
@@ -376,24 +369,24 @@ class TestAnEngineOfOnesOwn:
     """With what ``logitport.adapters`` exports alone; its requests are dictionaries."""
 
     attachment = Attachment(
-        Backend("own", realizes=REALIZABLE, lowers=frozenset({GrammarSpec, SamplingSpec})),
+        Backend("own", realizes=REALIZABLE, lowers=frozenset({lp.GrammarSpec, lp.SamplingSpec})),
         native=lambda spec, request: (
-            dict([grammar_text(spec)]) if isinstance(spec, GrammarSpec) else fields_of(spec)
+            dict([grammar_text(spec)]) if isinstance(spec, lp.GrammarSpec) else fields_of(spec)
         ),
         grammars=("regex", "ebnf"),
         grammar_comes_last=True,
         own_fields=lambda request: {
-            "banned": same_as(BannedTokensSpec, token_ids=request.get("banned"))
+            "banned": same_as(lp.BannedTokensSpec, token_ids=request.get("banned"))
         },
     )
 
-    def attach(self, request: dict[str, Any], *specs: LogitsProcessorSpec) -> dict[str, Any]:
-        with self.attachment.attaching(request, specs, Stage.AGGREGATED, True) as attached:
+    def attach(self, request: dict[str, Any], *specs: lp.LogitsProcessorSpec) -> dict[str, Any]:
+        with self.attachment.attaching(request, specs, lp.Stage.AGGREGATED, True) as attached:
             return attached.put_into(request | attached.fields)
 
     def test_the_payload_and_the_fields(self):
-        specs: list[NativeSpec] = [SamplingSpec(top_k=0), GrammarSpec(choices=("a", "b"))]
-        expected = {"top_k": 0, "ebnf": 'root ::= "a" | "b"', "mine": 1, KEY: encode(BANNED)}
+        specs: list[lp.NativeSpec] = [lp.SamplingSpec(top_k=0), lp.GrammarSpec(choices=("a", "b"))]
+        expected = {"top_k": 0, "ebnf": 'root ::= "a" | "b"', "mine": 1, KEY: lp.encode(BANNED)}
         once = self.attach({"mine": 1, KEY: "old"}, *specs, BANNED)
         assert once == expected
         assert self.attach(once, *specs, BANNED) == expected
@@ -402,19 +395,22 @@ class TestAnEngineOfOnesOwn:
     @pytest.mark.parametrize(
         ("request_", "spec", "message", "path"),
         [
-            ({"top_k": 3}, SamplingSpec(top_k=0), "request, which sets top_k to 3", ".top_k"),
+            ({"top_k": 3}, lp.SamplingSpec(top_k=0), "request, which sets top_k to 3", ".top_k"),
             ({"ebnf": "x"}, BY_REGEX, "request, which sets ebnf to 'x'", ".regex"),
             ({"regex": "b"}, SPEC, "request's regex, which may .* `forced_sequence` forces", ""),
-            ({"regex": "b"}, AllowedTokensSpec((1,)), "regex, .* `allowed_tokens` leaves", ""),
+            ({"regex": "b"}, lp.AllowedTokensSpec((1,)), "regex, .* `allowed_tokens` leaves", ""),
             ({"banned": [2]}, SPEC, "the request's `banned`, which bans token 2", ".token_ids[1]"),
         ],
     )
     def test_conflicts(self, request_: dict[str, Any], spec: Any, message: str, path: str):
-        with pytest.raises(SpecError, match=f"Conflicts with .*{message}") as error:
+        with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}") as error:
             self.attach(request_, BANNED, spec)
         assert error.value.path == f"$.specs[1]{path}"
 
     def test_a_grammar_that_comes_last(self):
-        for specs in ([BY_REGEX, AllowedTokensSpec((1,))], [BY_REGEX, PythonProcessorSpec(dict)]):
-            with pytest.raises(SpecError, match=r"`\$\.specs\[0\]`, a grammar, which .* leaves"):
+        for specs in (
+            [BY_REGEX, lp.AllowedTokensSpec((1,))],
+            [BY_REGEX, lp.PythonProcessorSpec(dict)],
+        ):
+            with pytest.raises(lp.SpecError, match=r"`\$\.specs\[0\]`, a grammar, which .* leaves"):
                 self.attach({}, *specs)

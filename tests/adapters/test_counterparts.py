@@ -24,26 +24,8 @@ import pytest
 import torch
 import vllm
 from dynamo.logits_processing.examples import ForcedSequenceLogitsProcessor
+from logitport import spec as lp
 from logitport.adapters.core import HistoryRule, Realizer, compile_specs, plugins
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    SequenceBiasSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
 from logits_processor_zoo import transformers as zoo
 from mlx_lm.sample_utils import make_logits_processors
 from transformers.generation import logits_process as hf
@@ -247,7 +229,7 @@ def forced(logits: torch.Tensor) -> int | None:
 
 
 def steps(
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    specs: lp.LogitsProcessorSpec | Sequence[lp.LogitsProcessorSpec],
     peer: Peer,
     prompt: Sequence[int],
     plan: Sequence[int] | Speak,
@@ -259,7 +241,7 @@ def steps(
 
     A token that we force is taken in place of the plan's.
     """
-    specs = [specs] if isinstance(specs, LogitsProcessorSpec) else specs
+    specs = [specs] if isinstance(specs, lp.LogitsProcessorSpec) else specs
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     so_far: list[int] = []
     length = STEPS if callable(plan) else len(plan)
@@ -321,7 +303,7 @@ class Same:
         always: whether the rule acts at every step.
     """
 
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
+    specs: lp.LogitsProcessorSpec | Sequence[lp.LogitsProcessorSpec]
     peer: Callable[[], Peer]
     speak: Speak = anything
     always: bool = False
@@ -330,7 +312,7 @@ class Same:
 def sglang_no_repeat(n: int, window: int, allowed: list[int]) -> Same:
     processor = sglang.DeepseekOCRNoRepeatNGramLogitProcessor()
     given = {"ngram_size": n, "window_size": window, "whitelist_token_ids": allowed}
-    spec = NoRepeatNgramSpec(n, window, allowed)
+    spec = lp.NoRepeatNgramSpec(n, window, allowed)
     return Same(spec, lambda: of_sglang(processor, **given), few)
 
 
@@ -341,7 +323,7 @@ def vllm_no_repeat(n: int, window: int, allowed: Sequence[int] = ()) -> Same:
     def peer(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
         return processor(output, logits)
 
-    return Same(NoRepeatNgramSpec(n, window, allowed), lambda: peer, few_after_others)
+    return Same(lp.NoRepeatNgramSpec(n, window, allowed), lambda: peer, few_after_others)
 
 
 def by_trie(choices: Sequence[Sequence[int]]) -> Callable[[], Peer]:
@@ -372,17 +354,17 @@ def hf_biases() -> list[Any]:
 
 SAME = {
     "SGLang disallowed tokens": Same(
-        BannedTokensSpec((7, 1, 1)),
+        lp.BannedTokensSpec((7, 1, 1)),
         lambda: of_sglang(sglang.DisallowedTokensLogitsProcessor(), token_ids=[7, 1, 1]),
         always=True,
     ),
     "SGLang thinking budget": Same(
-        ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,)),
+        lp.ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,)),
         lambda: of_sglang(SGLangThinkingBudget(), thinking_budget=3),
         thinking,
     ),
     "SGLang thinking budget of 0": Same(
-        ThinkingBudgetSpec(0, (START,), (END,), (NEWLINE,)),
+        lp.ThinkingBudgetSpec(0, (START,), (END,), (NEWLINE,)),
         lambda: of_sglang(SGLangThinkingBudget(), thinking_budget=0),
         thinking,
     ),
@@ -391,106 +373,106 @@ SAME = {
     "SGLang no-repeat tokens": sglang_no_repeat(1, 2, [0]),
     "SGLang no-repeat in the narrowest window": sglang_no_repeat(2, 2, []),
     "llama.cpp min_tokens": Same(
-        MinTokensSpec(9, (EOS,)),
+        lp.MinTokensSpec(9, (EOS,)),
         lambda: of_llama_cpp(pytest.importorskip("llama_cpp").MinTokensLogitsProcessor(9, EOS)),
     ),
     "MLX-LM logit_bias": Same(
-        LogitBiasSpec({0: -3.5, 6: 4.0}),
+        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
         lambda: of_mlx(make_logits_processors(logit_bias={0: -3.5, 6: 4.0})),
         always=True,
     ),
     "vLLM bad_words": Same(
-        BannedSequencesSpec(SEQUENCES),
+        lp.BannedSequencesSpec(SEQUENCES),
         lambda: of_vllm(params(), bad_words=SEQUENCES),
         few,
         always=True,
     ),
     "vLLM min_tokens": Same(
-        MinTokensSpec(9, (EOS, 6)), lambda: of_vllm(params(min_tokens=9, stop_token_ids=[6]))
+        lp.MinTokensSpec(9, (EOS, 6)), lambda: of_vllm(params(min_tokens=9, stop_token_ids=[6]))
     ),
     "vLLM logit_bias": Same(
-        LogitBiasSpec({0: -3.5, 6: 4.0}),
+        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
         lambda: of_vllm(params(logit_bias={0: -3.5, 6: 4.0})),
         always=True,
     ),
     "vLLM allowed_token_ids": Same(
-        AllowedTokensSpec((1, 6, 7)),
+        lp.AllowedTokensSpec((1, 6, 7)),
         lambda: of_vllm(params(allowed_token_ids=[1, 6, 7])),
         always=True,
     ),
     "vLLM no-repeat bigrams": vllm_no_repeat(2, 100),
     "vLLM no-repeat trigrams in a window, some allowed": vllm_no_repeat(3, 4, [0, 3]),
     "vLLM thinking_token_budget": Same(
-        ThinkingBudgetSpec(3, (START,), (END,)),
+        lp.ThinkingBudgetSpec(3, (START,), (END,)),
         lambda: of_vllm(params(thinking_token_budget=3)),
         thinking,
     ),
     "vLLM thinking_token_budget, with a phrase before the end tag": Same(
-        ThinkingBudgetSpec(2, (START,), (END,), (9, 10)),
+        lp.ThinkingBudgetSpec(2, (START,), (END,), (9, 10)),
         lambda: of_vllm(params(thinking_token_budget=2), end=(9, 10, END)),
         endless_thinking,
     ),
     "vLLM thinking_token_budget, end tag of several tokens": Same(
-        ThinkingBudgetSpec(2, (START,), (9, 10, END)),
+        lp.ThinkingBudgetSpec(2, (START,), (9, 10, END)),
         lambda: of_vllm(params(thinking_token_budget=2), end=(9, 10, END)),
         endless_thinking,
     ),
     "transformers NoBadWords": Same(
-        BannedSequencesSpec(SEQUENCES),
+        lp.BannedSequencesSpec(SEQUENCES),
         lambda: of_transformers(hf.NoBadWordsLogitsProcessor(SEQUENCES)),
         few,
         always=True,
     ),
     "transformers SequenceBias, single tokens": Same(
-        LogitBiasSpec({0: -3.5, 6: 4.0}),
+        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
         lambda: of_transformers(hf.SequenceBiasLogitsProcessor([[[0], -3.5], [[6], 4.0]])),
         always=True,
     ),
     "transformers SequenceBias": Same(
-        SequenceBiasSpec(SEQUENCES, BIASES),
+        lp.SequenceBiasSpec(SEQUENCES, BIASES),
         lambda: of_transformers(hf.SequenceBiasLogitsProcessor(hf_biases())),
         few_after_others,
         always=True,
     ),
     "transformers MinNewTokensLength": Same(
-        MinTokensSpec(9, (EOS, 6)),
+        lp.MinTokensSpec(9, (EOS, 6)),
         lambda: of_transformers(hf.MinNewTokensLengthLogitsProcessor(4, 9, [EOS, 6])),
     ),
     "transformers SuppressTokens": Same(
-        BannedTokensSpec((7, 1)),
+        lp.BannedTokensSpec((7, 1)),
         lambda: of_transformers(hf.SuppressTokensLogitsProcessor([7, 1])),
         always=True,
     ),
     "transformers SuppressTokensAtBegin": Same(
-        MinTokensSpec(1, (7, 1)),
+        lp.MinTokensSpec(1, (7, 1)),
         lambda: of_transformers(hf.SuppressTokensAtBeginLogitsProcessor([7, 1], 4)),
     ),
     "transformers NoRepeatNGram": Same(
-        NoRepeatNgramSpec(3), lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(3)), few
+        lp.NoRepeatNgramSpec(3), lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(3)), few
     ),
     "transformers NoRepeatNGram of 1": Same(
-        NoRepeatNgramSpec(1),
+        lp.NoRepeatNgramSpec(1),
         lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(1)),
         few,
         always=True,
     ),
     "transformers PrefixConstrained, one list": Same(
-        AllowedTokensSpec((1, 6, 7)),
+        lp.AllowedTokensSpec((1, 6, 7)),
         lambda: of_transformers(hf.PrefixConstrainedLogitsProcessor(lambda *_: [1, 6, 7], 1)),
         always=True,
     ),
     "transformers PrefixConstrained, choices": Same(
-        ChoiceSpec(CHOICES, EOS),
+        lp.ChoiceSpec(CHOICES, EOS),
         by_trie(CHOICES),
         lambda rng, history: rng.choice([1, 6] if len(history) == 4 else [3, 4, 5, EOS]),
         always=True,
     ),
     "transformers ForcedEOS": Same(
-        ForcedEndSpec(9, (EOS,)),
+        lp.ForcedEndSpec(9, (EOS,)),
         lambda: of_transformers(hf.ForcedEOSTokenLogitsProcessor(4 + 9 + 1, EOS)),
     ),
     "Dynamo forced sequence": Same(
-        ForcedTokenSequenceSpec((7, 7, 1, 9), EOS),
+        lp.ForcedTokenSequenceSpec((7, 7, 1, 9), EOS),
         lambda: of_dynamo(ForcedSequenceLogitsProcessor((7, 7, 1, 9), EOS)),
         always=True,
     ),
@@ -505,7 +487,7 @@ def test_same(case: Same):
         prompt = [8]
         while len(prompt) < 4:
             prompt.append(case.speak(rng, prompt))
-        if case.specs == BannedSequencesSpec(SEQUENCES):
+        if case.specs == lp.BannedSequencesSpec(SEQUENCES):
             prompt[-1] = 8  # nothing that goes on in the output
         for step in steps(case.specs, case.peer(), prompt, case.speak, seed=seed):
             step.assert_same()
@@ -527,12 +509,12 @@ def test_same(case: Same):
     ],
 )
 def test_same_thinking_budget(budget: int, prompt: list[int], plan: list[int]):
-    with_newline = ThinkingBudgetSpec(budget, (START,), (END,), (NEWLINE,))
+    with_newline = lp.ThinkingBudgetSpec(budget, (START,), (END,), (NEWLINE,))
     for step in steps(
         with_newline, of_sglang(SGLangThinkingBudget(), thinking_budget=budget), prompt, plan
     ):
         step.assert_same()
-    bare = ThinkingBudgetSpec(budget, (START,), (END,))
+    bare = lp.ThinkingBudgetSpec(budget, (START,), (END,))
     for step in steps(bare, of_vllm(params(thinking_token_budget=budget)), prompt, plan):
         step.assert_same()
 
@@ -541,13 +523,13 @@ def test_same_where_the_engine_has_masked_all_that_is_allowed():
     row = torch.zeros(VOCAB)
     row[[1, 6]] = -torch.inf
     peer = of_transformers(hf.PrefixConstrainedLogitsProcessor(lambda *_: [1, 6], 1))
-    for step in steps(AllowedTokensSpec((1, 6)), peer, [8], [], logits=[row]):
+    for step in steps(lp.AllowedTokensSpec((1, 6)), peer, [8], [], logits=[row]):
         step.assert_same()
 
 
 def test_same_forced_bos_where_all_is_one_token():
     peer = of_transformers(hf.ForcedBOSTokenLogitsProcessor(7))
-    for step in steps(ForcedTokenSequenceSpec((7,)), peer, [8], [0, 1]):
+    for step in steps(lp.ForcedTokenSequenceSpec((7,)), peer, [8], [0, 1]):
         step.assert_same()
 
 
@@ -577,9 +559,9 @@ PROMPT = "Is it 1. tea, 2. coffee, or 3. water?\n1. tea\n2. coffee\n3. water\nAn
 @pytest.mark.parametrize("template", ["", "<|im_end|>\n"])  # the latter is EOS itself
 def test_zoo_cite_from_prompt(tokenizer: Any, boost: float, boost_eos: bool, template: str):
     eos = tokenizer.eos_token_id
-    specs: list[LogitsProcessorSpec] = [PromptBiasSpec(boost)]
+    specs: list[lp.LogitsProcessorSpec] = [lp.PromptBiasSpec(boost)]
     if boost_eos:
-        specs = [PromptBiasSpec(boost, (eos,)), LogitBiasSpec({eos: boost})]
+        specs = [lp.PromptBiasSpec(boost, (eos,)), lp.LogitBiasSpec({eos: boost})]
     peer = of_transformers(zoo.CiteFromPromptLogitsProcessor(tokenizer, boost, boost_eos))
     prompt = tokenizer.encode(PROMPT + template)
     plan = tokenizer.encode("Water, of course.")
@@ -599,11 +581,11 @@ def test_zoo_multiple_choice(tokenizer: Any):
     logits = rows(tokenizer, [None, digits[1], token(tokenizer, "A"), None])
     plan = [digits[0]] * 3
     # At every step, as theirs does; of the tokens that are possible, with the same probabilities.
-    for step in steps(AllowedTokensSpec(digits), peer(), prompt, plan, logits=logits):
+    for step in steps(lp.AllowedTokensSpec(digits), peer(), prompt, plan, logits=logits):
         step.assert_same_favourite()
         torch.testing.assert_close(step.ours[digits].softmax(-1), step.theirs[digits].softmax(-1))
     # differs: an answer is one answer, and then EOS.
-    answer = ChoiceSpec([[digit] for digit in digits], tokenizer.eos_token_id)
+    answer = lp.ChoiceSpec([[digit] for digit in digits], tokenizer.eos_token_id)
     first, *after = steps(answer, peer(), prompt, plan, logits=logits)
     first.assert_same_favourite()
     for step in after:
@@ -622,7 +604,7 @@ def test_zoo_trigger_phrase(tokenizer: Any, times: int):
             tokenizer, 1, "Stop it now", "Stop", trigger_count=times, trigger_after=True
         )
     )
-    spec = TriggerSpec.from_text("Stop", "Stop it now", tokenizer, times=times)
+    spec = lp.TriggerSpec.from_text("Stop", "Stop it now", tokenizer, times=times)
     plan, logits = favourites[:-1], rows(tokenizer, favourites)
     acted = 0
     for step in steps(spec, peer, [8], plan, logits=logits):
@@ -637,7 +619,7 @@ def test_zoo_force_last_phrase_where_the_model_would_end(tokenizer: Any, after: 
     phrase = tokenizer.encode(" That is all.")
     favourites = [word] * after + [eos] * (len(phrase) + 3)
     peer = of_transformers(zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1))
-    spec = ForcedEndSpec(after, phrase)
+    spec = lp.ForcedEndSpec(after, phrase)
     plan, logits = favourites[:-1], rows(tokenizer, favourites)
     for step in steps(spec, peer, [8], plan, logits=logits):
         step.assert_same_favourite()
@@ -651,7 +633,7 @@ def test_zoo_force_last_phrase_where_the_model_would_end(tokenizer: Any, after: 
 
 def test_zoo_max_time(tokenizer: Any):
     eos, word = tokenizer.eos_token_id, token(tokenizer, "so")
-    spec = ForcedEndSpec(3, (eos,))
+    spec = lp.ForcedEndSpec(3, (eos,))
     logits = rows(tokenizer, [word] * 6)
     with patch("time.time", side_effect=itertools.count()):  # a second each call, as each token
         peer = of_transformers(zoo.MaxTimeLogitsProcessor(tokenizer, max_time=3.5))
@@ -686,7 +668,7 @@ def test_zoo_generation_length_as_a_plugin(tokenizer: Any, factor: float):
     plan = [*words, eos, *words[:3]]
     logits = rows(tokenizer, [None] * (len(plan) + 1))
     with patch.object(plugins, "_plugins", return_value={"length": lambda: LengthRule}):
-        spec = PluginSpec("length", {"token": eos, "factor": factor})
+        spec = lp.PluginSpec("length", {"token": eos, "factor": factor})
         for step in steps(spec, peer, words, plan, logits=logits):
             step.assert_same()
 
@@ -730,7 +712,7 @@ def test_zoo_as_live_callables(tokenizer: Any, make: Callable[[Any], Any]):
 
         return call
 
-    spec = PythonProcessorSpec(lambda: with_clock(mine, clocks[0]))
+    spec = lp.PythonProcessorSpec(lambda: with_clock(mine, clocks[0]))
     plan = [stop if favourite is None else favourite for favourite in favourites[:-1]]
     logits = rows(tokenizer, favourites)
     acted = 0
@@ -748,7 +730,7 @@ def test_differs_zoo_raises_a_token_and_leaves_the_rest_possible(tokenizer: Any)
     flat = torch.zeros(len(tokenizer))
     flat[tokenizer.eos_token_id] = 1.0
     peer = of_transformers(zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1))
-    (step,) = steps(ForcedEndSpec(0, phrase), peer, [word], [], logits=[flat])
+    (step,) = steps(lp.ForcedEndSpec(0, phrase), peer, [word], [], logits=[flat])
     step.assert_same_favourite()
     assert forced(step.ours) == phrase[0]
     assert step.theirs.softmax(-1)[phrase[0]] < 0.001
@@ -756,7 +738,7 @@ def test_differs_zoo_raises_a_token_and_leaves_the_rest_possible(tokenizer: Any)
     masked = flat.clone()
     masked[phrase[0]] = -torch.inf
     peer = of_transformers(zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1))
-    (step,) = steps(ForcedEndSpec(0, phrase), peer, [word], [], logits=[masked])
+    (step,) = steps(lp.ForcedEndSpec(0, phrase), peer, [word], [], logits=[masked])
     assert forced(step.ours) == phrase[0]
     assert step.theirs.isnan().any()
 
@@ -768,7 +750,7 @@ def test_differs_zoo_trigger_is_the_favourite_ours_is_what_was_said(tokenizer: A
     peer = of_transformers(
         zoo.TriggerPhraseLogitsProcessor(tokenizer, 1, " now", "Stop", trigger_after=True)
     )
-    spec = TriggerSpec.from_text("Stop", " now", tokenizer)
+    spec = lp.TriggerSpec.from_text("Stop", " now", tokenizer)
     logits = rows(tokenizer, [favourite, word])
     _, after = steps(spec, peer, [8], [said], logits=logits)
     now = token(tokenizer, " now")
@@ -781,21 +763,21 @@ def test_differs_zoo_trigger_is_the_favourite_ours_is_what_was_said(tokenizer: A
 def test_differs_zoo_trigger_can_be_replaced_by_the_phrase(tokenizer: Any):
     trigger, now = token(tokenizer, "Stop"), token(tokenizer, " now")
     peer = of_transformers(zoo.TriggerPhraseLogitsProcessor(tokenizer, 1, " now", "Stop"))
-    spec = TriggerSpec.from_text("Stop", " now", tokenizer)
+    spec = lp.TriggerSpec.from_text("Stop", " now", tokenizer)
     first, after = steps(spec, peer, [8], [trigger], logits=rows(tokenizer, [trigger, trigger]))
     assert (first.ours.argmax(), first.theirs.argmax()) == (trigger, now)
     assert forced(after.ours) == now
 
 
 def test_differs_sglang_does_not_repeat_a_newline_that_was_just_said():
-    spec = ThinkingBudgetSpec(2, (START,), (END,), (NEWLINE,))
+    spec = lp.ThinkingBudgetSpec(2, (START,), (END,), (NEWLINE,))
     peer = of_sglang(SGLangThinkingBudget(), thinking_budget=2)
     *_, last = steps(spec, peer, [START], [0, NEWLINE])
     assert (forced(last.ours), forced(last.theirs)) == (NEWLINE, END)
 
 
 def test_differs_sglang_counts_anew_from_a_start_tag_within_a_block():
-    spec = ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,))
+    spec = lp.ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,))
     peer = of_sglang(SGLangThinkingBudget(), thinking_budget=3)
     *before, last = steps(spec, peer, [START], [0, START, 0])
     for step in before:
@@ -805,7 +787,7 @@ def test_differs_sglang_counts_anew_from_a_start_tag_within_a_block():
 
 def test_differs_sglang_disallowing_everything_leaves_nothing():
     peer = of_sglang(sglang.DisallowedTokensLogitsProcessor(), token_ids=[*range(VOCAB)])
-    (step,) = steps(BannedTokensSpec(tuple(range(VOCAB))), peer, [8], [])
+    (step,) = steps(lp.BannedTokensSpec(tuple(range(VOCAB))), peer, [8], [])
     assert step.ours.softmax(-1).isfinite().all()
     assert step.theirs.softmax(-1).isnan().all()
 
@@ -816,7 +798,7 @@ def test_differs_sglang_disallows_the_same_for_the_whole_batch():
         sglang.DisallowedTokensLogitsProcessor()(logits, [{"token_ids": [1]}, {"token_ids": [2]}])
     realizer = Realizer(VOCAB)
     for row in range(2):
-        realizer.add(row, compile_specs([BannedTokensSpec((row + 1,))]), [8], [])
+        realizer.add(row, compile_specs([lp.BannedTokensSpec((row + 1,))]), [8], [])
     realizer.apply(logits)
     assert (logits.softmax(-1) == 0).nonzero().tolist() == [[0, 1], [1, 2]]
 
@@ -825,34 +807,34 @@ def test_differs_sglang_window_narrower_than_n_does_nothing():
     peer = of_sglang(sglang.DeepseekOCRNoRepeatNGramLogitProcessor(), ngram_size=3, window_size=2)
     row = torch.zeros(VOCAB)
     assert torch.equal(peer([1, 2, 3, 1, 2], [], row.clone()), row)
-    with pytest.raises(SpecError, match="window of at least n=3"):
-        NoRepeatNgramSpec(3, 2)
+    with pytest.raises(lp.SpecError, match="window of at least n=3"):
+        lp.NoRepeatNgramSpec(3, 2)
 
 
 def test_differs_transformers_bad_words_may_begin_in_the_prompt():
     peer = of_transformers(hf.NoBadWordsLogitsProcessor([[0, 1]]))
-    first, after = steps(BannedSequencesSpec([[0, 1]]), peer, [8, 0], [0])
+    first, after = steps(lp.BannedSequencesSpec([[0, 1]]), peer, [8, 0], [0])
     assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (True, False)
     after.assert_same()
 
 
 def test_differs_transformers_biased_sequences_may_begin_in_the_prompt():
     peer = of_transformers(hf.SequenceBiasLogitsProcessor([[[0, 1], 9.0]]))
-    first, after = steps(SequenceBiasSpec([[0, 1]], [9]), peer, [8, 0], [0])
+    first, after = steps(lp.SequenceBiasSpec([[0, 1]], [9]), peer, [8, 0], [0])
     assert float(first.theirs[1] - first.ours[1]) == pytest.approx(9, abs=1e-3)
     after.assert_same()
 
 
 def test_differs_transformers_never_bans_eos_as_a_word():
     peer = of_transformers(hf.NoBadWordsLogitsProcessor([[EOS], [0]], eos_token_id=EOS))
-    (step,) = steps(BannedSequencesSpec([[EOS], [0]]), peer, [8], [])
+    (step,) = steps(lp.BannedSequencesSpec([[EOS], [0]]), peer, [8], [])
     assert (step.ours.softmax(-1)[EOS] > 0, step.theirs.softmax(-1)[EOS] > 0) == (False, True)
     assert step.ours.softmax(-1)[0] == step.theirs.softmax(-1)[0] == 0
 
 
 def test_differs_transformers_forces_eos_once():
     peer = of_transformers(hf.ForcedEOSTokenLogitsProcessor(1 + 2 + 1, EOS))
-    *_, at_the_end, after = steps(ForcedEndSpec(2, (EOS,), EOS), peer, [8], [0, 0, EOS])
+    *_, at_the_end, after = steps(lp.ForcedEndSpec(2, (EOS,), EOS), peer, [8], [0, 0, EOS])
     at_the_end.assert_same()
     assert (forced(after.ours), forced(after.theirs)) == (EOS, None)
 
@@ -864,7 +846,7 @@ def test_differs_vllm_bad_words_leave_a_form_of_another_length(tokenizer: Any):
     with patch.object(type(tokenizer), "max_token_id", len(tokenizer) - 1, create=True):
         sampling.update_from_tokenizer(tokenizer)
     theirs = sampling.bad_words_token_ids
-    ours = BannedSequencesSpec.from_words(["tomato", "Paris"], tokenizer).sequences
+    ours = lp.BannedSequencesSpec.from_words(["tomato", "Paris"], tokenizer).sequences
     assert theirs
     assert {*ours} - {*map(tuple, theirs)} == {tuple(forms[1])}
     assert {*map(tuple, theirs)} < {*ours}
@@ -872,20 +854,20 @@ def test_differs_vllm_bad_words_leave_a_form_of_another_length(tokenizer: Any):
 
 def test_differs_vllm_bias_is_cut_off_at_100():
     sampling = SamplingParams.from_optional(logit_bias={6: 500.0}, max_tokens=1)
-    (step,) = steps(LogitBiasSpec({6: 500.0}), of_vllm(sampling), [8], [])
+    (step,) = steps(lp.LogitBiasSpec({6: 500.0}), of_vllm(sampling), [8], [])
     assert math.isclose(step.ours[6] - step.theirs[6], 400.0, abs_tol=1e-3)
 
 
 def test_differs_vllm_says_a_whole_end_tag_after_half_of_it():
     end = (9, END)
     peer = of_vllm(params(thinking_token_budget=2), end=end)
-    *_, last = steps(ThinkingBudgetSpec(2, (START,), end), peer, [8], [START, 0, 9])
+    *_, last = steps(lp.ThinkingBudgetSpec(2, (START,), end), peer, [8], [START, 0, 9])
     assert (forced(last.ours), forced(last.theirs)) == (END, 9)
 
 
 def test_differs_vllm_misses_the_end_of_a_block_after_a_stray_end_tag():
     peer = of_vllm(params(thinking_token_budget=1))
-    spec = ThinkingBudgetSpec(1, (START,), (END,))
+    spec = lp.ThinkingBudgetSpec(1, (START,), (END,))
     *_, last = steps(spec, peer, [8], [END, START, END])
     assert (forced(last.ours), forced(last.theirs)) == (None, END)
 
@@ -893,13 +875,13 @@ def test_differs_vllm_misses_the_end_of_a_block_after_a_stray_end_tag():
 def test_differs_vllm_gives_a_prompts_block_the_start_tags_length_on_top():
     start = (9, START)
     peer = of_vllm(params(thinking_token_budget=3), start=start)
-    *_, last = steps(ThinkingBudgetSpec(3, start, (END,)), peer, [8, *start, 0, 0], [0])
+    *_, last = steps(lp.ThinkingBudgetSpec(3, start, (END,)), peer, [8, *start, 0, 0], [0])
     assert (forced(last.ours), forced(last.theirs)) == (END, None)
 
 
 def test_differs_vllm_counts_a_prompts_block_from_its_last_start_tag():
     peer = of_vllm(params(thinking_token_budget=3))
-    spec = ThinkingBudgetSpec(3, (START,), (END,))
+    spec = lp.ThinkingBudgetSpec(3, (START,), (END,))
     (step,) = steps(spec, peer, [START, 0, START, 0], [])
     assert (forced(step.ours), forced(step.theirs)) == (END, None)
 
@@ -908,21 +890,21 @@ def test_differs_vllm_does_not_see_a_natural_end_where_a_phrase_is_forced():
     """Under V1: with a phrase in ``reasoning_end_str``, the whole of it is the end tag."""
     phrase = (9, END)
     peer = of_vllm(params(thinking_token_budget=2), end=phrase)
-    spec = ThinkingBudgetSpec(2, (START,), (END,), (9,))
+    spec = lp.ThinkingBudgetSpec(2, (START,), (END,), (9,))
     *_, last = steps(spec, peer, [8], [START, 0, END, 0])
     assert (forced(last.ours), forced(last.theirs)) == (None, 9)
 
 
 def test_differs_vllm_ngrams_are_those_of_the_output():
     peer = vllm_no_repeat(2, 100).peer()
-    first, after = steps(NoRepeatNgramSpec(2, 100), peer, [0, 1, 0], [0])
+    first, after = steps(lp.NoRepeatNgramSpec(2, 100), peer, [0, 1, 0], [0])
     assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (False, True)
     assert (after.ours.softmax(-1)[1] > 0, after.theirs.softmax(-1)[1] > 0) == (False, True)
 
 
 def test_differs_vllm_ngrams_of_one_token_are_never_found():
     peer = vllm_no_repeat(1, 100).peer()
-    *_, last = steps(NoRepeatNgramSpec(1, 100), peer, [8], [0, 1])
+    *_, last = steps(lp.NoRepeatNgramSpec(1, 100), peer, [8], [0, 1])
     assert (last.ours.softmax(-1)[:2] == 0).all()
     assert (last.theirs.softmax(-1)[:2] > 0).all()
 
@@ -930,7 +912,7 @@ def test_differs_vllm_ngrams_of_one_token_are_never_found():
 def test_differs_dynamo_counts_calls():
     """As vLLM calls a processor for each chunk of a prompt; see ``engine/test_contrast.py``."""
     realizer, peer = Realizer(VOCAB), ForcedSequenceLogitsProcessor((7, 1, 9), EOS)
-    realizer.add(0, compile_specs([ForcedTokenSequenceSpec((7, 1, 9), EOS)]), [8], [])
+    realizer.add(0, compile_specs([lp.ForcedTokenSequenceSpec((7, 1, 9), EOS)]), [8], [])
     chosen: list[tuple[int | None, int | None]] = []
     for _ in range(4):
         ours, theirs = torch.zeros(1, VOCAB), torch.zeros(VOCAB)

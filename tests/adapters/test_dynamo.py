@@ -16,24 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logitport import spec as lp
 from logitport.adapters.dynamo import LogitsProcessors, annotation, attach, from_dynamo, requested
 from logitport.adapters.environment import STAGE_VARIABLE
 from logitport.adapters.vllm import KEY
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    Stage,
-    decode,
-    dynamo_entries,
-    encode,
-    limits,
-)
 
-SPEC = ForcedTokenSequenceSpec((1, 2), 3)
-OTHER_SPEC = BannedTokensSpec((9,))
+SPEC = lp.ForcedTokenSequenceSpec((1, 2), 3)
+OTHER_SPEC = lp.BannedTokensSpec((9,))
 
 
 @pytest.fixture(scope="module")
@@ -65,26 +54,26 @@ def test_importing_it_imports_no_engine():
 
 
 class TestRoundTrip:
-    token_ids = st.integers(0, limits.MAX_TOKEN_ID)
+    token_ids = st.integers(0, lp.limits.MAX_TOKEN_ID)
     forced = st.lists(st.tuples(st.lists(token_ids, min_size=1), token_ids), max_size=3)
 
     @given(forced)
     def test_what_dynamo_serializes_decodes_here(self, dynamo: Any, forced: Any):
         theirs = [dynamo.ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced]
-        ours = tuple(ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced)
+        ours = tuple(lp.ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced)
         for their, our in zip(theirs, ours, strict=True):
             entries = dynamo.serialize_logits_processor_entries([their])
-            assert decode(entries).specs == decode(json.dumps(entries)).specs == (our,)
+            assert lp.decode(entries).specs == lp.decode(json.dumps(entries)).specs == (our,)
             assert from_dynamo(dynamo.LogitsProcessorSpec((their,))) == (our,)
         if len(theirs) > 1:  # several on one request: both sides carry them, ours cannot obey them
-            with pytest.raises(SpecError, match="both force the first output token"):
+            with pytest.raises(lp.SpecError, match="both force the first output token"):
                 from_dynamo(dynamo.LogitsProcessorSpec(tuple(theirs)))
 
     @given(forced)
     def test_what_we_serialize_decodes_there(self, dynamo: Any, forced: Any):
         theirs = [dynamo.ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced]
-        ours = [ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced]
-        entries = json.loads(json.dumps(dynamo_entries(ours)))
+        ours = [lp.ForcedTokenSequenceSpec(tuple(ids), eos) for ids, eos in forced]
+        entries = json.loads(json.dumps(lp.dynamo_entries(ours)))
         assert dynamo.deserialize_logits_processor_entries(entries) == theirs
         assert dynamo.serialize_logits_processor_entries(theirs) == entries
 
@@ -93,8 +82,8 @@ class TestRoundTrip:
         entries = [{"kind": kind, "token_ids": [1], "eos_token_id": 2}]
         with pytest.raises(ValueError, match="unknown logits-processor entry kind"):
             dynamo.deserialize_logits_processor_entries(entries)
-        with pytest.raises(SpecError) as error:
-            decode(entries)
+        with pytest.raises(lp.SpecError) as error:
+            lp.decode(entries)
         assert error.value.path == "$[0].kind"
 
     def test_nothing(self, dynamo: Any):
@@ -103,7 +92,7 @@ class TestRoundTrip:
     def test_live_factories_are_refused(self, dynamo: Any):
         live = dynamo.PythonProcessorSpec(dict)
         spec = dynamo.LogitsProcessorSpec((dynamo.ForcedTokenSequenceSpec((1,), 2), live))
-        with pytest.raises(SpecError, match="PythonProcessorSpec is not serializable") as error:
+        with pytest.raises(lp.SpecError, match="PythonProcessorSpec is not serializable") as error:
             from_dynamo(spec)
         assert error.value.path == "$[1]"
 
@@ -112,21 +101,21 @@ class TestRoundTrip:
             (dynamo.ForcedTokenSequenceSpec((), 2), "$[0].token_ids"),
             (dynamo.ForcedTokenSequenceSpec((-1,), 2), "$[0].token_ids[0]"),
         ]:
-            with pytest.raises(SpecError) as error:
+            with pytest.raises(lp.SpecError) as error:
                 from_dynamo(dynamo.LogitsProcessorSpec((theirs,)))
             assert error.value.path == path
 
 
 class TestAttach:
     def test_stages_have_dynamos_values(self, modes: Any):
-        assert [mode.value for mode in modes] == list(Stage)
+        assert [mode.value for mode in modes] == list(lp.Stage)
 
     @pytest.mark.parametrize("generation_only", [True, False])
     def test_gate(self, dynamo: Any, modes: Any, generation_only: bool):
         theirs = dynamo.LogitsProcessorSpec(
             (dynamo.ForcedTokenSequenceSpec((1, 2), 3),), generation_only
         )
-        payload = encode(SPEC, generation_only=generation_only)
+        payload = lp.encode(SPEC, generation_only=generation_only)
         for mode in modes:
             active = dynamo.logits_processors_for_request(theirs, disaggregation_mode=mode)
             expected = {"a": 1, KEY: payload} if active else {"a": 1}
@@ -137,27 +126,27 @@ class TestAttach:
             assert by_theirs.extra_args == by_ours.extra_args == expected
 
     def test_gate_without_dynamo(self):
-        for stage in Stage:  # the same values
+        for stage in lp.Stage:  # the same values
             params = attach(stand_in(), [SPEC, OTHER_SPEC], disaggregation_mode=stage)  # pyright: ignore
             assert (params.extra_args is not None) == stage.generates
 
     def test_live_callables_of_ours_are_attached_as_they_are(self):
-        spec = PythonProcessorSpec(dict)
-        params = attach(stand_in(), spec, disaggregation_mode=Stage.DECODE)  # pyright: ignore
+        spec = lp.PythonProcessorSpec(dict)
+        params = attach(stand_in(), spec, disaggregation_mode=lp.Stage.DECODE)  # pyright: ignore
         assert params.extra_args[KEY].specs == (spec,)
 
 
 class TestAnnotation:
     def test_round_trip(self):
         text = annotation([SPEC, OTHER_SPEC], generation_only=False)
-        assert text == f"logitport:{encode([SPEC, OTHER_SPEC], generation_only=False)}"
+        assert text == f"logitport:{lp.encode([SPEC, OTHER_SPEC], generation_only=False)}"
         payload = requested(request_with("formatted_prompt", text, "token_ids"))
         assert payload is not None
         assert payload.specs == (SPEC, OTHER_SPEC)
         assert not payload.generation_only
 
     def test_dynamos_entries_too(self):
-        payload = requested(request_with("logitport:" + json.dumps(dynamo_entries(SPEC))))
+        payload = requested(request_with("logitport:" + json.dumps(lp.dynamo_entries(SPEC))))
         assert payload is not None
         assert payload.specs == (SPEC,)
 
@@ -178,7 +167,7 @@ class TestAnnotation:
         ],
     )
     def test_refused(self, annotations: list[str], message: str):
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(lp.SpecError, match=message):
             requested(request_with(*annotations))
 
 
@@ -198,23 +187,25 @@ class TestMixin:
         return asyncio.run(Engine().activate_logits_processors(params, request))
 
     def test_the_request_is_gated(self):
-        for stage in Stage:
+        for stage in lp.Stage:
             params = stand_in()
             assert self.activate(params, annotation(SPEC), stage=stage) is params
-            assert params.extra_args == ({KEY: encode(SPEC)} if stage.generates else None)
+            assert params.extra_args == ({KEY: lp.encode(SPEC)} if stage.generates else None)
             self.activate(params, annotation(SPEC, generation_only=False), stage=stage)
-            assert params.extra_args == {KEY: encode(SPEC, generation_only=False)}
+            assert params.extra_args == {KEY: lp.encode(SPEC, generation_only=False)}
 
     def test_a_request_without_specs_stays_as_it_is(self):
-        for stage in Stage:
+        for stage in lp.Stage:
             assert self.activate(stand_in(a=1), "token_ids", stage=stage).extra_args == {"a": 1}
 
     def test_native_kinds_are_the_parameters_own_fields(self):
         params = SimpleNamespace(extra_args=None, temperature=None)
-        self.activate(params, annotation(SamplingSpec(temperature=0.5)), stage=Stage.AGGREGATED)
+        self.activate(
+            params, annotation(lp.SamplingSpec(temperature=0.5)), stage=lp.Stage.AGGREGATED
+        )
         assert vars(params) == {"extra_args": None, "temperature": 0.5}
 
-    @pytest.mark.parametrize("stage", Stage)
+    @pytest.mark.parametrize("stage", lp.Stage)
     @pytest.mark.parametrize(
         ("text", "message"),
         [
@@ -225,7 +216,7 @@ class TestMixin:
             ),
         ],
     )
-    def test_bad_specs_are_the_clients_fault(self, stage: Stage, text: str, message: str):
+    def test_bad_specs_are_the_clients_fault(self, stage: lp.Stage, text: str, message: str):
         from dynamo.llm.exceptions import InvalidArgument
 
         params = stand_in(a=1)
@@ -239,11 +230,11 @@ class TestMixin:
         for mode in modes:
             params = self.activate(stand_in(), declared=declared, stage=mode)
             generates = dynamo.is_generation_stage(mode)
-            assert params.extra_args == ({KEY: encode(SPEC)} if generates else None)
+            assert params.extra_args == ({KEY: lp.encode(SPEC)} if generates else None)
             params = self.activate(
                 stand_in(), annotation(OTHER_SPEC), declared=declared, stage=mode
             )
-            assert params.extra_args == ({KEY: encode(OTHER_SPEC)} if generates else None)
+            assert params.extra_args == ({KEY: lp.encode(OTHER_SPEC)} if generates else None)
         nothing = dynamo.LogitsProcessorSpec(())
         params = self.activate(stand_in(), declared=nothing, stage=modes.DECODE)
         assert params.extra_args is None
@@ -261,7 +252,7 @@ class TestMixin:
 
     def test_vllm_is_told_the_stage(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv(STAGE_VARIABLE, "")  # put back as it was
-        for stage in Stage:
+        for stage in lp.Stage:
             engine = LogitsProcessors()
             engine.disaggregation_mode = stage  # pyright: ignore
             engine.declare_stage()

@@ -3,31 +3,19 @@
 from itertools import product
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.own_fields import check_own_fields, same_as
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    SpecError,
-    limits,
-)
 
 EOS = 2
-FORCED = ForcedTokenSequenceSpec((5, 6), EOS)
-MIN_TOKENS = {"min_tokens": MinTokensSpec(12, (EOS,))}
-BAD_WORDS = {"bad_words": BannedSequencesSpec(((6,), (7, 8)))}
-ALLOWED = {"allowed_token_ids": AllowedTokensSpec((5, 9))}
+FORCED = lp.ForcedTokenSequenceSpec((5, 6), EOS)
+MIN_TOKENS = {"min_tokens": lp.MinTokensSpec(12, (EOS,))}
+BAD_WORDS = {"bad_words": lp.BannedSequencesSpec(((6,), (7, 8)))}
+ALLOWED = {"allowed_token_ids": lp.AllowedTokensSpec((5, 9))}
 
-Fields = dict[str, LogitsProcessorSpec]
+Fields = dict[str, lp.LogitsProcessorSpec]
 
 # spec | the request's own fields | message | path
-REFUSED: dict[str, tuple[LogitsProcessorSpec, Fields, str, str]] = {
+REFUSED: dict[str, tuple[lp.LogitsProcessorSpec, Fields, str, str]] = {
     "EOS before min_tokens": (
         FORCED,
         MIN_TOKENS,
@@ -35,7 +23,7 @@ REFUSED: dict[str, tuple[LogitsProcessorSpec, Fields, str, str]] = {
         "$.specs[1].eos_token_id",
     ),
     "a choice shorter than min_tokens": (
-        ChoiceSpec(((5,), (6,) * 12), EOS),
+        lp.ChoiceSpec(((5,), (6,) * 12), EOS),
         MIN_TOKENS,
         f"the request's `min_tokens`, which bans token {EOS} before 12 tokens are out",
         "$.specs[1].choices[0]",
@@ -47,7 +35,7 @@ REFUSED: dict[str, tuple[LogitsProcessorSpec, Fields, str, str]] = {
         "$.specs[1].token_ids[1]",
     ),
     "a bad word of several tokens": (
-        ForcedEndSpec(3, (7, 8)),
+        lp.ForcedEndSpec(3, (7, 8)),
         BAD_WORDS,
         "the request's `bad_words`, which bans [7, 8]",
         "$.specs[1].token_ids[1]",
@@ -59,20 +47,20 @@ REFUSED: dict[str, tuple[LogitsProcessorSpec, Fields, str, str]] = {
         "$.specs[1].token_ids[1]",
     ),
     "no token allowed by both": (
-        AllowedTokensSpec((6, 7)),
+        lp.AllowedTokensSpec((6, 7)),
         ALLOWED,
         "`$.specs[1]`: no token is allowed by all",
         "allowed_token_ids",
     ),
     "every allowed token banned": (
-        BannedTokensSpec((5, 9)),
+        lp.BannedTokensSpec((5, 9)),
         ALLOWED,
         "`$.specs[1]`: every allowed token is banned",
         "allowed_token_ids",
     ),
     "the later of two fields": (
         FORCED,
-        {"min_tokens": MinTokensSpec(2, (EOS,))} | BAD_WORDS,
+        {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS,
         "the request's `bad_words`, which bans token 6",
         "$.specs[1].token_ids[1]",
     ),
@@ -83,10 +71,10 @@ REFUSED: dict[str, tuple[LogitsProcessorSpec, Fields, str, str]] = {
     ("spec", "own_fields", "message", "path"), REFUSED.values(), ids=REFUSED.keys()
 )
 def test_what_contradicts_is_refused(
-    spec: LogitsProcessorSpec, own_fields: Fields, message: str, path: str
+    spec: lp.LogitsProcessorSpec, own_fields: Fields, message: str, path: str
 ):
-    with pytest.raises(SpecError) as error:
-        check_own_fields((LogitBiasSpec({1: 2.0}), spec), own_fields)
+    with pytest.raises(lp.SpecError) as error:
+        check_own_fields((lp.LogitBiasSpec({1: 2.0}), spec), own_fields)
     assert error.value.message == f"Conflicts with {message}"
     assert error.value.path == path
 
@@ -94,19 +82,21 @@ def test_what_contradicts_is_refused(
 @pytest.mark.parametrize(
     ("spec", "own_fields"),
     [
-        *product([LogitBiasSpec({EOS: 9.0})], [MIN_TOKENS, BAD_WORDS, ALLOWED]),
-        (ForcedTokenSequenceSpec((5,) * 12, EOS), MIN_TOKENS),
-        (ForcedTokenSequenceSpec((7, 5, 8)), BAD_WORDS),
-        (ForcedTokenSequenceSpec((5, 9)), ALLOWED),
+        *product([lp.LogitBiasSpec({EOS: 9.0})], [MIN_TOKENS, BAD_WORDS, ALLOWED]),
+        (lp.ForcedTokenSequenceSpec((5,) * 12, EOS), MIN_TOKENS),
+        (lp.ForcedTokenSequenceSpec((7, 5, 8)), BAD_WORDS),
+        (lp.ForcedTokenSequenceSpec((5, 9)), ALLOWED),
         # Two fields that contradict each other are the engine's to refuse.
-        (LogitBiasSpec({1: 1.0}), ALLOWED | {"bad_words": BannedTokensSpec((5, 9))}),
+        (lp.LogitBiasSpec({1: 1.0}), ALLOWED | {"bad_words": lp.BannedTokensSpec((5, 9))}),
     ],
 )
-def test_what_can_be_obeyed_together_is_admitted(spec: LogitsProcessorSpec, own_fields: Fields):
+def test_what_can_be_obeyed_together_is_admitted(spec: lp.LogitsProcessorSpec, own_fields: Fields):
     check_own_fields((spec,), own_fields)
 
 
 def test_a_field_beyond_the_limits_of_a_spec_is_not_compared():
-    token_ids = tuple(range(limits.MAX_TOKEN_IDS + 1))
-    assert same_as(AllowedTokensSpec, token_ids=token_ids) is None
-    assert same_as(AllowedTokensSpec, token_ids=token_ids[1:]) == AllowedTokensSpec(token_ids[1:])
+    token_ids = tuple(range(lp.limits.MAX_TOKEN_IDS + 1))
+    assert same_as(lp.AllowedTokensSpec, token_ids=token_ids) is None
+    assert same_as(lp.AllowedTokensSpec, token_ids=token_ids[1:]) == lp.AllowedTokensSpec(
+        token_ids[1:]
+    )

@@ -8,22 +8,12 @@ import sys
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters import extra_body
 from logitport.adapters.sglang import KEY, PROCESSOR, attach
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    Stage,
-    decode,
-    encode,
-)
 
-BANNED = BannedTokensSpec((1, 2))
-FORCED = ForcedTokenSequenceSpec((1, 2), 3)
+BANNED = lp.BannedTokensSpec((1, 2))
+FORCED = lp.ForcedTokenSequenceSpec((1, 2), 3)
 
 
 def request(**sampling_params: Any) -> dict[str, Any]:
@@ -49,7 +39,7 @@ class TestAttach:
         before = asked["sampling_params"]
         assert attach(asked, BANNED) is asked
         custom_params = asked["sampling_params"]["custom_params"]
-        assert decode(custom_params[KEY]).specs == (BANNED,)
+        assert lp.decode(custom_params[KEY]).specs == (BANNED,)
         assert custom_params["mine"] == 1
         assert asked["custom_logit_processor"] == PROCESSOR
         assert before == {"temperature": 0, "custom_params": {"mine": 1}}
@@ -62,14 +52,14 @@ class TestAttach:
     @pytest.mark.parametrize(
         ("stage", "generation_only", "acts"),
         [
-            (Stage.AGGREGATED, True, True),
-            (Stage.DECODE, True, True),
-            (Stage.PREFILL, True, False),
-            (Stage.PREFILL, False, True),
+            (lp.Stage.AGGREGATED, True, True),
+            (lp.Stage.DECODE, True, True),
+            (lp.Stage.PREFILL, True, False),
+            (lp.Stage.PREFILL, False, True),
         ],
     )
-    def test_stages(self, stage: Stage, generation_only: bool, acts: bool):
-        specs = (BANNED, SamplingSpec(temperature=0.5))
+    def test_stages(self, stage: lp.Stage, generation_only: bool, acts: bool):
+        specs = (BANNED, lp.SamplingSpec(temperature=0.5))
         asked = attach(request(), specs, stage=stage, generation_only=generation_only)
         assert (asked["custom_logit_processor"] == PROCESSOR) is acts
         assert asked["sampling_params"]["temperature"] == 0.5  # prefill chooses the first token
@@ -77,14 +67,14 @@ class TestAttach:
     @pytest.mark.parametrize(
         ("spec", "fields"),
         [
-            (SamplingSpec(temperature=0, top_k=0), {"temperature": 0, "top_k": -1}),
-            (SamplingSpec(top_k=5, min_p=0.1), {"top_k": 5, "min_p": 0.1}),
-            (SamplingSpec(top_p=0.5, repetition_penalty=1), {"top_p": 0.5}),
-            (GrammarSpec(regex="a+"), {"regex": "a+"}),
-            (GrammarSpec(ebnf='root ::= "a"'), {"ebnf": 'root ::= "a"'}),
-            (GrammarSpec(choices=('"a"', "ß\n")), {"ebnf": r'root ::= "\"a\"" | "ß\n"'}),
+            (lp.SamplingSpec(temperature=0, top_k=0), {"temperature": 0, "top_k": -1}),
+            (lp.SamplingSpec(top_k=5, min_p=0.1), {"top_k": 5, "min_p": 0.1}),
+            (lp.SamplingSpec(top_p=0.5, repetition_penalty=1), {"top_p": 0.5}),
+            (lp.GrammarSpec(regex="a+"), {"regex": "a+"}),
+            (lp.GrammarSpec(ebnf='root ::= "a"'), {"ebnf": 'root ::= "a"'}),
+            (lp.GrammarSpec(choices=('"a"', "ß\n")), {"ebnf": r'root ::= "\"a\"" | "ß\n"'}),
             (
-                GrammarSpec(json_schema={"required": ["b", "a"]}),
+                lp.GrammarSpec(json_schema={"required": ["b", "a"]}),
                 {"json_schema": '{"required":["b","a"]}'},
             ),
         ],
@@ -97,9 +87,9 @@ class TestAttach:
     @pytest.mark.parametrize(
         ("asked", "specs", "message"),
         [
-            (request(temperature=1), SamplingSpec(temperature=0), "which sets temperature"),
-            (request(ebnf="x"), GrammarSpec(regex="a"), "which sets ebnf"),
-            (request(regex="b"), GrammarSpec(regex="a"), "which sets regex"),
+            (request(temperature=1), lp.SamplingSpec(temperature=0), "which sets temperature"),
+            (request(ebnf="x"), lp.GrammarSpec(regex="a"), "which sets ebnf"),
+            (request(regex="b"), lp.GrammarSpec(regex="a"), "which sets regex"),
             (request(structural_tag="x"), FORCED, "Conflicts with the request's structural_tag"),
             (
                 request(min_new_tokens=3, stop_token_ids=[3]),
@@ -107,10 +97,10 @@ class TestAttach:
                 r"the request's `min_new_tokens`, which bans token 3 before 3 tokens are out",
             ),
             (request(logit_bias={"2": -math.inf}), FORCED, "`logit_bias`, which bans token 2"),
-            (request(), SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),
-            (request(), PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
+            (request(), lp.SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),
+            (request(), lp.PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
             (request() | {"custom_logit_processor": "other"}, BANNED, "SGLang takes one"),
-            (request(), (FORCED, GrammarSpec(regex="a")), "grammar"),
+            (request(), (FORCED, lp.GrammarSpec(regex="a")), "grammar"),
             (request(custom_params=[1]), BANNED, "Expected custom_params of one request"),
             ({"sampling_params": [{}]}, BANNED, "Expected sampling_params of one request"),
             ({"messages": []}, BANNED, r"A chat takes no sampling_params: send extra_body\("),
@@ -119,7 +109,7 @@ class TestAttach:
     )
     def test_refusal_changes_nothing(self, asked: dict[str, Any], specs: Any, message: str):
         before = json.dumps(asked)
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(lp.SpecError, match=message):
             attach(asked, specs)
         assert json.dumps(asked) == before
 
@@ -140,7 +130,7 @@ class TestAttach:
         assert asked["custom_logit_processor"] == PROCESSOR
 
     def test_what_is_so_already_is_no_conflict(self):
-        spec = (GrammarSpec(regex="a+"), SamplingSpec(temperature=0))
+        spec = (lp.GrammarSpec(regex="a+"), lp.SamplingSpec(temperature=0))
         asked = attach(request(), spec)
         assert attach(asked, spec) == asked
 
@@ -148,7 +138,7 @@ class TestAttach:
 def test_body():
     """Of an OpenAI client: chats know ``response_format`` alone for a schema."""
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
-    specs = (BANNED, GrammarSpec(json_schema=schema), SamplingSpec(top_k=0))
+    specs = (BANNED, lp.GrammarSpec(json_schema=schema), lp.SamplingSpec(top_k=0))
     assert extra_body("sglang", specs) == {
         "top_k": -1,
         "response_format": {
@@ -156,6 +146,6 @@ def test_body():
             "json_schema": {"name": "logitport", "schema": schema},
         },
         "custom_logit_processor": PROCESSOR,
-        "custom_params": {KEY: encode(BANNED)},
+        "custom_params": {KEY: lp.encode(BANNED)},
     }
     assert extra_body("sglang", ()) == {}

@@ -11,26 +11,10 @@ import numpy as np
 import pytest
 from llama_cpp import Llama, LogitsProcessorList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.llama_cpp import BACKEND, LogitportProcessor, arguments
 from logitport.adapters.llama_cpp.json_schema import gbnf
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-)
 
 from examples._support.smollm2 import gguf
 from tests.support.drafted import DRAFTED, PROMPT
@@ -155,8 +139,8 @@ def ids(llm: Llama, text: str) -> tuple[int, ...]:
     return tuple(llm.tokenize(text.encode(), add_bos=False))
 
 
-def forced(llm: Llama, text: str) -> ForcedTokenSequenceSpec:
-    return ForcedTokenSequenceSpec(ids(llm, text), EOS)
+def forced(llm: Llama, text: str) -> lp.ForcedTokenSequenceSpec:
+    return lp.ForcedTokenSequenceSpec(ids(llm, text), EOS)
 
 
 def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
@@ -167,18 +151,18 @@ def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
 @pytest.mark.parametrize("temperature", [0, 1.5])
 def test_completion(llm: Llama, temperature: float):
     assert complete(llm, PARIS, temperature=0).startswith(" Paris")
-    sampling = SamplingSpec(temperature=temperature)
-    specs = [sampling, ChoiceSpec((ids(llm, " London"), ids(llm, " Rome")), EOS)]
+    sampling = lp.SamplingSpec(temperature=temperature)
+    specs = [sampling, lp.ChoiceSpec((ids(llm, " London"), ids(llm, " Rome")), EOS)]
     assert complete(llm, PARIS, specs) in (" London", " Rome")
-    banned = BannedSequencesSpec((ids(llm, " Paris"),))
-    assert "Paris" not in complete(llm, PARIS, [sampling, banned, LogitBiasSpec({17: 2.0})])
+    banned = lp.BannedSequencesSpec((ids(llm, " Paris"),))
+    assert "Paris" not in complete(llm, PARIS, [sampling, banned, lp.LogitBiasSpec({17: 2.0})])
 
 
 def test_chat(llm: Llama):
     """The prompt is made inside; a streamed chat passes the same arguments."""
     messages: Any = [{"role": "user", "content": "Where is the treasure?"}]
     text = "I would rather not say."
-    specs = [forced(llm, text), SamplingSpec(temperature=1)]
+    specs = [forced(llm, text), lp.SamplingSpec(temperature=1)]
     reply: Any = llm.create_chat_completion(messages, **arguments(llm, specs))
     assert reply["choices"][0]["message"]["content"] == text
     assert reply["choices"][0]["finish_reason"] == "stop"
@@ -200,7 +184,7 @@ def test_a_processor_serves_one_completion_after_the_other(llm: Llama):
 def test_evaluated_prefixes_are_passed_too(llm: Llama):
     """What llama.cpp has in its cache counts as prompt."""
     opened = [*llm.tokenize(PARIS.encode()), *ids(llm, " wonder")]
-    spec = ThinkingBudgetSpec(3, ids(llm, " wonder"), ids(llm, " done"))
+    spec = lp.ThinkingBudgetSpec(3, ids(llm, " wonder"), ids(llm, " done"))
     expected = complete(llm, opened, spec)
     assert " done" in expected
     assert " done" not in complete(llm, opened)
@@ -229,7 +213,7 @@ def test_drafts(tiny: Path):
     drafting = load(tiny, draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4))
     accepted = 0
     free = run(llm, None)
-    unchanged = (), (PythonProcessorSpec(_recording),)
+    unchanged = (), (lp.PythonProcessorSpec(_recording),)
     for specs in (*unchanged, *(make(free) for make in DRAFTED.values())):
         calls: list[list[int]] = []
 
@@ -265,10 +249,10 @@ def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
     free = complete(llm, PARIS)
     other = load(gguf())
     tokens = other.tokenize(PARIS.encode())
-    processors = LogitsProcessorList([LogitportProcessor(other, NoRepeatNgramSpec(9))])
+    processors = LogitsProcessorList([LogitportProcessor(other, lp.NoRepeatNgramSpec(9))])
     beside = other.generate(tokens, temp=0, logits_processor=processors)
     begun = [next(beside) for _ in range(4)]
-    said = complete(llm, PARIS, PythonProcessorSpec(_broken))
+    said = complete(llm, PARIS, lp.PythonProcessorSpec(_broken))
     assert said == llm.detokenize(begun[:2], prev_tokens=tokens).decode()
     assert "The specs of the request" in caplog.text
     begun += [next(beside) for _ in range(8)]
@@ -278,7 +262,7 @@ def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
 
 def test_logit_bias_argument(llm: Llama):
     """llama-cpp-python forgets the processors of its own list then."""
-    spec = BannedTokensSpec(ids(llm, " Paris"))
+    spec = lp.BannedTokensSpec(ids(llm, " Paris"))
     bias: Any = {ids(llm, " Rome")[0]: 100.0}
     assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) == " Rome"
     given = arguments(llm, spec)
@@ -298,7 +282,7 @@ def test_logit_bias_argument(llm: Llama):
 def test_scores_are_edited_where_they_are(llm: Llama):
     scores = np.recarray(VOCABULARY, [("id", np.intc), ("logit", np.single), ("p", np.single)])
     scores[:] = (1, 0, 7)
-    processor = LogitportProcessor(llm, [BannedTokensSpec((5,)), LogitBiasSpec({6: 2.0})])
+    processor = LogitportProcessor(llm, [lp.BannedTokensSpec((5,)), lp.LogitBiasSpec({6: 2.0})])
     logits = scores.logit
     assert processor(np.array([1, 2], np.intc), logits) is logits
     assert scores.logit[4:8].tolist() == [0, -1e9, 2, 0]
@@ -310,7 +294,7 @@ def test_scores_are_edited_where_they_are(llm: Llama):
 
 def test_tokens_of_another_model_are_refused(llm: Llama):
     """llama-cpp-python prints such an error, and goes on without the processor."""
-    processor = LogitportProcessor(llm, BannedTokensSpec((5,)))
+    processor = LogitportProcessor(llm, lp.BannedTokensSpec((5,)))
     scores = np.zeros(VOCABULARY, np.single)
     processor(np.array([1, 2, 3], np.intc), scores)
     processor(np.array([1, 2, 3, 4], np.intc), scores)
@@ -333,8 +317,8 @@ PERSON = {
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
 def test_json_schema(llm: Llama, temperature: float):
-    specs = [GrammarSpec(json_schema=PERSON), BannedTokensSpec(ids(llm, "i"))]
-    specs.append(SamplingSpec(temperature=temperature))
+    specs = [lp.GrammarSpec(json_schema=PERSON), lp.BannedTokensSpec(ids(llm, "i"))]
+    specs.append(lp.SamplingSpec(temperature=temperature))
     for seed in range(2):
         said = json.loads(complete(llm, PARIS, specs, max_tokens=200, seed=seed))
         assert list(said) == ["city", "rivers", "size", "kind"]
@@ -346,79 +330,82 @@ def test_json_schema(llm: Llama, temperature: float):
 
 def test_grammars(llm: Llama):
     ebnf = 'root ::= " " word " " word\nword ::= "Rome" | "Oslo"'
-    assert set(complete(llm, PARIS, GrammarSpec(ebnf=ebnf)).split()) <= {"Rome", "Oslo"}
+    assert set(complete(llm, PARIS, lp.GrammarSpec(ebnf=ebnf)).split()) <= {"Rome", "Oslo"}
     for text in (' "a\\b"\n', "été 😀", "a", "ab"):
-        assert complete(llm, PARIS, GrammarSpec(choices=(text,))) == text
-    said = complete(llm, PARIS, GrammarSpec(choices=(" Rome", " Roma", " Oslo")))
+        assert complete(llm, PARIS, lp.GrammarSpec(choices=(text,))) == text
+    said = complete(llm, PARIS, lp.GrammarSpec(choices=(" Rome", " Roma", " Oslo")))
     assert said in (" Rome", " Roma", " Oslo")
-    anything = GrammarSpec(json_schema={"type": "object"})
+    anything = lp.GrammarSpec(json_schema={"type": "object"})
     assert json.loads(complete(llm, PARIS, anything, max_tokens=400)) is not None
-    biased = [GrammarSpec(choices=("yes", "no")), LogitBiasSpec({ids(llm, "no")[0]: 100.0})]
+    biased = [lp.GrammarSpec(choices=("yes", "no")), lp.LogitBiasSpec({ids(llm, "no")[0]: 100.0})]
     assert complete(llm, PARIS, biased) == "no"
 
 
 def test_sampling_arguments(llm: Llama):
-    spec = SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1)
+    spec = lp.SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1)
     expected = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repeat_penalty": 1}
     assert arguments(llm, spec) == expected
     assert arguments(llm, ()) == {}
     whole = load(gguf(), last_n_tokens_size=512)
-    penalties = SamplingSpec(presence_penalty=2, frequency_penalty=2)
+    penalties = lp.SamplingSpec(presence_penalty=2, frequency_penalty=2)
     assert arguments(whole, penalties) == {"presence_penalty": 2, "frequency_penalty": 2}
     free, penalized = complete(whole, COUNTING), complete(whole, COUNTING, penalties)
     assert len(set(penalized.split())) > len(set(free.split()))
 
 
-def _of_schema(schema: Any) -> GrammarSpec:
-    return GrammarSpec(json_schema=schema)
+def _of_schema(schema: Any) -> lp.GrammarSpec:
+    return lp.GrammarSpec(json_schema=schema)
 
 
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        (BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
+        (lp.BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
         (
-            [SamplingSpec(top_k=1), BannedTokensSpec((VOCABULARY,))],
+            [lp.SamplingSpec(top_k=1), lp.BannedTokensSpec((VOCABULARY,))],
             r"beyond the vocabulary.*\$\.specs\[1\]",
         ),
-        (PluginSpec("nobody"), r"No plugin 'nobody'"),
-        ([SamplingSpec(top_k=1), PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
-        ([ForcedTokenSequenceSpec((1,)), AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
-        (GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
-        (GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
-        (GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
-        (GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
-        (GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
+        (lp.PluginSpec("nobody"), r"No plugin 'nobody'"),
+        ([lp.SamplingSpec(top_k=1), lp.PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
+        ([lp.ForcedTokenSequenceSpec((1,)), lp.AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
+        (lp.GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
+        (lp.GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (lp.GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (lp.GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
+        (lp.GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
         # Those in texts nest nothing, and close nothing.
-        (GrammarSpec(ebnf=f'root ::= "{")" * 9**5}" {"(" * 9**5}'), "256 nested paren"),
-        (GrammarSpec(ebnf=f"root ::= [{')' * 9**5}] # {')' * 9}\n {'(' * 9**5}"), "256 nested"),
-        (GrammarSpec(choices=("\ud800",)), r"not valid Unicode.*\$\.specs\[0\]\.choices"),
-        (SamplingSpec(repetition_penalty=1.1), r"llama_cpp.*`repetition_penalty`.*\[0\]\.rep"),
-        (SamplingSpec(presence_penalty=1), r"last_n_tokens_size=n\), with n at least 512"),
+        (lp.GrammarSpec(ebnf=f'root ::= "{")" * 9**5}" {"(" * 9**5}'), "256 nested paren"),
+        (lp.GrammarSpec(ebnf=f"root ::= [{')' * 9**5}] # {')' * 9}\n {'(' * 9**5}"), "256 nested"),
+        (lp.GrammarSpec(choices=("\ud800",)), r"not valid Unicode.*\$\.specs\[0\]\.choices"),
+        (lp.SamplingSpec(repetition_penalty=1.1), r"llama_cpp.*`repetition_penalty`.*\[0\]\.rep"),
+        (lp.SamplingSpec(presence_penalty=1), r"last_n_tokens_size=n\), with n at least 512"),
         (
-            [AllowedTokensSpec((3,)), GrammarSpec(choices=("a",))],
+            [lp.AllowedTokensSpec((3,)), lp.GrammarSpec(choices=("a",))],
             r"a grammar, which may not .* `allowed_tokens` leaves - at `\$\.specs\[0\]`",
         ),
-        ([GrammarSpec(ebnf='root ::= "a"'), PythonProcessorSpec(_broken)], r"`python` leaves"),
-        ([GrammarSpec(ebnf='root ::= "a"'), ThinkingBudgetSpec(1, (3,), (4,))], r"\[1\]"),
+        (
+            [lp.GrammarSpec(ebnf='root ::= "a"'), lp.PythonProcessorSpec(_broken)],
+            r"`python` leaves",
+        ),
+        ([lp.GrammarSpec(ebnf='root ::= "a"'), lp.ThinkingBudgetSpec(1, (3,), (4,))], r"\[1\]"),
     ],
 )
 def test_refused(llm: Llama, specs: Any, message: str):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(lp.SpecError, match=message):
         arguments(llm, specs)
 
 
 def test_a_processor_is_refused(llm: Llama):
     for specs, message in (
         ([], r"Expected 1 to 16 specs, got 0"),
-        ([BannedTokensSpec((1,)), SamplingSpec(top_k=1)], r"use arguments.*\$\.specs\[1\]"),
-        (AllowedTokensSpec((VOCABULARY,)), r"beyond the vocabulary"),
+        ([lp.BannedTokensSpec((1,)), lp.SamplingSpec(top_k=1)], r"use arguments.*\$\.specs\[1\]"),
+        (lp.AllowedTokensSpec((VOCABULARY,)), r"beyond the vocabulary"),
     ):
-        with pytest.raises(SpecError, match=message):
+        with pytest.raises(lp.SpecError, match=message):
             LogitportProcessor(llm, specs)
     other = SimpleNamespace(n_vocab=lambda: 512, token_eos=lambda: EOS)
-    with pytest.raises(SpecError, match="_sampler"):
-        LogitportProcessor(other, BannedTokensSpec((1,)))
+    with pytest.raises(lp.SpecError, match="_sampler"):
+        LogitportProcessor(other, lp.BannedTokensSpec((1,)))
 
 
 @pytest.mark.parametrize(
@@ -497,7 +484,7 @@ def test_a_processor_is_refused(llm: Llama):
     ],
 )
 def test_schemas_that_would_lose_something(schema: Any, message: str):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(lp.SpecError, match=message):
         gbnf(schema)
 
 
@@ -508,5 +495,5 @@ def test_strings_of_a_schema_have_no_control_characters():
 def test_prompt_counts(llm: Llama):
     free = complete(llm, PARIS, max_tokens=1)
     prompt = COUNTING + free + PARIS
-    spec: LogitsProcessorSpec = PromptBiasSpec(-100.0)
+    spec: lp.LogitsProcessorSpec = lp.PromptBiasSpec(-100.0)
     assert complete(llm, prompt, spec, max_tokens=1) != complete(llm, prompt, max_tokens=1)

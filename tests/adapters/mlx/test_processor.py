@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import pytest
+from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import Realizer
@@ -20,25 +21,6 @@ from logitport.adapters.core.host.state_table import Request as Running
 from logitport.adapters.core.program import compile_specs
 from logitport.adapters.mlx import BACKEND, LogitportProcessor
 from logitport.adapters.mlx.editor import MlxEditor
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
@@ -135,9 +117,9 @@ def test_generate(loaded: Any, temperature: float):
     _, tokenizer = loaded
     sampler = make_sampler(temperature, top_p=0.9)
     assert say(loaded, PARIS, (), max_tokens=1) == "Paris"
-    cities = ChoiceSpec.from_text([" London", " Rome"], tokenizer)
+    cities = lp.ChoiceSpec.from_text([" London", " Rome"], tokenizer)
     assert say(loaded, PARIS, cities, sampler=sampler) in ("London", "Rome")
-    specs = [BannedSequencesSpec((ids(tokenizer, " Paris"),)), LogitBiasSpec({17: 2.0})]
+    specs = [lp.BannedSequencesSpec((ids(tokenizer, " Paris"),)), lp.LogitBiasSpec({17: 2.0})]
     assert "Paris" not in say(loaded, PARIS, specs, sampler=sampler, max_tokens=4)
 
 
@@ -146,7 +128,7 @@ def test_chat(loaded: Any):
     text = "I would rather not say."
     messages = [{"role": "user", "content": "Where is the treasure?"}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-    assert say(loaded, prompt, ForcedTokenSequenceSpec.from_text(text, tokenizer)) == text
+    assert say(loaded, prompt, lp.ForcedTokenSequenceSpec.from_text(text, tokenizer)) == text
 
 
 PROMPT = [5, 11, 3, 8, 11, 40, 21]
@@ -164,8 +146,8 @@ def test_one_processor_for_a_batch(tiny: dict[str, Model], loaded: Any):
     model, tokenizer = tiny["float32"], loaded[1]
     prompts = [PROMPT, [9, 8, 7], PROMPT, [5, 11, 3]]
     for specs in (
-        ChoiceSpec(((30, 31), (30, 32, 33), (34,)), EOS),
-        [NoRepeatNgramSpec(1), ForcedEndSpec(4, (40, 41), EOS)],
+        lp.ChoiceSpec(((30, 31), (30, 32, 33), (34,)), EOS),
+        [lp.NoRepeatNgramSpec(1), lp.ForcedEndSpec(4, (40, 41), EOS)],
     ):
         said = mlx_lm.batch_generate(
             model,
@@ -185,7 +167,11 @@ def test_one_processor_for_a_batch(tiny: dict[str, Model], loaded: Any):
 def test_samples_of_one_prompt_go_their_own_ways(tiny: dict[str, Model], loaded: Any):
     """They share a prompt and a processor, and draw different tokens."""
     model, tokenizer = tiny["float32"], loaded[1]
-    specs = [TriggerSpec((7,), (19, 20), None), LogitBiasSpec({7: 50.0}), BannedTokensSpec((EOS,))]
+    specs = [
+        lp.TriggerSpec((7,), (19, 20), None),
+        lp.LogitBiasSpec({7: 50.0}),
+        lp.BannedTokensSpec((EOS,)),
+    ]
     mx.random.seed(0)
     said = mlx_lm.batch_generate(
         model,
@@ -212,7 +198,7 @@ def test_samples_of_one_prompt_go_their_own_ways(tiny: dict[str, Model], loaded:
 def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model], tokenizer: Any):
     """The second turn of a chat has all of the first one in its prompt."""
     model, text = tiny["float32"], [30, 31, 32]
-    processor = LogitportProcessor(model, tokenizer, ForcedTokenSequenceSpec(tuple(text), EOS))
+    processor = LogitportProcessor(model, tokenizer, lp.ForcedTokenSequenceSpec(tuple(text), EOS))
     for prompt in (PROMPT, [*PROMPT, *text, EOS, 9, 8], PROMPT, [9, 8, 7]):
         assert steps(model, prompt, [processor]) == text
 
@@ -220,7 +206,7 @@ def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model
 def test_a_generation_in_pieces(tiny: dict[str, Model], tokenizer: Any):
     """A prompt that is an earlier history and one more token goes on with it."""
     model, text = tiny["float32"], [30, 31, 32, 33, 34]
-    processor = LogitportProcessor(model, tokenizer, ForcedTokenSequenceSpec(tuple(text), EOS))
+    processor = LogitportProcessor(model, tokenizer, lp.ForcedTokenSequenceSpec(tuple(text), EOS))
     tokens = [*PROMPT]
     while tokens[len(PROMPT) :] != text:
         said = steps(model, tokens, [processor], max_tokens=1)
@@ -233,7 +219,7 @@ def test_long_prompts_and_caches(tiny: dict[str, Model], tokenizer: Any, caplog:
     model = tiny["float32"]
     prompt = [*range(100, 130), 9, *range(130, 180)]
     free = steps(model, prompt)
-    opened = ThinkingBudgetSpec(60, (9,), (40, 41))
+    opened = lp.ThinkingBudgetSpec(60, (9,), (40, 41))
     expected = steps(model, prompt, [LogitportProcessor(model, tokenizer, opened)])
     assert expected[10:12] == [40, 41] != free[10:12]
     processors = [LogitportProcessor(model, tokenizer, opened)]
@@ -266,7 +252,7 @@ def test_drafts(tiny: dict[str, Model], tokenizer: Any, seed: int):
     model, assistant = tiny["float32"], of_chance(seed)
     free = steps(model, PROMPT)
     accepted = 0
-    for make in (*DRAFTED.values(), lambda free: (PythonProcessorSpec(_seventh),)):
+    for make in (*DRAFTED.values(), lambda free: (lp.PythonProcessorSpec(_seventh),)):
         specs = make(free)
         expected = steps(model, PROMPT, [LogitportProcessor(model, tokenizer, specs)])
         assert expected != free
@@ -299,12 +285,12 @@ def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: 
         )
         return next(generated)[0]
 
-    assert first(ForcedTokenSequenceSpec((7,))) == 7
+    assert first(lp.ForcedTokenSequenceSpec((7,))) == 7
     for spec in (
-        NoRepeatNgramSpec(1),
-        PromptBiasSpec(1.0),
-        ThinkingBudgetSpec(1, (3,), (4,)),
-        PythonProcessorSpec(_seventh),
+        lp.NoRepeatNgramSpec(1),
+        lp.PromptBiasSpec(1.0),
+        lp.ThinkingBudgetSpec(1, (3,), (4,)),
+        lp.PythonProcessorSpec(_seventh),
     ):
         caplog.clear()
         assert first(spec) == EOS
@@ -315,7 +301,7 @@ def test_prompts_of_one_token_end_nobody_else(tiny: dict[str, Model], tokenizer:
     """They begin in the same step as others."""
     model = tiny["float32"]
     batch = BatchGenerator(model, stop_tokens=[[EOS]], max_tokens=4)
-    processors = [[LogitportProcessor(model, tokenizer, NoRepeatNgramSpec(2))], []]
+    processors = [[LogitportProcessor(model, tokenizer, lp.NoRepeatNgramSpec(2))], []]
     said: dict[int, list[int]] = {
         number: [] for number in batch.insert([[5], PROMPT], logits_processors=processors)
     }
@@ -327,7 +313,7 @@ def test_prompts_of_one_token_end_nobody_else(tiny: dict[str, Model], tokenizer:
 
 
 def test_an_assistant_with_another_vocabulary_is_left_alone(loaded: Any):
-    processor = LogitportProcessor(*loaded, BannedTokensSpec((5,)))
+    processor = LogitportProcessor(*loaded, lp.BannedTokensSpec((5,)))
     logits = mx.zeros((1, VOCABULARY // 2))
     assert processor(mx.array([1, 2, 3]), logits) is logits
 
@@ -346,7 +332,7 @@ def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplo
     prompts = [[*PROMPT, i] for i in (30, 31, 32)]
     processors: Any = [
         [LogitportProcessor(model, tokenizer, spec)] if spec else []
-        for spec in (NoRepeatNgramSpec(6), PythonProcessorSpec(_broken), None)
+        for spec in (lp.NoRepeatNgramSpec(6), lp.PythonProcessorSpec(_broken), None)
     ]
     free = [steps(model, prompt, max_tokens=6) for prompt in prompts]
     assert min(map(len, free)) > 2
@@ -373,7 +359,7 @@ def test_a_generation_that_cannot_begin(
     """It is ended, and nothing is raised, if it cannot begin at the second try either."""
     model = SimpleNamespace(args=SimpleNamespace(vocab_size=6))
     tokenizer = SimpleNamespace(eos_token_id=eos)
-    processor = LogitportProcessor(model, tokenizer, BannedTokensSpec((1,)))
+    processor = LogitportProcessor(model, tokenizer, lp.BannedTokensSpec((1,)))
     enter, left = Realizer.enter, iter(range(times))
 
     def fail_first(*arguments: Any) -> None:
@@ -389,31 +375,31 @@ def test_a_generation_that_cannot_begin(
     ("specs", "message"),
     [
         ([], r"Expected 1 to"),
-        (SamplingSpec(temperature=1), r"mlx cannot do `sampling`.*\$\.specs\[0\]"),
-        ([MinTokensSpec(1, (2,)), GrammarSpec(regex="a")], r"mlx cannot do `grammar`.*\[1\]"),
-        (BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
-        ([ForcedTokenSequenceSpec((1,)), AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
-        (PluginSpec("nobody"), r"No plugin 'nobody'"),
+        (lp.SamplingSpec(temperature=1), r"mlx cannot do `sampling`.*\$\.specs\[0\]"),
+        ([lp.MinTokensSpec(1, (2,)), lp.GrammarSpec(regex="a")], r"mlx cannot do `grammar`.*\[1\]"),
+        (lp.BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
+        ([lp.ForcedTokenSequenceSpec((1,)), lp.AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
+        (lp.PluginSpec("nobody"), r"No plugin 'nobody'"),
         ("text", r"Expected a LogitsProcessorSpec"),
     ],
 )
 def test_refused(loaded: Any, specs: Any, message: str):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(lp.SpecError, match=message):
         LogitportProcessor(*loaded, specs)
 
 
 def test_a_model_that_does_not_say_its_vocabulary(loaded: Any):
-    with pytest.raises(SpecError, match="vocab_size"):
-        LogitportProcessor(object(), loaded[1], BannedTokensSpec((5,)))
+    with pytest.raises(lp.SpecError, match="vocab_size"):
+        LogitportProcessor(object(), loaded[1], lp.BannedTokensSpec((5,)))
 
 
 @pytest.mark.parametrize("text", [{"vocab_size": 5}, SimpleNamespace(vocab_size=5)])
 def test_a_model_of_text_and_more(loaded: Any, text: Any):
     """It says its vocabulary in its ``text_config``, a dict or a dataclass."""
     model = SimpleNamespace(args=SimpleNamespace(text_config=text))
-    LogitportProcessor(model, loaded[1], BannedTokensSpec((4,)))
-    with pytest.raises(SpecError, match="beyond the vocabulary of 5 tokens"):
-        LogitportProcessor(model, loaded[1], BannedTokensSpec((5,)))
+    LogitportProcessor(model, loaded[1], lp.BannedTokensSpec((4,)))
+    with pytest.raises(lp.SpecError, match="beyond the vocabulary of 5 tokens"):
+        LogitportProcessor(model, loaded[1], lp.BannedTokensSpec((5,)))
 
 
 # --- the editor ---
@@ -428,15 +414,19 @@ def test_editor_agrees_with_that_of_torch(monkeypatch: pytest.MonkeyPatch, dtype
     from logitport.adapters.core.host.torch_editor import TorchEditor
 
     rows: list[list[Any]] = [
-        [BannedTokensSpec((1, 2)), LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
-        [AllowedTokensSpec((1, 2, 5)), AllowedTokensSpec((2, 5, 6)), BannedTokensSpec((5,))],
-        [ForcedTokenSequenceSpec((3, 4)), BannedTokensSpec((3,))],
-        [AllowedTokensSpec((6, 7))],
+        [lp.BannedTokensSpec((1, 2)), lp.LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
+        [
+            lp.AllowedTokensSpec((1, 2, 5)),
+            lp.AllowedTokensSpec((2, 5, 6)),
+            lp.BannedTokensSpec((5,)),
+        ],
+        [lp.ForcedTokenSequenceSpec((3, 4)), lp.BannedTokensSpec((3,))],
+        [lp.AllowedTokensSpec((6, 7))],
         [],
         [
-            ForcedTokenSequenceSpec((3,)),
-            BannedSequencesSpec(((3,), (5, 6))),
-            MinTokensSpec(2, (0,)),
+            lp.ForcedTokenSequenceSpec((3,)),
+            lp.BannedSequencesSpec(((3,), (5, 6))),
+            lp.MinTokensSpec(2, (0,)),
         ],
     ]
     generator = torch.Generator().manual_seed(0)
@@ -468,7 +458,7 @@ def test_editor_agrees_with_that_of_torch(monkeypatch: pytest.MonkeyPatch, dtype
 def test_a_defect_ends_the_generation(monkeypatch: Any):
     """As with torch: EOS, once, and nothing is raised."""
     realizer = Realizer(8)
-    realizer.add(0, compile_specs([BannedTokensSpec((1,))]), (), [], EOS)
+    realizer.add(0, compile_specs([lp.BannedTokensSpec((1,))]), (), [], EOS)
     with monkeypatch.context() as patch:
         broken = MlxEditor.update
         patch.setattr(MlxEditor, "update", lambda self: 1 / 0 if self.fails else broken(self))

@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.sglang import attach
 from logitport.adapters.sglang.admission import Admission
-from logitport.spec import (
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitsProcessorSpec,
-    encode,
-)
 
 from examples._support.sglang_server import OPTIONS
 
@@ -34,9 +27,9 @@ def test_any_model_says_hello_world(model: Path):
         prompt = "The capital of France is"
         assert running.generate(prompt, greedy)["text"] == "Hello world!"
 
-        own = attach({"sampling_params": greedy}, ChoiceSpec(((7042,),), 2))
+        own = attach({"sampling_params": greedy}, lp.ChoiceSpec(((7042,),), 2))
         assert running.generate(prompt, **own)["text"] == " Paris"
-        grammar = attach({"sampling_params": greedy}, GrammarSpec(choices=(" Rome",)))
+        grammar = attach({"sampling_params": greedy}, lp.GrammarSpec(choices=(" Rome",)))
         assert running.generate(prompt, **grammar)["text"] == " Rome"
 
         # What reads the logits of labels generates nothing, and is left alone.
@@ -63,15 +56,15 @@ def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path
     assert "start the engine with --enable-custom-logit-processor" in started.stderr
 
 
-FORCED = ForcedTokenSequenceSpec((5,), 2)
+FORCED = lp.ForcedTokenSequenceSpec((5,), 2)
 
 
 # default spec | the request's own fields | whether it acts beside them
 @pytest.mark.parametrize(
     ("default", "own", "acts"),
     [
-        (BannedTokensSpec((5,)), {}, True),
-        (BannedTokensSpec((5,)), {"regex": "a+"}, True),
+        (lp.BannedTokensSpec((5,)), {}, True),
+        (lp.BannedTokensSpec((5,)), {"regex": "a+"}, True),
         (FORCED, {}, True),
         (FORCED, {"regex": "a+"}, False),
         (FORCED, {"min_new_tokens": 2}, False),
@@ -83,8 +76,8 @@ FORCED = ForcedTokenSequenceSpec((5,), 2)
         (FORCED, {"max_new_tokens": 0}, False),
     ],
 )
-def test_the_request_comes_first(default: LogitsProcessorSpec, own: dict[str, Any], acts: bool):
+def test_the_request_comes_first(default: lp.LogitsProcessorSpec, own: dict[str, Any], acts: bool):
     admission = Admission.__new__(Admission)
-    admission._default_specs, admission._default = [default], encode(default)
+    admission._default_specs, admission._default = [default], lp.encode(default)
     admission._eos_token_ids = frozenset({2})
     assert admission._takes_default(own) is acts

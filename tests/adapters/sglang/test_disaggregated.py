@@ -10,15 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+from logitport import spec as lp
 from logitport.adapters import extra_body
-from logitport.spec import (
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    TriggerSpec,
-)
 
 from examples._support.server import HOST, free_port
 from examples._support.sglang_server import SglangServer
@@ -98,34 +91,34 @@ def test_specs_act_on_decode_alone(pair: Pair, tokenizer: Any):
     first, second, *_ = tokenizer.encode(free)
     text = lambda words: tuple(tokenizer.encode(words))  # noqa: E731
     eos = tokenizer.eos_token_id
-    fits = ForcedTokenSequenceSpec((first, *text(" or Rome")), eos)
-    cases: list[tuple[LogitsProcessorSpec, str]] = [
+    fits = lp.ForcedTokenSequenceSpec((first, *text(" or Rome")), eos)
+    cases: list[tuple[lp.LogitsProcessorSpec, str]] = [
         (fits, " Paris or Rome"),
-        (ForcedTokenSequenceSpec(text("Hello world!"), eos), " ParisHello world!"),
-        (ChoiceSpec((text(" Paris, of course"), text(" Rome")), eos), " Paris, of course"),
-        (ChoiceSpec((text(" Oslo"), text(" Rome")), eos), " Paris Rome"),
-        (TriggerSpec((first,), text(" or Oslo")), " Paris or Oslo"),
-        (BannedTokensSpec((first,)), free),  # too late for that one
+        (lp.ForcedTokenSequenceSpec(text("Hello world!"), eos), " ParisHello world!"),
+        (lp.ChoiceSpec((text(" Paris, of course"), text(" Rome")), eos), " Paris, of course"),
+        (lp.ChoiceSpec((text(" Oslo"), text(" Rome")), eos), " Paris Rome"),
+        (lp.TriggerSpec((first,), text(" or Oslo")), " Paris or Oslo"),
+        (lp.BannedTokensSpec((first,)), free),  # too late for that one
     ]
     assert free.startswith(" Paris")
     for spec, expected in cases:
         said, whole = pair.says(spec)
         assert said == " Paris"
         assert whole.startswith(expected), spec
-    _, unlike = pair.says((BannedTokensSpec((second,)), NoRepeatNgramSpec(2)))
+    _, unlike = pair.says((lp.BannedTokensSpec((second,)), lp.NoRepeatNgramSpec(2)))
     assert unlike.startswith(" Paris")
     assert unlike != free
 
 
 def test_the_explicit_choice_shapes_the_first_token_too(pair: Pair, tokenizer: Any):
-    spec = ForcedTokenSequenceSpec.from_text("Hello world!", tokenizer)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Hello world!", tokenizer)
     assert pair.says(spec, generation_only=False) == ("Hello", "Hello world!")
 
 
 def test_each_worker_refuses_and_counts(pair: Pair):
-    refused = pair.ask({"model": "", **extra_body("sglang", BannedTokensSpec((49152,)))})
+    refused = pair.ask({"model": "", **extra_body("sglang", lp.BannedTokensSpec((49152,)))})
     assert [each.status_code for each in refused] == [400, 400]
-    pair.says(BannedTokensSpec((1,)))
+    pair.says(lp.BannedTokensSpec((1,)))
     for server, decision, stage in (
         (pair.prefill, "gated", "prefill"),
         (pair.decode, "admitted", "decode"),

@@ -6,17 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.sglang import KEY, PROCESSOR, admission, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
-from logitport.spec import (
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    TriggerSpec,
-)
 
 from tests.support.tiny_model import EOS
 
@@ -24,7 +17,7 @@ from .in_process import PROMPTS, engine, generate, outputs, request
 
 pytestmark = pytest.mark.engine
 
-FORCED = ForcedTokenSequenceSpec((10, 11, 12), EOS)
+FORCED = lp.ForcedTokenSequenceSpec((10, 11, 12), EOS)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +35,8 @@ def small(tiny_checkpoint: Path) -> Iterator[Any]:
 
 def test_retracted_requests_go_on_where_they_were(small: Any):
     free = outputs(generate(small, [()], 90))
-    specs: list[LogitsProcessorSpec] = [
-        TriggerSpec((out[20],), (9, 8), None) if i % 2 else NoRepeatNgramSpec(2)
+    specs: list[lp.LogitsProcessorSpec] = [
+        lp.TriggerSpec((out[20],), (9, 8), None) if i % 2 else lp.NoRepeatNgramSpec(2)
         for i, out in enumerate(free)
     ]
     alone = [
@@ -67,7 +60,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("no text", request(processor=PROCESSOR, **{KEY: 7}), "Expected"),
     (
         "no such token",
-        attach(request(), BannedTokensSpec((512,))),
+        attach(request(), lp.BannedTokensSpec((512,))),
         "beyond the vocabulary of 512 tokens",
     ),
     ("code", request(processor=CODE, any=1), REFUSED),
@@ -106,7 +99,7 @@ def test_a_request_need_not_name_the_processor(small: Any):
 
 
 def test_several_outputs_of_a_prompt(small: Any):
-    asked = attach(request(), ChoiceSpec(((5, 6), (7, 8)), EOS))
+    asked = attach(request(), lp.ChoiceSpec(((5, 6), (7, 8)), EOS))
     asked["sampling_params"] |= {"n": 4, "temperature": 1}
     results = small.generate(input_ids=PROMPTS[0], **asked)
     assert len(results) == 4

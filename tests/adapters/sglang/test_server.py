@@ -8,20 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+from logitport import spec as lp
 from logitport.adapters import Support, extra_body, probe
 from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.sglang import KEY, attach
 from logitport.adapters.sglang.admission import REFUSED
-from logitport.spec import (
-    BannedSequencesSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitsProcessorSpec,
-    SamplingSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
 from openai import BadRequestError, OpenAI
 
 from examples._support.sglang_server import SglangServer
@@ -40,8 +31,8 @@ def client(model: Path) -> Iterator[OpenAI]:
 
 
 @pytest.fixture
-def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
-    return ForcedTokenSequenceSpec.from_text('Exactly this: "Grüße" 🙂', tokenizer)
+def forced(tokenizer: Any) -> lp.ForcedTokenSequenceSpec:
+    return lp.ForcedTokenSequenceSpec.from_text('Exactly this: "Grüße" 🙂', tokenizer)
 
 
 def complete(client: OpenAI, specs: Any, prompt: Any = PROMPT) -> str:
@@ -60,7 +51,7 @@ def test_probe(client: OpenAI, model: Path):
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_chat(client: OpenAI, forced: ForcedTokenSequenceSpec, stream: bool):
+def test_chat(client: OpenAI, forced: lp.ForcedTokenSequenceSpec, stream: bool):
     reply = client.chat.completions.create(
         model="any",
         messages=[{"role": "user", "content": "Where is the treasure?"}],
@@ -78,12 +69,12 @@ def test_chat(client: OpenAI, forced: ForcedTokenSequenceSpec, stream: bool):
 def test_requests_side_by_side(client: OpenAI, tokenizer: Any):
     """Of different lengths, with and without specs, more than the server runs at once."""
     words = [" London", " Rome", " Berlin", " Madrid"]
-    specs: list[Sequence[LogitsProcessorSpec]] = [
+    specs: list[Sequence[lp.LogitsProcessorSpec]] = [
         (),
-        (ChoiceSpec.from_text(words, tokenizer),),
-        (BannedSequencesSpec.from_words(["Paris"], tokenizer),),
-        (TriggerSpec.from_text(" Paris", " or so they say", tokenizer),),
-        (ForcedTokenSequenceSpec.from_text(" nowhere", tokenizer),),
+        (lp.ChoiceSpec.from_text(words, tokenizer),),
+        (lp.BannedSequencesSpec.from_words(["Paris"], tokenizer),),
+        (lp.TriggerSpec.from_text(" Paris", " or so they say", tokenizer),),
+        (lp.ForcedTokenSequenceSpec.from_text(" nowhere", tokenizer),),
     ] * 2
     prompts = [PROMPT if i % 3 else "word " * 150 + PROMPT for i in range(len(specs))]
     alone = [complete(client, each, prompt) for each, prompt in zip(specs, prompts, strict=True)]
@@ -98,19 +89,19 @@ def test_requests_side_by_side(client: OpenAI, tokenizer: Any):
 @pytest.mark.parametrize(
     ("grammar", "expected"),
     [
-        (GrammarSpec(regex="(Rome|Oslo)!"), ("Rome!", "Oslo!")),
-        (GrammarSpec(choices=('a "quoted" one', "Grüße")), ('a "quoted" one', "Grüße")),
-        (GrammarSpec(ebnf='root ::= "x" "y"'), ("xy",)),
-        (GrammarSpec(json_schema={"enum": [1, 2]}), ("1", "2")),
+        (lp.GrammarSpec(regex="(Rome|Oslo)!"), ("Rome!", "Oslo!")),
+        (lp.GrammarSpec(choices=('a "quoted" one', "Grüße")), ('a "quoted" one', "Grüße")),
+        (lp.GrammarSpec(ebnf='root ::= "x" "y"'), ("xy",)),
+        (lp.GrammarSpec(json_schema={"enum": [1, 2]}), ("1", "2")),
     ],
     ids=["regex", "choices", "ebnf", "json_schema"],
 )
-def test_grammar(client: OpenAI, grammar: GrammarSpec, expected: tuple[str, ...]):
-    assert complete(client, (grammar, SamplingSpec(temperature=0, top_k=0))) in expected
+def test_grammar(client: OpenAI, grammar: lp.GrammarSpec, expected: tuple[str, ...]):
+    assert complete(client, (grammar, lp.SamplingSpec(temperature=0, top_k=0))) in expected
 
 
 def test_thinking_budget_of_a_prompt_that_thinks(client: OpenAI, tokenizer: Any):
-    spec = ThinkingBudgetSpec.from_text(5, tokenizer, start="<think>", end="</think>")
+    spec = lp.ThinkingBudgetSpec.from_text(5, tokenizer, start="<think>", end="</think>")
     prompt = tokenizer.encode("<think>Well,")
     output = tokenizer.encode(complete(client, spec, prompt), add_special_tokens=False)
     assert obeys(spec, prompt, output)
@@ -126,13 +117,13 @@ BAD = [
     ),
     (
         "vocabulary",
-        extra_body("sglang", ForcedTokenSequenceSpec((49152,))),
+        extra_body("sglang", lp.ForcedTokenSequenceSpec((49152,))),
         "beyond the vocabulary of 49152 tokens",
     ),
     ("processor", {"custom_logit_processor": '{"callable": "00"}'}, REFUSED),
     (
         "grammar",
-        extra_body("sglang", ForcedTokenSequenceSpec((7,))) | {"regex": "a+"},
+        extra_body("sglang", lp.ForcedTokenSequenceSpec((7,))) | {"regex": "a+"},
         "which may not take the tokens that `forced_sequence` forces",
     ),
 ]
@@ -149,7 +140,7 @@ def test_what_is_wrong_is_a_400(client: OpenAI, body: dict[str, Any], reason: st
         assert reason in str(error.value)
 
 
-def test_its_own_route(client: OpenAI, forced: ForcedTokenSequenceSpec):
+def test_its_own_route(client: OpenAI, forced: lp.ForcedTokenSequenceSpec):
     """``POST /generate``, with several prompts, and what a processor of code would do there."""
     url = str(client.base_url.join("/generate"))
     one = attach({"sampling_params": {"max_new_tokens": 32}}, forced)
@@ -170,7 +161,7 @@ def test_its_own_route(client: OpenAI, forced: ForcedTokenSequenceSpec):
                 assert httpx.post(url, json=wrong | {"stream": True}, timeout=60).status_code == 400
 
 
-def test_metrics(client: OpenAI, forced: ForcedTokenSequenceSpec):
+def test_metrics(client: OpenAI, forced: lp.ForcedTokenSequenceSpec):
     url = str(client.base_url.join("/metrics"))
     assert complete(client, forced) == 'Exactly this: "Grüße" 🙂'
     line = 'logitport_requests_total{decision="admitted",stage="agg"}'

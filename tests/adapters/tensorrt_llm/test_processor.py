@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.reference import combine, edits
@@ -31,29 +32,6 @@ from logitport.adapters.tensorrt_llm import (
     batched_processor,
     processor,
     rows,
-)
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NativeSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    Stage,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-    encode,
 )
 
 VOCABULARY, EOS = 96, 0
@@ -235,7 +213,7 @@ def travelled(params: SamplingParams) -> list[LogitportProcessor]:
 
 def running(
     prompt_ids: Sequence[int],
-    *specs: LogitsProcessorSpec,
+    *specs: lp.LogitsProcessorSpec,
     max_tokens: int = 10,
     output_ids: Sequence[int] = (),
     **arguments: Any,
@@ -261,7 +239,7 @@ class Suite(ConformanceSuite):
 
 def prompt_length(request: Request) -> int | None:
     """Said where the engine shows another number of output tokens first than a worker would."""
-    begins_as_usual = len(request.output_ids) == (request.stage is Stage.DECODE)
+    begins_as_usual = len(request.output_ids) == (request.stage is lp.Stage.DECODE)
     return None if begins_as_usual else len(request.prompt_ids)
 
 
@@ -329,7 +307,7 @@ class OneClass(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-TEXT = ForcedTokenSequenceSpec((21, 22, 23), EOS)
+TEXT = lp.ForcedTokenSequenceSpec((21, 22, 23), EOS)
 
 
 def test_a_pickle_has_one_class_and_nothing_live():
@@ -339,7 +317,7 @@ def test_a_pickle_has_one_class_and_nothing_live():
     carried(1, torch.zeros(1, 1, VOCABULARY), [[5]], None, None)
     assert pickle.dumps(carried) == before
     again = OneClass(io.BytesIO(before)).load()
-    assert again.payload == encode(TEXT)
+    assert again.payload == lp.encode(TEXT)
     logits = torch.zeros(1, 1, VOCABULARY)
     again(1, logits, [[5]], None, None)
     assert logits.argmax() == 21
@@ -349,7 +327,7 @@ def test_a_pickle_has_one_class_and_nothing_live():
 def test_requests_share_a_processor(monkeypatch: pytest.MonkeyPatch, kept: int):
     """In one process, those with the same ``SamplingParams``: nothing is pickled, ids differ."""
     monkeypatch.setattr(processor, "KEPT_ROWS", kept)
-    specs = ThinkingBudgetSpec(2, (7,), (8,), (9,)), ForcedEndSpec(5, (11, 12), EOS)
+    specs = lp.ThinkingBudgetSpec(2, (7,), (8,), (9,)), lp.ForcedEndSpec(5, (11, 12), EOS)
     params = attach(SamplingParams(), specs, disable_overlap_scheduler=True)
     prompts = [(5, 7), (3,), (7, 8, 9, 10, 7, 11), (5, 7)]
     shared = [Running([*prompt], 10, [params.logits_processor]) for prompt in prompts]
@@ -373,7 +351,7 @@ def test_several_outputs_of_a_request():
 def test_first_call_says_where_the_prompt_ends():
     """In chunks, too: at each the engine shows all of the prompt."""
     long = [7, *range(30, 90), 10]
-    think = ThinkingBudgetSpec(62, (7,), (8,), (9,))
+    think = lp.ThinkingBudgetSpec(62, (7,), (8,), (9,))
     (said,) = say(Caller(chunk=8), running(long, think, max_tokens=6))
     assert said[1:3] == [9, 8]  # 61 thoughts in the prompt, and one after it
     (said,) = say(Caller(chunk=8), running(long, TEXT))
@@ -382,19 +360,19 @@ def test_first_call_says_where_the_prompt_ends():
 
 @pytest.mark.parametrize(("handed_over", "expected"), [(21, [22, 23, EOS]), (5, [21, 22, 23, EOS])])
 def test_handed_over(handed_over: int, expected: list[int]):
-    request = running(PROMPT, TEXT, output_ids=[handed_over], stage=Stage.DECODE)
+    request = running(PROMPT, TEXT, output_ids=[handed_over], stage=lp.Stage.DECODE)
     assert say(Caller(), request) == [[handed_over, *expected]]
 
 
 def test_the_handed_over_token_is_no_part_of_the_prompt():
-    request = running((5, 3), PromptBiasSpec(1000.0), output_ids=[60], stage=Stage.DECODE)
+    request = running((5, 3), lp.PromptBiasSpec(1000.0), output_ids=[60], stage=lp.Stage.DECODE)
     (said,) = say(Caller(), request)
     assert set(said[1:]) <= {5, 3}
 
 
 def test_evicted_requests_go_on():
     """The engine calls no processor for the token with which such a request goes on."""
-    request = running(PROMPT, TEXT, TriggerSpec((40,), (41, 42), None), max_tokens=3)
+    request = running(PROMPT, TEXT, lp.TriggerSpec((40,), (41, 42), None), max_tokens=3)
     (each,) = request.processors
     rows_of = {out: torch.zeros(1, 1, VOCABULARY) for out in ((), (21,), (21, 22), (21, 22, 50))}
     for out, logits in rows_of.items():
@@ -405,35 +383,35 @@ def test_evicted_requests_go_on():
 # --- the overlap scheduler ---
 
 STATIC = (
-    AllowedTokensSpec((20, 21, 22)),
-    BannedTokensSpec(tuple(range(0, 90))),
-    BannedSequencesSpec(((1,), (2,))),
-    LogitBiasSpec({20: 1000.0, 21: 1000.0}),
-    PromptBiasSpec(1000.0),
+    lp.AllowedTokensSpec((20, 21, 22)),
+    lp.BannedTokensSpec(tuple(range(0, 90))),
+    lp.BannedSequencesSpec(((1,), (2,))),
+    lp.LogitBiasSpec({20: 1000.0, 21: 1000.0}),
+    lp.PromptBiasSpec(1000.0),
 )
 """What does not depend on the output."""
 
 
 @pytest.mark.parametrize("spec", STATIC, ids=lambda spec: spec.kind)
-def test_static_kinds_overlap(spec: LogitsProcessorSpec):
+def test_static_kinds_overlap(spec: lp.LogitsProcessorSpec):
     request = running(PROMPT, spec, disable_overlap_scheduler=False)
     free, in_time = running(PROMPT), running(PROMPT, spec)
     said, plain = say(Caller(overlap=True, chunk=3), request, free)
     assert say(Caller(), in_time) == [said]
-    assert said != plain or isinstance(spec, BannedSequencesSpec)
+    assert said != plain or isinstance(spec, lp.BannedSequencesSpec)
 
 
 @pytest.mark.parametrize("spec", [kind.minimal for kind in KINDS.values()], ids=lambda s: s.kind)
-def test_what_comes_late_is_refused(spec: LogitsProcessorSpec):
+def test_what_comes_late_is_refused(spec: lp.LogitsProcessorSpec):
     """Exactly what depends on the output, at the spec, by the engine's name and the kind's."""
-    if type(spec) not in BACKEND.realizes or isinstance(spec, PluginSpec):
+    if type(spec) not in BACKEND.realizes or isinstance(spec, lp.PluginSpec):
         pytest.skip("realized by nobody, or not installed")
     params = SamplingParams(end_id=EOS)
     if not compile_specs((spec,)).needs_history:
         attach(params, spec)
         return
-    with pytest.raises(SpecError, match=rf"`{spec.kind}` .*TensorRT-LLM.*specs\[1\]"):
-        attach(params, [LogitBiasSpec({1: 1.0}), spec])
+    with pytest.raises(lp.SpecError, match=rf"`{spec.kind}` .*TensorRT-LLM.*specs\[1\]"):
+        attach(params, [lp.LogitBiasSpec({1: 1.0}), spec])
     assert params.logits_processor is None
     assert attach(params, spec, disable_overlap_scheduler=True).logits_processor is not None
 
@@ -451,15 +429,15 @@ def test_the_overlap_is_real():
 @pytest.mark.parametrize(
     "spec",
     [
-        NoRepeatNgramSpec(1),
-        ChoiceSpec(((21, 22), (21, 23, 24), (40,)), EOS),
-        TriggerSpec((33,), (34, 35), None),
-        MinTokensSpec(3, (EOS, 33)),
-        ForcedTokenSequenceSpec((21, 33)),
+        lp.NoRepeatNgramSpec(1),
+        lp.ChoiceSpec(((21, 22), (21, 23, 24), (40,)), EOS),
+        lp.TriggerSpec((33,), (34, 35), None),
+        lp.MinTokensSpec(3, (EOS, 33)),
+        lp.ForcedTokenSequenceSpec((21, 33)),
     ],
     ids=lambda spec: spec.kind,
 )
-def test_beams(spec: LogitsProcessorSpec, width: int):
+def test_beams(spec: lp.LogitsProcessorSpec, width: int):
     """Each beam has a history of its own, and takes another one's place."""
     (each,) = running(PROMPT, spec).processors
     beams, totals, changed_places = [list(PROMPT)], torch.zeros(1), False
@@ -491,12 +469,12 @@ class Fails:
 
 
 @pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> PluginSpec:
+def plugin(monkeypatch: pytest.MonkeyPatch) -> lp.PluginSpec:
     monkeypatch.setattr(plugins, "_plugins", lambda: {"fails": lambda: lambda params: Fails()})
-    return PluginSpec("fails")
+    return lp.PluginSpec("fails")
 
 
-def test_failing_code_ends_its_request(plugin: PluginSpec, caplog: pytest.LogCaptureFixture):
+def test_failing_code_ends_its_request(plugin: lp.PluginSpec, caplog: pytest.LogCaptureFixture):
     failing, other, plain = running(PROMPT, plugin), running((3,), TEXT), running(PROMPT)
     said, beside, free = say(Caller(), failing, other, plain)
     assert said == [*free[:2], EOS]
@@ -508,14 +486,14 @@ def test_a_plugin_that_the_worker_lacks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(plugins, "_plugins", dict[str, Any])
-    carried = LogitportProcessor(encode(PluginSpec("absent")), stop_token_id=EOS)
+    carried = LogitportProcessor(lp.encode(lp.PluginSpec("absent")), stop_token_id=EOS)
     assert say(Caller(), Running([*PROMPT], 6, [carried])) == [[EOS]]
     assert "No plugin 'absent' is installed" in caplog.text
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(end_id=EOS, ignore_eos=True)])
-def test_code_that_could_not_be_ended_is_refused(plugin: PluginSpec, params: SamplingParams):
-    with pytest.raises(SpecError, match="Expected a token that ends the request"):
+def test_code_that_could_not_be_ended_is_refused(plugin: lp.PluginSpec, params: SamplingParams):
+    with pytest.raises(lp.SpecError, match="Expected a token that ends the request"):
         attach(params, plugin, disable_overlap_scheduler=True)
     params = SamplingParams(stop_token_ids=[9, 4])
     attach(params, plugin, disable_overlap_scheduler=True)
@@ -524,7 +502,7 @@ def test_code_that_could_not_be_ended_is_refused(plugin: PluginSpec, params: Sam
 
 def test_tokens_beyond_the_vocabulary_of_the_worker(caplog: pytest.LogCaptureFixture):
     """Of whose size ``attach`` was told nothing."""
-    assert say(Caller(), running(PROMPT, BannedTokensSpec((VOCABULARY,)))) == [[EOS]]
+    assert say(Caller(), running(PROMPT, lp.BannedTokensSpec((VOCABULARY,)))) == [[EOS]]
 
 
 @pytest.mark.parametrize(
@@ -587,21 +565,24 @@ def test_requests_without_logits_hurt_nobody():
 
 @pytest.mark.parametrize("length", [-1, True, "4", [5, 6], 1.0])
 def test_a_prompt_length_that_is_none(length: Any):
-    with pytest.raises(SpecError, match="Expected prompt_length to be a number of tokens, got "):
+    with pytest.raises(lp.SpecError, match="Expected prompt_length to be a number of tokens, got "):
         running(PROMPT, TEXT, prompt_length=length)
 
 
 def test_errors_count_native_kinds():
-    for spec, place in ((BannedTokensSpec((3, 99)), "token_ids[1]"), (PluginSpec("no"), "name")):
-        with pytest.raises(SpecError) as error:
-            attach(SamplingParams(), [SamplingSpec(top_k=3), spec], vocab_size=9)
+    for spec, place in (
+        (lp.BannedTokensSpec((3, 99)), "token_ids[1]"),
+        (lp.PluginSpec("no"), "name"),
+    ):
+        with pytest.raises(lp.SpecError) as error:
+            attach(SamplingParams(), [lp.SamplingSpec(top_k=3), spec], vocab_size=9)
         assert error.value.path == f"$.specs[1].{place}"
 
 
 def test_no_sampling_params():
     params: Any
     for params in ({}, None, TEXT):
-        with pytest.raises(SpecError, match="Expected TensorRT-LLM's SamplingParams, got "):
+        with pytest.raises(lp.SpecError, match="Expected TensorRT-LLM's SamplingParams, got "):
             attach(params, TEXT)
 
 
@@ -612,7 +593,7 @@ def test_specs_for_all_requests():
     """They travel with the processor when the engine starts; one request is told otherwise."""
     started = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
     batched = pickle.loads(pickle.dumps(started))
-    batched.assign(5, ForcedTokenSequenceSpec((40, 41), EOS))
+    batched.assign(5, lp.ForcedTokenSequenceSpec((40, 41), EOS))
     batched.assign(6, ())
     requests = [Running([*PROMPT], 6, client_id=number) for number in (None, 5, 6, 5)]
     free = Running([*PROMPT], 6)
@@ -630,7 +611,7 @@ def test_specs_for_all_requests():
 def test_rows_are_of_whom_the_engine_says():
     """From one step to the next a row may be another request's, or nobody's."""
     batched = LogitportBatchedProcessor(
-        [PromptBiasSpec(1000.0), MinTokensSpec(1, (3,))], disable_overlap_scheduler=True
+        [lp.PromptBiasSpec(1000.0), lp.MinTokensSpec(1, (3,))], disable_overlap_scheduler=True
     )
     for batch in ([(1, 5), (2, 3)], [(2, 3)], [(1, 5), (2, 3)], [(3, 7), (2, 3)], [], [(2, 3)]):
         logits = [torch.zeros(1, 1, VOCABULARY) for _ in batch]
@@ -669,12 +650,14 @@ def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(batched_processor, "MAX_ASSIGNED", 2)
     batched = LogitportBatchedProcessor()
     for client_id in (1, 2, 1):
-        batched.assign(client_id, LogitBiasSpec({1: 1.0}))
-    with pytest.raises(SpecError, match="at most 2 requests"):
-        batched.assign(3, LogitBiasSpec({1: 1.0}))
+        batched.assign(client_id, lp.LogitBiasSpec({1: 1.0}))
+    with pytest.raises(lp.SpecError, match="at most 2 requests"):
+        batched.assign(3, lp.LogitBiasSpec({1: 1.0}))
     batched.release(2)
-    batched.assign(3, LogitBiasSpec({1: 1.0}))
-    with pytest.raises(SpecError, match=r"`forced_sequence` .* TensorRT-LLM's overlap scheduler"):
+    batched.assign(3, lp.LogitBiasSpec({1: 1.0}))
+    with pytest.raises(
+        lp.SpecError, match=r"`forced_sequence` .* TensorRT-LLM's overlap scheduler"
+    ):
         batched.assign(1, TEXT)
 
 
@@ -688,11 +671,11 @@ def other(req_id: int, logits: torch.Tensor, token_ids: Any, stream: Any, client
 @pytest.mark.parametrize("current", [None, other, [other]])
 def test_other_processors_stay(current: Any):
     params = SamplingParams(logits_processor=current)
-    bias = LogitBiasSpec({1: 1.0})
+    bias = lp.LogitBiasSpec({1: 1.0})
     for _ in range(2):
         attach(params, bias)
     if current is None:
-        assert params.logits_processor.payload == encode(bias)
+        assert params.logits_processor.payload == lp.encode(bias)
     else:
         assert params.logits_processor[0] is other
         assert len(params.logits_processor) == 2
@@ -703,13 +686,13 @@ def test_other_processors_stay(current: Any):
 
 
 def test_stages():
-    bias = LogitBiasSpec({1: 1.0})
-    assert attach(SamplingParams(), bias, stage=Stage.PREFILL).logits_processor is None
-    both = {"stage": Stage.PREFILL, "generation_only": False}
+    bias = lp.LogitBiasSpec({1: 1.0})
+    assert attach(SamplingParams(), bias, stage=lp.Stage.PREFILL).logits_processor is None
+    both = {"stage": lp.Stage.PREFILL, "generation_only": False}
     assert attach(SamplingParams(), bias, **both).logits_processor.handed_over == 0
-    with pytest.raises(SpecError, match="tensorrt_llm cannot do `python`"):
-        attach(SamplingParams(), PythonProcessorSpec(Fails), stage=Stage.PREFILL)
-    sampling = attach(SamplingParams(), SamplingSpec(temperature=1), stage=Stage.PREFILL)
+    with pytest.raises(lp.SpecError, match="tensorrt_llm cannot do `python`"):
+        attach(SamplingParams(), lp.PythonProcessorSpec(Fails), stage=lp.Stage.PREFILL)
+    sampling = attach(SamplingParams(), lp.SamplingSpec(temperature=1), stage=lp.Stage.PREFILL)
     assert sampling.temperature == 1  # prefill chooses the first token
 
 
@@ -735,7 +718,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sampling():
-    spec = SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5)
+    spec = lp.SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5)
     params = attach(SamplingParams(), spec)
     assert params == SamplingParams(
         temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5
@@ -745,12 +728,12 @@ def test_sampling():
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
 def test_penalties_of_the_output_alone(name: str):
     """The engine counts the prompt's tokens, too, unless it is told to ignore them."""
-    params = attach(SamplingParams(), SamplingSpec(**{name: 0.5}))
+    params = attach(SamplingParams(), lp.SamplingSpec(**{name: 0.5}))
     assert params == SamplingParams(**{name: 0.5}, prompt_ignore_length=2**31 - 1)
-    assert attach(params, SamplingSpec(**{name: 0.5})) == params
-    assert attach(SamplingParams(), SamplingSpec(**{name: 0})).prompt_ignore_length is None
-    with pytest.raises(SpecError, match=r"sets prompt_ignore_length to 3.*\$\.specs\[0\]"):
-        attach(SamplingParams(prompt_ignore_length=3), SamplingSpec(**{name: 0.5}))
+    assert attach(params, lp.SamplingSpec(**{name: 0.5})) == params
+    assert attach(SamplingParams(), lp.SamplingSpec(**{name: 0})).prompt_ignore_length is None
+    with pytest.raises(lp.SpecError, match=r"sets prompt_ignore_length to 3.*\$\.specs\[0\]"):
+        attach(SamplingParams(prompt_ignore_length=3), lp.SamplingSpec(**{name: 0.5}))
 
 
 def test_older_engines_are_not_asked_for_what_they_lack():
@@ -763,22 +746,23 @@ def test_older_engines_are_not_asked_for_what_they_lack():
         presence_penalty: float | None = None
 
     params = Older()
-    with pytest.raises(SpecError, match=r"Older to have a field prompt_ignore_length"):
-        attach(params, SamplingSpec(presence_penalty=1))
+    with pytest.raises(lp.SpecError, match=r"Older to have a field prompt_ignore_length"):
+        attach(params, lp.SamplingSpec(presence_penalty=1))
     with pytest.raises(
-        SpecError, match=r"Older to have a field min_p - at `\$\.specs\[0\]\.min_p`"
+        lp.SpecError, match=r"Older to have a field min_p - at `\$\.specs\[0\]\.min_p`"
     ):
-        attach(params, SamplingSpec(min_p=0.5))
+        attach(params, lp.SamplingSpec(min_p=0.5))
     assert params == Older()
 
 
 def test_what_the_request_says_otherwise():
-    with pytest.raises(SpecError, match=r"sets temperature to 0\.7.*specs\[1\]\.temperature"):
+    with pytest.raises(lp.SpecError, match=r"sets temperature to 0\.7.*specs\[1\]\.temperature"):
         attach(
-            SamplingParams(temperature=0.7), [LogitBiasSpec({1: 1}), SamplingSpec(temperature=1)]
+            SamplingParams(temperature=0.7),
+            [lp.LogitBiasSpec({1: 1}), lp.SamplingSpec(temperature=1)],
         )
     with pytest.raises(ValueError, match="Greedy decoding"):
-        attach(SamplingParams(n=2), SamplingSpec(top_k=1))
+        attach(SamplingParams(n=2), lp.SamplingSpec(top_k=1))
 
 
 def bias(value: float) -> torch.Tensor:
@@ -786,7 +770,7 @@ def bias(value: float) -> torch.Tensor:
     return torch.zeros(VOCABULARY).index_fill(0, torch.tensor(5), value)
 
 
-OWN = ForcedTokenSequenceSpec((4, 5), EOS)
+OWN = lp.ForcedTokenSequenceSpec((4, 5), EOS)
 
 
 # spec | the request's own fields | message, or None where both can be obeyed
@@ -800,19 +784,19 @@ OWN = ForcedTokenSequenceSpec((4, 5), EOS)
         (OWN, {"bad_token_ids": [6]}, None),
         (OWN, {"embedding_bias": bias(-math.inf)}, "`embedding_bias`, which bans token 5"),
         (OWN, {"embedding_bias": bias(-100)}, None),
-        (AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "every allowed token is banned"),
+        (lp.AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "every allowed token is banned"),
     ],
 )
-def test_own_fields(spec: LogitsProcessorSpec, fields: dict[str, Any], message: str | None):
+def test_own_fields(spec: lp.LogitsProcessorSpec, fields: dict[str, Any], message: str | None):
     params = SamplingParams(**fields)
 
     def ask() -> SamplingParams:
-        return attach(params, [LogitBiasSpec({1: 1}), spec], disable_overlap_scheduler=True)
+        return attach(params, [lp.LogitBiasSpec({1: 1}), spec], disable_overlap_scheduler=True)
 
     if message is None:
         assert ask().logits_processor is not None
     else:
-        with pytest.raises(SpecError, match=f"Conflicts with .*{message}"):
+        with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}"):
             ask()
         assert params.logits_processor is None
 
@@ -820,55 +804,55 @@ def test_own_fields(spec: LogitsProcessorSpec, fields: dict[str, Any], message: 
 def test_bad_words_once_the_engine_has_made_tokens_of_them():
     params = SamplingParams()
     params._bad_word_ids = [[4, 5]]
-    with pytest.raises(SpecError, match=r"the request's `bad`, which bans \[4, 5\]"):
+    with pytest.raises(lp.SpecError, match=r"the request's `bad`, which bans \[4, 5\]"):
         attach(params, OWN, disable_overlap_scheduler=True)
 
 
-GRAMMARS: list[tuple[GrammarSpec, Callable[[], GuidedDecodingParams]]] = [
+GRAMMARS: list[tuple[lp.GrammarSpec, Callable[[], GuidedDecodingParams]]] = [
     (
-        GrammarSpec(json_schema={"type": "object", "required": ["b", "a"]}),
+        lp.GrammarSpec(json_schema={"type": "object", "required": ["b", "a"]}),
         lambda: GuidedDecodingParams(json='{"type":"object","required":["b","a"]}'),
     ),
-    (GrammarSpec(regex="a+"), lambda: GuidedDecodingParams(regex="a+")),
-    (GrammarSpec(ebnf='root ::= "a"'), lambda: GuidedDecodingParams(grammar='root ::= "a"')),
+    (lp.GrammarSpec(regex="a+"), lambda: GuidedDecodingParams(regex="a+")),
+    (lp.GrammarSpec(ebnf='root ::= "a"'), lambda: GuidedDecodingParams(grammar='root ::= "a"')),
     (
-        GrammarSpec(choices=('say "yes"', "né\n")),
+        lp.GrammarSpec(choices=('say "yes"', "né\n")),
         lambda: GuidedDecodingParams(grammar=r'root ::= "say \"yes\"" | "né\n"'),
     ),
 ]
 
 
 @pytest.mark.parametrize(("spec", "expected"), GRAMMARS)
-def test_grammar(engine: None, spec: GrammarSpec, expected: Callable[[], GuidedDecodingParams]):
-    params = attach(SamplingParams(), [spec, BannedTokensSpec((3,))])
+def test_grammar(engine: None, spec: lp.GrammarSpec, expected: Callable[[], GuidedDecodingParams]):
+    params = attach(SamplingParams(), [spec, lp.BannedTokensSpec((3,))])
     assert params.guided_decoding == expected()
-    assert params.logits_processor.payload == encode(BannedTokensSpec((3,)))
+    assert params.logits_processor.payload == lp.encode(lp.BannedTokensSpec((3,)))
     assert attach(params, spec).guided_decoding == expected()
-    with pytest.raises(SpecError, match="sets guided_decoding to"):
-        attach(params, GrammarSpec(regex="b"))
+    with pytest.raises(lp.SpecError, match="sets guided_decoding to"):
+        attach(params, lp.GrammarSpec(regex="b"))
 
 
 @pytest.mark.parametrize(
     "spec",
-    [TEXT, AllowedTokensSpec((1,)), ThinkingBudgetSpec(3, (1,), (2,)), PluginSpec("any")],
+    [TEXT, lp.AllowedTokensSpec((1,)), lp.ThinkingBudgetSpec(3, (1,), (2,)), lp.PluginSpec("any")],
     ids=lambda spec: spec.kind,
 )
-def test_a_grammar_comes_last(engine: None, spec: LogitsProcessorSpec):
+def test_a_grammar_comes_last(engine: None, spec: lp.LogitsProcessorSpec):
     """The engine applies it after the processors: nothing might be left of what a spec wants."""
     guided = GuidedDecodingParams(regex="a")
     for params, specs, grammar in (
-        (SamplingParams(), [GrammarSpec(regex="a"), spec], "a grammar"),
+        (SamplingParams(), [lp.GrammarSpec(regex="a"), spec], "a grammar"),
         (SamplingParams(guided_decoding=guided), [spec], "the request's guided_decoding"),
     ):
-        with pytest.raises(SpecError, match=f"{grammar}, which may not take the tokens that"):
+        with pytest.raises(lp.SpecError, match=f"{grammar}, which may not take the tokens that"):
             attach(params, specs, disable_overlap_scheduler=True)
         assert params.logits_processor is None
 
 
 def test_each_kind_is_realized_lowered_or_refused():
     for kind, known in KINDS.items():
-        if kind is PythonProcessorSpec:
-            with pytest.raises(SpecError, match="tensorrt_llm cannot do `python`"):
+        if kind is lp.PythonProcessorSpec:
+            with pytest.raises(lp.SpecError, match="tensorrt_llm cannot do `python`"):
                 attach(SamplingParams(), known.minimal)
         else:
-            assert (kind in BACKEND.lowers) == issubclass(kind, NativeSpec)
+            assert (kind in BACKEND.lowers) == issubclass(kind, lp.NativeSpec)

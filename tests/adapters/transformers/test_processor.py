@@ -8,26 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
 from logitport.adapters.transformers import BACKEND, LogitportProcessor
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-)
 from transformers import NoRepeatNGramLogitsProcessor
 
 from tests.support.drafted import DRAFTED, PROMPT
@@ -103,8 +89,8 @@ def run(generator: Any, inputs: Any, specs: Sequence[Any], **arguments: Any) -> 
 
 
 TEXT = (504, 905, 17, 1056)
-FORCED = ForcedTokenSequenceSpec(TEXT, EOS)
-CHOICE = ChoiceSpec((TEXT, TEXT[:2], (17, 17)), EOS)
+FORCED = lp.ForcedTokenSequenceSpec(TEXT, EOS)
+CHOICE = lp.ChoiceSpec((TEXT, TEXT[:2], (17, 17)), EOS)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +137,7 @@ def test_beams_are_compared_as_with_renormalize_logits(generator: Any, inputs: A
     words = sorted({token for output in free for token in output[:3]})
     asked = {"num_beams": 4, "max_new_tokens": 12, "return_dict_in_generate": True}
     asked |= {"output_scores": True, "num_return_sequences": 4}
-    specs = [BannedSequencesSpec([[word] for word in words])] * 3
+    specs = [lp.BannedSequencesSpec([[word] for word in words])] * 3
     processor = LogitportProcessor(generator, specs, **inputs)
     ours = generator.generate(**inputs, logits_processor=[processor], **asked)
     theirs = {
@@ -170,7 +156,7 @@ def test_padding_is_no_part_of_a_prompt(generator: Any, inputs: Any):
     padded = inputs["input_ids"][:2]
     mask = inputs["attention_mask"][:2]
     assert (padded[:, 0] == EOS).all()
-    processor = LogitportProcessor(generator, [NoRepeatNgramSpec(1)] * 2, padded, mask)
+    processor = LogitportProcessor(generator, [lp.NoRepeatNgramSpec(1)] * 2, padded, mask)
     ours = processor(padded, torch.zeros(2, VOCABULARY)).softmax(-1)
     theirs = NoRepeatNGramLogitsProcessor(1)(padded, torch.zeros(2, VOCABULARY)).softmax(-1)
     assert (ours[:, EOS] > 0).all()
@@ -183,11 +169,11 @@ def test_state_follows_the_beams(generator: Any, inputs: Any):
     """What must not come after what depends on the beam's own history."""
     free = run(generator, inputs, [(), (), ()], num_beams=4, num_return_sequences=4)
     pairs = {tuple(output[i : i + 2]) for output in free for i in range(len(output) - 1)}
-    spec = BannedSequencesSpec(tuple(sorted(pairs)))
+    spec = lp.BannedSequencesSpec(tuple(sorted(pairs)))
     said = run(generator, inputs, [spec] * 3, num_beams=4, num_return_sequences=4)
     for output in said:
         assert not any(tuple(output[i : i + 2]) in pairs for i in range(len(output) - 1))
-    unique = run(generator, inputs, [NoRepeatNgramSpec(1)] * 3, num_beams=4)
+    unique = run(generator, inputs, [lp.NoRepeatNgramSpec(1)] * 3, num_beams=4)
     for ids, present, output in zip(
         inputs["input_ids"], inputs["attention_mask"], unique, strict=True
     ):
@@ -199,8 +185,8 @@ def test_state_follows_the_beams(generator: Any, inputs: Any):
 def test_assisted_generation(generator: Any, tokenizer: Any):
     """Drafts are looked up in the prompt; rejected ones are taken back."""
     inputs = tokenizer(["one two three one two three one two"], return_tensors="pt")
-    spec = BannedSequencesSpec(((1296, 827),))
-    for specs in ((), FORCED, LogitBiasSpec({827: -2.0}), NoRepeatNgramSpec(3), spec):
+    spec = lp.BannedSequencesSpec(((1296, 827),))
+    for specs in ((), FORCED, lp.LogitBiasSpec({827: -2.0}), lp.NoRepeatNgramSpec(3), spec):
         plain = run(generator, inputs, [specs], do_sample=False)
         drafted = run(generator, inputs, [specs], do_sample=False, prompt_lookup_num_tokens=3)
         assert drafted == plain
@@ -301,7 +287,7 @@ def test_other_prompts_are_refused(generator: Any, inputs: Any):
     processor = LogitportProcessor(generator, [FORCED, (), ()], **inputs)
     for rows in (slice(2), [1, 0, 2]):
         others = {name: tensor[rows] for name, tensor in inputs.items()}
-        with pytest.raises(SpecError, match="Expected the prompts that this processor"):
+        with pytest.raises(lp.SpecError, match="Expected the prompts that this processor"):
             generator.generate(**others, logits_processor=[processor], max_new_tokens=2)
 
 
@@ -335,7 +321,7 @@ def _broken() -> Any:
 
 def test_failing_code_is_called_once_for_a_beam(generator: Any, inputs: Any, caplog: Any):
     """However often the beams change places, and again in the next generation."""
-    processor = LogitportProcessor(generator, [(), PythonProcessorSpec(_broken), ()], **inputs)
+    processor = LogitportProcessor(generator, [(), lp.PythonProcessorSpec(_broken), ()], **inputs)
     for times in (1, 2):
         generator.generate(**inputs, logits_processor=[processor], num_beams=3, max_new_tokens=12)
         failures = [each for each in caplog.records if "broken" in each.getMessage()]
@@ -355,7 +341,7 @@ class Unhashable:
 
 
 def test_a_factory_needs_no_hash(generator: Any, inputs: Any):
-    spec = PythonProcessorSpec(Unhashable())
+    spec = lp.PythonProcessorSpec(Unhashable())
     said = run(generator, inputs, [spec, (), spec], do_sample=False, max_new_tokens=2)
     assert [said[0], said[2]] == [[TEXT[0]] * 2] * 2
 
@@ -371,19 +357,19 @@ def test_equal_specs_keep_their_own_parameters(
         return lambda output_ids, logits: None
 
     monkeypatch.setattr(plugins, "_plugins", lambda: {"noting": lambda: noting})
-    specs = [PluginSpec("noting", {"strict": strict}) for strict in (True, 1, 1.0)]
+    specs = [lp.PluginSpec("noting", {"strict": strict}) for strict in (True, 1, 1.0)]
     run(generator, inputs, specs, max_new_tokens=1)
     assert {repr(each) for each in seen} == {"True", "1", "1.0"}
 
 
 def test_what_is_no_tensor_of_prompts(generator: Any, tokenizer: Any):
     for inputs in (tokenizer(PROMPTS), {"input_ids": torch.tensor([1, 2, 3])}):
-        with pytest.raises(SpecError, match='return_tensors="pt"'):
+        with pytest.raises(lp.SpecError, match='return_tensors="pt"'):
             LogitportProcessor(generator, [FORCED, (), ()], **inputs)
 
 
 def test_failing_code_ends_its_row(generator: Any, inputs: Any):
-    said = run(generator, inputs, [(), PythonProcessorSpec(_broken), ()], do_sample=False)
+    said = run(generator, inputs, [(), lp.PythonProcessorSpec(_broken), ()], do_sample=False)
     free = run(generator, inputs, [()] * 3, do_sample=False)
     assert said == [free[0], [EOS], free[2]]
 
@@ -393,21 +379,24 @@ def test_failing_code_ends_its_row(generator: Any, inputs: Any):
     [
         ([FORCED], r"Expected a sequence with the specs of each of 3 prompts"),
         (FORCED, r"Expected a sequence with the specs of each of 3 prompts"),
-        ([(), SamplingSpec(temperature=1), ()], r"transformers cannot do `sampling`.*\$\[1\]"),
-        ([(), (), BannedTokensSpec((VOCABULARY,))], r"beyond the vocabulary.*\$\[2\]\.specs\[0\]"),
-        ([(FORCED, AllowedTokensSpec((3,))), (), ()], r"\$\[0\]"),
+        ([(), lp.SamplingSpec(temperature=1), ()], r"transformers cannot do `sampling`.*\$\[1\]"),
+        (
+            [(), (), lp.BannedTokensSpec((VOCABULARY,))],
+            r"beyond the vocabulary.*\$\[2\]\.specs\[0\]",
+        ),
+        ([(FORCED, lp.AllowedTokensSpec((3,))), (), ()], r"\$\[0\]"),
         ([(), (), "text"], r"Expected a LogitsProcessorSpec.* got 'text' - at `\$\[2\]`"),
         ([(), None, ()], r"Expected a LogitsProcessorSpec.* got None - at `\$\[1\]`"),
         ([(), [[FORCED]], ()], r"Expected a LogitsProcessorSpec, got \[.*\$\[1\]\.specs\[0\]"),
     ],
 )
 def test_refused(generator: Any, inputs: Any, specs: Sequence[Any], message: str):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(lp.SpecError, match=message):
         LogitportProcessor(generator, specs, **inputs)
 
 
 # the configuration's fields | spec | message, or None where both can be obeyed
-OWN_FIELDS: list[tuple[dict[str, Any], LogitsProcessorSpec, str | None]] = [
+OWN_FIELDS: list[tuple[dict[str, Any], lp.LogitsProcessorSpec, str | None]] = [
     ({"min_new_tokens": 5}, FORCED, r"`min_new_tokens`, which bans token 2 before 5 .*\$\[1\]"),
     ({"min_new_tokens": 4}, FORCED, None),
     ({"min_length": 20}, FORCED, "`min_length`, which bans token 2 before 8"),
@@ -419,7 +408,7 @@ OWN_FIELDS: list[tuple[dict[str, Any], LogitsProcessorSpec, str | None]] = [
     ({"begin_suppress_tokens": [905]}, FORCED, None),
     ({"sequence_bias": {(17,): float("-inf")}}, FORCED, "`sequence_bias`, which bans token 17"),
     ({"sequence_bias": [[[17], -100.0]]}, FORCED, None),
-    ({"suppress_tokens": [5]}, AllowedTokensSpec((5,)), "every allowed token is banned"),
+    ({"suppress_tokens": [5]}, lp.AllowedTokensSpec((5,)), "every allowed token is banned"),
 ]
 
 
@@ -428,7 +417,7 @@ def test_own_fields_of_the_configuration(
     generator: Any,
     inputs: Any,
     fields: dict[str, Any],
-    spec: LogitsProcessorSpec,
+    spec: lp.LogitsProcessorSpec,
     message: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -446,13 +435,13 @@ def test_own_fields_of_the_configuration(
                 )
             assert sequences[1, 12:].tolist() == [*TEXT, EOS]
         else:
-            with pytest.raises(SpecError, match=f"Conflicts with .*{message}"):
+            with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}"):
                 LogitportProcessor(generator, [(), spec, ()], **inputs, **given)
 
 
 def test_thinking_budget_with_padding(generator: Any, inputs: Any, tokenizer: Any):
     """A block that the prompt opens is found behind the padding."""
     start = int(inputs["input_ids"][1][-1])
-    spec: LogitsProcessorSpec = ThinkingBudgetSpec(2, (start,), (17,))
+    spec: lp.LogitsProcessorSpec = lp.ThinkingBudgetSpec(2, (start,), (17,))
     said = run(generator, inputs, [(), spec, ()], do_sample=False)
     assert said[1][2] == 17

@@ -5,19 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters import extra_body
-from logitport.spec import (
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedTokenSequenceSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-    decode,
-    encode,
-)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -48,64 +37,66 @@ def small(bare: Tokenizer) -> Any:
 
 def test_no_special_tokens(small: Any):
     assert small.encode("Hello world!") == [BOS, HELLO, WORLD, MARK, EOS]
-    spec = ForcedTokenSequenceSpec.from_text("Hello world!", small)
-    assert spec == ForcedTokenSequenceSpec((HELLO, WORLD, MARK), eos_token_id=EOS)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Hello world!", small)
+    assert spec == lp.ForcedTokenSequenceSpec((HELLO, WORLD, MARK), eos_token_id=EOS)
 
 
 @pytest.mark.parametrize("eos_token_id", [None, WORLD])
 def test_eos_of_the_callers_choice(small: Any, eos_token_id: int | None):
-    spec = ForcedTokenSequenceSpec.from_text("Hello", small, eos_token_id=eos_token_id)
-    assert spec == ForcedTokenSequenceSpec((HELLO,), eos_token_id)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Hello", small, eos_token_id=eos_token_id)
+    assert spec == lp.ForcedTokenSequenceSpec((HELLO,), eos_token_id)
 
 
 def test_tokenizer_without_eos(bare: Tokenizer):
     small: Any = PreTrainedTokenizerFast(tokenizer_object=bare)
-    with pytest.raises(SpecError, match="has no EOS token: pass eos_token_id, or None"):
-        ForcedTokenSequenceSpec.from_text("Hello", small)
-    spec = ForcedTokenSequenceSpec.from_text("Hello", small, eos_token_id=None)
-    assert spec == ForcedTokenSequenceSpec((HELLO,))
+    with pytest.raises(lp.SpecError, match="has no EOS token: pass eos_token_id, or None"):
+        lp.ForcedTokenSequenceSpec.from_text("Hello", small)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Hello", small, eos_token_id=None)
+    assert spec == lp.ForcedTokenSequenceSpec((HELLO,))
 
 
 def test_bare_tokenizer(bare: Tokenizer):
-    with pytest.raises(SpecError, match=r"^Tokenizer has no EOS token: pass eos_token_id, or None"):
-        ForcedTokenSequenceSpec.from_text("Hello", bare)
-    spec = ForcedTokenSequenceSpec.from_text("Hello world", bare, eos_token_id=EOS)
-    assert spec == ForcedTokenSequenceSpec((HELLO, WORLD), EOS)
+    with pytest.raises(
+        lp.SpecError, match=r"^Tokenizer has no EOS token: pass eos_token_id, or None"
+    ):
+        lp.ForcedTokenSequenceSpec.from_text("Hello", bare)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Hello world", bare, eos_token_id=EOS)
+    assert spec == lp.ForcedTokenSequenceSpec((HELLO, WORLD), EOS)
 
 
 @pytest.mark.parametrize("other", ["gpt2", 64, None])
 def test_no_tokenizer(other: Any):
     for make in (
-        lambda: ForcedTokenSequenceSpec.from_text("Hello", other),
-        lambda: ChoiceSpec.from_text(["yes", "no"], other),
-        lambda: MinTokensSpec.from_tokenizer(3, other),
+        lambda: lp.ForcedTokenSequenceSpec.from_text("Hello", other),
+        lambda: lp.ChoiceSpec.from_text(["yes", "no"], other),
+        lambda: lp.MinTokensSpec.from_tokenizer(3, other),
     ):
-        with pytest.raises(SpecError, match="Expected a tokenizer, got "):
+        with pytest.raises(lp.SpecError, match="Expected a tokenizer, got "):
             make()
 
 
 def test_what_to_do_without_eos(bare: Tokenizer):
-    with pytest.raises(SpecError, match=r"no EOS token: pass eos_token_id$"):
-        ChoiceSpec.from_text(["Hello"], bare)
-    with pytest.raises(SpecError, match="no EOS token: construct it with stop_token_ids"):
-        MinTokensSpec.from_tokenizer(3, bare)
+    with pytest.raises(lp.SpecError, match=r"no EOS token: pass eos_token_id$"):
+        lp.ChoiceSpec.from_text(["Hello"], bare)
+    with pytest.raises(lp.SpecError, match="no EOS token: construct it with stop_token_ids"):
+        lp.MinTokensSpec.from_tokenizer(3, bare)
 
 
 @pytest.mark.parametrize(
     ("from_setting", "off", "on", "spec"),
     [
-        (MinTokensSpec.from_setting, 0, 3, MinTokensSpec(3, (EOS,))),
+        (lp.MinTokensSpec.from_setting, 0, 3, lp.MinTokensSpec(3, (EOS,))),
         (
-            partial(ThinkingBudgetSpec.from_setting, start="Hello", end="world", message="!"),
+            partial(lp.ThinkingBudgetSpec.from_setting, start="Hello", end="world", message="!"),
             -1,
             0,
-            ThinkingBudgetSpec(0, (HELLO,), (WORLD,), (MARK,)),
+            lp.ThinkingBudgetSpec(0, (HELLO,), (WORLD,), (MARK,)),
         ),
         (
-            lambda n, _: NoRepeatNgramSpec.from_setting(n, 9, [1]),
+            lambda n, _: lp.NoRepeatNgramSpec.from_setting(n, 9, [1]),
             0,
             2,
-            NoRepeatNgramSpec(2, 9, (1,)),
+            lp.NoRepeatNgramSpec(2, 9, (1,)),
         ),
     ],
     ids=["min_tokens", "thinking_budget", "no_repeat_ngram"],
@@ -116,34 +107,34 @@ def test_settings_that_are_off_are_no_spec(
     assert from_setting(None, small) == from_setting(off, small) == ()
     assert from_setting(on, small) == (spec,)
     assert extra_body("vllm", from_setting(off, small)) == {}
-    with pytest.raises(SpecError, match="Expected `int` >= "):
+    with pytest.raises(lp.SpecError, match="Expected `int` >= "):
         from_setting(-2, small)
 
 
 @pytest.mark.parametrize("leading_space", [True, False, None, "neither"])
 def test_no_such_forms_of_a_word(bare: Tokenizer, leading_space: Any):
-    with pytest.raises(SpecError, match="leading_space to be one of 'both', 'with', 'without'"):
-        BannedSequencesSpec.from_words(["Hello"], bare, leading_space=leading_space)
+    with pytest.raises(lp.SpecError, match="leading_space to be one of 'both', 'with', 'without'"):
+        lp.BannedSequencesSpec.from_words(["Hello"], bare, leading_space=leading_space)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_text_without_tokens(small: Any, text: str):
-    with pytest.raises(SpecError, match=f"The tokenizer makes no tokens of '{text}'"):
-        ForcedTokenSequenceSpec.from_text(text, small)
+    with pytest.raises(lp.SpecError, match=f"The tokenizer makes no tokens of '{text}'"):
+        lp.ForcedTokenSequenceSpec.from_text(text, small)
 
 
 def test_real_tokenizer(tokenizer: Any):
     def texts(sequences: Iterable[tuple[int, ...]]) -> list[str]:
         return [str(tokenizer.decode(list(sequence))) for sequence in sequences]
 
-    banned = BannedSequencesSpec.from_words(["Paris", "Ouagadougou"], tokenizer)
+    banned = lp.BannedSequencesSpec.from_words(["Paris", "Ouagadougou"], tokenizer)
     assert texts(banned.sequences) == [" Paris", "Paris", " Ouagadougou", "Ouagadougou"]
-    one = BannedTokensSpec.from_words([" the"], tokenizer)
+    one = lp.BannedTokensSpec.from_words([" the"], tokenizer)
     assert texts((token_id,) for token_id in one.token_ids) == [" the", "the"]
-    choice = ChoiceSpec.from_text(["yes", "no", "no idea"], tokenizer)
+    choice = lp.ChoiceSpec.from_text(["yes", "no", "no idea"], tokenizer)
     assert texts(choice.choices) == ["yes", "no", "no idea"]
     assert choice.eos_token_id == tokenizer.eos_token_id
-    thinking = ThinkingBudgetSpec.from_text(8, tokenizer, message="\nEnough.\n")
+    thinking = lp.ThinkingBudgetSpec.from_text(8, tokenizer, message="\nEnough.\n")
     assert texts([thinking.start_token_ids, thinking.end_token_ids]) == ["<think>", "</think>"]
     assert texts([thinking.message_token_ids]) == ["\nEnough.\n"]
-    decode(encode([banned, one, thinking])).check_vocabulary(len(tokenizer))
+    lp.decode(lp.encode([banned, one, thinking])).check_vocabulary(len(tokenizer))

@@ -7,20 +7,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.core import compile_specs
 from logitport.adapters.vllm import KEY, LogitportProcessor
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.processor import _program_of
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    Payload,
-    PythonProcessorSpec,
-    SpecError,
-    Stage,
-    encode,
-)
 
 from .in_process import Engine, engine, params
 
@@ -40,7 +32,7 @@ def running(model: Path) -> Iterator[Engine]:
 
 def test_live_callable_is_refused_by_an_engine_in_another_process():
     with pytest.raises(ValueError, match="cannot reach an engine in another process"):
-        LogitportProcessor.validate_params(params(PythonProcessorSpec(LiveProcessor)))
+        LogitportProcessor.validate_params(params(lp.PythonProcessorSpec(LiveProcessor)))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +73,7 @@ def test_what_fails_in_the_worker_ends_one_request(
     size = len(tokenizer)
     beyond: Any = {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [size]}]}
     if not parsed:
-        beyond = encode(ForcedTokenSequenceSpec([size]))
+        beyond = lp.encode(lp.ForcedTokenSequenceSpec([size]))
     prompts = [f"Tell me about the number {i}." for i in range(6)]
     sampling = {"temperature": 1.0, "max_tokens": 12, "ignore_eos": True}
     neighbours = [params(**sampling, seed=i) for i in range(6)]
@@ -113,7 +105,7 @@ def test_what_fails_goes_on_freely_when_nothing_can_end_it(running: Engine, toke
     sampling = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
     (free,) = running.generate(["Hello"], [params(**sampling)])
     (processor,) = running.processors
-    beyond = encode(ForcedTokenSequenceSpec([len(tokenizer)]))
+    beyond = lp.encode(lp.ForcedTokenSequenceSpec([len(tokenizer)]))
     with patch.object(type(processor), "validate_params"):
         (failed,) = running.generate(["Hello"], [params(extra_args={KEY: beyond}, **sampling)])
     assert failed.token_ids == free.token_ids
@@ -121,7 +113,7 @@ def test_what_fails_goes_on_freely_when_nothing_can_end_it(running: Engine, toke
 
 
 def _assert_forces(running: Engine, tokenizer: Any) -> None:
-    spec = ForcedTokenSequenceSpec.from_text("Still here.", tokenizer)
+    spec = lp.ForcedTokenSequenceSpec.from_text("Still here.", tokenizer)
     (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
     assert (output.text, output.finish_reason) == ("Still here.", "stop")
 
@@ -132,19 +124,19 @@ def test_a_diffusion_model_takes_no_specs():
     config: Any = SimpleNamespace(
         model_config=model_config, speculative_config=None, use_v2_model_runner=True
     )
-    specs = (ForcedTokenSequenceSpec((5,)),)
-    with pytest.raises(SpecError, match="vLLM's diffusion models choose tokens without"):
-        check_engine(config, Payload(1, specs), compile_specs(specs))
+    specs = (lp.ForcedTokenSequenceSpec((5,)),)
+    with pytest.raises(lp.SpecError, match="vLLM's diffusion models choose tokens without"):
+        check_engine(config, lp.Payload(1, specs), compile_specs(specs))
 
 
 @pytest.mark.parametrize("regex", [None, "a+"])
-@pytest.mark.parametrize("default", [BannedTokensSpec((5,)), ForcedTokenSequenceSpec((5,))])
+@pytest.mark.parametrize("default", [lp.BannedTokensSpec((5,)), lp.ForcedTokenSequenceSpec((5,))])
 def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any):
     """Of the default specs, in a worker."""
     from vllm.sampling_params import StructuredOutputsParams
 
     grammar = StructuredOutputsParams(regex=regex) if regex else None
-    role = Role(Stage.AGGREGATED, "a test")
-    program = _program_of(role, 100, encode(default), params(structured_outputs=grammar))
-    gives_way = bool(regex) and isinstance(default, ForcedTokenSequenceSpec)
+    role = Role(lp.Stage.AGGREGATED, "a test")
+    program = _program_of(role, 100, lp.encode(default), params(structured_outputs=grammar))
+    gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
     assert (program is None) is gives_way

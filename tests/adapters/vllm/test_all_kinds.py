@@ -16,28 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from logitport import spec as lp
 from logitport.adapters.conformance.kinds.base import Tokens
 from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.core import BAN_BIAS, Automaton, AutomatonBuilder, HistoryRule, plugins
 from logitport.adapters.vllm import attach
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    PythonProcessorSpec,
-    SequenceBiasSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-)
 
 from .in_process import FLAG, Drafts, Engine, engine, params
 
@@ -251,16 +234,16 @@ STORY = "Once upon a time, there was"
 ECHO = "one two three one two three one two three one two three one two"
 THINKING = "Question: what is six times seven?\n<think>"
 
-Specs = Callable[[Free], LogitsProcessorSpec | list[LogitsProcessorSpec]]
+Specs = Callable[[Free], lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec]]
 
 
-def thinking(free: Free, budget: int, **fields: Any) -> ThinkingBudgetSpec:
-    return ThinkingBudgetSpec.from_text(budget, free.tokenizer, **fields)
+def thinking(free: Free, budget: int, **fields: Any) -> lp.ThinkingBudgetSpec:
+    return lp.ThinkingBudgetSpec.from_text(budget, free.tokenizer, **fields)
 
 
-def says(free: Free, *texts: str) -> ForcedTokenSequenceSpec:
+def says(free: Free, *texts: str) -> lp.ForcedTokenSequenceSpec:
     """Texts that are tokenized apart, and then the model goes on."""
-    return ForcedTokenSequenceSpec([token for text in texts for token in free.ids(text)])
+    return lp.ForcedTokenSequenceSpec([token for text in texts for token in free.ids(text)])
 
 
 def closes(output: Tokens, free: Free, more: int, *texts: str, tag: str = "</think>") -> bool:
@@ -271,9 +254,9 @@ def closes(output: Tokens, free: Free, more: int, *texts: str, tag: str = "</thi
     return output[before : before + len(closing)] == closing
 
 
-def sequences_biased_away(free: "Free") -> SequenceBiasSpec:
+def sequences_biased_away(free: "Free") -> lp.SequenceBiasSpec:
     sequences = dict.fromkeys(tuple(free.output[i : i + 2]) for i in range(0, LENGTH, 3))
-    return SequenceBiasSpec(tuple(sequences), (-1000.0,) * len(sequences))
+    return lp.SequenceBiasSpec(tuple(sequences), (-1000.0,) * len(sequences))
 
 
 class TwoArguments:
@@ -314,73 +297,73 @@ REQUESTS: dict[str, Request] = (
     {
         "forced sequence": Request(
             STORY,
-            lambda free: ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer),
+            lambda free: lp.ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer),
         ),
         "forced sequence, then free": Request(
             STORY,
             lambda free: says(free, " nothing at all, but"),
             lambda output, free: len(set(output)) > 10,
         ),
-        "allowed tokens": Request(STORY, lambda free: AllowedTokensSpec(free.favourites[1:8])),
-        "banned tokens": Request(STORY, lambda free: BannedTokensSpec(free.favourites[:8])),
+        "allowed tokens": Request(STORY, lambda free: lp.AllowedTokensSpec(free.favourites[1:8])),
+        "banned tokens": Request(STORY, lambda free: lp.BannedTokensSpec(free.favourites[:8])),
         "banned sequences": Request(
             STORY,
-            lambda free: BannedSequencesSpec(
+            lambda free: lp.BannedSequencesSpec(
                 [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
             ),
         ),
         "logit bias": Request(
             STORY,
-            lambda free: LogitBiasSpec(
+            lambda free: lp.LogitBiasSpec(
                 dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
             ),
             lambda output, free: len(set(output)) > 1,
         ),
         "logit bias away": Request(
-            STORY, lambda free: LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
+            STORY, lambda free: lp.LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
         ),
         "min tokens": Request(
             STORY,
             lambda free: [
-                MinTokensSpec(8, free.favourites[:12]),
-                LogitBiasSpec(dict.fromkeys(free.favourites[:12], 500.0)),  # as soon as they may
+                lp.MinTokensSpec(8, free.favourites[:12]),
+                lp.LogitBiasSpec(dict.fromkeys(free.favourites[:12], 500.0)),  # as soon as they may
             ],
             lambda output, free: set(output[8:]) <= set(free.favourites[:12]),
         ),
         "forced end": Request(
             STORY,
-            lambda free: ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
+            lambda free: lp.ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
             lambda output, free: output[:17] == free.output[:17],
         ),
         "forced end, then free": Request(
             STORY,
-            lambda free: ForcedEndSpec(9, free.ids(" But then")),
+            lambda free: lp.ForcedEndSpec(9, free.ids(" But then")),
             lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
         ),
         "choice": Request(
             "Do you like tea?",
-            lambda free: ChoiceSpec.from_text(
+            lambda free: lp.ChoiceSpec.from_text(
                 [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
             ),
         ),
         "trigger": Request(
             STORY,
-            lambda free: TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
+            lambda free: lp.TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
         ),
         "trigger of two tokens, always": Request(
             STORY,
-            lambda free: TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
+            lambda free: lp.TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
         ),
         "trigger whose phrase sets it off": Request(
             STORY,
-            lambda free: TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
+            lambda free: lp.TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
         ),
-        "no repeated bigram": Request(ECHO, lambda free: NoRepeatNgramSpec(2)),
+        "no repeated bigram": Request(ECHO, lambda free: lp.NoRepeatNgramSpec(2)),
         "no repeated token in a window": Request(
-            STORY, lambda free: NoRepeatNgramSpec(1, 20, free.ids(","))
+            STORY, lambda free: lp.NoRepeatNgramSpec(1, 20, free.ids(","))
         ),
-        "from the prompt": Request(STORY, lambda free: PromptBiasSpec(1000.0, free.prompt[:2])),
-        "away from the prompt": Request(ECHO, lambda free: PromptBiasSpec(-1000.0)),
+        "from the prompt": Request(STORY, lambda free: lp.PromptBiasSpec(1000.0, free.prompt[:2])),
+        "away from the prompt": Request(ECHO, lambda free: lp.PromptBiasSpec(-1000.0)),
         "block opened by the prompt": Request(
             THINKING,
             lambda free: thinking(free, 12),
@@ -422,17 +405,17 @@ REQUESTS: dict[str, Request] = (
         ),
         "plugin, automaton": Request(
             STORY,
-            lambda free: PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
+            lambda free: lp.PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
             lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
         ),
         "plugin, history rule": Request(
             ECHO,
-            lambda free: PluginSpec("not-twice"),
+            lambda free: lp.PluginSpec("not-twice"),
             lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
         ),
         "plugin, callable": Request(
             STORY,
-            lambda free: PluginSpec("ascending", {"step": len(free.tokenizer) // 100}),
+            lambda free: lp.PluginSpec("ascending", {"step": len(free.tokenizer) // 100}),
             lambda output, free: all(
                 0 < b - a <= len(free.tokenizer) // 100
                 for a, b in zip([0, *output], output, strict=False)
@@ -440,22 +423,22 @@ REQUESTS: dict[str, Request] = (
         ),
         "live callable of two arguments": Request(
             STORY,
-            lambda free: PythonProcessorSpec(TwoArguments),
+            lambda free: lp.PythonProcessorSpec(TwoArguments),
             lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
         ),
         "live callable of three arguments": Request(
             STORY,
-            lambda free: PythonProcessorSpec(ThreeArguments),
+            lambda free: lp.PythonProcessorSpec(ThreeArguments),
             lambda output, free: set(output) <= set(free.prompt),
         ),
         "several": Request(
             STORY,
             lambda free: [
-                ForcedEndSpec(26, free.ids(" Good night")),
-                BannedTokensSpec(free.favourites[:5]),
-                MinTokensSpec(25, free.favourites[5:12]),
-                LogitBiasSpec({free.favourites[12]: -1000.0}),
-                NoRepeatNgramSpec(2, 30),
+                lp.ForcedEndSpec(26, free.ids(" Good night")),
+                lp.BannedTokensSpec(free.favourites[:5]),
+                lp.MinTokensSpec(25, free.favourites[5:12]),
+                lp.LogitBiasSpec({free.favourites[12]: -1000.0}),
+                lp.NoRepeatNgramSpec(2, 30),
             ],
         ),
     }
@@ -478,7 +461,7 @@ class Batch:
     """
 
     frees: list[Free]
-    specs: list[list[LogitsProcessorSpec]]
+    specs: list[list[lp.LogitsProcessorSpec]]
     outputs: list[Tokens]
     shapes: tuple[list[list[int]], list[list[int]]]
     drafts: list[Drafts]
@@ -532,7 +515,10 @@ def test_all_kinds_in_one_batch(editions: Editions, edition: Edition, temperatur
     else:
         assert shapes == plain_shapes
     kinds = {type(spec) for of_one in batch.specs for spec in of_one}
-    assert {PluginSpec, PythonProcessorSpec} < kinds  # the conformance suite has all others, too
+    assert {
+        lp.PluginSpec,
+        lp.PythonProcessorSpec,
+    } < kinds  # the conformance suite has all others, too
     wrong = dict(_wrong(batch))
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
@@ -551,13 +537,17 @@ def _wrong(batch: Batch) -> Iterator[tuple[str, str]]:
             yield name, "the model does it by itself"
 
 
-def _is_right(name: str, free: Free, specs: list[LogitsProcessorSpec], output: Tokens) -> bool:
-    checked = [spec for spec in specs if not isinstance(spec, PluginSpec | PythonProcessorSpec)]
+def _is_right(name: str, free: Free, specs: list[lp.LogitsProcessorSpec], output: Tokens) -> bool:
+    checked = [
+        spec for spec in specs if not isinstance(spec, lp.PluginSpec | lp.PythonProcessorSpec)
+    ]
     obeyed = all(obeys(spec, free.prompt, output) for spec in checked)
     return obeyed and REQUESTS[name].also(output, free)
 
 
-def _listed(specs: LogitsProcessorSpec | list[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+def _listed(
+    specs: lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec],
+) -> list[lp.LogitsProcessorSpec]:
     return specs if isinstance(specs, list) else [specs]
 
 
@@ -590,26 +580,26 @@ class WrongArguments:
         return logits
 
 
-FAILING: dict[str, tuple[LogitsProcessorSpec, int]] = {
-    "factory raises": (PythonProcessorSpec(raises_at_once), 0),
-    "not a callable": (PythonProcessorSpec(lambda: None), 0),
-    "wrong arguments": (PythonProcessorSpec(WrongArguments), 0),
-    "wrong shape": (PythonProcessorSpec(WrongShape), 0),
-    "wrong type": (PythonProcessorSpec(WrongType), 0),
-    "callable raises": (PythonProcessorSpec(RaisesInTheMidst), 0),
-    "plugin raises": (PluginSpec("fails-after", {"tokens": 0}), 0),
-    "plugin raises later": (PluginSpec("fails-after", {"tokens": 5}), 5),
-    "plugin's token ids": (PluginSpec("beyond-vocabulary"), 0),
+FAILING: dict[str, tuple[lp.LogitsProcessorSpec, int]] = {
+    "factory raises": (lp.PythonProcessorSpec(raises_at_once), 0),
+    "not a callable": (lp.PythonProcessorSpec(lambda: None), 0),
+    "wrong arguments": (lp.PythonProcessorSpec(WrongArguments), 0),
+    "wrong shape": (lp.PythonProcessorSpec(WrongShape), 0),
+    "wrong type": (lp.PythonProcessorSpec(WrongType), 0),
+    "callable raises": (lp.PythonProcessorSpec(RaisesInTheMidst), 0),
+    "plugin raises": (lp.PluginSpec("fails-after", {"tokens": 0}), 0),
+    "plugin raises later": (lp.PluginSpec("fails-after", {"tokens": 5}), 5),
+    "plugin's token ids": (lp.PluginSpec("beyond-vocabulary"), 0),
 }
 
 
 def test_what_fails_ends_its_own_request(
     running: Engine, edition: Edition, tokenizer: Any, caplog: pytest.LogCaptureFixture
 ):
-    forced = ForcedTokenSequenceSpec.from_text(" nothing at all.", tokenizer)
-    banned = BannedTokensSpec.from_words([",", "."], tokenizer)
-    others: list[LogitsProcessorSpec | None] = [None, forced, None, banned, None, None]
-    others += [PluginSpec("not-twice"), PythonProcessorSpec(TwoArguments)]
+    forced = lp.ForcedTokenSequenceSpec.from_text(" nothing at all.", tokenizer)
+    banned = lp.BannedTokensSpec.from_words([",", "."], tokenizer)
+    others: list[lp.LogitsProcessorSpec | None] = [None, forced, None, banned, None, None]
+    others += [lp.PluginSpec("not-twice"), lp.PythonProcessorSpec(TwoArguments)]
     prompts = [STORY] * (len(FAILING) + len(others))
     sampling = {"temperature": 1.0, "max_tokens": 16}
 
@@ -649,12 +639,12 @@ def test_what_fails_ends_its_own_request(
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (PluginSpec("refuses", {"this": 1}), r"refuses its parameters: what is this\?"),
-        (PluginSpec("unknown"), "No plugin 'unknown' is installed .* alternate, ascending"),
+        (lp.PluginSpec("refuses", {"this": 1}), r"refuses its parameters: what is this\?"),
+        (lp.PluginSpec("unknown"), "No plugin 'unknown' is installed .* alternate, ascending"),
     ],
     ids=["refused", "unknown"],
 )
-def test_plugin_refused_at_admission(running: Engine, spec: PluginSpec, message: str):
+def test_plugin_refused_at_admission(running: Engine, spec: lp.PluginSpec, message: str):
     from vllm.exceptions import VLLMValidationError
 
     with pytest.raises(VLLMValidationError, match=message):

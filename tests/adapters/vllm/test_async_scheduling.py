@@ -14,17 +14,10 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.core import plugins
 from logitport.adapters.vllm import LogitportProcessor, attach, processor
 from logitport.adapters.vllm.placeholders import tells_output_ids
-from logitport.spec import (
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    TriggerSpec,
-)
 
 from .in_process import FLAG, Engine, engine, params
 from .test_all_kinds import LENGTH, PLUGINS, REQUESTS, STORY, Free
@@ -164,7 +157,7 @@ class Catalogue:
     """
 
     sampling: dict[str, Any]
-    specs: dict[str, list[LogitsProcessorSpec]]
+    specs: dict[str, list[lp.LogitsProcessorSpec]]
     free: dict[str, list[int]]
     expected: dict[str, list[int]]
     steps: list[list[int]]
@@ -211,12 +204,14 @@ def shapes(running: Engine) -> list[list[int]]:
     return [list(step.values()) for step in running.steps if step]
 
 
-def _listed(specs: LogitsProcessorSpec | list[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+def _listed(
+    specs: lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec],
+) -> list[lp.LogitsProcessorSpec]:
     return specs if isinstance(specs, list) else [specs]
 
 
 def with_specs(
-    sampling: dict[str, Any], specs: dict[str, list[LogitsProcessorSpec]]
+    sampling: dict[str, Any], specs: dict[str, list[lp.LogitsProcessorSpec]]
 ) -> dict[str, Any]:
     return {name: attach(copy.copy(of), specs.get(name, ())) for name, of in sampling.items()}
 
@@ -320,7 +315,7 @@ def test_what_gets_past_admission_ends_with_a_reason(
         assert said == catalogue.expected[name][: len(said)], name
         assert end == tokenizer.eos_token_id, name
         forced = catalogue.specs[name][0]
-        if isinstance(forced, ForcedTokenSequenceSpec):
+        if isinstance(forced, lp.ForcedTokenSequenceSpec):
             assert len(said) > len(forced.token_ids), name
 
     # The neighbours once more, in batches of the same shapes: what ends by a token has a place for
@@ -339,8 +334,8 @@ def test_a_trigger_sees_what_another_spec_forces(running: Engine, tokenizer: Any
     """All of the output is forced: nothing depends on what is not known."""
     one, two, three = (tokenizer.encode(text)[0] for text in (" one", " two", " three"))
     specs = [
-        ForcedTokenSequenceSpec([one, two, one, two, one], tokenizer.eos_token_id),
-        TriggerSpec([one, two], [three, three]),
+        lp.ForcedTokenSequenceSpec([one, two, one, two, one], tokenizer.eos_token_id),
+        lp.TriggerSpec([one, two], [three, three]),
     ]
     failed_before = failures(running)
     with patch.object(LogitportProcessor, "validate_params"):
@@ -352,10 +347,10 @@ def test_a_trigger_sees_what_another_spec_forces(running: Engine, tokenizer: Any
 def test_neighbours_with_penalties_come_and_go(running: Engine, loading: str, tokenizer: Any):
     """For these, vLLM fills in the ids of the whole batch, and drops placeholders on the way."""
     text = "Request {}: " + "so it goes, and on, and on, " * 3 + "until the end."
-    forced = [ForcedTokenSequenceSpec.from_text(text.format(i), tokenizer) for i in range(2)]
-    closing = ForcedEndSpec.from_text(30, " The end.", tokenizer)
+    forced = [lp.ForcedTokenSequenceSpec.from_text(text.format(i), tokenizer) for i in range(2)]
+    closing = lp.ForcedEndSpec.from_text(30, " The end.", tokenizer)
     (free,) = running.generate([STORY], [params(max_tokens=30, ignore_eos=True)])
-    unwanted = MinTokensSpec(20, sorted(set(free.token_ids)))
+    unwanted = lp.MinTokensSpec(20, sorted(set(free.token_ids)))
     (without,) = running.generate([STORY], [params(unwanted, max_tokens=40, ignore_eos=True)])
     penalised = params(max_tokens=3, repetition_penalty=1.2)
     arrivals = {
@@ -397,7 +392,7 @@ def run(running: Engine, arrivals: dict[int, dict[str, Any]]) -> dict[str, list[
 
 def test_default_specs_that_need_contents_keep_an_engine_from_starting(model: Path):
     with (
-        patch.object(processor, "default_specs", return_value=[NoRepeatNgramSpec(2)]),
+        patch.object(processor, "default_specs", return_value=[lp.NoRepeatNgramSpec(2)]),
         pytest.raises(ValueError, match="`no_repeat_ngram` needs the ids"),
         asynchronous(model, "entry point"),
     ):
@@ -408,10 +403,12 @@ def test_default_specs_that_need_contents_keep_an_engine_from_starting(model: Pa
 def test_chunks_and_preemptions(model: Path, loading: str, tokenizer: Any):
     texts = [f"Request {i}: " + f"{i} and {i + 1}, then " * (8 + i) + "end." for i in range(8)]
     requests = [
-        params(ForcedTokenSequenceSpec.from_text(text, tokenizer), max_tokens=200, temperature=1.5)
+        params(
+            lp.ForcedTokenSequenceSpec.from_text(text, tokenizer), max_tokens=200, temperature=1.5
+        )
         for text in texts
     ]
-    never_twice = params(NoRepeatNgramSpec(1), max_tokens=120, ignore_eos=True)
+    never_twice = params(lp.NoRepeatNgramSpec(1), max_tokens=120, ignore_eos=True)
     if loading == "flag":
         requests[6:] = [never_twice, never_twice]
     prompts = [f"Count from {i}, and then on, and on, and so on:" for i in range(8)]

@@ -9,27 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.core import plugins
 from logitport.adapters.vllm import KEY
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedSequencesSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    SamplingSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
-    encode,
-)
 from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
@@ -78,7 +60,7 @@ class Aggregated(NamedTuple):
         outputs: token ids, by the kind, and without a spec by "free".
     """
 
-    specs: dict[str, LogitsProcessorSpec]
+    specs: dict[str, lp.LogitsProcessorSpec]
     outputs: dict[str, list[int]]
 
 
@@ -95,27 +77,27 @@ def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
     return Aggregated(specs, outputs | {"free": free.token_ids})
 
 
-def _one_of_each(tokenizer: Any, free: list[int]) -> list[LogitsProcessorSpec]:
+def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec]:
     """Each changes what the model says by itself."""
     eos = tokenizer.eos_token_id
     return [
-        ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer),
-        AllowedTokensSpec((*tokenizer.encode(" one two three four five six"), eos)),
-        BannedTokensSpec(free[:3]),
-        BannedSequencesSpec([free[1:3]]),
-        LogitBiasSpec({free[0]: -100, free[4]: 3.5}),
-        MinTokensSpec(LENGTH, (free[1],)),
-        ForcedEndSpec(5, tokenizer.encode(" and so on."), eos),
-        ThinkingBudgetSpec.from_text(
+        lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer),
+        lp.AllowedTokensSpec((*tokenizer.encode(" one two three four five six"), eos)),
+        lp.BannedTokensSpec(free[:3]),
+        lp.BannedSequencesSpec([free[1:3]]),
+        lp.LogitBiasSpec({free[0]: -100, free[4]: 3.5}),
+        lp.MinTokensSpec(LENGTH, (free[1],)),
+        lp.ForcedEndSpec(5, tokenizer.encode(" and so on."), eos),
+        lp.ThinkingBudgetSpec.from_text(
             12, tokenizer, start="<think>", end="</think>", message=" Enough."
         ),
-        ChoiceSpec.from_text([" London", " Berlin", " Belgrade"], tokenizer),
-        TriggerSpec(free[2:4], tokenizer.encode(" (so they say)")),
-        NoRepeatNgramSpec(1),
-        PromptBiasSpec(-8.0),
-        GrammarSpec(regex=r" [a-z]{4,9}\."),
-        SamplingSpec(temperature=0, repetition_penalty=1.8),
-        PluginSpec("odd", {"by": 50}),
+        lp.ChoiceSpec.from_text([" London", " Berlin", " Belgrade"], tokenizer),
+        lp.TriggerSpec(free[2:4], tokenizer.encode(" (so they say)")),
+        lp.NoRepeatNgramSpec(1),
+        lp.PromptBiasSpec(-8.0),
+        lp.GrammarSpec(regex=r" [a-z]{4,9}\."),
+        lp.SamplingSpec(temperature=0, repetition_penalty=1.8),
+        lp.PluginSpec("odd", {"by": 50}),
     ]
 
 
@@ -177,15 +159,15 @@ def test_killed_decode_worker(proxied: OpenAI, deployment: Deployment, aggregate
         assert _ask(proxied, **_body(aggregated.specs[kind])) == aggregated.outputs[kind]
 
 
-def _body(spec: LogitsProcessorSpec) -> dict[str, Any]:
+def _body(spec: lp.LogitsProcessorSpec) -> dict[str, Any]:
     """The fields with which an HTTP client says what ``attach`` says in ``SamplingParams``."""
     match spec:
-        case GrammarSpec():
+        case lp.GrammarSpec():
             return {"structured_outputs": {"regex": spec.regex}}
-        case SamplingSpec():
+        case lp.SamplingSpec():
             return {"repetition_penalty": spec.repetition_penalty}
         case _:
-            return {"vllm_xargs": {KEY: encode(spec)}}
+            return {"vllm_xargs": {KEY: lp.encode(spec)}}
 
 
 def _ask(client: OpenAI, **fields: Any) -> list[int]:

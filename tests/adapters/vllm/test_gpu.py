@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from logitport import spec as lp
 from logitport.adapters.vllm import attach
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    PromptBiasSpec,
-    ThinkingBudgetSpec,
-)
 
 from .in_process import FLAG, params
 from .test_all_kinds import obeys
@@ -62,15 +52,15 @@ def test_mixed_batch(
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     text = "one two three one two three one two three one two <think>"
     prompt = tokenizer.encode(text)
-    specs: list[LogitsProcessorSpec] = [
-        ForcedTokenSequenceSpec.from_text("Exactly this, this, this and this.", tokenizer),
-        AllowedTokensSpec(prompt),
-        BannedTokensSpec(prompt),
-        ForcedEndSpec.from_text(20, " The end.", tokenizer),
-        ChoiceSpec.from_text([" yes", " yes, please", " no"], tokenizer),
-        ThinkingBudgetSpec.from_text(16, tokenizer),
-        NoRepeatNgramSpec(2),
-        PromptBiasSpec(1000.0),
+    specs: list[lp.LogitsProcessorSpec] = [
+        lp.ForcedTokenSequenceSpec.from_text("Exactly this, this, this and this.", tokenizer),
+        lp.AllowedTokensSpec(prompt),
+        lp.BannedTokensSpec(prompt),
+        lp.ForcedEndSpec.from_text(20, " The end.", tokenizer),
+        lp.ChoiceSpec.from_text([" yes", " yes, please", " no"], tokenizer),
+        lp.ThinkingBudgetSpec.from_text(16, tokenizer),
+        lp.NoRepeatNgramSpec(2),
+        lp.PromptBiasSpec(1000.0),
     ]
     llm = LLM(
         str(model),

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
+from logitport import spec as lp
 from logitport.adapters.vllm import KEY, attach
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    LogitBiasSpec,
-    MinTokensSpec,
-    SamplingSpec,
-    ThinkingBudgetSpec,
-    encode,
-)
 
 from .in_process import FLAG, Engine, engine, params
 
@@ -49,14 +39,14 @@ def _is_valid_json(text: str) -> bool:
 
 
 # The grammar | whether a text is one of its own.
-GRAMMARS: dict[str, tuple[GrammarSpec, Callable[[str], Any]]] = {
-    "json_schema": (GrammarSpec(json_schema=SCHEMA), _is_valid_json),
-    "regex": (GrammarSpec(regex=r"\d{3}-[a-f]{2}"), re.compile(r"\d{3}-[a-f]{2}").fullmatch),
+GRAMMARS: dict[str, tuple[lp.GrammarSpec, Callable[[str], Any]]] = {
+    "json_schema": (lp.GrammarSpec(json_schema=SCHEMA), _is_valid_json),
+    "regex": (lp.GrammarSpec(regex=r"\d{3}-[a-f]{2}"), re.compile(r"\d{3}-[a-f]{2}").fullmatch),
     "ebnf": (
-        GrammarSpec(ebnf='root ::= pet " and " pet "."\npet ::= "cats" | "dogs" | "birds"'),
+        lp.GrammarSpec(ebnf='root ::= pet " and " pet "."\npet ::= "cats" | "dogs" | "birds"'),
         re.compile(r"(cats|dogs|birds) and (cats|dogs|birds)\.").fullmatch,
     ),
-    "choices": (GrammarSpec(choices=("London", "Berlin")), {"London", "Berlin"}.__contains__),
+    "choices": (lp.GrammarSpec(choices=("London", "Berlin")), {"London", "Berlin"}.__contains__),
 }
 
 
@@ -71,11 +61,11 @@ def running(model: Path) -> Iterator[Engine]:
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param(SamplingSpec(temperature=0), id="greedy"),
-        pytest.param(SamplingSpec(temperature=0.5), id="random", marks=ONE_RUNNER),
+        pytest.param(lp.SamplingSpec(temperature=0), id="greedy"),
+        pytest.param(lp.SamplingSpec(temperature=0.5), id="random", marks=ONE_RUNNER),
     ],
 )
-def test_grammars(running: Engine, sampling: SamplingSpec):
+def test_grammars(running: Engine, sampling: lp.SamplingSpec):
     """All forms in one batch, alone and with other kinds, beside a request without any."""
 
     def outputs(*others: list[Any]) -> Any:
@@ -92,8 +82,8 @@ def test_grammars(running: Engine, sampling: SamplingSpec):
 
     (expected,) = running.generate([PROMPT], [params(max_tokens=100)])
     first_tokens = [result.token_ids[0] for result in outputs([], [], [], [])]
-    banned = outputs(*([BannedTokensSpec((token,))] for token in first_tokens))
-    biased = outputs(*([LogitBiasSpec({token: -100})] for token in first_tokens))
+    banned = outputs(*([lp.BannedTokensSpec((token,))] for token in first_tokens))
+    biased = outputs(*([lp.LogitBiasSpec({token: -100})] for token in first_tokens))
     for name, token, *results in zip(GRAMMARS, first_tokens, banned, biased, strict=True):
         for result in results:
             # An object has to begin with a brace: what is banned stays possible if nothing else is.
@@ -120,7 +110,7 @@ def test_sampling_is_as_set_by_hand(running: Engine):
     plain = running.generate(prompts, [short() for _ in chosen])
     by_hand = running.generate(prompts, [short(**fields) for fields in chosen])
     attached = running.generate(
-        prompts, [attach(short(), SamplingSpec(**fields)) for fields in chosen]
+        prompts, [attach(short(), lp.SamplingSpec(**fields)) for fields in chosen]
     )
     for fields, ours, theirs, without in zip(chosen, attached, by_hand, plain, strict=True):
         assert ours.token_ids == theirs.token_ids, fields
@@ -133,7 +123,7 @@ def test_sampling_is_as_set_by_hand(running: Engine):
 def test_parameters_that_were_used_can_be_attached_to_again(running: Engine, name: str):
     grammar, matches = GRAMMARS[name]
     used = _plain()
-    for specs in ([grammar], [grammar, BannedTokensSpec((5,))]):
+    for specs in ([grammar], [grammar, lp.BannedTokensSpec((5,))]):
         (result,) = running.generate([PROMPT], [attach(used, specs)])
         assert matches(result.text)
 
@@ -145,9 +135,9 @@ def test_beside_a_grammar_of_the_request_itself(running: Engine, tokenizer: Any)
 
     digits = tokenizer.convert_tokens_to_ids(list("0123456789"))
     asked = [
-        params(AllowedTokensSpec(digits)),  # but no EOS
-        params(AllowedTokensSpec((*digits, tokenizer.eos_token_id))),
-        params(ForcedTokenSequenceSpec.from_text("Hello", tokenizer)),
+        params(lp.AllowedTokensSpec(digits)),  # but no EOS
+        params(lp.AllowedTokensSpec((*digits, tokenizer.eos_token_id))),
+        params(lp.ForcedTokenSequenceSpec.from_text("Hello", tokenizer)),
     ]
     for sampling_params in asked:
         sampling_params.structured_outputs = StructuredOutputsParams(regex=r"\d{3}")
@@ -164,13 +154,13 @@ def test_beside_a_grammar_of_the_request_itself(running: Engine, tokenizer: Any)
 
 
 @pytest.mark.parametrize(
-    "spec", [GRAMMARS["regex"][0], SamplingSpec(temperature=0)], ids=lambda spec: spec.kind
+    "spec", [GRAMMARS["regex"][0], lp.SamplingSpec(temperature=0)], ids=lambda spec: spec.kind
 )
 def test_refused_in_a_payload(running: Engine, spec: Any):
     from vllm.exceptions import VLLMValidationError
 
     with pytest.raises(VLLMValidationError, match=rf"`{spec.kind}` by itself.*`\$\.specs\[0\]`"):
-        running.generate([PROMPT], [params(extra_args={KEY: encode(spec)})])
+        running.generate([PROMPT], [params(extra_args={KEY: lp.encode(spec)})])
     assert running.held_requests() == 0
 
 
@@ -183,12 +173,12 @@ def test_thinking_budget_before_a_grammar(model: Path, tokenizer: Any):
         start_token, end_token = "<repo_name>", "<file_sep>"
 
     ReasoningParserManager.register_module("tags", force=True, module=Tags)
-    budget = ThinkingBudgetSpec.from_text(
+    budget = lp.ThinkingBudgetSpec.from_text(
         4, tokenizer, start=Tags.start_token, end=Tags.end_token, message=" Enough."
     )
     grammar, matches = GRAMMARS["choices"]
     with engine(model, reasoning_parser="tags", logits_processors=FLAG) as running:
-        no_end_yet = MinTokensSpec.from_tokenizer(4, tokenizer)
+        no_end_yet = lp.MinTokensSpec.from_tokenizer(4, tokenizer)
         asked = attach(params(max_tokens=40), [no_end_yet, budget, grammar])
         (output,) = running.generate([PROMPT + Tags.start_token], [asked])
     end = (*budget.message_token_ids, *budget.end_token_ids)

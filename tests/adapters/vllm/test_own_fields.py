@@ -5,17 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.vllm import KEY
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    PromptBiasSpec,
-    ThinkingBudgetSpec,
-    encode,
-)
 
 from .in_process import Engine, engine, params
 
@@ -37,8 +28,8 @@ def _refused(running: Engine, prompt: Any, sampling_params: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
-    return ForcedTokenSequenceSpec.from_text("Paris is nice.", tokenizer)
+def forced(tokenizer: Any) -> lp.ForcedTokenSequenceSpec:
+    return lp.ForcedTokenSequenceSpec.from_text("Paris is nice.", tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -50,16 +41,16 @@ def forced(tokenizer: Any) -> ForcedTokenSequenceSpec:
     ],
 )
 def test_what_a_field_rules_out_is_refused(
-    running: Engine, forced: ForcedTokenSequenceSpec, field: str, value: Any, place: str
+    running: Engine, forced: lp.ForcedTokenSequenceSpec, field: str, value: Any, place: str
 ):
-    fields = {"extra_args": {KEY: encode(forced)}, field: value}
+    fields = {"extra_args": {KEY: lp.encode(forced)}, field: value}
     message = _refused(running, "Hello", params(max_tokens=40, **fields))
     assert f"the request's `{field}`" in message
     assert f"`{place}" in message
 
 
 def test_what_a_field_leaves_is_obeyed(
-    running: Engine, forced: ForcedTokenSequenceSpec, tokenizer: Any
+    running: Engine, forced: lp.ForcedTokenSequenceSpec, tokenizer: Any
 ):
     fields: dict[str, Any] = {
         "min_tokens": len(forced.token_ids),
@@ -72,17 +63,19 @@ def test_what_a_field_leaves_is_obeyed(
 
 @pytest.mark.parametrize(
     "spec",
-    [PromptBiasSpec(2.0), NoRepeatNgramSpec(2), ThinkingBudgetSpec(4, (5,), (6,))],
+    [lp.PromptBiasSpec(2.0), lp.NoRepeatNgramSpec(2), lp.ThinkingBudgetSpec(4, (5,), (6,))],
     ids=lambda spec: spec.kind,
 )
-def test_a_prompt_of_embeddings_has_no_ids_to_look_at(running: Engine, spec: LogitsProcessorSpec):
+def test_a_prompt_of_embeddings_has_no_ids_to_look_at(
+    running: Engine, spec: lp.LogitsProcessorSpec
+):
     message = _refused(running, _embeddings(running), params(spec, max_tokens=4))
     assert f"`{spec.kind}` looks at the token ids of the prompt" in message
     assert "`$.specs[0]`" in message
 
 
 def test_other_kinds_do_not_look_at_the_prompt(running: Engine):
-    allowed = AllowedTokensSpec((40, 41))
+    allowed = lp.AllowedTokensSpec((40, 41))
     (output,) = running.generate([_embeddings(running)], [params(allowed, max_tokens=4)])
     assert set(output.token_ids) <= {40, 41}
 
@@ -128,6 +121,6 @@ def test_drafts_that_are_kept_whatever_the_logits(model: Path):
         "synthetic_acceptance_length": 2.0,
     }
     with engine(model, speculative_config=drafts) as running:
-        message = _refused(running, "Hello", params(BannedTokensSpec((5,))))
+        message = _refused(running, "Hello", params(lp.BannedTokensSpec((5,))))
     assert "keeps draft tokens that the logits rule out (method=synthetic)" in message
     assert "standard or block" in message

@@ -11,18 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.core import defaults
 from logitport.adapters.vllm import KEY
 from logitport.adapters.vllm.admission import Admitting, admit_request, check_free
 from logitport.hooks.hello_world import VARIABLES
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    PythonProcessorSpec,
-    SpecError,
-    encode,
-)
 
 from .in_process import FLAG, Engine, engine, params
 
@@ -73,13 +66,13 @@ def running(model: Path, free: list[int]) -> Iterator[Engine]:
 @pytest.mark.parametrize(
     "spec",
     [
-        ForcedTokenSequenceSpec((5, 6, 7)),
-        BannedTokensSpec((5,)),
-        PythonProcessorSpec(lambda: print),
+        lp.ForcedTokenSequenceSpec((5, 6, 7)),
+        lp.BannedTokensSpec((5,)),
+        lp.PythonProcessorSpec(lambda: print),
     ],
     ids=lambda spec: spec.kind,
 )
-def test_specs_are_refused(running: Engine, free: list[int], spec: LogitsProcessorSpec):
+def test_specs_are_refused(running: Engine, free: list[int], spec: lp.LogitsProcessorSpec):
     from vllm.exceptions import VLLMValidationError
 
     for _ in range(2):
@@ -113,7 +106,7 @@ def test_default_specs_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch,
             with pytest.raises(VLLMValidationError, match="Default specs are configured, but vLLM"):
                 running.generate([PROMPT], [sampling])
         with pytest.raises(VLLMValidationError, match=REFUSED):
-            running.generate([PROMPT], [params(ForcedTokenSequenceSpec((5,)))])
+            running.generate([PROMPT], [params(lp.ForcedTokenSequenceSpec((5,)))])
         assert look_up.call_count == 1
 
 
@@ -164,10 +157,10 @@ def test_what_acts_on_other_workers_only_is_admitted(
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     arguments = EngineArgs(str(model), kv_transfer_config=transfer, **SPECULATIVE)
     config = arguments.create_engine_config()
-    payload = encode(ForcedTokenSequenceSpec((5,)), generation_only=generation_only)
+    payload = lp.encode(lp.ForcedTokenSequenceSpec((5,)), generation_only=generation_only)
 
-    with pytest.raises(SpecError, match="has specs") if refused else nullcontext():
+    with pytest.raises(lp.SpecError, match="has specs") if refused else nullcontext():
         admit_request(Admitting(config), params(), payload)
     generates = kv_role != "kv_producer"
-    with pytest.raises(SpecError, match="Default specs") if generates else nullcontext():
+    with pytest.raises(lp.SpecError, match="Default specs") if generates else nullcontext():
         check_free(config)

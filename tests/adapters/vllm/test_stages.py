@@ -6,17 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.vllm import KEY, attach
 from logitport.adapters.vllm.engine_config import role_of
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    LogitBiasSpec,
-    NoRepeatNgramSpec,
-    SpecError,
-    Stage,
-    encode,
-)
 
 from .in_process import FLAG, engine, params
 
@@ -28,23 +20,23 @@ PROMPT = "The sea is wide and deep, and " * 12 + "the boat is"
 @pytest.mark.parametrize(
     ("stage", "generation_only", "is_sent"),
     [
-        (Stage.AGGREGATED, True, True),
-        (Stage.DECODE, True, True),
-        (Stage.PREFILL, True, False),
-        (Stage.ENCODE, True, False),
-        (Stage.PREFILL, False, True),
+        (lp.Stage.AGGREGATED, True, True),
+        (lp.Stage.DECODE, True, True),
+        (lp.Stage.PREFILL, True, False),
+        (lp.Stage.ENCODE, True, False),
+        (lp.Stage.PREFILL, False, True),
     ],
 )
-def test_attach(stage: Stage, generation_only: bool, is_sent: bool):
-    spec = ForcedTokenSequenceSpec([1, 2])
+def test_attach(stage: lp.Stage, generation_only: bool, is_sent: bool):
+    spec = lp.ForcedTokenSequenceSpec([1, 2])
     sampling_params = params(extra_args={"others": "stay", KEY: "of an earlier stage"})
     for _ in range(2):
         attach(sampling_params, spec, stage=stage, generation_only=generation_only)
-    sent = {KEY: encode(spec, generation_only=generation_only)} if is_sent else {}
+    sent = {KEY: lp.encode(spec, generation_only=generation_only)} if is_sent else {}
     assert sampling_params.extra_args == {"others": "stay"} | sent
 
 
-AGG, PREFILL, DECODE = Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE
+AGG, PREFILL, DECODE = lp.Stage.AGGREGATED, lp.Stage.PREFILL, lp.Stage.DECODE
 
 
 @pytest.mark.parametrize(
@@ -56,10 +48,10 @@ AGG, PREFILL, DECODE = Stage.AGGREGATED, Stage.PREFILL, Stage.DECODE
         (None, "", AGG),
         ("kv_both", "prefill", PREFILL),
         ("kv_producer", "decode", DECODE),
-        (None, "encode", Stage.ENCODE),
+        (None, "encode", lp.Stage.ENCODE),
     ],
 )
-def test_role(monkeypatch: pytest.MonkeyPatch, kv_role: str | None, variable: str, stage: Stage):
+def test_role(monkeypatch: pytest.MonkeyPatch, kv_role: str | None, variable: str, stage: lp.Stage):
     """A request's own ``do_remote_decode`` counts where nothing else tells the engines apart."""
     monkeypatch.setenv("LOGITPORT_STAGE", variable)
     role = role_of(_config(kv_role))
@@ -83,7 +75,7 @@ def test_role(monkeypatch: pytest.MonkeyPatch, kv_role: str | None, variable: st
 def test_unknown_stage(monkeypatch: pytest.MonkeyPatch, model: Path):
     monkeypatch.setenv("LOGITPORT_STAGE", "decoding")
     with pytest.raises(
-        SpecError, match=r"LOGITPORT_STAGE: Expected a stage, one of agg, .* got 'decoding'"
+        lp.SpecError, match=r"LOGITPORT_STAGE: Expected a stage, one of agg, .* got 'decoding'"
     ):
         role_of(_config(None))
 
@@ -118,9 +110,9 @@ def test_engine_acts_as_its_role_says(
 ):
     from vllm.exceptions import VLLMValidationError
 
-    spec = ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer)
+    spec = lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer)
     payload, payload_for_all_stages = (
-        {KEY: encode(spec, generation_only=generation_only)} for generation_only in (True, False)
+        {KEY: lp.encode(spec, generation_only=generation_only)} for generation_only in (True, False)
     )
     remote_decode = {"kv_transfer_params": {"do_remote_decode": True}}
     monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
@@ -162,7 +154,7 @@ def test_engine_acts_as_its_role_says(
 
 def test_prefill_logits_are_untouched(model: Path, tmp_path: Path, runner: str):
     """Bit for bit, at each of the tokens that a prefill worker samples for nobody."""
-    specs = [LogitBiasSpec({5: 3.0, 6: -3.0}), BannedTokensSpec([7]), NoRepeatNgramSpec(1)]
+    specs = [lp.LogitBiasSpec({5: 3.0, 6: -3.0}), lp.BannedTokensSpec([7]), lp.NoRepeatNgramSpec(1)]
     transfer = _transfer("kv_producer", tmp_path)
     everything = {"logprobs_mode": "processed_logits", "max_logprobs": -1}
     with engine(model, logits_processors=FLAG, **everything, **transfer) as running:
@@ -177,14 +169,14 @@ def test_prefill_logits_are_untouched(model: Path, tmp_path: Path, runner: str):
 
         plain = logits()
         assert [len(position) for position in plain] == [running.vocab_size] * 2
-        assert logits(**{KEY: encode(specs)}) == plain
-        edited = logits(**{KEY: encode(specs, generation_only=False)})
+        assert logits(**{KEY: lp.encode(specs)}) == plain
+        edited = logits(**{KEY: lp.encode(specs, generation_only=False)})
         assert edited[0] != plain[0]
 
 
 def test_attached_and_gated_are_counted():
     before = _counts()
-    spec = ForcedTokenSequenceSpec([1, 2])
+    spec = lp.ForcedTokenSequenceSpec([1, 2])
     for stage in (DECODE, DECODE, PREFILL):
         attach(params(), spec, stage=stage)
     attach(params(), spec, stage=PREFILL, generation_only=False)
@@ -196,13 +188,13 @@ def test_attached_and_gated_are_counted():
     }
 
 
-def _counts() -> Counter[tuple[str, Stage]]:
+def _counts() -> Counter[tuple[str, lp.Stage]]:
     """Of all requests of this process."""
     from prometheus_client import REGISTRY
 
     return Counter(
         {
-            (sample.labels["decision"], Stage(sample.labels["stage"])): sample.value
+            (sample.labels["decision"], lp.Stage(sample.labels["stage"])): sample.value
             for metric in REGISTRY.collect()
             for sample in metric.samples
             if sample.name == "logitport_requests_total"

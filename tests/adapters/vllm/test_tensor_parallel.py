@@ -10,21 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from logitport import spec as lp
 from logitport.adapters.core import plugins
 from logitport.adapters.vllm import KEY
-from logitport.spec import (
-    AllowedTokensSpec,
-    BannedTokensSpec,
-    ChoiceSpec,
-    ForcedEndSpec,
-    ForcedTokenSequenceSpec,
-    LogitsProcessorSpec,
-    NoRepeatNgramSpec,
-    PluginSpec,
-    PromptBiasSpec,
-    TriggerSpec,
-    encode,
-)
 from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
@@ -73,30 +61,30 @@ def divisible(model: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def requests(tokenizer: Any) -> dict[str, list[LogitsProcessorSpec]]:
+def requests(tokenizer: Any) -> dict[str, list[lp.LogitsProcessorSpec]]:
     """The specs of each, by its name. What fails is between what does not."""
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
 
-    forced = ForcedTokenSequenceSpec.from_text(" little boat.", tokenizer)
+    forced = lp.ForcedTokenSequenceSpec.from_text(" little boat.", tokenizer)
     return {
         "free": [],
         "forced": [forced],
-        "fails at once": [PluginSpec("fails", {"after": 0})],
-        "allowed": [AllowedTokensSpec(ids(" one two three four"))],
-        "banned": [BannedTokensSpec(ids(" little girl named named"))],
-        "choice": [ChoiceSpec.from_text([" cat", " dog"], tokenizer)],
-        "fails later": [PluginSpec("fails", {"after": 5})],
-        "end": [ForcedEndSpec(4, ids(" and so on."), tokenizer.eos_token_id)],
-        "trigger": [TriggerSpec(ids(" a")[-1:], ids(" very"))],
-        "history": [NoRepeatNgramSpec(1), PromptBiasSpec(-5.0)],
+        "fails at once": [lp.PluginSpec("fails", {"after": 0})],
+        "allowed": [lp.AllowedTokensSpec(ids(" one two three four"))],
+        "banned": [lp.BannedTokensSpec(ids(" little girl named named"))],
+        "choice": [lp.ChoiceSpec.from_text([" cat", " dog"], tokenizer)],
+        "fails later": [lp.PluginSpec("fails", {"after": 5})],
+        "end": [lp.ForcedEndSpec(4, ids(" and so on."), tokenizer.eos_token_id)],
+        "trigger": [lp.TriggerSpec(ids(" a")[-1:], ids(" very"))],
+        "history": [lp.NoRepeatNgramSpec(1), lp.PromptBiasSpec(-5.0)],
     }
 
 
 @pytest.fixture(scope="module")
 def expected(
-    divisible: Path, site: Path, requests: dict[str, list[LogitsProcessorSpec]]
+    divisible: Path, site: Path, requests: dict[str, list[lp.LogitsProcessorSpec]]
 ) -> dict[str, list[int]]:
     """What one worker says."""
     with engine(divisible, logits_processors=FLAG) as running:
@@ -123,16 +111,16 @@ def server(
 
 def test_two_workers(
     server: VllmServer,
-    requests: dict[str, list[LogitsProcessorSpec]],
+    requests: dict[str, list[lp.LogitsProcessorSpec]],
     expected: dict[str, list[int]],
     tokenizer: Any,
 ):
     client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
-    def ask(specs: Sequence[LogitsProcessorSpec]) -> Any:
+    def ask(specs: Sequence[lp.LogitsProcessorSpec]) -> Any:
         body: dict[str, Any] = {"return_token_ids": True}
         if specs:
-            body["vllm_xargs"] = {KEY: encode(specs)}
+            body["vllm_xargs"] = {KEY: lp.encode(specs)}
         return client.completions.create(
             model=server.model_name,
             prompt=PROMPT,
