@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import mlx.core as mx
@@ -47,6 +47,8 @@ STEPS = 30
 
 Peer = Callable[[list[int], list[int], torch.Tensor], torch.Tensor]
 """(prompt ids, output ids, logits ``[vocabulary]``, which it may edit) -> edited logits."""
+
+Tag = tuple[int, ...]
 
 Speak = Callable[[random.Random, list[int]], int]
 """The next token of a model, after prompt and output; random, but within what a rule is about."""
@@ -300,13 +302,35 @@ class Same:
         specs: ours.
         peer: makes theirs, for one request.
         speak: says the prompt and the output.
-        always: whether the rule acts at every step.
     """
 
     specs: lp.LogitsProcessorSpec | Sequence[lp.LogitsProcessorSpec]
     peer: Callable[[], Peer]
     speak: Speak = anything
-    always: bool = False
+
+    def steps(
+        self, prompt: Sequence[int], plan: Sequence[int] | Speak, seed: int = 0
+    ) -> Iterator[Step]:
+        return steps(self.specs, self.peer(), prompt, plan, seed=seed)
+
+
+def sglang_budget(budget: int) -> Same:
+    spec = lp.ThinkingBudgetSpec(budget, (START,), (END,), (NEWLINE,))
+    return Same(spec, lambda: of_sglang(SGLangThinkingBudget(), thinking_budget=budget), thinking)
+
+
+def vllm_budget(
+    budget: int,
+    message: Tag = (),
+    *,
+    start: Tag = (START,),
+    end: Tag = (END,),
+    speak: Speak = thinking,
+) -> Same:
+    """vLLM has a phrase before the end tag as a part of that tag."""
+    spec = lp.ThinkingBudgetSpec(budget, start, end, message)
+    asked = {"thinking_token_budget": budget}
+    return Same(spec, lambda: of_vllm(params(**asked), start=start, end=(*message, *end)), speak)
 
 
 def sglang_no_repeat(n: int, window: int, allowed: list[int]) -> Same:
@@ -345,6 +369,7 @@ def by_trie(choices: Sequence[Sequence[int]]) -> Callable[[], Peer]:
 
 SEQUENCES = [[1], [0, 1, 2], [1, 2], [2, 2, 2, 3], [0, 0]]
 BIASES = (1.5, -2.0, 3.0, -4.5, 0.5)
+BIAS = {0: -3.5, 6: 4.0}
 CHOICES = ((1, 3), (1, 3, 5), (1, 4, 4), (6,))
 
 
@@ -352,22 +377,60 @@ def hf_biases() -> list[Any]:
     return [[sequence, bias] for sequence, bias in zip(SEQUENCES, BIASES, strict=True)]
 
 
-SAME = {
+ALWAYS_ACT = {
     "SGLang disallowed tokens": Same(
         lp.BannedTokensSpec((7, 1, 1)),
         lambda: of_sglang(sglang.DisallowedTokensLogitsProcessor(), token_ids=[7, 1, 1]),
-        always=True,
     ),
-    "SGLang thinking budget": Same(
-        lp.ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,)),
-        lambda: of_sglang(SGLangThinkingBudget(), thinking_budget=3),
-        thinking,
+    "MLX-LM logit_bias": Same(
+        lp.LogitBiasSpec(BIAS),
+        lambda: of_mlx(make_logits_processors(logit_bias=BIAS)),
     ),
-    "SGLang thinking budget of 0": Same(
-        lp.ThinkingBudgetSpec(0, (START,), (END,), (NEWLINE,)),
-        lambda: of_sglang(SGLangThinkingBudget(), thinking_budget=0),
-        thinking,
+    "vLLM bad_words": Same(
+        lp.BannedSequencesSpec(SEQUENCES), lambda: of_vllm(params(), bad_words=SEQUENCES), few
     ),
+    "vLLM logit_bias": Same(lp.LogitBiasSpec(BIAS), lambda: of_vllm(params(logit_bias=BIAS))),
+    "vLLM allowed_token_ids": Same(
+        lp.AllowedTokensSpec((1, 6, 7)), lambda: of_vllm(params(allowed_token_ids=[1, 6, 7]))
+    ),
+    "transformers NoBadWords": Same(
+        lp.BannedSequencesSpec(SEQUENCES),
+        lambda: of_transformers(hf.NoBadWordsLogitsProcessor(SEQUENCES)),
+        few,
+    ),
+    "transformers SequenceBias, single tokens": Same(
+        lp.LogitBiasSpec(BIAS),
+        lambda: of_transformers(hf.SequenceBiasLogitsProcessor([[[0], -3.5], [[6], 4.0]])),
+    ),
+    "transformers SequenceBias": Same(
+        lp.SequenceBiasSpec(SEQUENCES, BIASES),
+        lambda: of_transformers(hf.SequenceBiasLogitsProcessor(hf_biases())),
+        few_after_others,
+    ),
+    "transformers SuppressTokens": Same(
+        lp.BannedTokensSpec((7, 1)),
+        lambda: of_transformers(hf.SuppressTokensLogitsProcessor([7, 1])),
+    ),
+    "transformers NoRepeatNGram of 1": Same(
+        lp.NoRepeatNgramSpec(1), lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(1)), few
+    ),
+    "transformers PrefixConstrained, one list": Same(
+        lp.AllowedTokensSpec((1, 6, 7)),
+        lambda: of_transformers(hf.PrefixConstrainedLogitsProcessor(lambda *_: [1, 6, 7], 1)),
+    ),
+    "transformers PrefixConstrained, choices": Same(
+        lp.ChoiceSpec(CHOICES, EOS),
+        by_trie(CHOICES),
+        lambda rng, history: rng.choice([1, 6] if len(history) == 4 else [3, 4, 5, EOS]),
+    ),
+    "Dynamo forced sequence": Same(
+        lp.ForcedTokenSequenceSpec((7, 7, 1, 9), EOS),
+        lambda: of_dynamo(ForcedSequenceLogitsProcessor((7, 7, 1, 9), EOS)),
+    ),
+}
+ACT_AT_TIMES = {
+    "SGLang thinking budget": sglang_budget(3),
+    "SGLang thinking budget of 0": sglang_budget(0),
     "SGLang no-repeat bigrams": sglang_no_repeat(2, 9, []),
     "SGLang no-repeat trigrams, some allowed": sglang_no_repeat(3, 20, [0, 3]),
     "SGLang no-repeat tokens": sglang_no_repeat(1, 2, [0]),
@@ -376,72 +439,21 @@ SAME = {
         lp.MinTokensSpec(9, (EOS,)),
         lambda: of_llama_cpp(pytest.importorskip("llama_cpp").MinTokensLogitsProcessor(9, EOS)),
     ),
-    "MLX-LM logit_bias": Same(
-        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
-        lambda: of_mlx(make_logits_processors(logit_bias={0: -3.5, 6: 4.0})),
-        always=True,
-    ),
-    "vLLM bad_words": Same(
-        lp.BannedSequencesSpec(SEQUENCES),
-        lambda: of_vllm(params(), bad_words=SEQUENCES),
-        few,
-        always=True,
-    ),
     "vLLM min_tokens": Same(
         lp.MinTokensSpec(9, (EOS, 6)), lambda: of_vllm(params(min_tokens=9, stop_token_ids=[6]))
     ),
-    "vLLM logit_bias": Same(
-        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
-        lambda: of_vllm(params(logit_bias={0: -3.5, 6: 4.0})),
-        always=True,
-    ),
-    "vLLM allowed_token_ids": Same(
-        lp.AllowedTokensSpec((1, 6, 7)),
-        lambda: of_vllm(params(allowed_token_ids=[1, 6, 7])),
-        always=True,
-    ),
     "vLLM no-repeat bigrams": vllm_no_repeat(2, 100),
     "vLLM no-repeat trigrams in a window, some allowed": vllm_no_repeat(3, 4, [0, 3]),
-    "vLLM thinking_token_budget": Same(
-        lp.ThinkingBudgetSpec(3, (START,), (END,)),
-        lambda: of_vllm(params(thinking_token_budget=3)),
-        thinking,
+    "vLLM thinking_token_budget": vllm_budget(3),
+    "vLLM thinking_token_budget, with a phrase before the end tag": vllm_budget(
+        2, (9, 10), speak=endless_thinking
     ),
-    "vLLM thinking_token_budget, with a phrase before the end tag": Same(
-        lp.ThinkingBudgetSpec(2, (START,), (END,), (9, 10)),
-        lambda: of_vllm(params(thinking_token_budget=2), end=(9, 10, END)),
-        endless_thinking,
-    ),
-    "vLLM thinking_token_budget, end tag of several tokens": Same(
-        lp.ThinkingBudgetSpec(2, (START,), (9, 10, END)),
-        lambda: of_vllm(params(thinking_token_budget=2), end=(9, 10, END)),
-        endless_thinking,
-    ),
-    "transformers NoBadWords": Same(
-        lp.BannedSequencesSpec(SEQUENCES),
-        lambda: of_transformers(hf.NoBadWordsLogitsProcessor(SEQUENCES)),
-        few,
-        always=True,
-    ),
-    "transformers SequenceBias, single tokens": Same(
-        lp.LogitBiasSpec({0: -3.5, 6: 4.0}),
-        lambda: of_transformers(hf.SequenceBiasLogitsProcessor([[[0], -3.5], [[6], 4.0]])),
-        always=True,
-    ),
-    "transformers SequenceBias": Same(
-        lp.SequenceBiasSpec(SEQUENCES, BIASES),
-        lambda: of_transformers(hf.SequenceBiasLogitsProcessor(hf_biases())),
-        few_after_others,
-        always=True,
+    "vLLM thinking_token_budget, end tag of several tokens": vllm_budget(
+        2, end=(9, 10, END), speak=endless_thinking
     ),
     "transformers MinNewTokensLength": Same(
         lp.MinTokensSpec(9, (EOS, 6)),
         lambda: of_transformers(hf.MinNewTokensLengthLogitsProcessor(4, 9, [EOS, 6])),
-    ),
-    "transformers SuppressTokens": Same(
-        lp.BannedTokensSpec((7, 1)),
-        lambda: of_transformers(hf.SuppressTokensLogitsProcessor([7, 1])),
-        always=True,
     ),
     "transformers SuppressTokensAtBegin": Same(
         lp.MinTokensSpec(1, (7, 1)),
@@ -450,37 +462,19 @@ SAME = {
     "transformers NoRepeatNGram": Same(
         lp.NoRepeatNgramSpec(3), lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(3)), few
     ),
-    "transformers NoRepeatNGram of 1": Same(
-        lp.NoRepeatNgramSpec(1),
-        lambda: of_transformers(hf.NoRepeatNGramLogitsProcessor(1)),
-        few,
-        always=True,
-    ),
-    "transformers PrefixConstrained, one list": Same(
-        lp.AllowedTokensSpec((1, 6, 7)),
-        lambda: of_transformers(hf.PrefixConstrainedLogitsProcessor(lambda *_: [1, 6, 7], 1)),
-        always=True,
-    ),
-    "transformers PrefixConstrained, choices": Same(
-        lp.ChoiceSpec(CHOICES, EOS),
-        by_trie(CHOICES),
-        lambda rng, history: rng.choice([1, 6] if len(history) == 4 else [3, 4, 5, EOS]),
-        always=True,
-    ),
     "transformers ForcedEOS": Same(
         lp.ForcedEndSpec(9, (EOS,)),
         lambda: of_transformers(hf.ForcedEOSTokenLogitsProcessor(4 + 9 + 1, EOS)),
     ),
-    "Dynamo forced sequence": Same(
-        lp.ForcedTokenSequenceSpec((7, 7, 1, 9), EOS),
-        lambda: of_dynamo(ForcedSequenceLogitsProcessor((7, 7, 1, 9), EOS)),
-        always=True,
-    ),
 }
 
 
-@pytest.mark.parametrize("case", SAME.values(), ids=SAME)
-def test_same(case: Same):
+SAME = ALWAYS_ACT | ACT_AT_TIMES
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_same(name: str):
+    case = SAME[name]
     acted = 0
     for seed in range(40):
         rng = random.Random(seed)
@@ -489,11 +483,11 @@ def test_same(case: Same):
             prompt.append(case.speak(rng, prompt))
         if case.specs == lp.BannedSequencesSpec(SEQUENCES):
             prompt[-1] = 8  # nothing that goes on in the output
-        for step in steps(case.specs, case.peer(), prompt, case.speak, seed=seed):
+        for step in case.steps(prompt, case.speak, seed):
             step.assert_same()
             acted += step.acted
-            assert step.acted or not case.always
-    if not case.always:
+            assert step.acted or name in ACT_AT_TIMES
+    if name in ACT_AT_TIMES:
         assert 40 <= acted < 40 * STEPS  # there was something to compare, and something else
 
 
@@ -509,14 +503,9 @@ def test_same(case: Same):
     ],
 )
 def test_same_thinking_budget(budget: int, prompt: list[int], plan: list[int]):
-    with_newline = lp.ThinkingBudgetSpec(budget, (START,), (END,), (NEWLINE,))
-    for step in steps(
-        with_newline, of_sglang(SGLangThinkingBudget(), thinking_budget=budget), prompt, plan
-    ):
-        step.assert_same()
-    bare = lp.ThinkingBudgetSpec(budget, (START,), (END,))
-    for step in steps(bare, of_vllm(params(thinking_token_budget=budget)), prompt, plan):
-        step.assert_same()
+    for case in (sglang_budget(budget), vllm_budget(budget)):
+        for step in case.steps(prompt, plan):
+            step.assert_same()
 
 
 def test_same_where_the_engine_has_masked_all_that_is_allowed():
@@ -769,20 +758,55 @@ def test_differs_zoo_trigger_can_be_replaced_by_the_phrase(tokenizer: Any):
     assert forced(after.ours) == now
 
 
-def test_differs_sglang_does_not_repeat_a_newline_that_was_just_said():
-    spec = lp.ThinkingBudgetSpec(2, (START,), (END,), (NEWLINE,))
-    peer = of_sglang(SGLangThinkingBudget(), thinking_budget=2)
-    *_, last = steps(spec, peer, [START], [0, NEWLINE])
-    assert (forced(last.ours), forced(last.theirs)) == (NEWLINE, END)
+class Otherwise(NamedTuple):
+    """An output after which the two do not force the same token; before, they do the same."""
+
+    case: Same
+    prompt: list[int]
+    output: list[int]
+    ours: int | None
+    theirs: int | None
 
 
-def test_differs_sglang_counts_anew_from_a_start_tag_within_a_block():
-    spec = lp.ThinkingBudgetSpec(3, (START,), (END,), (NEWLINE,))
-    peer = of_sglang(SGLangThinkingBudget(), thinking_budget=3)
-    *before, last = steps(spec, peer, [START], [0, START, 0])
+FORCED_OTHERWISE = {
+    "SGLang does not repeat a newline that was just said": Otherwise(
+        sglang_budget(2), [START], [0, NEWLINE], NEWLINE, END
+    ),
+    "SGLang counts anew from a start tag within a block": Otherwise(
+        sglang_budget(3), [START], [0, START, 0], NEWLINE, None
+    ),
+    "transformers forces EOS once": Otherwise(
+        Same(
+            lp.ForcedEndSpec(2, (EOS,), EOS),
+            lambda: of_transformers(hf.ForcedEOSTokenLogitsProcessor(1 + 2 + 1, EOS)),
+        ),
+        *([8], [0, 0, EOS], EOS, None),
+    ),
+    "vLLM says a whole end tag after half of it": Otherwise(
+        vllm_budget(2, end=(9, END)), [8], [START, 0, 9], END, 9
+    ),
+    "vLLM misses the end of a block after a stray end tag": Otherwise(
+        vllm_budget(1), [8], [END, START, END], None, END
+    ),
+    "vLLM gives a prompt's block the start tag's length on top": Otherwise(
+        vllm_budget(3, start=(9, START)), [8, 9, START, 0, 0], [0], END, None
+    ),
+    "vLLM counts a prompt's block from its last start tag": Otherwise(
+        vllm_budget(3), [START, 0, START, 0], [], END, None
+    ),
+    # Under V1: with a phrase in ``reasoning_end_str``, the whole of it is the end tag.
+    "vLLM does not see a natural end where a phrase is forced": Otherwise(
+        vllm_budget(2, (9,)), [8], [START, 0, END], None, 9
+    ),
+}
+
+
+@pytest.mark.parametrize("differs", FORCED_OTHERWISE.values(), ids=FORCED_OTHERWISE)
+def test_differs_in_what_is_forced(differs: Otherwise):
+    *before, last = differs.case.steps(differs.prompt, differs.output)
     for step in before:
         step.assert_same()
-    assert (forced(last.ours), forced(last.theirs)) == (NEWLINE, None)
+    assert (forced(last.ours), forced(last.theirs)) == (differs.ours, differs.theirs)
 
 
 def test_differs_sglang_disallowing_everything_leaves_nothing():
@@ -832,13 +856,6 @@ def test_differs_transformers_never_bans_eos_as_a_word():
     assert step.ours.softmax(-1)[0] == step.theirs.softmax(-1)[0] == 0
 
 
-def test_differs_transformers_forces_eos_once():
-    peer = of_transformers(hf.ForcedEOSTokenLogitsProcessor(1 + 2 + 1, EOS))
-    *_, at_the_end, after = steps(lp.ForcedEndSpec(2, (EOS,), EOS), peer, [8], [0, 0, EOS])
-    at_the_end.assert_same()
-    assert (forced(after.ours), forced(after.theirs)) == (EOS, None)
-
-
 def test_differs_vllm_bad_words_leave_a_form_of_another_length(tokenizer: Any):
     forms = [tokenizer.encode(form, add_special_tokens=False) for form in ("tomato", " tomato")]
     assert [*map(len, forms)] == [2, 1]
@@ -856,43 +873,6 @@ def test_differs_vllm_bias_is_cut_off_at_100():
     sampling = SamplingParams.from_optional(logit_bias={6: 500.0}, max_tokens=1)
     (step,) = steps(lp.LogitBiasSpec({6: 500.0}), of_vllm(sampling), [8], [])
     assert math.isclose(step.ours[6] - step.theirs[6], 400.0, abs_tol=1e-3)
-
-
-def test_differs_vllm_says_a_whole_end_tag_after_half_of_it():
-    end = (9, END)
-    peer = of_vllm(params(thinking_token_budget=2), end=end)
-    *_, last = steps(lp.ThinkingBudgetSpec(2, (START,), end), peer, [8], [START, 0, 9])
-    assert (forced(last.ours), forced(last.theirs)) == (END, 9)
-
-
-def test_differs_vllm_misses_the_end_of_a_block_after_a_stray_end_tag():
-    peer = of_vllm(params(thinking_token_budget=1))
-    spec = lp.ThinkingBudgetSpec(1, (START,), (END,))
-    *_, last = steps(spec, peer, [8], [END, START, END])
-    assert (forced(last.ours), forced(last.theirs)) == (None, END)
-
-
-def test_differs_vllm_gives_a_prompts_block_the_start_tags_length_on_top():
-    start = (9, START)
-    peer = of_vllm(params(thinking_token_budget=3), start=start)
-    *_, last = steps(lp.ThinkingBudgetSpec(3, start, (END,)), peer, [8, *start, 0, 0], [0])
-    assert (forced(last.ours), forced(last.theirs)) == (END, None)
-
-
-def test_differs_vllm_counts_a_prompts_block_from_its_last_start_tag():
-    peer = of_vllm(params(thinking_token_budget=3))
-    spec = lp.ThinkingBudgetSpec(3, (START,), (END,))
-    (step,) = steps(spec, peer, [START, 0, START, 0], [])
-    assert (forced(step.ours), forced(step.theirs)) == (END, None)
-
-
-def test_differs_vllm_does_not_see_a_natural_end_where_a_phrase_is_forced():
-    """Under V1: with a phrase in ``reasoning_end_str``, the whole of it is the end tag."""
-    phrase = (9, END)
-    peer = of_vllm(params(thinking_token_budget=2), end=phrase)
-    spec = lp.ThinkingBudgetSpec(2, (START,), (END,), (9,))
-    *_, last = steps(spec, peer, [8], [START, 0, END, 0])
-    assert (forced(last.ours), forced(last.theirs)) == (None, 9)
 
 
 def test_differs_vllm_ngrams_are_those_of_the_output():
