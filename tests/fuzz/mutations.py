@@ -5,25 +5,14 @@ import json
 from random import Random
 from typing import Any
 
+from logitport.spec import WIRE_KINDS
+from logitport.spec.base import kind_of
+
+from . import target
+
 PLANTED: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        2,
-        64,
-        65,
-        1024,
-        151_935,
-        151_936,
-        2**31 - 1,
-        2**31,
-        2**63,
-        2**64,
-    ),
+    *(None, True, False, 0, 1, -1, 2, 64, 65, 1024, 151_935, 151_936),
+    *(2**31 - 1, 2**31, 2**63, 2**64),
     *(0.0, -0.0, 1.5, 1e308, -1e9, 10_000.0, 10_001, 5e-324, "", "0", "-1", "1", "01", "x", "é"),
     *("\n", "\x1b[31m", "\u202e", "\0", "\U0001f600", "$", "$.specs[0]", "` - at `$.x`", "plugin"),
     *([], {}, [[]], [0], [1, 2], [[1], [1, 2]], {"0": 1}, {"kind": "plugin"}, {"a": [{"b": 1}]}),
@@ -43,12 +32,8 @@ KEYS = (
         "0",
     ),
 )
-KINDS = (
-    *("forced_sequence", "allowed_tokens", "banned_tokens", "banned_sequences", "logit_bias"),
-    *("min_tokens", "forced_end", "thinking_budget", "choice", "trigger", "no_repeat_ngram"),
-    *("prompt_bias", "grammar", "sampling", "plugin", "python", "nope"),
-)
-PLUGIN_NAMES = ("rule", "exits", "stops", "unprintable", "echoes", "nothing", "absent")
+KINDS = (*map(kind_of, WIRE_KINDS), "python", "nope")
+PLUGIN_NAMES = (*target.PLUGINS, "absent")
 BYTES = b'[]{}",:0123456789eE+-.\\/ \n\x00\x7f\x80\xc3\xff\xed\xa0\x80truefalsenul'
 
 

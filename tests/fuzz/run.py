@@ -9,10 +9,11 @@ with ``--of`` what those that are admitted cost later, each beside a harmless on
 
 import argparse
 import json
+import math
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -120,56 +121,51 @@ def cost_of(short: Any, times: int, of: str = "admission") -> float:
     return target.seconds_of(text, times) if of == "admission" else running.cost_of(text, times, of)
 
 
-def table(times: int) -> Iterator[str]:
-    """What admitting each payload of the corpus costs, the most first; seconds of this thread.
-
-    Args:
-        times: how often each is admitted. Between two turns come all others, so that nothing is
-            at hand from the last one; the shortest counts.
-    """
+def table(of: str) -> Iterator[str]:
+    """What each payload of the corpus costs, the most first, beside a harmless one of its size."""
     texts = {name: payloads.text_of(short) for name, short in payloads.load()}
-    plain = {name: target.harmless(len(text)) for name, text in texts.items()}
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in texts}
-    outcomes: dict[str, str] = {}
-    for _ in range(times):
-        for name, text in texts.items():
-            admission.forget()
-            outcome, harmless = target.admit(text), target.admit(plain[name])
-            seconds[name].append((outcome.seconds, harmless.seconds))
-            outcomes[name] = "admitted" if outcome.admitted else "refused"
-    yield "| payload | kinds | bytes | outcome | ms | harmless, ms | ratio |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for cost, harmless, name in sorted(
-        ((*map(min, zip(*each, strict=True)), name) for name, each in seconds.items()), reverse=True
-    ):
-        text = texts[name]
-        yield (
-            f"| {name} | {target.kind_of(text)} | {len(text):,} | {outcomes[name]} "
-            f"| {cost * 1e3:.2f} | {harmless * 1e3:.2f} | {cost / harmless:.1f} |"
-        )
-
-
-def later_table(of: str, times: int) -> Iterator[str]:
-    """What the payloads of the corpus cost after admission, the most first.
-
-    Args:
-        of: one of ``running.COSTS``.
-        times: how often each is tried; the shortest counts.
-    """
-    texts = {name: payloads.text_of(short) for name, short in payloads.load()}
-    costs = {name: running.cost_of(text, times, of) for name, text in texts.items()}
+    costs = costs_at_admission(texts) if of == "admission" else costs_later(texts, of)
     unit, factor = ("MB", 1e-6) if of == "memory" else ("ms", 1e3)
-    yield f"| payload | kinds | bytes | {of}, {unit} | harmless, {unit} | ratio |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for cost, name in sorted(((cost, name) for name, cost in costs.items() if cost), reverse=True):
+    yield f"| payload | kinds | bytes | outcome | {of}, {unit} | harmless, {unit} | ratio |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for name, (cost, harmless) in sorted(costs.items(), key=lambda item: item[1], reverse=True):
         text = texts[name]
-        harmless = running.cost_of(target.harmless(len(text)), times, of)
+        outcome = "admitted" if target.admit(text).admitted else "refused"
         yield (
-            f"| {name} | {target.kind_of(text)} | {len(text):,} | {cost * factor:.2f} "
-            f"| {harmless * factor:.2f} | {cost / harmless:.1f} |"
+            f"| {name} | {target.kind_of(text)} | {len(text):,} | {outcome} "
+            f"| {cost * factor:.2f} | {harmless * factor:.2f} | {cost / harmless:.1f} |"
         )
     if of in ("join", "step"):
         yield f"One pass of an ALLOW over {running.ROWS} rows: {running.one_pass() * 1e3:.2f} ms"
+
+
+Costs = dict[str, tuple[float, float]]
+"""By a payload's name: its cost, and that of a harmless one of its size."""
+
+
+def costs_at_admission(texts: Mapping[str, str], times: int = 15) -> Costs:
+    """Seconds of this thread, the fewest of so many times.
+
+    Between two turns of a payload come all others, so that nothing is at hand from the last one.
+    """
+    plain = {name: target.harmless(len(text)) for name, text in texts.items()}
+    costs: Costs = dict.fromkeys(texts, (math.inf, math.inf))
+    for _ in range(times):
+        for name, text in texts.items():
+            admission.forget()
+            cost, harmless = target.admit(text).seconds, target.admit(plain[name]).seconds
+            costs[name] = min(costs[name][0], cost), min(costs[name][1], harmless)
+    return costs
+
+
+def costs_later(texts: Mapping[str, str], of: str, times: int = 3) -> Costs:
+    """What payloads that are admitted cost then; ``of`` is one of ``running.COSTS``."""
+    costs = {name: running.cost_of(text, times, of) for name, text in texts.items()}
+    return {
+        name: (cost, running.cost_of(target.harmless(len(texts[name])), times, of))
+        for name, cost in costs.items()
+        if cost
+    }
 
 
 def report(name: str, seconds: float, payload: Any) -> str:
@@ -197,8 +193,7 @@ def main() -> int:
     if arguments.table:
         target.install()
         torch.set_num_threads(1)
-        lines = table(15) if arguments.of == "admission" else later_table(arguments.of, 3)
-        for line in lines:
+        for line in table(arguments.of):
             print(line, flush=True)
         return 0
     bounded = arguments.payloads < 1 << 62
