@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -48,55 +48,19 @@ from tests.core.test_realizer import (
 )
 
 MODULES = (
-    "automaton.arrays",
-    "automaton.automaton",
-    "automaton.builder",
-    "automaton.failure_links",
-    "automaton.folding",
-    "automaton.history",
-    "automaton.pool",
-    "callables",
-    "host.batch",
-    "host.ngrams",
-    "host.numpy_editor",
-    "host.plan",
-    "host.prompt_biases",
-    "host.realizer",
-    "host.state_table",
-    "host.torch_editor",
-    "logits",
-    "program",
+    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.failure_links"),
+    *("automaton.folding", "automaton.history", "automaton.pool", "callables", "host.batch"),
+    *("host.ngrams", "host.numpy_editor", "host.plan", "host.prompt_biases", "host.realizer"),
+    *("host.state_table", "host.torch_editor", "logits", "program"),
 )
 DEVICE_MODULES = (
-    "device.advance_kernel",
-    "device.edit_kernel",
-    "device.ngram_kernel",
-    "device.prompt_bias_kernel",
-    "device.pool",
-    "device.realizer",
+    *("device.advance_kernel", "device.edit_kernel", "device.ngram_kernel"),
+    *("device.prompt_bias_kernel", "device.pool", "device.realizer"),
 )
 METHODS = (
-    "__getitem__",
-    "__setitem__",
-    "add_",
-    "amax",
-    "as_strided",
-    "clamp",
-    "clamp_",
-    "clone",
-    "contiguous",
-    "copy_",
-    "fill_",
-    "index_add_",
-    "index_fill_",
-    "masked_fill_",
-    "new_empty",
-    "new_zeros",
-    "numpy",
-    "scatter_reduce_",
-    "sum",
-    "to",
-    "view",
+    *("__getitem__", "__setitem__", "add_", "amax", "as_strided", "clamp", "clamp_", "clone"),
+    *("contiguous", "copy_", "fill_", "index_add_", "index_fill_", "masked_fill_", "new_empty"),
+    *("new_zeros", "numpy", "scatter_reduce_", "sum", "to", "view"),
 )
 """Of tensors, those that the core calls."""
 
@@ -160,25 +124,21 @@ class Faults:
     @contextmanager
     def installed(self, modules: Sequence[str], methods: Sequence[str] = METHODS) -> Iterator[None]:
         """Within it, calls are counted, and fail where they shall."""
-        places: list[tuple[Any, str, Any]] = []
-        for name in modules:
-            module = import_module(f"logitport.adapters.core.{name}")
-            for name, value in vars(module).items():
-                if name in ("np", "torch"):
-                    places.append((module, name, Library(self, value)))
-                elif name.endswith("_kernel") and hasattr(value, "warmup"):
-                    places.append((module, name, Kernel(self, value)))
-        of_tensors = {name: getattr(torch.Tensor, name) for name in methods}
-        for name, value in of_tensors.items():
-            places.append((torch.Tensor, name, self.wrap(value)))
-        originals = [(place, name, getattr(place, name)) for place, name, _ in places]
-        try:
-            for place, name, value in places:
-                setattr(place, name, value)
+        with ExitStack() as stack:
+
+            def put(place: Any, name: str, value: Any) -> None:
+                stack.enter_context(patch.object(place, name, value))
+
+            for module in modules:
+                place = import_module(f"logitport.adapters.core.{module}")
+                for name, value in list(vars(place).items()):
+                    if name in ("np", "torch"):
+                        put(place, name, Library(self, value))
+                    elif name.endswith("_kernel") and hasattr(value, "warmup"):
+                        put(place, name, Kernel(self, value))
+            for name in methods:
+                put(torch.Tensor, name, self.wrap(getattr(torch.Tensor, name)))
             yield
-        finally:
-            for place, name, value in originals:
-                setattr(place, name, value)
 
 
 class Library:
@@ -354,6 +314,8 @@ class Script:
         self._layout = choose.choice(LAYOUTS)
         self._ledger = Ledger(self._faults)
         make_small(core)
+        own = core.add, core.remove, core.move, core.swap
+        add, remove, move, swap = map(self._faults.counted, own)
         rows: dict[int, Request] = {}
         for step in range(OPERATIONS):
             row, other = choose.sample(range(ROWS), 2)
@@ -362,24 +324,20 @@ class Script:
                 what = "add"
             if what == "add":
                 rows[row] = request = random_request(choose)
-                with self._faults.counting():
-                    core.add(row, request.program, request.prompt, request.output, request.stop)
+                add(row, request.program, request.prompt, request.output, request.stop)
             elif what == "remove":
                 rows.pop(row, None)
-                with self._faults.counting():
-                    core.remove(row)
+                remove(row)
             elif what == "move":
                 moved = rows.pop(row, None)
                 rows.pop(other, None)
                 if moved is not None:
                     rows[other] = moved
-                with self._faults.counting():
-                    core.move(row, other)
+                move(row, other)
             elif what == "swap":
                 pair = {row: rows.pop(other, None), other: rows.pop(row, None)}
                 rows.update({at: one for at, one in pair.items() if one is not None})
-                with self._faults.counting():
-                    core.swap(row, other)
+                swap(row, other)
             self._apply(core, rows, step)
         for step in range(2):
             self._apply(core, rows, OPERATIONS + step)
