@@ -283,168 +283,144 @@ class Request:
     """A request of the batch.
 
     Attributes:
-        prompt: text.
         specs: made from what the model would have said; ``None`` for a neighbour.
         also: (output, free) -> whether what the checkers cannot know is so.
+        prompt: text.
     """
 
-    prompt: str
     specs: Specs | None = None
     also: Callable[[Tokens, Free], bool] = lambda output, free: True
+    prompt: str = STORY
 
 
-REQUESTS: dict[str, Request] = (
-    {
-        "forced sequence": Request(
-            STORY,
-            lambda free: lp.ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer),
+REQUESTS = {
+    "forced sequence": Request(
+        lambda free: lp.ForcedTokenSequenceSpec.from_text(" nothing at all.", free.tokenizer)
+    ),
+    "forced sequence, then free": Request(
+        lambda free: says(free, " nothing at all, but"), lambda output, free: len(set(output)) > 10
+    ),
+    "allowed tokens": Request(lambda free: lp.AllowedTokensSpec(free.favourites[1:8])),
+    "banned tokens": Request(lambda free: lp.BannedTokensSpec(free.favourites[:8])),
+    "banned sequences": Request(
+        lambda free: lp.BannedSequencesSpec(
+            [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
+        )
+    ),
+    "logit bias": Request(
+        lambda free: lp.LogitBiasSpec(
+            dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
         ),
-        "forced sequence, then free": Request(
-            STORY,
-            lambda free: says(free, " nothing at all, but"),
-            lambda output, free: len(set(output)) > 10,
+        lambda output, free: len(set(output)) > 1,
+    ),
+    "logit bias away": Request(
+        lambda free: lp.LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
+    ),
+    "min tokens": Request(
+        lambda free: [
+            lp.MinTokensSpec(8, free.favourites[:12]),
+            lp.LogitBiasSpec(dict.fromkeys(free.favourites[:12], 500.0)),  # as soon as they may
+        ],
+        lambda output, free: set(output[8:]) <= set(free.favourites[:12]),
+    ),
+    "forced end": Request(
+        lambda free: lp.ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
+        lambda output, free: output[:17] == free.output[:17],
+    ),
+    "forced end, then free": Request(
+        lambda free: lp.ForcedEndSpec(9, free.ids(" But then")),
+        lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
+    ),
+    "choice": Request(
+        lambda free: lp.ChoiceSpec.from_text(
+            [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
         ),
-        "allowed tokens": Request(STORY, lambda free: lp.AllowedTokensSpec(free.favourites[1:8])),
-        "banned tokens": Request(STORY, lambda free: lp.BannedTokensSpec(free.favourites[:8])),
-        "banned sequences": Request(
-            STORY,
-            lambda free: lp.BannedSequencesSpec(
-                [free.output[3:4], *(free.output[i : i + 2] for i in range(0, LENGTH, 3))]
-            ),
+        prompt="Do you like tea?",
+    ),
+    "trigger": Request(lambda free: lp.TriggerSpec(free.output[4:5], free.ids(" (as they say)"))),
+    "trigger of two tokens, always": Request(
+        lambda free: lp.TriggerSpec(free.output[5:7], free.ids(" and so on"), None)
+    ),
+    "trigger whose phrase sets it off": Request(
+        lambda free: lp.TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2)
+    ),
+    "no repeated bigram": Request(lambda free: lp.NoRepeatNgramSpec(2), prompt=ECHO),
+    "no repeated token in a window": Request(
+        lambda free: lp.NoRepeatNgramSpec(1, 20, free.ids(","))
+    ),
+    "from the prompt": Request(lambda free: lp.PromptBiasSpec(1000.0, free.prompt[:2])),
+    "away from the prompt": Request(lambda free: lp.PromptBiasSpec(-1000.0), prompt=ECHO),
+    "block opened by the prompt": Request(
+        lambda free: thinking(free, 12),
+        lambda output, free: output[:12] == free.output[:12] and closes(output, free, 12),
+        prompt=THINKING,
+    ),
+    "block that the prompt has overdrawn": Request(
+        lambda free: thinking(free, 5, message=" Enough."),
+        lambda output, free: closes(output, free, 0, tag=" Enough.</think>"),
+        prompt=THINKING + " Let me see. That is a hard one, indeed",
+    ),
+    "block opened by the model": Request(
+        lambda free: [says(free, " Hm.", "<think>"), thinking(free, 10, message="\n")],
+        lambda output, free: closes(output, free, 10, " Hm.", "<think>", tag="\n</think>"),
+    ),
+    "block that ends in time": Request(
+        lambda free: [says(free, "<think>", " Easy.", "</think>", " It"), thinking(free, 10)],
+        lambda output, free: not closes(output, free, 10, "<think>"),
+    ),
+    "end tag begun as the budget runs out": Request(
+        lambda free: [
+            says(free, "<think>", " Well now", "</"),
+            thinking(free, len(free.ids(" Well now") + free.ids("</")), message="!"),
+        ],
+        lambda output, free: closes(output, free, 0, "<think>", " Well now"),
+    ),
+    "second block": Request(
+        lambda free: [
+            says(free, "<think>", " So", "</think>", " Or not?", "<think>"),
+            thinking(free, 3),
+        ],
+        lambda output, free: any(
+            closes(output, free, more, "<think>", " So", "</think>", " Or not?", "<think>")
+            for more in range(4)  # the model may begin with the tag itself
         ),
-        "logit bias": Request(
-            STORY,
-            lambda free: lp.LogitBiasSpec(
-                dict.fromkeys(free.favourites[:9], 1000.0) | {free.favourites[0]: -1000.0}
-            ),
-            lambda output, free: len(set(output)) > 1,
+    ),
+    "plugin, automaton": Request(
+        lambda free: lp.PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
+        lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
+    ),
+    "plugin, history rule": Request(
+        lambda free: lp.PluginSpec("not-twice"),
+        lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
+        prompt=ECHO,
+    ),
+    "plugin, callable": Request(
+        lambda free: lp.PluginSpec("ascending", {"step": len(free.tokenizer) // 100}),
+        lambda output, free: all(
+            0 < b - a <= len(free.tokenizer) // 100
+            for a, b in zip([0, *output], output, strict=False)
         ),
-        "logit bias away": Request(
-            STORY, lambda free: lp.LogitBiasSpec(dict.fromkeys(free.favourites[:9], -1000.0))
-        ),
-        "min tokens": Request(
-            STORY,
-            lambda free: [
-                lp.MinTokensSpec(8, free.favourites[:12]),
-                lp.LogitBiasSpec(dict.fromkeys(free.favourites[:12], 500.0)),  # as soon as they may
-            ],
-            lambda output, free: set(output[8:]) <= set(free.favourites[:12]),
-        ),
-        "forced end": Request(
-            STORY,
-            lambda free: lp.ForcedEndSpec.from_text(17, " The end.", free.tokenizer),
-            lambda output, free: output[:17] == free.output[:17],
-        ),
-        "forced end, then free": Request(
-            STORY,
-            lambda free: lp.ForcedEndSpec(9, free.ids(" But then")),
-            lambda output, free: output[:9] == free.output[:9] and len(set(output[11:])) > 10,
-        ),
-        "choice": Request(
-            "Do you like tea?",
-            lambda free: lp.ChoiceSpec.from_text(
-                [" Yes", " Yes, please", " No", " Not today, thanks"], free.tokenizer
-            ),
-        ),
-        "trigger": Request(
-            STORY,
-            lambda free: lp.TriggerSpec(free.output[4:5], free.ids(" (as they say)")),
-        ),
-        "trigger of two tokens, always": Request(
-            STORY,
-            lambda free: lp.TriggerSpec(free.output[5:7], free.ids(" and so on"), None),
-        ),
-        "trigger whose phrase sets it off": Request(
-            STORY,
-            lambda free: lp.TriggerSpec(free.output[2:3], free.output[2:3] * 3, 2),
-        ),
-        "no repeated bigram": Request(ECHO, lambda free: lp.NoRepeatNgramSpec(2)),
-        "no repeated token in a window": Request(
-            STORY, lambda free: lp.NoRepeatNgramSpec(1, 20, free.ids(","))
-        ),
-        "from the prompt": Request(STORY, lambda free: lp.PromptBiasSpec(1000.0, free.prompt[:2])),
-        "away from the prompt": Request(ECHO, lambda free: lp.PromptBiasSpec(-1000.0)),
-        "block opened by the prompt": Request(
-            THINKING,
-            lambda free: thinking(free, 12),
-            lambda output, free: output[:12] == free.output[:12] and closes(output, free, 12),
-        ),
-        "block that the prompt has overdrawn": Request(
-            THINKING + " Let me see. That is a hard one, indeed",
-            lambda free: thinking(free, 5, message=" Enough."),
-            lambda output, free: closes(output, free, 0, tag=" Enough.</think>"),
-        ),
-        "block opened by the model": Request(
-            STORY,
-            lambda free: [says(free, " Hm.", "<think>"), thinking(free, 10, message="\n")],
-            lambda output, free: closes(output, free, 10, " Hm.", "<think>", tag="\n</think>"),
-        ),
-        "block that ends in time": Request(
-            STORY,
-            lambda free: [says(free, "<think>", " Easy.", "</think>", " It"), thinking(free, 10)],
-            lambda output, free: not closes(output, free, 10, "<think>"),
-        ),
-        "end tag begun as the budget runs out": Request(
-            STORY,
-            lambda free: [
-                says(free, "<think>", " Well now", "</"),
-                thinking(free, len(free.ids(" Well now") + free.ids("</")), message="!"),
-            ],
-            lambda output, free: closes(output, free, 0, "<think>", " Well now"),
-        ),
-        "second block": Request(
-            STORY,
-            lambda free: [
-                says(free, "<think>", " So", "</think>", " Or not?", "<think>"),
-                thinking(free, 3),
-            ],
-            lambda output, free: any(
-                closes(output, free, more, "<think>", " So", "</think>", " Or not?", "<think>")
-                for more in range(4)  # the model may begin with the tag itself
-            ),
-        ),
-        "plugin, automaton": Request(
-            STORY,
-            lambda free: lp.PluginSpec("alternate", {"token_ids": free.ids(" tick tock tack")}),
-            lambda output, free: output == (free.ids(" tick tock tack") * LENGTH)[:LENGTH],
-        ),
-        "plugin, history rule": Request(
-            ECHO,
-            lambda free: lp.PluginSpec("not-twice"),
-            lambda output, free: len(set(output)) == LENGTH > len(set(free.output)),
-        ),
-        "plugin, callable": Request(
-            STORY,
-            lambda free: lp.PluginSpec("ascending", {"step": len(free.tokenizer) // 100}),
-            lambda output, free: all(
-                0 < b - a <= len(free.tokenizer) // 100
-                for a, b in zip([0, *output], output, strict=False)
-            ),
-        ),
-        "live callable of two arguments": Request(
-            STORY,
-            lambda free: lp.PythonProcessorSpec(TwoArguments),
-            lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
-        ),
-        "live callable of three arguments": Request(
-            STORY,
-            lambda free: lp.PythonProcessorSpec(ThreeArguments),
-            lambda output, free: set(output) <= set(free.prompt),
-        ),
-        "several": Request(
-            STORY,
-            lambda free: [
-                lp.ForcedEndSpec(26, free.ids(" Good night")),
-                lp.BannedTokensSpec(free.favourites[:5]),
-                lp.MinTokensSpec(25, free.favourites[5:12]),
-                lp.LogitBiasSpec({free.favourites[12]: -1000.0}),
-                lp.NoRepeatNgramSpec(2, 30),
-            ],
-        ),
-    }
-    | {f"neighbour {i}": Request(f"Tell me about the number {i}.") for i in range(8)}
-    | {"sequence bias": Request(STORY, sequences_biased_away)}  # last: seeds are by position
-)
+    ),
+    "live callable of two arguments": Request(
+        lambda free: lp.PythonProcessorSpec(TwoArguments),
+        lambda output, free: all(token % 2 != i % 2 for i, token in enumerate(output)),
+    ),
+    "live callable of three arguments": Request(
+        lambda free: lp.PythonProcessorSpec(ThreeArguments),
+        lambda output, free: set(output) <= set(free.prompt),
+    ),
+    "several": Request(
+        lambda free: [
+            lp.ForcedEndSpec(26, free.ids(" Good night")),
+            lp.BannedTokensSpec(free.favourites[:5]),
+            lp.MinTokensSpec(25, free.favourites[5:12]),
+            lp.LogitBiasSpec({free.favourites[12]: -1000.0}),
+            lp.NoRepeatNgramSpec(2, 30),
+        ]
+    ),
+    **{f"neighbour {i}": Request(prompt=f"Tell me about the number {i}.") for i in range(8)},
+    "sequence bias": Request(sequences_biased_away),  # last: seeds are by position
+}
 
 
 @dataclass
@@ -492,7 +468,7 @@ def run(
             for prompt, output in zip(prompts, plain, strict=True)
         ]
     specs = [
-        _listed(request.specs(free)) if request.specs else []
+        listed(request.specs(free)) if request.specs else []
         for request, free in zip(requests, frees, strict=True)
     ]
     outputs, shapes = generate(
@@ -545,7 +521,7 @@ def _is_right(name: str, free: Free, specs: list[lp.LogitsProcessorSpec], output
     return obeyed and REQUESTS[name].also(output, free)
 
 
-def _listed(
+def listed(
     specs: lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec],
 ) -> list[lp.LogitsProcessorSpec]:
     return specs if isinstance(specs, list) else [specs]

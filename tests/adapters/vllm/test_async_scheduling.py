@@ -20,7 +20,7 @@ from logitport.adapters.vllm import LogitportProcessor, attach, processor
 from logitport.adapters.vllm.placeholders import tells_output_ids
 
 from .in_process import FLAG, Engine, engine, params
-from .test_all_kinds import LENGTH, PLUGINS, REQUESTS, STORY, Free
+from .test_all_kinds import LENGTH, PLUGINS, REQUESTS, STORY, Free, listed
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
 
@@ -189,7 +189,7 @@ def catalogue(model: Path, tokenizer: Any) -> Catalogue:
             for name, request in REQUESTS.items()
         }
         specs = {
-            name: _listed(request.specs(frees[name]))
+            name: listed(request.specs(frees[name]))
             for name, request in REQUESTS.items()
             if request.specs
         }
@@ -202,12 +202,6 @@ def catalogue(model: Path, tokenizer: Any) -> Catalogue:
 
 def shapes(running: Engine) -> list[list[int]]:
     return [list(step.values()) for step in running.steps if step]
-
-
-def _listed(
-    specs: lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec],
-) -> list[lp.LogitsProcessorSpec]:
-    return specs if isinstance(specs, list) else [specs]
 
 
 def with_specs(
