@@ -50,10 +50,12 @@ def make_params(request: pytest.FixtureRequest) -> MakeParams:
 )
 def test_gate(make_params: MakeParams, stage: lp.Stage, generation_only: bool, sent: bool):
     payload = lp.encode(SPEC, generation_only=generation_only)
-    for extra_args, rest in [(None, {}), ({}, {}), ({"a": [1]}, {"a": [1]}), ({KEY: "old"}, {})]:
-        params = make_params(extra_args)
-        attach(params, SPEC, stage=stage, generation_only=generation_only)
-        assert params.extra_args == ({**rest, KEY: payload} if sent else rest or None)
+    for before in (None, {}, {"a": [1]}, {KEY: "old"}, {"a": [1], KEY: "old"}):
+        rest = {"a": [1]} if before and "a" in before else {}
+        params = make_params(before)
+        for _ in range(2):
+            attach(params, SPEC, stage=stage, generation_only=generation_only)
+            assert params.extra_args == ({**rest, KEY: payload} if sent else rest or None)
 
 
 def test_a_stage_by_its_value(make_params: MakeParams):

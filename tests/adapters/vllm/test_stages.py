@@ -17,25 +17,6 @@ pytestmark = pytest.mark.engine
 PROMPT = "The sea is wide and deep, and " * 12 + "the boat is"
 
 
-@pytest.mark.parametrize(
-    ("stage", "generation_only", "is_sent"),
-    [
-        (lp.Stage.AGGREGATED, True, True),
-        (lp.Stage.DECODE, True, True),
-        (lp.Stage.PREFILL, True, False),
-        (lp.Stage.ENCODE, True, False),
-        (lp.Stage.PREFILL, False, True),
-    ],
-)
-def test_attach(stage: lp.Stage, generation_only: bool, is_sent: bool):
-    spec = lp.ForcedTokenSequenceSpec([1, 2])
-    sampling_params = params(extra_args={"others": "stay", KEY: "of an earlier stage"})
-    for _ in range(2):
-        attach(sampling_params, spec, stage=stage, generation_only=generation_only)
-    sent = {KEY: lp.encode(spec, generation_only=generation_only)} if is_sent else {}
-    assert sampling_params.extra_args == {"others": "stay"} | sent
-
-
 AGG, PREFILL, DECODE = lp.Stage.AGGREGATED, lp.Stage.PREFILL, lp.Stage.DECODE
 
 
