@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
+import pytest
 from logitport.adapters.vllm import attach
 from logitport.spec import LogitsProcessorSpec
 
@@ -128,6 +129,19 @@ class Engine:
         """
         self.generate(["The end"] * self._slots, [params(max_tokens=2)] * self._slots)
         return sum(len(processor._realizer) for processor in self.processors)
+
+
+def lookup(drafts: int, longest: int = 3, **more: Any) -> dict[str, Any]:
+    """A speculative config: so many drafts at each step, looked up in prompt and output."""
+    lengths = {"prompt_lookup_max": longest, "prompt_lookup_min": 1}
+    return {"method": "ngram", "num_speculative_tokens": drafts, **lengths, **more}
+
+
+def refused(match: str | None = None) -> Any:
+    """As ``pytest.raises``, for a request that vLLM does not take."""
+    from vllm.exceptions import VLLMValidationError
+
+    return pytest.raises(VLLMValidationError, match=match)
 
 
 @contextmanager

@@ -19,10 +19,12 @@ import torch
 from logitport import spec as lp
 from logitport.adapters.conformance.kinds.base import Tokens
 from logitport.adapters.conformance.reference import obeys
-from logitport.adapters.core import BAN_BIAS, Automaton, AutomatonBuilder, HistoryRule, plugins
+from logitport.adapters.core import BAN_BIAS, Automaton, AutomatonBuilder, HistoryRule
 from logitport.adapters.vllm import attach
 
-from .in_process import FLAG, Drafts, Engine, engine, params
+from tests.adapters.packages import plugin_package
+
+from .in_process import FLAG, Drafts, Engine, engine, lookup, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -94,17 +96,9 @@ PLUGINS = {
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The plugins, as by a package of their own."""
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "logitport_test_plugins-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: p\nVersion: 1.0\n")
-    entries = [f"{name} = {__name__}:{made.__name__}" for name, made in PLUGINS.items()]
-    (info / "entry_points.txt").write_text("\n".join([f"[{plugins.GROUP}]", *entries]))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(folder)
-        plugins._plugins.cache_clear()
+    entries = {name: f"{__name__}:{made.__name__}" for name, made in PLUGINS.items()}
+    with plugin_package(tmp_path_factory.mktemp("site"), entries):
         yield
-    plugins._plugins.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -161,12 +155,7 @@ class Editions:
                 "logits_processors": FLAG,
             }
             if edition.drafts:
-                arguments["speculative_config"] = {
-                    "method": "ngram",
-                    "num_speculative_tokens": edition.drafts,
-                    "prompt_lookup_max": 3,
-                    "prompt_lookup_min": 1,
-                }
+                arguments["speculative_config"] = lookup(edition.drafts)
             running = engine(self._model, runner=edition.runner, **arguments)
             self._running, self._edition = self._stack.enter_context(running), edition
         return self._running
@@ -621,9 +610,7 @@ def test_what_fails_ends_its_own_request(
     ids=["refused", "unknown"],
 )
 def test_plugin_refused_at_admission(running: Engine, spec: lp.PluginSpec, message: str):
-    from vllm.exceptions import VLLMValidationError
-
-    with pytest.raises(VLLMValidationError, match=message):
+    with refused(message):
         running.generate([STORY], [params(spec)])
     (output,) = running.generate([STORY], [params(max_tokens=3)])
     assert len(output.token_ids) == 3

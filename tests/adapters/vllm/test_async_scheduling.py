@@ -19,7 +19,7 @@ from logitport.adapters.core import plugins
 from logitport.adapters.vllm import LogitportProcessor, attach, processor
 from logitport.adapters.vllm.placeholders import tells_output_ids
 
-from .in_process import FLAG, Engine, engine, params
+from .in_process import FLAG, Engine, engine, params, refused
 from .test_all_kinds import LENGTH, PLUGINS, REQUESTS, STORY, Free, listed
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
@@ -268,15 +268,13 @@ def test_which_engines_tell_what_is_sampled(
 
 @pytest.mark.parametrize("loading", ["entry point"], indirect=True)
 def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, catalogue: Catalogue):
-    from vllm.exceptions import VLLMValidationError
-
     for name, kind in catalogue.need_contents.items():
         place = [spec.kind for spec in catalogue.specs[name]].index(kind)
         message = (
             rf"`{kind}` needs the ids .* --logits-processors logitport\.adapters\.vllm:"
             rf"LogitportProcessor, or with --no-async-scheduling - at `\$\.specs\[{place}\]`"
         )
-        with pytest.raises(VLLMValidationError, match=message):
+        with refused(message):
             generate(running, with_specs({name: params()}, catalogue.specs))
     (output,) = running.generate(["Hello"], [params(max_tokens=3)])
     assert len(output.token_ids) == 3

@@ -1,7 +1,6 @@
 """Prefill on one real server, decode on another: the same outputs as from one engine."""
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters.core import plugins
 from logitport.adapters.vllm import KEY
 from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
+from tests.adapters.packages import plugin_package
 
 from .in_process import FLAG, engine, params
 
@@ -35,21 +34,14 @@ LENGTH = 24  # tokens of an output
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A folder in which a package with a plugin is installed, for all Python processes."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "odd.py").write_text(
+    source = (
         "def make_rule(params):\n"
         "    def rule(output_ids, logits):\n"
         "        logits[len(output_ids) % 2 :: 2] -= params['by']\n"
         "    return rule\n"
     )
-    information = folder / "odd-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
-    (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nodd = odd:make_rule\n")
-    sys.path.insert(0, str(folder))
-    plugins._plugins.cache_clear()
-    yield str(folder)
-    sys.path.remove(str(folder))
-    plugins._plugins.cache_clear()
+    with plugin_package(folder, {"odd": "odd:make_rule"}, {"odd": source}):
+        yield str(folder)
 
 
 class Aggregated(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from logitport import spec as lp
 from logitport.adapters.vllm import attach
 
-from .in_process import FLAG, params
+from .in_process import FLAG, lookup, params
 from .test_all_kinds import obeys
 
 pytestmark = [
@@ -19,20 +19,13 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 
-NGRAMS = {
-    "method": "ngram",
-    "num_speculative_tokens": 3,
-    "prompt_lookup_max": 3,
-    "prompt_lookup_min": 1,
-}
-
 
 @pytest.mark.parametrize(
     "arguments",
     [
         pytest.param({}, id="plain"),
         pytest.param(
-            {"speculative_config": NGRAMS},
+            {"speculative_config": lookup(3)},
             id="drafts",
             marks=pytest.mark.only("v2", reason="V1 takes no processors beside drafts"),
         ),

@@ -8,7 +8,7 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 
-from .in_process import Engine, engine, params
+from .in_process import Engine, engine, lookup, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -20,9 +20,7 @@ def running(model: Path) -> Iterator[Engine]:
 
 
 def _refused(running: Engine, prompt: Any, sampling_params: Any) -> str:
-    from vllm.exceptions import VLLMValidationError
-
-    with pytest.raises(VLLMValidationError) as error:
+    with refused() as error:
         running.generate([prompt], [sampling_params])
     return str(error.value)
 
@@ -112,15 +110,8 @@ def test_default_specs_leave_beam_search_alone(model: Path, monkeypatch: pytest.
 
 @pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
 def test_drafts_that_are_kept_whatever_the_logits(model: Path):
-    drafts = {
-        "method": "ngram",
-        "num_speculative_tokens": 2,
-        "prompt_lookup_max": 2,
-        "prompt_lookup_min": 1,
-        "rejection_sample_method": "synthetic",
-        "synthetic_acceptance_length": 2.0,
-    }
-    with engine(model, speculative_config=drafts) as running:
+    kept = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+    with engine(model, speculative_config=lookup(2, 2, **kept)) as running:
         message = _refused(running, "Hello", params(lp.BannedTokensSpec((5,))))
     assert "keeps draft tokens that the logits rule out (method=synthetic)" in message
     assert "standard or block" in message

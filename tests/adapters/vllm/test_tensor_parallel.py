@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 from logitport import spec as lp
-from logitport.adapters.core import plugins
 from logitport.adapters.vllm import KEY
 from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
+from tests.adapters.packages import plugin_package
 
 from .in_process import FLAG, engine, params
 from .more_heads import with_more_heads
@@ -41,16 +41,8 @@ def make_rule(params):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which a package with a plugin that fails is installed."""
     folder = tmp_path_factory.mktemp("site")
-    (folder / "failing.py").write_text(PLUGIN)
-    information = folder / "failing-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1\n")
-    (information / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nfails = failing:make_rule\n")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(folder)
-        plugins._plugins.cache_clear()
+    with plugin_package(folder, {"fails": "failing:make_rule"}, {"failing": PLUGIN}):
         yield folder
-    plugins._plugins.cache_clear()
 
 
 @pytest.fixture(scope="module")
