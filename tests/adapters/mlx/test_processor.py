@@ -72,30 +72,38 @@ class TestConformance(ConformanceSuite):
                 [LogitportProcessor(model, tokenizer, each.specs)] if each.specs else []
                 for each in requests
             ]
-            batch = BatchGenerator(
+            batch = together(
                 model,
-                stop_tokens=[[EOS]],
+                [[*request.prompt_ids] for request in requests],
+                processors,
+                [request.max_tokens for request in requests],
                 completion_batch_size=self.slots,
                 prefill_batch_size=2,
                 prefill_step_size=64,
             )
-            numbers = batch.insert(
-                [[*request.prompt_ids] for request in requests],
-                max_tokens=[request.max_tokens for request in requests],
-                logits_processors=processors,
-            )
-            outputs = {number: Output([]) for number in numbers}
-            while responses := batch.next_generated():
-                for response in responses:
-                    output = outputs[response.uid]
-                    scores = output.scores
-                    if scores is None:
-                        scores = np.array(response.logprobs.astype(mx.float32))
-                    outputs[response.uid] = Output([*output.token_ids, response.token], scores)
-            batch.close()
-            return list(outputs.values())
+            return [
+                Output(
+                    [response.token for response in responses],
+                    np.array(responses[0].logprobs.astype(mx.float32)),
+                )
+                for responses in batch
+            ]
 
         return generate
+
+
+def together(
+    model: Model, prompts: Any, processors: Any, max_tokens: list[int], **arguments: Any
+) -> list[list[Any]]:
+    """All responses to each of the prompts, which share a batch."""
+    batch = BatchGenerator(model, stop_tokens=[[EOS]], **arguments)
+    numbers = batch.insert(prompts, max_tokens=max_tokens, logits_processors=processors)
+    outputs: dict[int, list[Any]] = {number: [] for number in numbers}
+    while responses := batch.next_generated():
+        for response in responses:
+            outputs[response.uid].append(response)
+    batch.close()
+    return list(outputs.values())
 
 
 @pytest.fixture(scope="module")
@@ -300,16 +308,9 @@ def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: 
 def test_prompts_of_one_token_end_nobody_else(tiny: dict[str, Model], tokenizer: Any):
     """They begin in the same step as others."""
     model = tiny["float32"]
-    batch = BatchGenerator(model, stop_tokens=[[EOS]], max_tokens=4)
     processors = [[LogitportProcessor(model, tokenizer, lp.NoRepeatNgramSpec(2))], []]
-    said: dict[int, list[int]] = {
-        number: [] for number in batch.insert([[5], PROMPT], logits_processors=processors)
-    }
-    while responses := batch.next_generated():
-        for response in responses:
-            said[response.uid].append(response.token)
-    batch.close()
-    assert list(said.values())[1] == steps(model, PROMPT, max_tokens=4)
+    _, beside = together(model, [[5], PROMPT], processors, [4, 4])
+    assert [response.token for response in beside] == steps(model, PROMPT, max_tokens=4)
 
 
 def test_an_assistant_with_another_vocabulary_is_left_alone(loaded: Any):
@@ -328,7 +329,6 @@ def _broken() -> Any:
 
 def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
     model = tiny["float32"]
-    batch = BatchGenerator(model, stop_tokens=[[EOS]], max_tokens=6)
     prompts = [[*PROMPT, i] for i in (30, 31, 32)]
     processors: Any = [
         [LogitportProcessor(model, tokenizer, spec)] if spec else []
@@ -336,16 +336,11 @@ def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplo
     ]
     free = [steps(model, prompt, max_tokens=6) for prompt in prompts]
     assert min(map(len, free)) > 2
-    said: dict[int, list[int]] = {
-        number: [] for number in batch.insert(prompts, logits_processors=processors)
-    }
-    while responses := batch.next_generated():
-        for response in responses:
-            said[response.uid].append(response.token)
-    batch.close()
+    batch = together(model, prompts, processors, [6] * 3)
+    said = [[response.token for response in responses] for responses in batch]
     expected = [free[0], [*free[1][:2], EOS], free[2]]
-    assert [each[: len(e)] for each, e in zip(said.values(), expected, strict=True)] == expected
-    assert len(list(said.values())[1]) == 3
+    assert [each[: len(e)] for each, e in zip(said, expected, strict=True)] == expected
+    assert len(said[1]) == 3
     assert "The specs of the request" in caplog.text
 
 
