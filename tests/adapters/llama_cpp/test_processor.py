@@ -17,6 +17,7 @@ from logitport.adapters.llama_cpp import BACKEND, LogitportProcessor, arguments
 from logitport.adapters.llama_cpp.json_schema import gbnf
 
 from examples._support.smollm2 import gguf
+from tests.adapters.failing import fails_later
 from tests.support.drafted import DRAFTED, PROMPT
 
 pytestmark = pytest.mark.engine
@@ -236,14 +237,6 @@ def test_drafts(tiny: Path):
     assert accepted > 20, "hardly any drafts: this says nothing"
 
 
-def _broken() -> Any:
-    def process(output_ids: Sequence[int], logits: Any) -> None:
-        if len(output_ids) == 2:
-            raise RuntimeError("broken")
-
-    return process
-
-
 def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
     """Not the one that another model is in the middle of."""
     free = complete(llm, PARIS)
@@ -252,7 +245,7 @@ def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
     processors = LogitsProcessorList([LogitportProcessor(other, lp.NoRepeatNgramSpec(9))])
     beside = other.generate(tokens, temp=0, logits_processor=processors)
     begun = [next(beside) for _ in range(4)]
-    said = complete(llm, PARIS, lp.PythonProcessorSpec(_broken))
+    said = complete(llm, PARIS, lp.PythonProcessorSpec(fails_later))
     assert said == llm.detokenize(begun[:2], prev_tokens=tokens).decode()
     assert "The specs of the request" in caplog.text
     begun += [next(beside) for _ in range(8)]
@@ -384,7 +377,7 @@ def _of_schema(schema: Any) -> lp.GrammarSpec:
             r"a grammar, which may not .* `allowed_tokens` leaves - at `\$\.specs\[0\]`",
         ),
         (
-            [lp.GrammarSpec(ebnf='root ::= "a"'), lp.PythonProcessorSpec(_broken)],
+            [lp.GrammarSpec(ebnf='root ::= "a"'), lp.PythonProcessorSpec(fails_later)],
             r"`python` leaves",
         ),
         ([lp.GrammarSpec(ebnf='root ::= "a"'), lp.ThinkingBudgetSpec(1, (3,), (4,))], r"\[1\]"),

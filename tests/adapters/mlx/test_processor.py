@@ -26,6 +26,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
 from mlx_lm.sample_utils import make_sampler
 
+from tests.adapters.failing import fails_later
 from tests.support.drafted import DRAFTED
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -319,20 +320,12 @@ def test_an_assistant_with_another_vocabulary_is_left_alone(loaded: Any):
     assert processor(mx.array([1, 2, 3]), logits) is logits
 
 
-def _broken() -> Any:
-    def process(output_ids: Sequence[int], logits: Any) -> None:
-        if len(output_ids) == 2:
-            raise RuntimeError("broken")
-
-    return process
-
-
 def test_failing_code_ends_its_row(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
     model = tiny["float32"]
     prompts = [[*PROMPT, i] for i in (30, 31, 32)]
     processors: Any = [
         [LogitportProcessor(model, tokenizer, spec)] if spec else []
-        for spec in (lp.NoRepeatNgramSpec(6), lp.PythonProcessorSpec(_broken), None)
+        for spec in (lp.NoRepeatNgramSpec(6), lp.PythonProcessorSpec(fails_later), None)
     ]
     free = [steps(model, prompt, max_tokens=6) for prompt in prompts]
     assert min(map(len, free)) > 2

@@ -34,6 +34,8 @@ from logitport.adapters.tensorrt_llm import (
     rows,
 )
 
+from tests.adapters.failing import fails_later
+
 VOCABULARY, EOS = 96, 0
 PROMPT = (5, 3, 9, 11, 20, 7, 31)
 
@@ -236,6 +238,23 @@ class Suite(ConformanceSuite):
     has_stages = True
     dtypes = DTYPES
 
+    @pytest.fixture
+    def generate(self) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            (dtype,) = {request.dtype for request in requests}
+            all_running, batched = self.begin(requests)
+            caller = Caller(slots=self.slots, dtype=getattr(torch, dtype), batched=batched)
+            caller.run(all_running)
+            return [Output(each.output_ids, each.scores) for each in all_running]
+
+        return generate
+
+    def begin(
+        self, requests: Sequence[Request]
+    ) -> tuple[list[Running], LogitportBatchedProcessor | None]:
+        """The requests in the engine, and its engine-wide processor."""
+        raise NotImplementedError
+
 
 def prompt_length(request: Request) -> int | None:
     """Said where the engine shows another number of output tokens first than a worker would."""
@@ -244,56 +263,37 @@ def prompt_length(request: Request) -> int | None:
 
 
 class TestConformance(Suite):
-    @pytest.fixture
-    def generate(self) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            (dtype,) = {request.dtype for request in requests}
-            all_running = [
-                running(
-                    request.prompt_ids,
-                    *request.specs,
-                    max_tokens=request.max_tokens,
-                    output_ids=request.output_ids,
-                    stage=request.stage,
-                    prompt_length=prompt_length(request),
-                    vocab_size=VOCABULARY,
-                )
-                for request in requests
-            ]
-            Caller(slots=self.slots, dtype=getattr(torch, dtype)).run(all_running)
-            return [Output(each.output_ids, each.scores) for each in all_running]
-
-        return generate
+    def begin(self, requests: Sequence[Request]) -> tuple[list[Running], None]:
+        all_running = [
+            running(
+                request.prompt_ids,
+                *request.specs,
+                max_tokens=request.max_tokens,
+                output_ids=request.output_ids,
+                stage=request.stage,
+                prompt_length=prompt_length(request),
+                vocab_size=VOCABULARY,
+            )
+            for request in requests
+        ]
+        return all_running, None
 
 
 class TestBatchedConformance(Suite):
-    @pytest.fixture
-    def generate(self) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            ((dtype, stage),) = {(request.dtype, request.stage) for request in requests}
-            batched = pickle.loads(
-                pickle.dumps(
-                    LogitportBatchedProcessor(
-                        vocab_size=VOCABULARY,
-                        stage=stage,
-                        stop_token_id=EOS,
-                        disable_overlap_scheduler=True,
-                    )
-                )
-            )
-            all_running: list[Running] = []
-            for i, request in enumerate(requests):
-                if request.specs:
-                    length = prompt_length(request)
-                    batched.assign(i, request.specs, prompt_length=length)
-                tokens = [*request.prompt_ids], [*request.output_ids]
-                each = Running(tokens[0], request.max_tokens, [], tokens[1], client_id=i)
-                all_running.append(each)
-            caller = Caller(slots=self.slots, dtype=getattr(torch, dtype), batched=batched)
-            caller.run(all_running)
-            return [Output(each.output_ids, each.scores) for each in all_running]
-
-        return generate
+    def begin(self, requests: Sequence[Request]) -> tuple[list[Running], LogitportBatchedProcessor]:
+        (stage,) = {request.stage for request in requests}
+        started = LogitportBatchedProcessor(
+            vocab_size=VOCABULARY, stage=stage, stop_token_id=EOS, disable_overlap_scheduler=True
+        )
+        batched = pickle.loads(pickle.dumps(started))
+        all_running: list[Running] = []
+        for i, request in enumerate(requests):
+            if request.specs:
+                batched.assign(i, request.specs, prompt_length=prompt_length(request))
+            tokens = [*request.prompt_ids], [*request.output_ids]
+            each = Running(tokens[0], request.max_tokens, [], tokens[1], client_id=i)
+            all_running.append(each)
+        return all_running, batched
 
 
 # --- what travels ---
@@ -462,15 +462,11 @@ def test_beams(spec: lp.LogitsProcessorSpec, width: int):
 # --- what fails ---
 
 
-class Fails:
-    def __call__(self, output_ids: Sequence[int], logits: torch.Tensor) -> None:
-        if len(output_ids) == 2:
-            raise RuntimeError("a plugin that fails")
-
-
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> lp.PluginSpec:
-    monkeypatch.setattr(plugins, "_plugins", lambda: {"fails": lambda: lambda params: Fails()})
+    monkeypatch.setattr(
+        plugins, "_plugins", lambda: {"fails": lambda: lambda params: fails_later()}
+    )
     return lp.PluginSpec("fails")
 
 
@@ -691,7 +687,7 @@ def test_stages():
     both = {"stage": lp.Stage.PREFILL, "generation_only": False}
     assert attach(SamplingParams(), bias, **both).logits_processor.handed_over == 0
     with pytest.raises(lp.SpecError, match="tensorrt_llm cannot do `python`"):
-        attach(SamplingParams(), lp.PythonProcessorSpec(Fails), stage=lp.Stage.PREFILL)
+        attach(SamplingParams(), lp.PythonProcessorSpec(fails_later), stage=lp.Stage.PREFILL)
     sampling = attach(SamplingParams(), lp.SamplingSpec(temperature=1), stage=lp.Stage.PREFILL)
     assert sampling.temperature == 1  # prefill chooses the first token
 

@@ -42,22 +42,6 @@ COUNTS = {"plugin, automaton"}
 """The catalogue's requests with another kind that is exact there too."""
 
 
-class _Stream:
-    def wait_stream(self, other: object) -> None:
-        pass
-
-
-class _Event:
-    def __init__(self, blocking: bool) -> None:
-        pass
-
-    def record(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-
 @contextmanager
 def asynchronous(model: Path, loading: str, **arguments: Any) -> Iterator[Engine]:
     """An engine that schedules asynchronously, as any does that has an accelerator."""
@@ -72,9 +56,7 @@ def asynchronous(model: Path, loading: str, **arguments: Any) -> Iterator[Engine
 
     with (
         patch.object(CpuPlatform, "check_and_update_config", staticmethod(leave_on)),
-        patch("torch.cuda.Stream", _Stream),
-        patch("torch.cuda.Event", _Event),
-        patch("torch.cuda.current_stream", _Stream),
+        patch.multiple("torch.cuda", Stream=Mock, Event=Mock, current_stream=Mock),
         patch("torch.cuda.stream", nullcontext),
         patch.object(plugins, "_plugins", return_value=LOADERS),
         engine(model, runner="v1", **LOADING[loading], **arguments) as running,

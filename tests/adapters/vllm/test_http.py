@@ -104,10 +104,7 @@ BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
     (
         "not JSON",
         "Hello world!",
-        (
-            "not valid JSON",
-            "byte 0",
-        ),
+        ("not valid JSON", "byte 0"),
     ),
     (
         "unknown kind",

@@ -26,21 +26,11 @@ def token_of(name: str) -> int:
     return ord(name) - ord("A")
 
 
-class Through:
-    """An engine's rows, told to the core by vLLM's events or directly."""
-
-    def update(self, update: BatchUpdate) -> None:
-        raise NotImplementedError
-
-    def apply(self, logits: torch.Tensor) -> None:
-        raise NotImplementedError
-
-
 class Config(SimpleNamespace):
     """Stands for a ``VllmConfig``; unlike its base it can be referenced weakly, as that can."""
 
 
-class ThroughVllm(Through):
+class ThroughVllm:
     def __init__(self) -> None:
         config: Any = Config(
             kv_transfer_config=None,
@@ -57,7 +47,7 @@ class ThroughVllm(Through):
         self.processor.apply(logits)
 
 
-class ThroughRealizer(Through):
+class ThroughRealizer:
     def __init__(self) -> None:
         self.realizer = Realizer(VOCABULARY)
 
@@ -77,6 +67,10 @@ class ThroughRealizer(Through):
 
     def apply(self, logits: torch.Tensor) -> None:
         self.realizer.apply(logits)
+
+
+Through = ThroughVllm | ThroughRealizer
+"""An engine's rows, reported to the core by vLLM's events or directly."""
 
 
 def specs_of(token: int) -> list[Any]:
