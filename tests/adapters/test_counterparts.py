@@ -535,6 +535,14 @@ def rows(tokenizer: Any, favourites: Sequence[int | None]) -> list[torch.Tensor]
     return list(logits)
 
 
+def steps_of_favourites(
+    tokenizer: Any, spec: lp.LogitsProcessorSpec, processor: Any, favourites: Sequence[int]
+) -> Iterator[Step]:
+    """With a processor of the zoo's, where the model says its favourites."""
+    logits = rows(tokenizer, favourites)
+    return steps(spec, of_transformers(processor), [8], favourites[:-1], logits=logits)
+
+
 def token(tokenizer: Any, text: str) -> int:
     (token_id,) = tokenizer.encode(text, add_special_tokens=False)
     return token_id
@@ -588,15 +596,12 @@ def test_zoo_trigger_phrase(tokenizer: Any, times: int):
     assert phrase[0] == said  # the phrase's own tokens set nothing off
     words = tokenizer.encode("Well and then")
     favourites = [*words, said, *words, said, said, *words, *words, said, *words, *words]
-    peer = of_transformers(
-        zoo.TriggerPhraseLogitsProcessor(
-            tokenizer, 1, "Stop it now", "Stop", trigger_count=times, trigger_after=True
-        )
+    peer = zoo.TriggerPhraseLogitsProcessor(
+        tokenizer, 1, "Stop it now", "Stop", trigger_count=times, trigger_after=True
     )
     spec = lp.TriggerSpec.from_text("Stop", "Stop it now", tokenizer, times=times)
-    plan, logits = favourites[:-1], rows(tokenizer, favourites)
     acted = 0
-    for step in steps(spec, peer, [8], plan, logits=logits):
+    for step in steps_of_favourites(tokenizer, spec, peer, favourites):
         step.assert_same_favourite()
         acted += step.acted
     assert acted == times * len(phrase)
@@ -607,15 +612,13 @@ def test_zoo_force_last_phrase_where_the_model_would_end(tokenizer: Any, after: 
     eos, word = tokenizer.eos_token_id, token(tokenizer, "so")
     phrase = tokenizer.encode(" That is all.")
     favourites = [word] * after + [eos] * (len(phrase) + 3)
-    peer = of_transformers(zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1))
     spec = lp.ForcedEndSpec(after, phrase)
-    plan, logits = favourites[:-1], rows(tokenizer, favourites)
-    for step in steps(spec, peer, [8], plan, logits=logits):
+    peer = zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1)
+    for step in steps_of_favourites(tokenizer, spec, peer, favourites):
         step.assert_same_favourite()
     # differs: theirs looks at the logits, ours counts.
-    peer = of_transformers(zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1))
-    logits = rows(tokenizer, [word] * (after + 2))
-    *_, before, last = steps(spec, peer, [8], [word] * (after + 1), logits=logits)
+    peer = zoo.ForceLastPhraseLogitsProcessor(" That is all.", tokenizer, 1)
+    *_, before, last = steps_of_favourites(tokenizer, spec, peer, [word] * (after + 2))
     assert before.theirs.argmax() == last.theirs.argmax() == word
     assert forced(before.ours) == phrase[0]
 
@@ -623,15 +626,14 @@ def test_zoo_force_last_phrase_where_the_model_would_end(tokenizer: Any, after: 
 def test_zoo_max_time(tokenizer: Any):
     eos, word = tokenizer.eos_token_id, token(tokenizer, "so")
     spec = lp.ForcedEndSpec(3, (eos,))
-    logits = rows(tokenizer, [word] * 6)
     with patch("time.time", side_effect=itertools.count()):  # a second each call, as each token
-        peer = of_transformers(zoo.MaxTimeLogitsProcessor(tokenizer, max_time=3.5))
-        for step in steps(spec, peer, [8], [word] * 5, logits=logits):
+        peer = zoo.MaxTimeLogitsProcessor(tokenizer, max_time=3.5)
+        for step in steps_of_favourites(tokenizer, spec, peer, [word] * 6):
             step.assert_same_favourite()
     # differs: theirs measures seconds.
     with patch("time.time", return_value=0.0):
-        peer = of_transformers(zoo.MaxTimeLogitsProcessor(tokenizer, max_time=3.5))
-        *_, last = steps(spec, peer, [8], [word] * 3, logits=logits)
+        peer = zoo.MaxTimeLogitsProcessor(tokenizer, max_time=3.5)
+        *_, last = steps_of_favourites(tokenizer, spec, peer, [word] * 4)
     assert (forced(last.ours), last.theirs.argmax()) == (eos, word)
 
 

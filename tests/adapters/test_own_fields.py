@@ -1,6 +1,7 @@
 """A request's own fields beside its specs: what contradicts is refused, with both places named."""
 
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 from logitport import spec as lp
@@ -14,69 +15,50 @@ ALLOWED = {"allowed_token_ids": lp.AllowedTokensSpec((5, 9))}
 
 Fields = dict[str, lp.LogitsProcessorSpec]
 
-# spec | the request's own fields | message | path
-REFUSED: dict[str, tuple[lp.LogitsProcessorSpec, Fields, str, str]] = {
-    "EOS before min_tokens": (
-        FORCED,
-        MIN_TOKENS,
-        f"the request's `min_tokens`, which bans token {EOS} before 12 tokens are out",
-        "$.specs[1].eos_token_id",
+EARLY = f"the request's `min_tokens`, which bans token {EOS} before 12 tokens are out"
+BAD = "the request's `bad_words`, which bans"
+ABSENT = "the request's `allowed_token_ids`, which does not allow"
+SECOND = "$.specs[1].token_ids[1]"
+THERE, FIELD = "`$.specs[1]`", "allowed_token_ids"
+
+
+class Refused(NamedTuple):
+    """A spec beside a request's own fields, and what the error has."""
+
+    spec: lp.LogitsProcessorSpec
+    own_fields: Fields
+    message: str
+    path: str
+
+
+REFUSED = {
+    "EOS before min_tokens": Refused(FORCED, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
+    "a choice shorter than min_tokens": Refused(
+        lp.ChoiceSpec(((5,), (6,) * 12), EOS), MIN_TOKENS, EARLY, "$.specs[1].choices[0]"
     ),
-    "a choice shorter than min_tokens": (
-        lp.ChoiceSpec(((5,), (6,) * 12), EOS),
-        MIN_TOKENS,
-        f"the request's `min_tokens`, which bans token {EOS} before 12 tokens are out",
-        "$.specs[1].choices[0]",
+    "a forced bad word": Refused(FORCED, BAD_WORDS, f"{BAD} token 6", SECOND),
+    "a bad word of several tokens": Refused(
+        lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} [7, 8]", SECOND
     ),
-    "a forced bad word": (
-        FORCED,
-        BAD_WORDS,
-        "the request's `bad_words`, which bans token 6",
-        "$.specs[1].token_ids[1]",
+    "a forced token that is not allowed": Refused(FORCED, ALLOWED, f"{ABSENT} token 6", SECOND),
+    "no token allowed by both": Refused(
+        lp.AllowedTokensSpec((6, 7)), ALLOWED, f"{THERE}: no token is allowed by all", FIELD
     ),
-    "a bad word of several tokens": (
-        lp.ForcedEndSpec(3, (7, 8)),
-        BAD_WORDS,
-        "the request's `bad_words`, which bans [7, 8]",
-        "$.specs[1].token_ids[1]",
+    "every allowed token banned": Refused(
+        lp.BannedTokensSpec((5, 9)), ALLOWED, f"{THERE}: every allowed token is banned", FIELD
     ),
-    "a forced token that is not allowed": (
-        FORCED,
-        ALLOWED,
-        "the request's `allowed_token_ids`, which does not allow token 6",
-        "$.specs[1].token_ids[1]",
-    ),
-    "no token allowed by both": (
-        lp.AllowedTokensSpec((6, 7)),
-        ALLOWED,
-        "`$.specs[1]`: no token is allowed by all",
-        "allowed_token_ids",
-    ),
-    "every allowed token banned": (
-        lp.BannedTokensSpec((5, 9)),
-        ALLOWED,
-        "`$.specs[1]`: every allowed token is banned",
-        "allowed_token_ids",
-    ),
-    "the later of two fields": (
-        FORCED,
-        {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS,
-        "the request's `bad_words`, which bans token 6",
-        "$.specs[1].token_ids[1]",
+    "the later of two fields": Refused(
+        FORCED, {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS, f"{BAD} token 6", SECOND
     ),
 }
 
 
-@pytest.mark.parametrize(
-    ("spec", "own_fields", "message", "path"), REFUSED.values(), ids=REFUSED.keys()
-)
-def test_what_contradicts_is_refused(
-    spec: lp.LogitsProcessorSpec, own_fields: Fields, message: str, path: str
-):
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_contradicts_is_refused(case: Refused):
     with pytest.raises(lp.SpecError) as error:
-        check_own_fields((lp.LogitBiasSpec({1: 2.0}), spec), own_fields)
-    assert error.value.message == f"Conflicts with {message}"
-    assert error.value.path == path
+        check_own_fields((lp.LogitBiasSpec({1: 2.0}), case.spec), case.own_fields)
+    assert error.value.message == f"Conflicts with {case.message}"
+    assert error.value.path == case.path
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,7 @@ TAKES = {
     "Vertex": Takes("/vertex_generate", vertex, of_generate),
     "completions": Takes("/v1/completions", completions, of_openai),
     "completions, two prompts": Takes(
-        "/v1/completions",
-        lambda extra: completions(extra, [PROMPT] * 2),
-        of_openai,
-        (True, True),
+        "/v1/completions", lambda extra: completions(extra, [PROMPT] * 2), of_openai, (True, True)
     ),
     "completions, n": Takes(
         "/v1/completions", lambda extra: completions(extra, n=2), of_openai, (True, True)
@@ -285,12 +282,7 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
 @WHOLE_AND_STREAMED
 @pytest.mark.parametrize(("path", "fields", "parts"), OWN_FIELDS.values(), ids=OWN_FIELDS.keys())
 def test_own_fields_that_contradict_specs(
-    client: httpx.Client,
-    path: str,
-    fields: Json,
-    parts: tuple[str, str],
-    stream: bool,
-    good: Json,
+    client: httpx.Client, path: str, fields: Json, parts: tuple[str, str], stream: bool, good: Json
 ):
     body = generate(good) if path == "/generate" else completions(good)
     body.get("sampling_params", body).update(fields)

@@ -32,11 +32,7 @@ class Request:
             marks=pytest.mark.only("v1", reason="that many interpreted steps take minutes"),
         ),
         pytest.param(
-            8,
-            24,
-            {},
-            id="24 through 8 slots",
-            marks=pytest.mark.only("v2", reason="200 are more"),
+            8, 24, {}, id="24 through 8 slots", marks=pytest.mark.only("v2", reason="200 are more")
         ),
     ],
 )

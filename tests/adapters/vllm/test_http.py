@@ -101,11 +101,7 @@ def _payload(**changes: Any) -> str:
 
 
 BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
-    (
-        "not JSON",
-        "Hello world!",
-        ("not valid JSON", "byte 0"),
-    ),
+    ("not JSON", "Hello world!", ("not valid JSON", "byte 0")),
     (
         "unknown kind",
         _payload(kind="mind_reader"),

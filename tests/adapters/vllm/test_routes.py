@@ -16,10 +16,7 @@ from logitport.spec import ForcedTokenSequenceSpec, encode
 from examples._support.vllm_server import VllmServer
 from tests.support.paths import ROOT
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.only("v1", reason="the front end is the same"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="the front end is the same")]
 
 TEXT = "Exactly this."
 BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
@@ -66,10 +63,7 @@ TAKES_NONE: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/chat/completions",
         {"messages": MESSAGES, "max_tokens": 2, "n": 2, "use_beam_search": True},
     ),
-    "scores": (
-        "/generative_scoring",
-        {"query": "a", "items": ["b"], "label_token_ids": [5, 6]},
-    ),
+    "scores": ("/generative_scoring", {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}),
     "decisions": ("/v1/systemone", {"state": "s", "questions": {"q": {"type": "yes_no"}}}),
 }
 """What generates and calls no processors, or only to read probabilities."""

@@ -115,15 +115,12 @@ def test_default_specs_are_asked_for_once(
 
 def test_the_command_line_is_refused_by_vllm(model: Path):
     message = "Custom logits processors are not supported when speculative decoding is enabled"
-    with (
-        pytest.raises(ValueError, match=message),
-        speculative(model, logits_processors=FLAG),
-    ):
+    with pytest.raises(ValueError, match=message), speculative(model, logits_processors=FLAG):
         pass
 
 
 @pytest.mark.parametrize(
-    ("kv_role", "generation_only", "refused"),
+    ("kv_role", "generation_only", "is_refused"),
     [
         ("kv_producer", True, False),
         ("kv_producer", False, True),
@@ -136,7 +133,7 @@ def test_what_acts_on_other_workers_only_is_admitted(
     monkeypatch: pytest.MonkeyPatch,
     kv_role: str,
     generation_only: bool,
-    refused: bool,
+    is_refused: bool,
 ):
     """A proxy copies a request's body to the prefill worker, too."""
     from vllm import EngineArgs
@@ -148,7 +145,7 @@ def test_what_acts_on_other_workers_only_is_admitted(
     config = arguments.create_engine_config()
     payload = lp.encode(lp.ForcedTokenSequenceSpec((5,)), generation_only=generation_only)
 
-    with pytest.raises(lp.SpecError, match="has specs") if refused else nullcontext():
+    with pytest.raises(lp.SpecError, match="has specs") if is_refused else nullcontext():
         admit_request(Admitting(config), params(), payload)
     generates = kv_role != "kv_producer"
     with pytest.raises(lp.SpecError, match="Default specs") if generates else nullcontext():
