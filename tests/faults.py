@@ -449,11 +449,7 @@ def watched(run: Any) -> Any:
 
 
 def try_out(
-    singles: int,
-    doubles: int,
-    seed: int = 0,
-    make: Callable[..., Script] = Script,
-    most: int = 40,
+    singles: int, doubles: int, seed: int = 0, make: Callable[..., Script] = Script, most: int = 40
 ) -> Figures:
     """Let so many calls fail, and so many pairs of calls.
 

@@ -42,6 +42,22 @@ COUNTS = {"plugin, automaton"}
 """The catalogue's requests with another kind that is exact there too."""
 
 
+class _Stream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+class _Event:
+    def __init__(self, blocking: bool) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
 @contextmanager
 def asynchronous(model: Path, loading: str, **arguments: Any) -> Iterator[Engine]:
     """An engine that schedules asynchronously, as any does that has an accelerator."""
@@ -56,7 +72,9 @@ def asynchronous(model: Path, loading: str, **arguments: Any) -> Iterator[Engine
 
     with (
         patch.object(CpuPlatform, "check_and_update_config", staticmethod(leave_on)),
-        patch.multiple("torch.cuda", Stream=Mock, Event=Mock, current_stream=Mock),
+        patch("torch.cuda.Stream", _Stream),
+        patch("torch.cuda.Event", _Event),
+        patch("torch.cuda.current_stream", _Stream),
         patch("torch.cuda.stream", nullcontext),
         patch.object(plugins, "_plugins", return_value=LOADERS),
         engine(model, runner="v1", **LOADING[loading], **arguments) as running,
@@ -264,10 +282,7 @@ def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, ca
 
 @pytest.mark.parametrize("loading", ["entry point"], indirect=True)
 def test_what_gets_past_admission_ends_with_a_reason(
-    running: Engine,
-    catalogue: Catalogue,
-    tokenizer: Any,
-    caplog: pytest.LogCaptureFixture,
+    running: Engine, catalogue: Catalogue, tokenizer: Any, caplog: pytest.LogCaptureFixture
 ):
     """It is exact as long as what it does not know was forced, and ends with the first other."""
     sampling = catalogue.sampling

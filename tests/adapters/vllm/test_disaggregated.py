@@ -137,10 +137,7 @@ def test_bad_payload_is_a_400(proxied: OpenAI):
 @pytest.mark.parametrize("proxied", [True], ids=["copied whole"], indirect=True)
 def test_killed_decode_worker(proxied: OpenAI, deployment: Deployment, aggregated: Aggregated):
     assert deployment.decode.process is not None
-    for process in [
-        *deployment.decode.process.children(recursive=True),
-        deployment.decode.process,
-    ]:
+    for process in [*deployment.decode.process.children(recursive=True), deployment.decode.process]:
         process.kill()
     deployment.decode.process.wait()
     with pytest.raises(InternalServerError, match="does not answer"):
