@@ -16,28 +16,27 @@ from .rows import Beam, Rows, Unfollowed, on_stream
 logger = logging.getLogger(__name__)
 
 MAX_ASSIGNED = 1 << 16
-"""How many requests can have specs of their own at a time."""
+"""The number of requests that can have specs of their own at a time."""
+
+Specs = LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
 
 
 class LogitportBatchedProcessor:
     """``batched_logits_processor`` of ``LLM``; ``processor_batched`` of its C++ executor.
 
-    It acts on requests that have ``apply_batched_logits_processor=True``, on all of a step at once.
-    The engine's TensorRT backend calls it, its PyTorch backend does not: there ``attach`` is the
-    way (``examples/llm-api/llm_logits_processor.py``).
+    It edits all requests of a step that have ``apply_batched_logits_processor=True``. The engine's
+    TensorRT backend calls it; its PyTorch backend does not, and needs ``attach``
+    (``examples/llm-api/llm_logits_processor.py``).
 
-    The hook is shown a request's ids and tokens, and no parameters. So what acts is
-
-    - on every request, what the engine is started with: ``specs``;
-    - instead, on a request that the application numbers itself (``client_id`` of
-      ``tensorrt_llm.bindings.executor.Request``), what it has said in ``assign``, in the engine's
-      process, before the request was enqueued, until ``release``. ``LLM`` numbers requests when it
-      is given them, which is too late, and may run the engine in another process.
+    The engine passes ids and tokens to the hook, and no parameters. So ``specs`` act on every
+    request, except that ``assign`` gives other specs to a request which the application itself
+    numbers (``client_id`` of ``tensorrt_llm.bindings.executor.Request``). ``LLM`` numbers requests
+    too late for ``assign``, and may run the engine in another process.
 
     Args:
-        specs: for all requests; none by default.
-        vocab_size: number of tokens, if they are to be checked.
-        stage: what the engine does in its deployment.
+        specs: one or several, for all requests.
+        vocab_size: the number of tokens, if token ids are to be checked.
+        stage: the engine's task in its deployment.
         stop_token_id: ends a request whose specs fail.
         disable_overlap_scheduler: see ``attach``.
 
@@ -47,36 +46,34 @@ class LogitportBatchedProcessor:
 
     def __init__(
         self,
-        specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec] = (),
+        specs: Specs = (),
         *,
         vocab_size: int | None = None,
         stage: Stage = Stage.AGGREGATED,
         stop_token_id: int | None = None,
         disable_overlap_scheduler: bool = False,
     ) -> None:
-        self._vocab_size, self._stage, self._stop = vocab_size, stage, stop_token_id
-        self._in_time = disable_overlap_scheduler
-        self._of_all = self._processor(specs, None)
-        self._assigned: dict[int, LogitportProcessor | None] = {}
+        self._options: dict[str, Any] = {
+            "stage": stage,
+            "vocab_size": vocab_size,
+            "stop_token_id": stop_token_id,
+            "disable_overlap_scheduler": disable_overlap_scheduler,
+        }
+        self._of_all = self._processor(specs)
+        self._assigned: dict[int | None, LogitportProcessor | None] = {}
         self._rows = Rows()
         self._unfollowed = Unfollowed()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Nothing live travels to the worker.
+        # The state of running requests stays in this process.
         return self.__dict__ | {"_rows": Rows(), "_unfollowed": Unfollowed()}
 
-    def assign(
-        self,
-        client_id: int,
-        specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
-        *,
-        prompt_length: int | None = None,
-    ) -> None:
-        """Give one request specs of its own, before it is enqueued.
+    def assign(self, client_id: int, specs: Specs, *, prompt_length: int | None = None) -> None:
+        """Give one request specs of its own. Call it in the engine's process, before ``enqueue``.
 
         Args:
-            client_id: the number that the application gives the request.
-            specs: one or several, in place of those for all requests; none lets nothing act.
+            client_id: the application's number of the request.
+            specs: one or several, in place of those for all requests; of none, nothing acts.
             prompt_length: see ``attach``.
 
         Raises:
@@ -95,19 +92,10 @@ class LogitportBatchedProcessor:
         self._assigned.pop(client_id, None)
 
     def _processor(
-        self,
-        specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
-        prompt_length: int | None,
+        self, specs: Specs, prompt_length: int | None = None
     ) -> LogitportProcessor | None:
-        return processor_for(
-            specs,
-            payload_for(BACKEND, specs, self._stage),
-            stage=self._stage,
-            vocab_size=self._vocab_size,
-            prompt_length=prompt_length,
-            stop_token_id=self._stop,
-            disable_overlap_scheduler=self._in_time,
-        )
+        payload = payload_for(BACKEND, specs, self._options["stage"])
+        return processor_for(specs, payload, prompt_length=prompt_length, **self._options)
 
     def __call__(
         self,
@@ -119,7 +107,7 @@ class LogitportBatchedProcessor:
     ) -> None:
         """Edit a step's logits in place; ``BatchedLogitsProcessor`` in ``sampling_params.py``.
 
-        It never raises.
+        This never raises: a failure ends the requests concerned.
 
         Args:
             req_ids: the engine's numbers of the requests.
@@ -130,31 +118,30 @@ class LogitportBatchedProcessor:
         """
         beams: list[Beam] = []
         shown: list[tuple[int, torch.Tensor]] = []
+        stop = self._options["stop_token_id"]
         try:
-            # Nothing is to be done for a request without logits.
+            # A request may have no logits; then there is nothing to edit.
             rows = zip(req_ids, logits, token_ids, client_ids, strict=False)
             for req_id, of_request, tokens, client_id in rows:
-                processor = self._of_all
-                if client_id is not None:
-                    processor = self._assigned.get(client_id, processor)
+                processor = self._assigned.get(client_id, self._of_all)
                 if processor is not None:
                     try:
-                        flat = of_request.view(-1, of_request.shape[-1])
-                        beams += processor.beams(req_id, tokens)[: len(flat)]
+                        flat, of_rows = processor.rows_of(req_id, of_request, tokens)
+                        beams += of_rows
                         shown.append((req_id, flat))
                     except Exception as error:
-                        self._unfollowed.end(req_id, error, of_request, self._stop, stream_ptr)
+                        self._unfollowed.end(req_id, error, of_request, stop, stream_ptr)
             try:
                 self._edit([flat for _, flat in shown], beams, stream_ptr)
-            except Exception:  # nobody has to pay for what was short for a moment
+            except Exception:  # a brief shortage must not end any request
                 self._edit([flat for _, flat in shown], beams, stream_ptr)
         except Exception as error:
             logger.exception("A step of requests %s fails", [req_id for req_id, _ in shown])
             for req_id, flat in shown:
-                self._unfollowed.end(req_id, error, flat, self._stop, stream_ptr)
+                self._unfollowed.end(req_id, error, flat, stop, stream_ptr)
 
     def _edit(self, logits: Sequence[torch.Tensor], beams: Sequence[Beam], stream_ptr: int) -> None:
-        """Edit them all in place, or none."""
+        """Edit all logits in place, or none of them."""
         if logits:
             with on_stream(stream_ptr, logits[0].device):
                 together = torch.cat([*logits])

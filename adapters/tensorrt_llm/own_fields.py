@@ -6,7 +6,7 @@ contradiction is not refused here, the field therefore wins.
 """
 
 import math
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...spec import BannedSequencesSpec, BannedTokensSpec, MinTokensSpec
@@ -22,24 +22,14 @@ def own_fields(sampling_params: Any) -> OwnFields:
     Args:
         sampling_params: TensorRT-LLM's ``SamplingParams``.
     """
-    end_id = getattr(sampling_params, "end_id", None)
-    banned = getattr(sampling_params, "bad_token_ids", None) or ()
-    words = getattr(sampling_params, "_bad_word_ids", None) or ()
-    bias = getattr(sampling_params, "embedding_bias", None)
+    get = partial(getattr, sampling_params)
+    end_id, bias = get("end_id", None), get("embedding_bias", None)  # a tensor, [vocabulary]
+    eos = () if end_id is None else (end_id,)
+    banned = () if bias is None else (bias == -math.inf).nonzero().flatten().tolist()
+    words = tuple(map(tuple, get("_bad_word_ids", None) or ()))
     return {
-        "min_tokens": same_as(
-            MinTokensSpec,
-            n=getattr(sampling_params, "min_tokens", None),
-            stop_token_ids=() if end_id is None else (end_id,),
-        ),
-        "bad_token_ids": same_as(BannedTokensSpec, token_ids=tuple(banned)),
-        "bad": same_as(BannedSequencesSpec, sequences=tuple(map(tuple, words))),
-        "embedding_bias": same_as(BannedTokensSpec, token_ids=_banned_by(bias)),
+        "min_tokens": same_as(MinTokensSpec, n=get("min_tokens", None), stop_token_ids=eos),
+        "bad_token_ids": same_as(BannedTokensSpec, token_ids=tuple(get("bad_token_ids", None) or ())),
+        "bad": same_as(BannedSequencesSpec, sequences=words),
+        "embedding_bias": same_as(BannedTokensSpec, token_ids=banned),
     }
-
-
-def _banned_by(bias: Any) -> Sequence[int]:
-    """Find the tokens with a bias of minus infinity in a tensor ``[vocabulary]``."""
-    if bias is None:
-        return ()
-    return (bias == -math.inf).nonzero().flatten().tolist()

@@ -71,8 +71,8 @@ def attach(
         Exception: the engine's own, for sampling parameters that the engine refuses together.
     """
     if not hasattr(sampling_params, "logits_processor"):
-        name = type(sampling_params).__name__
-        raise SpecError(f"Expected TensorRT-LLM's SamplingParams, got {name}")
+        got = type(sampling_params).__name__
+        raise SpecError(f"Expected TensorRT-LLM's SamplingParams, got {got}")
     with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
         processor = processor_for(
             attached.specs,
@@ -121,8 +121,7 @@ def processor_for(
             "Expected a token that ends the request, if a plugin of its fails; set end_id, "
             "and ignore_eos=False"
         )
-    handed_over = 1 if stage == Stage.DECODE else 0
-    return LogitportProcessor(payload, prompt_length, handed_over, stop_token_id)
+    return LogitportProcessor(payload, prompt_length, int(stage == Stage.DECODE), stop_token_id)
 
 
 def stop_token_of(sampling_params: HasLogitsProcessor) -> int | None:
@@ -139,8 +138,8 @@ def stop_token_of(sampling_params: HasLogitsProcessor) -> int | None:
 
 def _with(current: Any, processor: LogitportProcessor | None) -> Any:
     """Add our processor. Only several make a list: the TensorRT backend takes one processor."""
-    several = current if isinstance(current, list) else [] if current is None else [current]
-    others = [each for each in several if not isinstance(each, LogitportProcessor)]
+    several = current if isinstance(current, list) else [current]
+    others = [each for each in several if not isinstance(each, LogitportProcessor | None)]
     if processor is not None:
         others.append(processor)
     return others if len(others) > 1 else next(iter(others), None)

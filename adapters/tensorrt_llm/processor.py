@@ -67,14 +67,16 @@ class LogitportProcessor:
             if (rows := self._rows.get(req_id)) is None:
                 rows = self._rows[req_id] = Rows()
             with on_stream(stream_ptr, logits.device):
-                beams = self.beams(req_id, token_ids)
-                flat = logits.view(-1, logits.shape[-1])
-                rows.apply(flat, beams[: len(flat)])
+                rows.apply(*self.rows_of(req_id, logits, token_ids))
         except Exception as error:
             self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
 
-    def beams(self, req_id: int, token_ids: Sequence[Sequence[int]]) -> list[Beam]:
-        """Return the beams of a request, whose prompt ends where it ended at the first call.
+    def rows_of(
+        self, req_id: int, logits: torch.Tensor, token_ids: Sequence[Sequence[int]]
+    ) -> tuple[torch.Tensor, list[Beam]]:
+        """Return a request's logits as ``[rows, vocabulary]``, and the beam in each row.
+
+        Its prompt ends where it ended at the first call.
 
         Raises:
             ValueError: if the request is shorter than ``prompt_length``.
@@ -84,4 +86,8 @@ class LogitportProcessor:
             length = self._prompt_lengths.setdefault(req_id, max(0, known - self.handed_over))
         elif length > known:
             raise ValueError(f"prompt_length is {length}, and there are {known} tokens")
-        return [Beam(req_id, self.payload, ids, length, self.stop_token_id) for ids in token_ids]
+        flat = logits.view(-1, logits.shape[-1])
+        return flat, [
+            Beam(req_id, self.payload, ids, length, self.stop_token_id)
+            for ids in token_ids[: len(flat)]
+        ]

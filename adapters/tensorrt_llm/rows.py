@@ -13,17 +13,17 @@ from ..core import Program, Realizer, log_failure, program_of
 from .backend import BACKEND
 
 KNOWN_REQUESTS = 1 << 16
-"""Of how many requests something is remembered, the latest; far more than run at a time."""
+"""The number of newest requests that are remembered; far more than run at a time."""
 
 
 class Beam(NamedTuple):
-    """What a row of logits is of.
+    """The request in a row of logits, with the row's tokens.
 
     Attributes:
-        request_id: whose it is.
-        payload: the request's specs, as JSON text.
+        request_id: the engine's number of the request.
+        payload: its specs, as JSON text.
         token_ids: prompt and output so far.
-        prompt_length: how many of them are the prompt's.
+        prompt_length: the number of the prompt's tokens.
         stop_token_id: a token that makes the engine end the request, if there is one.
     """
 
@@ -35,22 +35,16 @@ class Beam(NamedTuple):
 
 
 class Rows:
-    """Lets specs act on rows whose beams are said anew at each call."""
+    """Applies specs to rows whose beams are passed at each call."""
 
     def __init__(self) -> None:
         self._realizer: Realizer | None = None
 
     def apply(self, logits: torch.Tensor, beams: Sequence[Beam]) -> None:
-        """Edit the logits of the next tokens in place.
-
-        Args:
-            logits: ``[rows, vocabulary]``.
-            beams: by row.
-        """
+        """Edit the logits of the next tokens, ``[rows, vocabulary]``, a beam each, in place."""
+        columns = logits.shape[1]
         if (realizer := self._realizer) is None:
-            realizer = self._realizer = Realizer(
-                logits.shape[1], partial(_program_of, logits.shape[1])
-            )
+            realizer = self._realizer = Realizer(columns, partial(_program_of, columns))
         for row, beam in enumerate(beams):
             request, prompt = (beam.request_id, beam.payload), beam.prompt_length
             output_ids = list(beam.token_ids[prompt:])
@@ -66,7 +60,7 @@ def _program_of(vocab_size: int, request: tuple[int, str]) -> Program | None:
 
 
 class Unfollowed:
-    """Requests whose tokens cannot be followed: each is ended, where it can be, and said once."""
+    """Ends requests whose tokens cannot be followed, and logs each of them once."""
 
     def __init__(self) -> None:
         self._known: LRUCache[int, None] = LRUCache(KNOWN_REQUESTS)
@@ -79,7 +73,7 @@ class Unfollowed:
         stop_token_id: int | None,
         stream_ptr: int | None,
     ) -> None:
-        """Let only the stop token be chosen; without one, the request goes on without its specs."""
+        """Allow only the stop token; without one, the request goes on without its specs."""
         ended = False
         if stop_token_id is not None:
             with suppress(Exception), on_stream(stream_ptr, logits.device):  # odd logits
@@ -93,7 +87,7 @@ class Unfollowed:
 
 
 def on_stream(stream_ptr: int | None, device: torch.device) -> AbstractContextManager[object]:
-    """Work on the engine's own CUDA stream, where it says one; otherwise the current one is it."""
+    """Work on the engine's CUDA stream, which is the current one if it passes none."""
     if stream_ptr is None or device.type != "cuda":
         return nullcontext()
     return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr, device))
