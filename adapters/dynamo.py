@@ -1,11 +1,9 @@
 """Dynamo: attach specs to the sampling parameters of an ``LLMEngine``, on generating workers.
 
 Dynamo 1.6.1 declares neutral specs (``dynamo/common/backend/engine.py``), but none of its engines
-realizes them. This is the missing half for engines that run vLLM: specs become part of a request's
-``SamplingParams``, and ``logitport.adapters.vllm`` realizes them inside the engine.
-
-Importing this module imports neither Dynamo nor vLLM; a client that only writes an ``annotation``
-needs neither.
+realizes them. For engines that run vLLM, this module puts specs into a request's
+``SamplingParams``, and ``logitport.adapters.vllm`` realizes them inside the engine. Importing it
+imports neither Dynamo nor vLLM.
 """
 
 import os
@@ -48,10 +46,6 @@ def annotation(specs: Specs, *, generation_only: bool = True) -> str:
     With the OpenAI client: ``extra_body={"nvext": {"annotations": [annotation(spec)]}}``. The
     frontend passes the annotations of a chat or completion request to the workers unchanged.
 
-    Args:
-        specs: one spec, or several.
-        generation_only: see ``Payload``.
-
     Raises:
         SpecError: as ``encode`` does.
     """
@@ -59,13 +53,7 @@ def annotation(specs: Specs, *, generation_only: bool = True) -> str:
 
 
 def requested(request: Mapping[str, Any]) -> Payload | None:
-    """Decode the specs that a request brings to ``LLMEngine.generate`` in its annotations.
-
-    Args:
-        request: Dynamo's ``GenerateRequest``.
-
-    Returns:
-        The specs; ``None`` if the request has none.
+    """Decode the specs in the annotations of Dynamo's ``GenerateRequest``, if it has any.
 
     Raises:
         SpecError: if the specs are wrong, or there are two annotations with specs.
@@ -106,14 +94,11 @@ def attach(
     """Make ``specs`` the specs of a request, if the worker generates.
 
     Args:
-        sampling_params: vLLM's parameters, changed in place.
+        sampling_params: vLLM's parameters, changed in place and returned.
         specs: one or several, or the result of Dynamo's ``logits_processor_spec()``.
         disaggregation_mode: the worker's task for the request.
         generation_only: ``False`` attaches them on prefill workers too. Dynamo's spec has a value
             of its own.
-
-    Returns:
-        ``sampling_params``.
 
     Raises:
         SpecError: as ``from_dynamo`` does, and ``logitport.adapters.vllm.attach``.
@@ -143,24 +128,17 @@ class LogitsProcessors:
         async def logits_processor_spec(self) -> DynamoSpec | None: ...
 
     def declare_stage(self) -> None:
-        """Pass this worker's stage to vLLM's processes, which start later.
-
-        Their configuration may not contain it. Code that acts there by itself, such as the
-        environment hook, acts only where a reply is generated.
-        """
+        """Pass this worker's stage to vLLM's processes, whose configuration may not contain it."""
         os.environ[STAGE_VARIABLE] = Stage(self.disaggregation_mode.value)
 
     async def activate_logits_processors(
         self, sampling_params: Params, request: Mapping[str, Any]
     ) -> Params:
-        """Attach the specs that act on a request.
+        """Attach the specs that act on a request, and return ``sampling_params``.
 
         Args:
             sampling_params: vLLM's, with all other settings of the request; changed in place.
             request: Dynamo's ``GenerateRequest``.
-
-        Returns:
-            ``sampling_params``.
 
         Raises:
             InvalidArgument: if specs are wrong, or the rest of the request contradicts them.
@@ -171,16 +149,16 @@ class LogitsProcessors:
 
         try:
             payload = requested(request) or await self._declared()
-            if payload is None:
-                return sampling_params
-            return attach(
-                sampling_params,
-                payload.specs,
-                disaggregation_mode=self.disaggregation_mode,
-                generation_only=payload.generation_only,
-            )
+            if payload is not None:
+                attach(
+                    sampling_params,
+                    payload.specs,
+                    disaggregation_mode=self.disaggregation_mode,
+                    generation_only=payload.generation_only,
+                )
         except SpecError as error:
             raise InvalidArgument(f"{KEY}: {error}") from None
+        return sampling_params
 
     async def _declared(self) -> Payload | None:
         declared = await self.logits_processor_spec()

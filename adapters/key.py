@@ -15,8 +15,8 @@ def check_spelling(names: Iterable[object], path: str) -> None:
     """Refuse a name that is a misspelt ``KEY``: an engine would ignore what is under it.
 
     Args:
-        names: keys that a client has chosen, next to which ``KEY`` may be.
-        path: of the object that has them.
+        names: keys of an object of the request, as the client wrote them.
+        path: path of the object.
 
     Raises:
         SpecError: for ``logit_port``, ``LogitPort``, ``logits-port`` and the like.

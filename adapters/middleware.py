@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from typing import Any, NoReturn, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -73,16 +74,12 @@ class SpecMiddleware:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
-            if not exchange.is_refused:
+            if exchange.refusal is None:
                 raise
-        await exchange.finish()
+        await exchange.answer()
 
     def check(self, scope: Scope, body: bytes) -> None:
-        """Check the specs of one request.
-
-        Args:
-            scope: the ASGI scope of the request.
-            body: the whole body. If it is not a JSON object, the application refuses it.
+        """Check the specs of one request. A body that is no JSON object is the application's.
 
         Raises:
             SpecError: if the specs are bad.
@@ -119,7 +116,7 @@ class SpecMiddleware:
             container: the object.
 
         Raises:
-            SpecError: if the object is bad.
+            SpecError: if it has a misspelt key.
         """
         check_spelling(container, path or "the request")
 
@@ -141,12 +138,7 @@ class SpecMiddleware:
         self._backend.check(decode(payload).specs)
 
     def error(self, path: str, message: str) -> dict[str, Any]:
-        """Return the body of a refusal, in the form that clients of the route expect.
-
-        Args:
-            path: path of the request.
-            message: the error message.
-        """
+        """Return the body of a refusal, in the form that clients of the path expect."""
         if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
             return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
         error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
@@ -158,11 +150,7 @@ class SpecMiddleware:
 
 
 class Fields(Mapping[str, Any]):
-    """The fields of a JSON object, each parsed on access.
-
-    Args:
-        raw: the unparsed fields.
-    """
+    """The fields of a JSON object, each parsed on access."""
 
     def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
         self._raw = raw
@@ -185,23 +173,18 @@ Container = tuple[str, Mapping[str, Any], Mapping[str, Any]]
 """The path of an object, the object, and the object around it."""
 
 
-def _containers(
-    path: str, value: Any, owner: Mapping[str, Any], nested: int
-) -> Iterator[Container]:
+def _containers(path: str, value: Any, owner: Any, nested: int) -> Iterator[Container]:
+    inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, Mapping):
-        held = cast("Mapping[str, Any]", value)
-        yield path, held, owner
-        names = sorted(CONTAINERS & held.keys())
-        inner = [(f"{path}.{name}".lstrip("."), held[name]) for name in names]
-        owner = held
+        yield path, value, owner
+        owner = value
+        names = sorted(CONTAINERS.intersection(value))
+        inner = [(f"{path}.{name}".lstrip("."), value[name]) for name in names]
     elif isinstance(value, list):
-        items = enumerate(cast("list[Any]", value))
+        items = enumerate(value)
         inner = [(f"{path}[{i}]", each) for i, each in items if isinstance(each, Mapping | list)]
-    else:
-        return
-    if nested:
-        for inner_path, each in inner:
-            yield from _containers(inner_path, each, owner, nested - 1)
+    for inner_path, each in inner if nested else ():
+        yield from _containers(inner_path, each, owner, nested - 1)
 
 
 def parse(body: bytes) -> Fields | None:
@@ -227,69 +210,53 @@ class _RefusedError(Exception):
     """Raised into the application when it asks for the body of a refused request."""
 
 
+@dataclass(eq=False)
 class _Exchange:
     """One request: the body is read and checked once, and a refusal replaces the answer."""
 
-    def __init__(
-        self, middleware: SpecMiddleware, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self._middleware = middleware
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._is_read = False
-        self._refusal: SpecError | None = None
-        self._is_answered = False
-
-    @property
-    def is_refused(self) -> bool:
-        return self._refusal is not None
+    middleware: SpecMiddleware
+    scope: Scope
+    receive_next: Receive
+    send_on: Send
+    is_read: bool = False
+    is_answered: bool = False
+    refusal: SpecError | None = None
 
     async def receive(self) -> Message:
         """Return the checked body as one message, then the server's other messages."""
-        if self._is_read:
-            return await self._receive()
-        chunks: list[bytes] = []
-        while True:
-            message = await self._receive()
+        if self.is_read:
+            return await self.receive_next()
+        chunks, is_more = bytearray(), True
+        while is_more:
+            message = await self.receive_next()
             if message["type"] != "http.request":  # the client is gone
                 return message
-            chunks.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                break
-        self._is_read = True
-        body = b"".join(chunks)
+            chunks += message.get("body", b"")
+            is_more = message.get("more_body", False)
+        self.is_read, body = True, bytes(chunks)
         try:
-            self._middleware.check(self._scope, body)
+            self.middleware.check(self.scope, body)
         except SpecError as error:
-            self._refuse(error)
+            self.refusal = error
+            raise _RefusedError from error
         return {"type": "http.request", "body": body, "more_body": False}
-
-    def _refuse(self, error: SpecError) -> NoReturn:
-        self._refusal = error
-        raise _RefusedError from error
 
     async def send(self, message: Message) -> None:
         """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""
-        if self._refusal is None:
-            await self._send(message)
+        if self.refusal is None:
+            await self.send_on(message)
         elif message["type"] == "http.response.start":
-            await self._answer(self._refusal, message.get("headers", ()))
+            await self.answer(message.get("headers", ()))
 
-    async def finish(self) -> None:
-        """Answer a refused request if the application has not answered it."""
-        if self._refusal is not None:
-            await self._answer(self._refusal, ())
-
-    async def _answer(self, refusal: SpecError, headers: Any) -> None:
-        if self._is_answered:
+    async def answer(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Answer a refused request, unless it has been answered."""
+        if self.refusal is None or self.is_answered:
             return
-        self._is_answered = True
-        error = self._middleware.error(self._scope["path"], f"{KEY}: {refusal}")
+        self.is_answered = True
+        error = self.middleware.error(self.scope["path"], f"{KEY}: {self.refusal}")
         body = msgspec.json.encode(error)
         ours = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
         others = [(name, value) for name, value in headers if name.lower() not in ours]
-        await self._send(
-            {"type": "http.response.start", "status": 400, "headers": [*others, *ours.items()]}
-        )
-        await self._send({"type": "http.response.body", "body": body})
+        all_headers = [*others, *ours.items()]
+        await self.send_on({"type": "http.response.start", "status": 400, "headers": all_headers})
+        await self.send_on({"type": "http.response.body", "body": body})

@@ -105,8 +105,8 @@ def lower(
     for name, value in fields.items():
         for other in grammars if name in grammars else (name,):
             current = _value(request, other)
-            agrees = other == name and current in (value, made[name])
-            if not agrees and current not in (*_UNSET, defaults.get(other)):
+            fitting = (value, made[name]) if other == name else ()
+            if current not in (*fitting, *_UNSET, defaults.get(other)):
                 what = f"which sets {other} to {reprlib.repr(current)}"
                 raise SpecError(f"Conflicts with the request, {what}", paths[name])
     return made

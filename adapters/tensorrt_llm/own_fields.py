@@ -6,7 +6,6 @@ contradiction is not refused here, the field therefore wins.
 """
 
 import math
-from functools import partial
 from typing import Any
 
 from ...spec import BannedSequencesSpec, BannedTokensSpec, MinTokensSpec
@@ -22,14 +21,17 @@ def own_fields(sampling_params: Any) -> OwnFields:
     Args:
         sampling_params: TensorRT-LLM's ``SamplingParams``.
     """
-    get = partial(getattr, sampling_params)
-    end_id, bias = get("end_id", None), get("embedding_bias", None)  # a tensor, [vocabulary]
+
+    def get(name: str) -> Any:
+        return getattr(sampling_params, name, None)
+
+    end_id, bias = get("end_id"), get("embedding_bias")  # a tensor, [vocabulary]
     eos = () if end_id is None else (end_id,)
     banned = () if bias is None else (bias == -math.inf).nonzero().flatten().tolist()
-    words = tuple(map(tuple, get("_bad_word_ids", None) or ()))
+    words = tuple(map(tuple, get("_bad_word_ids") or ()))
     return {
-        "min_tokens": same_as(MinTokensSpec, n=get("min_tokens", None), stop_token_ids=eos),
-        "bad_token_ids": same_as(BannedTokensSpec, token_ids=tuple(get("bad_token_ids", None) or ())),
+        "min_tokens": same_as(MinTokensSpec, n=get("min_tokens"), stop_token_ids=eos),
+        "bad_token_ids": same_as(BannedTokensSpec, token_ids=tuple(get("bad_token_ids") or ())),
         "bad": same_as(BannedSequencesSpec, sequences=words),
         "embedding_bias": same_as(BannedTokensSpec, token_ids=banned),
     }

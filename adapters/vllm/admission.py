@@ -67,7 +67,7 @@ def admit_request(
         if acts:
             if config is not None:
                 check_engine(config, checked, program)
-            check_request(admitting, sampling_params, checked.specs, program)
+            _check_request(admitting, sampling_params, checked.specs, program)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -76,23 +76,13 @@ def admit_request(
             count(decision, stage, share)
 
 
-def check_request(
+def _check_request(
     admitting: Admitting,
     sampling_params: Any,
     specs: Sequence[LogitsProcessorSpec],
     program: Program,
 ) -> None:
-    """Refuse specs that this request's prompt or its own fields rule out.
-
-    Args:
-        admitting: the facts about the engine and the request.
-        sampling_params: the request's parameters.
-        specs: the request's specs.
-        program: the compiled form of the specs.
-
-    Raises:
-        SpecError: at the spec.
-    """
+    """Refuse specs that this request's prompt or its own fields rule out."""
     if program.reads_prompt and not admitting.has_prompt_ids:
         raise unsupported(
             specs,
@@ -105,12 +95,7 @@ def check_request(
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
-    """Refuse specs that this engine cannot realize.
-
-    Args:
-        vllm_config: the engine's configuration.
-        payload: the request's payload, if it acts here.
-        program: the compiled form of its specs.
+    """Refuse a payload that acts in this engine, but cannot be realized.
 
     Raises:
         SpecError: with the change that the engine needs.
@@ -130,9 +115,6 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
 def check_free(vllm_config: "VllmConfig") -> None:
     """Refuse a request without specs if there are default specs that this engine drops.
 
-    Args:
-        vllm_config: the engine's configuration.
-
     Raises:
         SpecError: with the change that the engine needs.
     """
@@ -143,9 +125,8 @@ def check_free(vllm_config: "VllmConfig") -> None:
 
 @once_per_engine
 def _has_default_specs(vllm_config: "VllmConfig") -> bool:
-    return role_of(vllm_config).stage.generates and bool(
-        default_specs(lambda: load_tokenizer(vllm_config))
-    )
+    generates = role_of(vllm_config).stage.generates
+    return generates and bool(default_specs(lambda: load_tokenizer(vllm_config)))
 
 
 def _why_dropped(vllm_config: "VllmConfig") -> str | None:
@@ -185,9 +166,7 @@ def admitting_engine() -> Admitting:
     if frame is None:
         return Admitting()
     caller = frame.f_locals["self"]
-    has_ids = _has_prompt_ids(frame.f_locals) and (
-        frame.f_back is None or _has_prompt_ids(frame.f_back.f_locals)
-    )
+    has_ids = all(_has_prompt_ids(each.f_locals) for each in (frame, frame.f_back) if each)
     return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids)
 
 

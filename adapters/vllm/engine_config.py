@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
-
 Fact = TypeVar("Fact")
 
 
@@ -97,16 +96,10 @@ def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
 def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end a reply of the model; vLLM's ``min_tokens`` holds them back.
 
-    They are the tokenizer's EOS and the EOS tokens of the model's generation configuration
-    (``SamplingParams.update_from_generation_config``).
-
-    Args:
-        vllm_config: the engine's configuration.
-        tokenizer: the engine's tokenizer, or ``None``.
+    They are the EOS of the tokenizer, if there is one, and the EOS tokens of the model's generation
+    configuration (``SamplingParams.update_from_generation_config``).
     """
-    eos_token_id = getattr(tokenizer, "eos_token_id", None)
-    others = _configured_eos(vllm_config)
-    return others if eos_token_id is None else others | {eos_token_id}
+    return _configured_eos(vllm_config) | {getattr(tokenizer, "eos_token_id", None)} - {None}
 
 
 @once_per_engine

@@ -1,7 +1,7 @@
 """The fields of a request to vLLM that ban, allow or delay tokens."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ...spec import AllowedTokensSpec, BannedSequencesSpec, MinTokensSpec
 from ..own_fields import OwnFields, same_as
@@ -20,27 +20,24 @@ def own_fields(
         eos_token_ids: the model's end-of-sequence tokens, which ``min_tokens`` holds back.
         tokenizer: the engine's tokenizer, for ``bad_words``, which are left out without it.
     """
-    stops = {*_token_ids(sampling_params, "stop_token_ids"), *eos_token_ids}
-    words = _bad_words(getattr(sampling_params, "bad_words", None), tokenizer)
+
+    def get(name: str) -> Any:
+        return getattr(sampling_params, name, None)
+
+    stops = {*_token_ids(get("stop_token_ids")), *eos_token_ids}
+    allowed = _token_ids(get("allowed_token_ids"))
+    words = _bad_words(get("bad_words"), tokenizer)
     return {
-        "min_tokens": same_as(
-            MinTokensSpec,
-            n=getattr(sampling_params, "min_tokens", None),
-            stop_token_ids=tuple(stops),
-        ),
-        "allowed_token_ids": same_as(
-            AllowedTokensSpec, token_ids=_token_ids(sampling_params, "allowed_token_ids")
-        ),
+        "min_tokens": same_as(MinTokensSpec, n=get("min_tokens"), stop_token_ids=tuple(stops)),
+        "allowed_token_ids": same_as(AllowedTokensSpec, token_ids=allowed),
         "bad_words": same_as(BannedSequencesSpec, sequences=words),
     }
 
 
-def _token_ids(sampling_params: Any, name: str) -> tuple[int, ...]:
+def _token_ids(value: Any) -> tuple[int, ...]:
     """Return the token ids in a field. vLLM refuses other values that a client may have sent."""
-    value = getattr(sampling_params, name, None)
-    if not isinstance(value, list | tuple):
-        return ()
-    return tuple(item for item in cast("Sequence[object]", value) if type(item) is int)
+    items: Sequence[object] = value if isinstance(value, list | tuple) else ()
+    return tuple(item for item in items if type(item) is int)
 
 
 def _bad_words(words: Sequence[str] | None, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
@@ -54,4 +51,4 @@ def _bad_words(words: Sequence[str] | None, tokenizer: Any) -> tuple[tuple[int, 
         params.update_from_tokenizer(tokenizer)
     except (TypeError, ValueError):  # vLLM refuses these words
         return ()
-    return tuple(tuple(sequence) for sequence in params.bad_words_token_ids or ())
+    return tuple(map(tuple, params.bad_words_token_ids or ()))

@@ -27,10 +27,9 @@ def tells_output_ids(vllm_config: "VllmConfig") -> bool:
 class Placeholders:
     """A repair of the engine's lists of output ids, which can become too short.
 
-    When a request that needs the ids joins the batch, for penalties for example, vLLM fills them
-    in for all requests. It then assumes that a list's trailing placeholders are those of a single
-    step: it replaces them by the one new id, and the list is too short
-    (``InputBatch.update_async_output_token_ids``). This class restores the lost placeholders.
+    When a request that needs the ids joins the batch, vLLM fills them in for all requests. It then
+    replaces all trailing placeholders of a list by the one new id, as if they were those of a
+    single step (``InputBatch.update_async_output_token_ids``).
     """
 
     def __init__(self) -> None:
