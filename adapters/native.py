@@ -8,27 +8,14 @@ from typing import Any
 
 import msgspec
 
-from ..spec import (
-    AllowedTokensSpec,
-    GrammarSpec,
-    LogitsProcessorSpec,
-    NativeSpec,
-    PluginSpec,
-    PythonProcessorSpec,
-    SamplingSpec,
-    SpecError,
-    ThinkingBudgetSpec,
-)
-from ..spec.conflicts import breaks_grammar
+from ..spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
+from ..spec.conflicts import breaks_grammar, narrows
 
 Native = Callable[[Any, Any], Mapping[str, Any]]
 """A function from a native spec and a request to the values, by name, of the request's fields.
 
 It raises ``SpecError``, with a path in the spec, if the engine does not do what the spec means.
 """
-
-NARROWS = AllowedTokensSpec | ThinkingBudgetSpec | PluginSpec | PythonProcessorSpec
-"""Kinds that may leave no token which a grammar accepts, beside the kinds that force tokens."""
 
 _UNSET = (None, "")
 
@@ -48,12 +35,11 @@ def check_grammar(
         SpecError: at the first such spec.
     """
     asking = [f"the request's {name}" for name in grammars if _value(request, name) not in _UNSET]
-    for i, spec in enumerate(specs):
-        if isinstance(spec, GrammarSpec):
-            asking.append(f"`$.specs[{i}]`, a grammar")
+    own = (i for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec))
+    asking += [f"`$.specs[{i}]`, a grammar" for i in own]
     for i, spec in enumerate(specs if asking else ()):
         forces = breaks_grammar(spec)
-        if forces or (comes_last and isinstance(spec, NARROWS)):
+        if forces or (comes_last and narrows(spec)):
             what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
             raise SpecError(f"Conflicts with {asking[0]}, which may not {what}", f"$.specs[{i}]")
 
@@ -146,7 +132,5 @@ def grammar_text(spec: GrammarSpec) -> tuple[str, str]:
         # A JSON string is a terminal of EBNF, too.
         terminals = (json.dumps(text, ensure_ascii=False) for text in spec.choices)
         return "ebnf", f"root ::= {' | '.join(terminals)}"
-    if spec.json_schema is not None:
-        return "json_schema", msgspec.json.encode(spec.json_schema).decode()
     ((form, text),) = fields_of(spec).items()
-    return form, text
+    return form, msgspec.json.encode(text).decode() if form == "json_schema" else text

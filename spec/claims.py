@@ -69,6 +69,10 @@ class Allows(NamedTuple):
     token_ids: TokenIds
 
 
+class Unknown(NamedTuple):
+    """The spec may edit the logits in any way."""
+
+
 class Sets(NamedTuple):
     """The engine's parameter ``name``, which is also a field of the spec, is ``value``."""
 
@@ -80,7 +84,7 @@ class FollowsGrammar(NamedTuple):
     """The reply follows a grammar. There is at most one grammar."""
 
 
-Claim = Forces | Bans | Allows | Sets | FollowsGrammar
+Claim = Forces | Bans | Allows | Unknown | Sets | FollowsGrammar
 Claims = Iterator[Claim]
 """See ``LogitsProcessorSpec.claims``."""
 

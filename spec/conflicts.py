@@ -11,7 +11,7 @@ from operator import lt
 from typing import TypeVar
 
 from .base import LogitsProcessorSpec
-from .claims import NO_TOKEN, Allows, Bans, Claim, FollowsGrammar, Forces, Sets
+from .claims import NO_TOKEN, Allows, Bans, Claim, FollowsGrammar, Forces, Sets, Unknown
 from .errors import SpecError
 
 Specs = Sequence[LogitsProcessorSpec]
@@ -45,6 +45,11 @@ def breaks_grammar(spec: LogitsProcessorSpec) -> bool:
     An engine ends a request whose next token its grammar does not take.
     """
     return any(isinstance(claim, Forces) and claim.in_reply for claim in spec.claims())
+
+
+def narrows(spec: LogitsProcessorSpec) -> bool:
+    """Whether a spec may leave no token that a grammar accepts after it."""
+    return any(isinstance(claim, Forces | Allows | Unknown) for claim in spec.claims())
 
 
 def check_one_at_a_time(claims: Claims) -> None:
@@ -117,10 +122,9 @@ def _refusal(claims: Claims, token: int) -> str:
 
 
 MAX_COMPARISONS = 512
-"""How many places of forced tokens are compared with banned sequences, and how often in all.
+"""The limit on comparisons of forced tokens with banned sequences, and on the indices compared.
 
-Only places are where two tokens stand that begin a sequence. There is hardly one, unless somebody
-means it to be; beyond this bound the forced tokens win unrefused.
+Only pairs of tokens that begin a sequence are compared. Beyond this bound the forced tokens win.
 """
 
 

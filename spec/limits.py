@@ -1,12 +1,10 @@
 """Bounds on everything that a client can send.
 
-They are far above what the kinds are used for, and low enough that no payload costs more than a few
+They are far above any use of the kinds, and no payload within them costs more than a few
 milliseconds at admission. An operator lowers them with an environment variable, which is read once,
-when logitport is imported::
+when logitport is imported. ``logitport limits`` prints them::
 
     LOGITPORT_LIMITS="max_specs=4, max_token_ids=1024"
-
-``logitport limits`` prints them.
 """
 
 import os
@@ -20,10 +18,10 @@ class Limit(NamedTuple):
     """One bound.
 
     Attributes:
-        value: what holds in this process.
-        default: what holds where nothing is lowered, and the most that it can be.
-        unit: what is counted.
-        meaning: where, as the end of the sentence that begins with value and unit.
+        value: the limit in this process.
+        default: the limit if the operator does not lower it, and the highest possible value.
+        unit: the unit of both.
+        meaning: the rest of the sentence that begins with value and unit.
     """
 
     value: float
@@ -82,21 +80,19 @@ MAX_PARTS = _limit(
     "parts",
     "in the JSON text of a payload: commas, colons, [ twice, { four times; texts included",
 )
-"""What a JSON parser makes of a text, before anything is known about it, and what is done with that
-later, costs about as much for each part, at some 0.2 microseconds. They are counted without
+"""Each part costs about 0.2 microseconds, in a JSON parser and later. Parts are counted without
 parsing: each value has a comma or a bracket before it, each key a colon after it. Those within
 texts count, too: a precise count would cost more than it saves.
 
-``MAX_TOKEN_IDS`` token ids have room, listed in sequences or not, with 2,048 parts for all else; or
-a JSON Schema of some 5,000 properties, as many as OpenAI takes.
+``MAX_TOKEN_IDS`` token ids fit, in sequences or not, with 2,048 parts for all else; or a JSON
+Schema of about 5,000 properties, as many as OpenAI takes.
 """
 
 MAX_CONTAINERS = _limit(
     "max_containers", 10_240, "opening brackets", "in the JSON text of a payload, texts included"
 )
-"""Arrays and objects cost the most: 1 MiB of ``[]`` takes a parser 80 ms, most of it in Python's
-garbage collector. ``MAX_SEQUENCES`` sequences fit, with 2,048 more for everything else.
-"""
+"""Arrays and objects cost the most: a parser takes 80 ms for 1 MiB of ``[]``, mostly to collect
+garbage. ``MAX_SEQUENCES`` sequences fit, with 2,048 more for all else."""
 
 MAX_EXTREME_NUMBERS = _limit(
     "max_extreme_numbers",
@@ -104,9 +100,8 @@ MAX_EXTREME_NUMBERS = _limit(
     "numbers",
     "with an exponent of three digits, or 256 digits in a row",
 )
-"""A number such as ``1.2345678901234567e-300`` takes msgspec 200 times as long as ``1.5``: 1 MiB of
-them take 0.4 s. No field has a use for one.
-"""
+"""``1.2345678901234567e-300`` takes msgspec 200 times as long as ``1.5``, and 1 MiB of such numbers
+0.4 s. No field needs one."""
 
 MAX_SPECS = _limit("max_specs", 16, "specs", "on one request")
 
@@ -118,11 +113,9 @@ MAX_TOKEN_IDS = _limit(
     "token ids",
     "in all specs of a request, together; in a sequence or with a bias, each counts twice",
 )
-"""Each costs some 100 ns at admission and 60 bytes of memory; one in a sequence becomes a node of a
-trie, and one with a bias is text as a key, and a number.
-
-That is as many as a language has in a large vocabulary; or 4,096 choices of four tokens each; or
-4,000 banned words in two forms of two tokens each.
+"""Each costs about 100 ns at admission and 60 bytes of memory; in a sequence it becomes a node of a
+trie, and with a bias it is text as a key, and a number. A language has as many in a large
+vocabulary; so have 4,096 choices of four tokens, or 4,000 banned words in two forms of two tokens.
 """
 
 MAX_SEQUENCES = _limit(
@@ -138,9 +131,7 @@ MAX_PATTERN = _limit(
     "token ids",
     "in a sequence that is looked for: trigger, tag, banned sequence",
 )
-"""A pattern becomes a state for each of its tokens, with a link to where the search goes on when
-the next token does not fit. A sequence of 64 tokens is about three sentences.
-"""
+"""Each token of a pattern becomes a state with a failure link. 64 tokens are about 3 sentences."""
 
 MAX_TOKEN_ID = _limit("max_token_id", (1 << 31) - 1, "", "the largest token id")
 """Engines keep token ids as signed 32-bit integers."""
@@ -152,9 +143,9 @@ MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it 
 MAX_CELLS = _limit(
     "max_cells", 3 << 14, "cells", "in the tables of a request: states, and tokens that they edit"
 )
-"""There are about as many as token ids in the specs, as ``MAX_TOKEN_IDS`` counts them; what
-completes a banned sequence counts after each token sequence that ends like its beginning. A cell
-takes up to 82 bytes.
+"""There are about as many as token ids in the specs, as ``MAX_TOKEN_IDS`` counts them. The token
+that completes a banned sequence counts after each token sequence that ends like its beginning. A
+cell takes up to 82 bytes.
 """
 
 MAX_STEP_CELLS = _limit(
@@ -165,26 +156,21 @@ MAX_STEP_CELLS = _limit(
 MAX_PROMPT_READERS = _limit(
     "max_prompt_readers", 3, "rules", "of a request that look at each token of its prompt"
 )
-"""Each has to be brought to the end of the prompt before the first step: for three thinking budgets
-with tags of 64 tokens and a prompt of 128k tokens, that takes 5 ms, and up to 10 for the worst
-prompts known. A thinking budget, an n-gram rule and a prompt bias are three.
-"""
+"""Each reads the whole prompt before the first step: three thinking budgets with tags of 64 tokens
+take 5 ms for a prompt of 128k tokens, and up to 10 ms for the worst prompts known."""
 
 MAX_PROGRAM_BYTES = _limit(
     "max_program_bytes", 1 << 23, "bytes", "in the tables of a request, all copies included"
 )
 
 MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one request")
-"""A device has a bit per token of the vocabulary for each that one request has, and for as many
-requests as there can be.
-"""
+"""A device has a bit per token of the vocabulary for each of them, times the most requests."""
 
 MAX_NGRAM_RULES = _limit(
     "max_ngram_rules", 2, "n-gram rules", "on one request; equal ones count once"
 )
-"""Each has an index of the request's history, which takes 3 ms to make of 128k tokens, and each
-step looks into each of them: with two, 64 requests do in 1 ms.
-"""
+"""Each has an index of the request's history, which takes 3 ms to make of 128k tokens, and is read
+at each step: two rules of 64 requests take 1 ms."""
 
 MAX_NGRAM = _limit("max_ngram", 64, "tokens", "in an n-gram that is kept from repeating")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ..base import LogitsProcessorSpec
-from ..claims import TokenFields
+from ..claims import Claims, TokenFields, Unknown
 from ..errors import SpecError
 from ..json_values import FrozenDict, frozen_json
 from ..limits import MAX_NAME
@@ -49,3 +49,6 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
 
     def token_fields(self) -> TokenFields:
         return iter(())
+
+    def claims(self) -> Claims:
+        yield Unknown()

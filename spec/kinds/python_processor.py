@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from ..base import LogitsProcessorSpec
-from ..claims import TokenFields
+from ..claims import Claims, TokenFields, Unknown
 from ..errors import SpecError
 
 
@@ -46,3 +46,6 @@ class PythonProcessorSpec(LogitsProcessorSpec, frozen=True, tag="python"):
 
     def token_fields(self) -> TokenFields:
         return iter(())
+
+    def claims(self) -> Claims:
+        yield Unknown()
