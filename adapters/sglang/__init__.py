@@ -1,16 +1,14 @@
 """SGLang: specs in ``custom_params``, realized by one processor for all requests of a worker.
 
-An SGLang that has logitport installed beside it finds it by itself (entry-point group
-``sglang.srt.plugins``); what is left to do is to start it with ``--enable-custom-logit-processor``.
-From then on it admits no processor of anybody else's, see ``plugin``.
+SGLang finds an installed logitport in the entry-point group ``sglang.srt.plugins``; start it with
+``--enable-custom-logit-processor``. It then admits no other processors, see ``plugin``.
 
 In process::
 
     request = {"prompt": "Say something.", "sampling_params": {"max_new_tokens": 8}}
     engine.generate(**attach(request, ForcedTokenSequenceSpec((19556, 905))))
 
-Over HTTP, ``logitport.adapters.backend.extra_body("sglang", specs)`` is what an OpenAI client
-sends besides.
+Over HTTP, an OpenAI client sends ``extra_body("sglang", specs)`` of ``logitport.adapters``.
 """
 
 from .. import lazy

@@ -1,4 +1,4 @@
-"""What an engine lets in, in the process that takes requests."""
+"""Admission to an SGLang engine, in the process that takes requests."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, SpecError, encode
-from .. import check_spelling, count
+from .. import Attached, check_spelling, count
 from ..core import admit, default_specs, unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
@@ -47,16 +47,14 @@ def _tokenizer(manager: "TokenizerManager") -> Any:
     return manager.tokenizer
 
 
-def _eos_token_ids(manager: "TokenizerManager") -> frozenset[int]:
-    """All that ``min_new_tokens`` holds back, the request's own stop tokens aside.
+def _eos_token_ids(manager: "TokenizerManager") -> set[int]:
+    """Return the model's own stop tokens, which ``min_new_tokens`` holds back.
 
     See ``sglang/srt/sampling/penaltylib/min_new_tokens.py``.
     """
-    tokenizer = manager.tokenizer
-    eos = {getattr(tokenizer, "eos_token_id", None)}
-    others = getattr(tokenizer, "additional_stop_token_ids", None) or ()
-    configured = manager.model_config.hf_eos_token_id or ()
-    return frozenset({*eos, *others, *configured} - {None})
+    eos = getattr(manager.tokenizer, "eos_token_id", None)
+    others = getattr(manager.tokenizer, "additional_stop_token_ids", None) or ()
+    return {eos, *others, *(manager.model_config.hf_eos_token_id or ())} - {None}
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:
@@ -71,9 +69,6 @@ def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
 
 class Admission:
     """Checks the requests of one engine, before they go to its workers.
-
-    Args:
-        manager: the engine's.
 
     Raises:
         SpecError: if default specs are configured which this engine cannot realize.
@@ -103,16 +98,16 @@ class Admission:
             logger.info("logitport: stage %s, admits no other logits processors", stage())
 
     def admit(self, request: Any) -> None:
-        """Refuse a request that names somebody else's processor, or whose specs cannot be realized.
+        """Refuse a request that names another processor, or whose specs cannot be realized.
 
-        One whose specs act here is made to name our processor, from one whose specs do not they are
-        taken off, and one without gets the default specs.
+        A request with specs that act here gets the name of our processor. Specs that do not act are
+        removed. A request without specs gets the default specs.
 
         Args:
             request: a ``GenerateReqInput`` for one prompt, changed in place.
 
         Raises:
-            ValueError: with what is wrong, and where; over HTTP, status 400.
+            ValueError: with the error and its path; over HTTP, status 400.
         """
         processor = request.custom_logit_processor
         if is_refused(processor):
@@ -132,19 +127,15 @@ class Admission:
         except SpecError as error:
             count("refused", where)
             raise ValueError(f"{KEY}: {error}") from None
-        if payload is None:
-            if processor is None and self._takes_default(sampling_params):
-                custom_params = {**custom_params, KEY: self._default}
-                request.sampling_params = {**sampling_params, "custom_params": custom_params}
-                request.custom_logit_processor = PROCESSOR
-            return
-        count("admitted" if acts else "gated", where)
-        if acts:
-            request.custom_logit_processor = PROCESSOR
+        if payload is not None:
+            count("admitted" if acts else "gated", where)
+        elif processor is None and self._takes_default(sampling_params):
+            payload, acts = self._default, True
         else:
-            others = {name: value for name, value in custom_params.items() if name != KEY}
-            request.sampling_params = {**sampling_params, "custom_params": others or None}
-            request.custom_logit_processor = None
+            return
+        attached = Attached((), payload if acts else None, {}).put_into(custom_params)
+        request.sampling_params = {**sampling_params, "custom_params": attached or None}
+        request.custom_logit_processor = PROCESSOR if acts else None
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
         """Whether there are default specs, and the request can have them.
@@ -162,20 +153,19 @@ class Admission:
     def check(
         self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
     ) -> bool:
-        """Whether a payload acts on this engine, which can then realize it.
+        """Check a request's payload, and return whether it acts on this engine.
 
         Args:
-            payload: as it was sent.
+            payload: the payload as the client sent it.
             sampling_params: the fields beside it.
-            has_prompt_ids: whether the prompt has token ids; one of embeddings has none.
+            has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
 
         Raises:
-            SpecError: if it cannot, or what is in the payload is wrong.
+            SpecError: if the payload is wrong, or acts and cannot be realized.
         """
         decoded, program = admit(BACKEND, payload, self._vocab_size)
         check_request(sampling_params, decoded.specs, self._eos_token_ids)
-        acts = decoded.is_active(stage())
-        if not acts:
+        if not decoded.is_active(stage()):
             return False
         if program.reads_prompt and not has_prompt_ids:
             raise unsupported(

@@ -29,7 +29,6 @@ contains no code, only the name of logitport's function, so a client needs no SG
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
     """Put the payload under ``custom_params``, and native kinds in fields of SGLang's server."""
-    encode(specs, generation_only=generation_only)  # checks the specs together
     fields = body_fields(specs)
     if in_payload := processor_specs(specs):
         payload = encode(in_payload, generation_only=generation_only)

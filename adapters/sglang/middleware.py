@@ -8,7 +8,7 @@ from sglang.srt.entrypoints import http_server
 from starlette.middleware import Middleware
 
 from ...spec import SpecError, Stage
-from .. import KEY, App, Fields, Scope
+from .. import App, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
 from .admission import REFUSED, is_refused
 from .backend import ROUTES
@@ -28,7 +28,6 @@ class SpecMiddleware(NeutralMiddleware):
         self.routes = _routes()
 
     def check_container(self, path: str, container: Mapping[str, Any]) -> None:
-        """See ``SpecMiddleware.check_container``."""
         super().check_container(path, container)
         given = container.get("custom_logit_processor")
         for each in given if isinstance(given, list) else (given,):
@@ -38,22 +37,17 @@ class SpecMiddleware(NeutralMiddleware):
     def check_payload(
         self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
     ) -> None:
-        """See ``SpecMiddleware.check_payload``."""
         manager: Any = http_server.get_global_state().tokenizer_manager
-        admission = admission_of(manager)
-        admission.check(payload, owner, fields.get("input_embeds") is None)
+        admission_of(manager).check(payload, owner, fields.get("input_embeds") is None)
 
     def stage(self, scope: Scope) -> Stage:
-        """See ``SpecMiddleware.stage``."""
         return stage()
 
     def error(self, path: str, message: str) -> dict[str, Any]:
-        """See ``SpecMiddleware.error``."""
         if path.endswith(("/v1/responses", "/v1/messages")):
             return super().error(path, message)
         if "/v1/" in path or path.endswith("/invocations"):
-            about = {"type": "BadRequestError", "param": KEY, "code": 400}
-            return {"object": "error", "message": message, **about}
+            return {"object": "error", **super().error("", message)["error"]}
         return {"error": {"message": message}}
 
 

@@ -18,23 +18,14 @@ def own_fields(sampling_params: Mapping[str, Any], eos_token_ids: Iterable[int] 
         sampling_params: the request's parameters.
         eos_token_ids: the model's end-of-sequence tokens, which ``min_new_tokens`` holds back.
     """
-    stops = {*_token_ids(sampling_params.get("stop_token_ids")), *eos_token_ids}
-    bias = sampling_params.get("logit_bias")
-    items = bias.items() if isinstance(bias, Mapping) else ()
-    return {
-        "min_new_tokens": same_as(
-            MinTokensSpec,
-            n=sampling_params.get("min_new_tokens"),
-            stop_token_ids=tuple(stops),
-        ),
-        "logit_bias": same_as(
-            BannedTokensSpec,
-            token_ids=tuple(int(token) for token, value in items if value == -math.inf),
-        ),
-    }
-
-
-def _token_ids(given: Any) -> list[int]:
-    """Return the token ids in ``stop_token_ids``. SGLang ignores ``None`` among them."""
+    get = sampling_params.get
+    n, bias, given = get("min_new_tokens"), get("logit_bias"), get("stop_token_ids")
     given = given if isinstance(given, list | tuple | set | frozenset) else ()
-    return [token for token in given if isinstance(token, int)]
+    # SGLang ignores ``None`` among the stop tokens.
+    stops = {*(token for token in given if isinstance(token, int)), *eos_token_ids}
+    items = bias.items() if isinstance(bias, Mapping) else ()
+    banned = tuple(int(token) for token, value in items if value == -math.inf)
+    return {
+        "min_new_tokens": same_as(MinTokensSpec, n=n, stop_token_ids=tuple(stops)),
+        "logit_bias": same_as(BannedTokensSpec, token_ids=banned),
+    }

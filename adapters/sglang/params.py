@@ -27,22 +27,19 @@ def attach(
 ) -> Request:
     """Make ``specs`` the specs of a request that goes to a worker in ``stage``.
 
-    A worker that does not generate is sent none. Earlier specs of the request are replaced; other
-    keys of ``custom_params`` are left alone. Native kinds (``grammar``, ``sampling``) become fields
-    of ``sampling_params``, whatever the stage: SGLang's prefill workers choose the first token.
+    A worker that does not generate gets no specs. Earlier specs of the request are replaced; other
+    keys of ``custom_params`` are not changed. Native kinds (``grammar``, ``sampling``) become
+    fields of ``sampling_params`` in any stage: SGLang's prefill workers choose the first token.
     Attaching other specs later does not reset those fields.
 
     Args:
-        request: changed in place; its ``sampling_params`` are copied.
-        specs: one or several; none takes them off.
-        stage: what the worker does for this request.
+        request: changed in place and returned; its ``sampling_params`` are copied.
+        specs: one or several; an empty sequence removes earlier specs.
+        stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
 
-    Returns:
-        ``request``.
-
     Raises:
-        SpecError: as ``encode`` does, whatever the stage; if a spec conflicts with a field of the
+        SpecError: as ``encode`` does, in any stage; if a spec conflicts with a field of the
             request, or the request is the body of a chat. Nothing has been changed then.
     """
     if not isinstance(request, dict):

@@ -7,7 +7,7 @@ It installs hooks through SGLang's own framework for plugins (``sglang/srt/plugi
 - on ``CustomLogitProcessor.from_str``, which would unpickle the client's string and so run the
   client's code: with logitport it makes only our processor;
 - on the scheduler, for front ends that check nothing: the log names them when the engine starts,
-  and a request whose specs arrive without the name of our processor gets the name.
+  and a request with specs gets the name of our processor.
 """
 
 import os

@@ -3,9 +3,8 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core import Program, Realizer, admit, log_failure
 from .admission import REFUSED
@@ -39,8 +38,8 @@ class LogitportProcessor:
     """Realizes the specs that requests carry in ``custom_params["logitport"]``.
 
     SGLang calls it with the rows of requests that name it, in the order of the batch. New requests
-    are prefilled in a batch, in chunks or at once, and later join the running requests. SGLang
-    does not report when, so a call's requests are compared with those of earlier calls.
+    are prefilled in a batch of their own and later join the running requests. SGLang does not
+    report when, so a call's requests are compared with those of earlier calls.
     """
 
     def __init__(self) -> None:
@@ -79,11 +78,11 @@ class LogitportProcessor:
         batch = max(self._batches, key=lambda each: each.shared_with(keys), default=None)
         if batch is None or not batch.shared_with(keys):
             batch = Batch(vocab_size)
-        for other in self._batches:
-            if other is not batch:
-                other.forget(keys)
+        others = [each for each in self._batches if each is not batch]
+        for other in others:
+            other.forget(keys)
         batch.compose(keys, params)
-        self._batches = [batch, *(each for each in self._batches if each is not batch and each)]
+        self._batches = [batch, *filter(len, others)]
         return batch
 
 
@@ -97,8 +96,7 @@ def refuse(
     return logits
 
 
-@dataclass(slots=True)
-class Member:
+class Member(NamedTuple):
     """A request with specs, in a batch.
 
     Attributes:
@@ -122,11 +120,7 @@ class Member:
 
 
 class Batch:
-    """Requests that SGLang runs together.
-
-    Args:
-        vocab_size: the number of tokens.
-    """
+    """Requests that SGLang runs together."""
 
     def __init__(self, vocab_size: int) -> None:
         self.realizer = Realizer(vocab_size, partial(_program_of, vocab_size), self._abort)
@@ -176,7 +170,7 @@ class Batch:
             if times[key] > 1:
                 abort(member.req, f"logitport: {WITH_DRAFTS}")
             elif key not in stay:
-                self._enter(member)
+                self._enter(member.row, member.req, member.payload)
 
     def _abort(self, row: int, error: Exception, ends: bool) -> None:
         """End the failed request in a row, even if it ignores stop tokens."""
@@ -187,16 +181,12 @@ class Batch:
 
     def _remove(self, keys: Iterable[int]) -> None:
         for key in list(keys):
-            member = self._members.pop(key, None)
-            if member is not None:
-                self.realizer.remove(member.row)
+            self.realizer.remove(self._members.pop(key).row)
 
-    def _enter(self, member: Member) -> None:
-        req = member.req
+    def _enter(self, row: int, req: "Req", payload: Any) -> None:
         # For a prompt of embeddings, SGLang makes up ids.
         prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
-        stop_token_id = stop_token_of(req)
-        self.realizer.enter(member.row, member.payload, prompt_ids, req.output_ids, stop_token_id)
+        self.realizer.enter(row, payload, prompt_ids, req.output_ids, stop_token_of(req))
 
 
 def _program_of(vocab_size: int, payload: Any) -> Program | None:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from sglang.srt.environ import envs
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
-from sglang.srt.runtime_context import (
-    get_disagg,
-    get_exec,
-    get_parallel,
-    get_schedule,
-    get_serving,
-)
+from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel, get_schedule, get_serving
 
 from ...spec import LogitsProcessorSpec, Stage
 from .. import stage_from_environment
@@ -49,24 +43,17 @@ RUST_SERVER = (
 SMG_SERVER = "The gRPC server of --smg-grpc-mode checks no specs"
 
 
-def unchecked_front_end() -> str | None:
-    """Describe this engine's front end, if it does not admit specs.
-
-    Two of SGLang's front ends have no ``TokenizerManager``, which is where requests are admitted.
-    """
-    if envs.SGLANG_RUST_SERVER.get():
-        return RUST_SERVER
-    if get_serving().smg_grpc_mode:
-        return SMG_SERVER
-    return None
-
-
 def warn_of_front_end() -> None:
-    """Warn once per engine, in its first worker, if its front end checks nothing."""
+    """Warn once per engine, in its first worker, if it has no ``TokenizerManager`` to check specs.
+
+    Two of SGLang's front ends have none.
+    """
+    front_end = SMG_SERVER if get_serving().smg_grpc_mode else None
+    if envs.SGLANG_RUST_SERVER.get():
+        front_end = RUST_SERVER
     parallel = get_parallel()
     is_first = not (parallel.pp_rank or parallel.attn_tp_rank or parallel.attn_cp_rank)
     calls_processors = get_exec().features.enable_custom_logit_processor
-    front_end = unchecked_front_end()
     if front_end and is_first and calls_processors:
         logger.warning(UNCHECKED, front_end)
 
@@ -89,10 +76,6 @@ def tokens_come_late() -> bool:
 
 def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
     """Refuse specs that need the output's tokens, if these tokens come late.
-
-    Args:
-        specs: the request's specs.
-        program: the compiled form of the specs.
 
     Raises:
         SpecError: at the spec that needs the tokens.
