@@ -63,12 +63,7 @@ class Attachment:
     prefill_samples: bool = False
 
     def check(self, request: Any, specs: Specs, *known: Any) -> None:
-        """Refuse specs that contradict the request's own fields.
-
-        Args:
-            request: the request's parameters, a mapping or an object.
-            specs: one or several.
-            known: further arguments of ``own_fields``.
+        """Refuse specs that contradict the request's own fields; ``known`` goes to ``own_fields``.
 
         Raises:
             SpecError: for a certain contradiction. The error names the spec and the field.

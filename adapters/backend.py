@@ -72,11 +72,9 @@ class Backend:
 def payload_for(
     backend: Backend, specs: Specs, stage: Stage, generation_only: bool = True
 ) -> str | InProcessPayload | None:
-    """Make the payload of a request, for an ``Attachment``. Native kinds are left out.
+    """Make the payload of a request, without native kinds; ``None`` if none acts in ``stage``.
 
-    Returns:
-        The JSON text, or live objects if a ``PythonProcessorSpec`` is among the specs; ``None`` if
-        a worker in ``stage`` needs no payload.
+    It is JSON text, or live objects if a ``PythonProcessorSpec`` is among the specs.
 
     Raises:
         SpecError: if the backend does not support the specs, or ``encode`` refuses them, in any
@@ -100,10 +98,7 @@ def _payload(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> str
 
 
 def backends() -> dict[str, Backend]:
-    """Load the installed backends, sorted by name.
-
-    The engines themselves need not be installed.
-    """
+    """Load the installed backends, sorted by name. Their engines need not be installed."""
     return {name: backend(name) for name in sorted(entry_points(group=GROUP).names)}
 
 
@@ -124,8 +119,6 @@ def backend(name: str) -> Backend:
 def extra_body(engine: str, specs: Specs, *, generation_only: bool = True) -> dict[str, Any]:
     """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
 
-    An application that changes its engine changes only the first argument.
-
     Args:
         engine: the name of an installed backend that has a server.
         specs: one or several; for an empty sequence the result is empty.
@@ -139,5 +132,8 @@ def extra_body(engine: str, specs: Specs, *, generation_only: bool = True) -> di
     asked = backend(engine)
     if asked.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
+    if not specs:
+        return {}
     asked.check(specs)
-    return asked.body(specs, generation_only) if specs else {}
+    encode(specs, generation_only=generation_only)  # checks the specs together
+    return asked.body(specs, generation_only)

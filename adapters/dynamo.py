@@ -113,9 +113,9 @@ class LogitsProcessors:
     """A mixin for an ``LLMEngine`` that runs vLLM. It goes before the engine's other bases.
 
     ``start`` calls ``declare_stage`` before it creates vLLM, and ``generate`` calls
-    ``activate_logits_processors`` with the parameters for vLLM. A request's own specs act on it.
-    On a request without specs, the engine's declared specs act. The engine declares them in
-    ``LLMEngine.logits_processor_spec``, which is called for every request: cache its result.
+    ``activate_logits_processors`` with the parameters for vLLM. On a request without specs of its
+    own, the specs of ``LLMEngine.logits_processor_spec`` act. It is called for every request: cache
+    its result.
 
     Attributes:
         disaggregation_mode: the worker's task, as in its ``WorkerConfig``.

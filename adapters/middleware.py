@@ -37,12 +37,11 @@ _INDEX = re.compile(r"\[\d+\]")
 class SpecMiddleware:
     """Middleware that checks the specs of each HTTP request and answers bad specs with status 400.
 
-    An engine validates a request late or not at all. By then a streamed reply has begun with
-    status 200, and a route without logits processors drops the payload. The middleware reads the
-    body when the application asks for it, which is after the application's own authentication.
-    If the specs are good, the application then gets the body.
+    An engine itself validates a request late, when a streamed reply has begun with status 200, and
+    a route without logits processors drops the payload. The middleware reads and checks the body
+    when the application asks for it, which is after the application's own authentication.
 
-    The class works with ``add_middleware`` of Starlette and FastAPI, and wraps any ASGI app::
+    It wraps any ASGI app, and works with ``add_middleware`` of Starlette and FastAPI::
 
         app.add_middleware(SpecMiddleware, engine="vllm")
 
@@ -88,8 +87,8 @@ class SpecMiddleware:
         if fields is None:
             return
         path = scope["path"].rstrip("/")
-        route = max(filter(path.endswith, self.routes), key=len, default=None)
-        place = self.routes[route] if route else None
+        route = max(filter(path.endswith, self.routes), key=len, default="")
+        place = self.routes.get(route)
         try:
             for container, value, owner in fields.containers():
                 self.check_container(container, value)

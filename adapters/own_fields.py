@@ -17,16 +17,11 @@ OwnFields = Mapping[str, LogitsProcessorSpec | None]
 
 
 def check_own_fields(specs: Sequence[LogitsProcessorSpec], own_fields: OwnFields) -> None:
-    """Check that specs and a request's own fields can both be obeyed.
+    """Check that specs and each of a request's own fields can both be obeyed.
 
-    Each field is checked by itself. The engine has to refuse fields that contradict each
-    other. ::
+    ::
 
         check_own_fields(specs, {"stop_after": same_as(MinTokensSpec, n=5, stop_token_ids=(2,))})
-
-    Args:
-        specs: the request's specs.
-        own_fields: the request's fields, as ``own_fields`` of an ``Attachment`` returns them.
 
     Raises:
         SpecError: for a certain contradiction. Its message and path name the spec and the field.

@@ -36,9 +36,9 @@ _VERSION = re.compile(rf"{KEY}: Version \d+ is newer than \d+")
 def probe(client: Any, model: str, engine: str = "vllm") -> Support:
     """Find out whether a server has logitport, with one request for one token.
 
-    The request carries a payload that every release refuses, in the field that
-    ``extra_body(engine, specs)`` uses. With logitport, the server answers with its error message
-    and generates no token. If one address has several replicas, only one of them answers.
+    The request carries a payload that every release refuses, in the field that ``extra_body``
+    uses: a server with logitport answers with its error message. If one address has several
+    replicas, only one of them answers.
 
     Args:
         client: an ``openai.OpenAI``, or an object with the same ``completions.create``.

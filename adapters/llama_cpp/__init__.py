@@ -11,10 +11,9 @@ or, for the kinds that llama.cpp does not do by itself::
     llm.create_completion(prompt, logits_processor=processors)
 
 llama.cpp calls processors first, whatever the temperature; penalties, the grammar and the other
-samplers follow. What a processor raises, ``ctypes`` prints and passes over. With ``logit_bias=``,
-llama-cpp-python 0.3.36 forgets the processors of an ordinary ``LogitsProcessorList``; those of
-``arguments`` it keeps, and adds the bias after them: of a completion's own arguments, that is the
-one which may rule out a forced token, with a value of minus infinity.
+samplers follow. ``ctypes`` prints what a processor raises, and goes on. With ``logit_bias=``,
+llama-cpp-python 0.3.36 loses the processors of an ordinary ``LogitsProcessorList``, but not those
+of ``arguments``. It adds the bias after them, so a bias of minus infinity rules out a forced token.
 """
 
 from typing import TYPE_CHECKING

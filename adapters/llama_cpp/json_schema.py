@@ -42,17 +42,14 @@ class _Keywords(TypedDict, total=False):
 _ANNOTATIONS = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "$defs"}
 )
-_SHAPES = [
-    frozenset(shape)
-    for shape in (
-        {"anyOf"},
-        {"const", "type"},
-        {"enum", "type"},
-        {"type", "properties", "required", "additionalProperties"},
-        {"type", "items", "minItems", "maxItems"},
-        {"type", "prefixItems"},
-        {"type", "minLength", "maxLength"},
-    )
+_SHAPES: list[set[str]] = [
+    {"anyOf"},
+    {"const", "type"},
+    {"enum", "type"},
+    {"type", "properties", "required", "additionalProperties"},
+    {"type", "items", "minItems", "maxItems"},
+    {"type", "prefixItems"},
+    {"type", "minLength", "maxLength"},
 ]
 """The keywords that the converter obeys together, annotations aside."""
 
@@ -79,7 +76,7 @@ def gbnf(schema: Mapping[str, Any]) -> str:
     """
     plain: Any = msgspec.to_builtins(schema)
     try:
-        checked = _Checker(plain).checked(plain, "$.json_schema", ())
+        checked = _Checker(plain).checked(plain, "$.json_schema")
         text = json_schema_to_gbnf(json.dumps(checked))
     except SpecError:
         raise
@@ -95,24 +92,14 @@ def gbnf(schema: Mapping[str, Any]) -> str:
 
 
 class _Checker:
-    """A checked copy of a schema, in which each reference is replaced by its target.
-
-    Args:
-        root: the schema at which the paths of references start.
-    """
+    """Makes a checked copy of a schema, in which each reference is replaced by its target."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._parts = 0
 
-    def checked(self, schema: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
-        """Check and copy a part of the schema.
-
-        Args:
-            schema: the part.
-            path: path of the part.
-            inside: the references that have led to the part.
-        """
+    def checked(self, schema: Any, path: str, inside: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Check and copy the part at ``path``, to which the references ``inside`` have led."""
         if not isinstance(schema, dict):
             raise SpecError("llama_cpp cannot do schemas that are no objects", path)
         self._parts += 1
@@ -137,11 +124,10 @@ class _Checker:
 
     def _inner(self, key: str, value: Any, path: str, inside: tuple[str, ...]) -> Any:
         if key == "properties":
-            return {
-                name: self.checked(each, f"{path}.{name}", inside) for name, each in value.items()
-            }
+            parts = value.items()
+            return {name: self.checked(part, f"{path}.{name}", inside) for name, part in parts}
         if key in ("anyOf", "prefixItems"):
-            return [self.checked(each, f"{path}[{i}]", inside) for i, each in enumerate(value)]
+            return [self.checked(part, f"{path}[{i}]", inside) for i, part in enumerate(value)]
         if key == "items" or (key == "additionalProperties" and not isinstance(value, bool)):
             return self.checked(value, path, inside)
         return value
@@ -162,11 +148,10 @@ class _Checker:
 
 def _check_type(given: dict[str, Any], path: str) -> None:
     types = given.get("type", [])
-    if isinstance(types, list):
-        if types and given.keys() != {"type"}:
-            raise SpecError("llama_cpp cannot do several types beside other keywords", path)
-    else:
+    if isinstance(types, str):
         types = [types]
+    elif types and given.keys() != {"type"}:
+        raise SpecError("llama_cpp cannot do several types beside other keywords", path)
     for name in types:
         if name not in _TYPES:
             raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", path)

@@ -91,7 +91,9 @@ def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
     if spec.json_schema is not None:
         form, text = "json_schema", gbnf(spec.json_schema)
     elif spec.choices is not None:
-        form, text = "choices", "root ::= " + " | ".join(map(_literal, spec.choices))
+        # GBNF's terminals have no other escapes that a text needs.
+        escaped = (text.replace("\\", "\\\\").replace('"', '\\"') for text in spec.choices)
+        form, text = "choices", "root ::= " + " | ".join(f'"{text}"' for text in escaped)
     else:
         assert spec.ebnf is not None  # exactly one form is given
         form, text = "ebnf", spec.ebnf
@@ -108,9 +110,3 @@ def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
         raise SpecError("llama_cpp cannot parse the grammar; its log says why", f"$.{form}")
     llama_cpp.llama_sampler_free(sampler)
     return LlamaGrammar.from_string(text)
-
-
-def _literal(text: str) -> str:
-    """Write a text as a terminal of GBNF."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

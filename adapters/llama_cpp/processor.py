@@ -15,17 +15,17 @@ from .backend import BACKEND
 class LogitportProcessor:
     """Realizes specs on completions of one ``Llama``, as part of a ``LogitsProcessorList``.
 
-    It serves as many of them as one likes, one after the other. It tells them apart by the sampler
-    that ``Llama.generate`` makes for each; a loop of one's own around ``Llama.sample``, which makes
-    one for each token, is not followed.
+    It serves any number of completions, one after the other. Each has a sampler of its own, which
+    ``Llama.generate`` makes. A loop around ``Llama.sample`` is not supported: it makes a sampler
+    for each token.
 
     Args:
         llm: the ``llama_cpp.Llama`` that generates.
         specs: one or several.
 
     Raises:
-        SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` that does not
-            tell its generations apart as that of llama-cpp-python 0.3 does.
+        SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` without the
+            ``_sampler`` of llama-cpp-python 0.3.
     """
 
     def __init__(
@@ -67,11 +67,10 @@ class LogitportProcessor:
         return scores
 
     def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
-        """Take the tokens that come before the one that is to be chosen.
+        """Take the tokens before the next token.
 
-        ``generate`` makes a sampler, and begins with the prompt. Where the ``Llama`` drafts, the
-        tokens of later calls go on behind the one that is to be chosen, which is the next one each
-        time: while drafts are accepted, all calls bring the same tokens.
+        The first call of a generation has the prompt. If the ``Llama`` drafts, later calls have the
+        drafts too, but each call still chooses just one token.
         """
         generation, known = self._llm._sampler, len(self._history)
         if generation is not self._generation:

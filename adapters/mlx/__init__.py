@@ -5,10 +5,9 @@
     processor = LogitportProcessor(model, tokenizer, specs)
     mlx_lm.generate(model, tokenizer, prompt, logits_processors=[processor])
 
-Processors act in the order of the list: put ours last, and specs have the last word.
+Processors act in the order of the list; the last processor has the last word.
 ``BatchGenerator.insert`` takes such a list for each prompt; ``batch_generate`` takes one for all.
-The logits stay where they are, for MLX to edit; the tokens are read at each step, and so each
-step waits for the one before it.
+MLX edits the logits where they are. The tokens are read at each step, so steps do not overlap.
 """
 
 from typing import TYPE_CHECKING

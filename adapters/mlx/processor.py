@@ -1,7 +1,7 @@
 """The processor that mlx-lm calls."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -61,10 +61,10 @@ class LogitportProcessor:
     def __call__(self, tokens: Any, logits: Any) -> Any:
         """Return the edited logits, a new array.
 
-        This does not raise, because an error would end the whole batch. A generation is ended if
-        it begins with another prompt than ``prompt_ids``. It is also ended if it begins with one
-        token, which may be the last of any prompt, and a spec reads the prompt. (If the tokenizer
-        has no EOS, the generation goes on without its specs.) The reason is logged.
+        This does not raise, because an error would end the whole batch. A generation is ended, and
+        the reason logged, if it begins with another prompt than ``prompt_ids``, or with one token,
+        which may be the last of any prompt, and a spec reads the prompt. Without an EOS, it goes on
+        without its specs.
 
         Args:
             tokens: ``mlx.core.array``, ``[tokens]``: the known part of the prompt, and the output.
@@ -117,10 +117,8 @@ class LogitportProcessor:
 
 def _vocab_size(model: Any) -> int:
     args = getattr(model, "args", None)
-    text = getattr(args, "text_config", None)
-    if isinstance(text, dict):
-        text = SimpleNamespace(**text)
-    for config in (args, text):
-        if (size := getattr(config, "vocab_size", None)) is not None:
+    for config in (args, getattr(args, "text_config", None)):
+        get = config.get if isinstance(config, dict) else partial(getattr, config)
+        if (size := get("vocab_size", None)) is not None:
             return size
     raise SpecError("Expected a model whose args have a vocab_size")

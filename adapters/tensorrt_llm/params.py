@@ -48,8 +48,8 @@ def attach(
     first token. Attaching other specs later does not reset those fields.
 
     Args:
-        sampling_params: the request's parameters, changed in place. Several requests of one engine
-            may share them.
+        sampling_params: the request's parameters, changed in place and returned. Several requests
+            of one engine may share them.
         specs: one or several; an empty sequence removes earlier specs.
         stage: the worker's task for this request. A decode worker takes over one output token. A
             decode worker that prefills a request itself is ``AGGREGATED`` for this request.
@@ -59,9 +59,6 @@ def attach(
         prompt_length: the number of the prompt's tokens. It is not needed if a request begins with
             its prompt and, on a decode worker, one token from another worker.
         vocab_size: the number of tokens, if token ids are to be checked here.
-
-    Returns:
-        ``sampling_params``.
 
     Raises:
         SpecError: as ``encode`` does, in any stage; if the engine does not support a spec; if a
@@ -85,7 +82,12 @@ def attach(
         )
         for name, value in attached.fields.items():
             setattr(sampling_params, name, value)
-        sampling_params.logits_processor = _with(sampling_params.logits_processor, processor)
+        current = sampling_params.logits_processor
+        each = current if isinstance(current, list) else [current]
+        kept = [other for other in each if not isinstance(other, LogitportProcessor | None)]
+        kept += [] if processor is None else [processor]
+        # The TensorRT backend takes one processor, and no list.
+        sampling_params.logits_processor = kept if len(kept) > 1 else next(iter(kept), None)
     return sampling_params
 
 
@@ -134,12 +136,3 @@ def stop_token_of(sampling_params: HasLogitsProcessor) -> int | None:
     if sampling_params.end_id is not None:
         return sampling_params.end_id
     return min(sampling_params.stop_token_ids or (), default=None)
-
-
-def _with(current: Any, processor: LogitportProcessor | None) -> Any:
-    """Add our processor. Only several make a list: the TensorRT backend takes one processor."""
-    several = current if isinstance(current, list) else [current]
-    others = [each for each in several if not isinstance(each, LogitportProcessor | None)]
-    if processor is not None:
-        others.append(processor)
-    return others if len(others) > 1 else next(iter(others), None)

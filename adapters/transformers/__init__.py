@@ -6,15 +6,13 @@
     processor = LogitportProcessor(model, specs, **inputs)
     model.generate(**inputs, logits_processor=[processor])
 
-What acts on a row is a function of the row's tokens, which ``generate`` passes at each step. So
+The edits of a row are a function of the row's tokens, which ``generate`` passes at each step. So
 beams may change places, and drafts of assisted generation may be taken back.
 
-``generate`` calls it when its own processors have been called, so specs have the last word beside
-``min_new_tokens``, ``bad_words_ids`` and the like. What is certain to contradict specs in the
-model's ``generation_config`` is refused; give the processor the one that ``generate`` gets, if it
-is another. Continuous batching
-has no place for a processor of ours (transformers 5.19): ``generate_batch`` takes none, and
-``generate`` with ``cache_implementation="paged"`` drops those that it is given without a word.
+``generate`` calls the processor after its own processors, so specs have the last word. Specs that
+certainly contradict the ``generation_config`` are refused. Continuous batching (transformers 5.19)
+takes no processors: ``generate_batch`` has no argument for them, and ``generate`` with
+``cache_implementation="paged"`` silently drops them.
 """
 
 from typing import TYPE_CHECKING

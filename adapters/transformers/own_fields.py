@@ -1,4 +1,4 @@
-"""What a ``GenerationConfig`` bans or delays by itself."""
+"""The fields of a ``GenerationConfig`` that ban or delay tokens."""
 
 import math
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from ..own_fields import OwnFields, same_as
 def own_fields(
     generation_config: Any, eos_token_ids: Sequence[int], prompt_length: int
 ) -> OwnFields:
-    """Its fields as the specs that mean the same.
+    """Convert the fields to specs that mean the same.
 
-    Not looked at: ``forced_eos_token_id``, whose place depends on the length that ``generate``
-    settles on, and a finite ``sequence_bias``, which bans nothing for certain.
+    Two fields are left out: ``forced_eos_token_id``, whose index depends on the length that
+    ``generate`` settles on, and a finite ``sequence_bias``, which does not certainly ban a token.
 
     Args:
         generation_config: a ``GenerationConfig``.
@@ -22,24 +22,21 @@ def own_fields(
         prompt_length: number of tokens of the prompts, padding included, as ``min_length`` counts.
     """
     get, eos = generation_config.__dict__.get, tuple(eos_token_ids)
-    words = [tuple(word) for word in get("bad_words_ids") or ()]
+    words = map(tuple, get("bad_words_ids") or ())
     bias = get("sequence_bias") or {}
-    # As pairs, where the configuration comes from JSON.
+    # A configuration from JSON has pairs.
     pairs = bias.items() if isinstance(bias, dict) else bias
+    banned = tuple(tuple(word) for word, value in pairs if value == -math.inf)
+    alone = {(each,) for each in eos}
     return {
         "min_new_tokens": same_as(MinTokensSpec, n=get("min_new_tokens"), stop_token_ids=eos),
         "min_length": same_as(
             MinTokensSpec, n=(get("min_length") or 0) - prompt_length, stop_token_ids=eos
         ),
-        # EOS alone is left out there.
-        "bad_words_ids": same_as(
-            BannedSequencesSpec,
-            sequences=tuple(word for word in words if word not in {(each,) for each in eos}),
+        "bad_words_ids": same_as(  # which does not ban EOS alone
+            BannedSequencesSpec, sequences=tuple(word for word in words if word not in alone)
         ),
-        "sequence_bias": same_as(
-            BannedSequencesSpec,
-            sequences=tuple(tuple(word) for word, value in pairs if value == -math.inf),
-        ),
+        "sequence_bias": same_as(BannedSequencesSpec, sequences=banned),
         "suppress_tokens": same_as(BannedTokensSpec, token_ids=get("suppress_tokens")),
         "begin_suppress_tokens": same_as(
             MinTokensSpec, n=1, stop_token_ids=get("begin_suppress_tokens")

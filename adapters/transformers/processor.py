@@ -22,8 +22,7 @@ class LogitportProcessor(LogitsProcessor):
     rows with specs, because beams are compared by the sums of their scores.
 
     The scores of an assistant that drafts with a tokenizer of its own are not edited. If the two
-    vocabularies are equally large, the assistant cannot be distinguished from wrong prompts, and
-    is refused like them.
+    vocabularies are equally large, its prompts are refused like wrong prompts.
 
     Args:
         model: the model that generates. Its ``generation_config`` has the EOS token that ends a row
@@ -56,14 +55,11 @@ class LogitportProcessor(LogitsProcessor):
         if model.config.is_encoder_decoder:
             raise SpecError("Expected a decoder-only model")
         if not isinstance(input_ids, torch.Tensor) or input_ids.dim() != 2:
-            raise SpecError(
-                "Expected input_ids to be a tensor [prompts, length], as a tokenizer makes it with "
-                'return_tensors="pt"'
-            )
-        if isinstance(specs, LogitsProcessorSpec) or len(specs) != len(input_ids) or not len(specs):
-            raise SpecError(
-                f"Expected a sequence with the specs of each of {len(input_ids)} prompts"
-            )
+            how = 'as a tokenizer makes it with return_tensors="pt"'
+            raise SpecError(f"Expected input_ids to be a tensor [prompts, length], {how}")
+        count = len(input_ids)
+        if isinstance(specs, LogitsProcessorSpec) or len(specs) != count or not count:
+            raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
         self._vocab_size: int = model.config.get_text_config().vocab_size
         self._programs: list[Program | None] = []
         # The keys are identities: equal specs may differ in parameters (1 and True), and live
@@ -106,10 +102,8 @@ class LogitportProcessor(LogitsProcessor):
         Raises:
             SpecError: if the processor has been made for other prompts.
         """
-        columns = scores.shape[-1]
-        if columns < self._vocab_size or (
-            columns > self._vocab_size and self._count_rows(input_ids) is None
-        ):
+        more = scores.shape[-1] - self._vocab_size
+        if more < 0 or (more > 0 and self._count_rows(input_ids) is None):
             return scores  # of an assistant, which drafts in a vocabulary of its own
         self._follow(input_ids)
         scores = scores.clone()  # `generate` may also return the scores that it passes

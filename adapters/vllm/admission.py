@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
-from .. import check_own_fields, count
+from .. import check_grammar, check_own_fields, count
 from ..core import Program, admit, default_specs, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
-from .native import check_grammar_is_followed
+from .native import GRAMMARS
 from .own_fields import own_fields
 from .placeholders import tells_output_ids
 
@@ -50,8 +50,7 @@ def admit_request(
         admitting: the facts about the engine and the request.
         sampling_params: the request's parameters, or an object with their fields, such as a body.
         payload: the request's payload.
-        in_process: whether the engine's workers are in this process, where live callables can
-            reach them.
+        in_process: whether the engine's workers are in this process, so that live callables work.
 
     Raises:
         SpecError: with the error and its path.
@@ -62,7 +61,7 @@ def admit_request(
     decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
     try:
         checked, program = admit(BACKEND, payload, vocab_size)
-        check_grammar_is_followed(sampling_params, checked.specs)
+        check_grammar(checked.specs, sampling_params, GRAMMARS)
         acts = checked.is_active(stage)
         if acts:
             if config is not None:

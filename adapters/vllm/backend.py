@@ -21,7 +21,6 @@ ROUTES = {
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
     """Put the payload under ``vllm_xargs``, and native kinds in fields of vLLM's server."""
-    encode(specs, generation_only=generation_only)  # checks the specs together
     fields, _ = native_fields(specs, body_fields)
     if in_payload := processor_specs(specs):
         fields["vllm_xargs"] = {KEY: encode(in_payload, generation_only=generation_only)}

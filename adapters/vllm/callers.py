@@ -6,14 +6,11 @@ from typing import Any
 
 
 def caller_frame(attribute: str, frames: int) -> FrameType | None:
-    """Find the nearest calling method whose object has an attribute.
+    """Find the frame of the nearest calling method whose ``self`` has an attribute.
 
     Args:
         attribute: name of the attribute; an attribute that is ``None`` does not count.
         frames: how many frames to search, from the caller of the calling function on.
-
-    Returns:
-        The frame, whose ``self`` is the object; ``None`` if there is none.
     """
     frame = sys._getframe(1)
     for _ in range(frames + 1):

@@ -24,27 +24,23 @@ class SpecMiddleware(NeutralMiddleware):
     def check_payload(
         self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
     ) -> None:
-        """See ``SpecMiddleware.check_payload``."""
         if fields.get("use_beam_search"):
             raise SpecError("vLLM's beam search chooses tokens without logits processors", KEY)
-        client = getattr(_state(scope), "engine_client", None)
+        state = _state(scope)
+        client = getattr(state, "engine_client", None)
         tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
         has_prompt_ids = fields.get("prompt_embeds") is None
-        admitting = Admitting(_config(scope), tokenizer, has_prompt_ids, share=0)
+        config = getattr(state, "vllm_config", None)
+        admitting = Admitting(config, tokenizer, has_prompt_ids, share=0)
         admit_request(admitting, _Params(fields, owner, payload), payload)
 
     def stage(self, scope: Scope) -> Stage:
-        """See ``SpecMiddleware.stage``."""
-        config = _config(scope)
+        config = getattr(_state(scope), "vllm_config", None)
         return Stage.AGGREGATED if config is None else role_of(config).stage
 
 
 def _state(scope: Scope) -> Any:
     return getattr(scope.get("app"), "state", None)
-
-
-def _config(scope: Scope) -> Any:
-    return getattr(_state(scope), "vllm_config", None)
 
 
 class _Params:

@@ -1,10 +1,9 @@
 """Native kinds, which vLLM realizes by itself, as fields of its own requests."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError
-from ..native import check_grammar, fields_of
+from ...spec import GrammarSpec, NativeSpec, SpecError
+from ..native import fields_of
 
 GRAMMARS = ("structured_outputs",)
 """The fields of vLLM's ``SamplingParams`` that ask for a grammar."""
@@ -40,11 +39,6 @@ def sampling_fields(spec: NativeSpec, sampling_params: Any) -> dict[str, Any]:
             what = "A grammar becomes an object of vLLM's own, which is not installed here"
             raise SpecError(f"{what} ({error})") from error
     return fields
-
-
-def check_grammar_is_followed(sampling_params: Any, specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Check specs against a grammar in the request's own fields; see ``check_grammar``."""
-    check_grammar(specs, sampling_params, GRAMMARS)
 
 
 def _structured_outputs(current: Any, grammar: dict[str, Any]) -> Any:

@@ -39,15 +39,12 @@ def attach(
     does not reset those fields.
 
     Args:
-        sampling_params: the request's parameters, changed in place.
+        sampling_params: the request's parameters, changed in place and returned.
         specs: one or several; an empty sequence removes earlier specs. With a
             ``PythonProcessorSpec``, they are live objects, which only an engine in this process
             admits.
         stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
-
-    Returns:
-        ``sampling_params``.
 
     Raises:
         SpecError: as ``encode`` does, in any stage. If the specs act, also if one conflicts with a

@@ -13,13 +13,13 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
-from .. import KEY, check_spelling
-from ..core import Program, ProgramOf, admit, default_specs
+from .. import KEY, check_grammar, check_spelling
+from ..core import Program, admit, default_specs
 from .admission import admit_request, admitting_engine, check_engine, check_free
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
-from .native import check_grammar_is_followed
+from .native import GRAMMARS
 
 if TYPE_CHECKING:
     import torch
@@ -85,12 +85,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         device_or_states: "torch.device | LogitsProcRequestState",
         is_pin_memory: bool = False,
     ):
-        """Set up a worker's instance, which the engine creates.
-
-        Args:
-            vllm_config: the engine's configuration, which determines the worker's stage.
-            device_or_states: the V1 runner passes the device, V2 the tokens of all requests.
-            is_pin_memory: passed only by V1; not used.
+        """Set up a worker's instance. The V1 runner passes a device, V2 the tokens of all requests.
 
         Raises:
             ValueError: if default specs are configured which this engine cannot realize.
@@ -105,7 +100,15 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
         program_of = partial(_program_of, role, vocab_size, self._default)
-        self._batch = _batch_of(vllm_config, device_or_states, vocab_size, program_of)
+        if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
+            from .v2_batch import V2Batch
+
+            states = cast("LogitsProcRequestState", device_or_states)
+            self._batch: Any = V2Batch(vllm_config, states, vocab_size, program_of)
+        else:
+            from .v1_batch import V1Batch
+
+            self._batch = V1Batch(vllm_config, vocab_size, program_of)
         self._realizer = self._batch.realizer
         # The entry point and the command line may both name the class: the newest instance acts.
         if older is not None:
@@ -113,15 +116,11 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._acts = True
         self._newest[key] = self
         if older is None:
-            logger.info(
-                "logitport: stage %s (%s), V%d model runner: %s",
-                role.stage,
-                role.source,
-                1 + vllm_config.use_v2_model_runner,
-                f"realizes {', '.join(_KINDS)}"
-                if role.stage.generates
-                else "acts on requests alone whose payload says generation_only=false",
-            )
+            acting = "acts on requests alone whose payload says generation_only=false"
+            if role.stage.generates:
+                acting = f"realizes {', '.join(_KINDS)}"
+            runner = f"V{1 + vllm_config.use_v2_model_runner} model runner"
+            logger.info("logitport: stage %s (%s), %s: %s", role.stage, role.source, runner, acting)
             if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):
                 logger.warning(
                     "logitport: vLLM's Rust front end does not check specs when it admits a "
@@ -153,32 +152,10 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
     # --- both ---
 
     def apply(self, logits: "torch.Tensor", *ctx: "LogitsContext") -> "torch.Tensor":
-        """Edit the logits in place.
-
-        Args:
-            logits: ``[rows, vocabulary]``; under V1, each row is a request.
-            ctx: the V2 runner's layout of the rows.
-        """
+        """Edit the logits, ``[rows, vocabulary]``, in place; ``ctx`` is V2's layout of the rows."""
         if self._acts:
             self._batch.apply(logits, *ctx)
         return logits
-
-
-def _batch_of(
-    vllm_config: "VllmConfig",
-    device_or_states: "torch.device | LogitsProcRequestState",
-    vocab_size: int,
-    program_of: ProgramOf,
-) -> Any:
-    """Make the runner's batch. Its imports are here because the front end does not need them."""
-    if hasattr(device_or_states, "all_token_ids"):
-        from .v2_batch import V2Batch
-
-        states = cast("LogitsProcRequestState", device_or_states)
-        return V2Batch(vllm_config, states, vocab_size, program_of)
-    from .v1_batch import V1Batch
-
-    return V1Batch(vllm_config, vocab_size, program_of)
 
 
 def _load_default(vllm_config: "VllmConfig") -> str | None:
@@ -207,7 +184,7 @@ def _program_of(
     payload, program = admit(BACKEND, given, vocab_size)
     if given is default:
         try:
-            check_grammar_is_followed(params, payload.specs)
+            check_grammar(payload.specs, params, GRAMMARS)
         except SpecError:  # the request's own grammar may not accept the forced tokens
             return None
     return program if payload.is_active(role.stage_for(params)) else None
@@ -235,6 +212,6 @@ def _times_loaded(vllm_config: "VllmConfig") -> int:
     ``vllm/v1/worker/gpu/sample/logits_processor/loader.py``), and keeps duplicates.
     """
     loaded = [entry_point.load() for entry_point in entry_points(group="vllm.logits_processors")]
-    for named in vllm_config.model_config.logits_processors or ():
-        loaded.append(resolve_name(named) if isinstance(named, str) else named)
+    named = vllm_config.model_config.logits_processors or ()
+    loaded += (resolve_name(each) if isinstance(each, str) else each for each in named)
     return max(1, sum(issubclass(each, LogitportProcessor) for each in loaded))

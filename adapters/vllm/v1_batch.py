@@ -20,13 +20,7 @@ Move = tuple[int, int, MoveDirectionality]
 
 
 class V1Batch:
-    """Maps the engine's batch to the core's.
-
-    Args:
-        vllm_config: the engine's configuration.
-        vocab_size: the number of tokens.
-        program_of: returns the program that acts on a request, from its ``SamplingParams``.
-    """
+    """Maps the engine's batch to the core's. ``program_of`` takes ``SamplingParams``."""
 
     def __init__(self, vllm_config: "VllmConfig", vocab_size: int, program_of: ProgramOf) -> None:
         self._moves: list[Move] = []  # of the current update

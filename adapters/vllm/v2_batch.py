@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 
 
 class V2Batch:
-    """Maps the engine's slots and rows to the core's.
+    """Maps the engine's slots and rows to the core's. ``program_of`` takes ``SamplingParams``.
 
-    Args:
-        vllm_config: the engine's configuration.
-        states: the engine's tokens; read at each step, never kept.
-        vocab_size: the number of tokens.
-        program_of: returns the program that acts on a request, from its ``SamplingParams``.
+    The engine's tokens are in ``states``. They are read at each step, never kept.
     """
 
     def __init__(
