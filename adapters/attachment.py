@@ -78,11 +78,8 @@ class Attachment:
     ) -> Generator[Attached]:
         """Check and lower specs for a request; count the request if the caller's block succeeds.
 
-        Args:
-            request: the request's parameters, a mapping or an object; not changed.
-            specs: one or several; an empty sequence yields no payload.
-            stage: the worker's task for the request.
-            generation_only: ``False`` also sends specs to workers that do not generate.
+        The arguments are those of an engine's ``attach``. The request, a mapping or an object, is
+        not changed.
 
         Raises:
             SpecError: as ``payload_for``, ``check`` and ``lower`` do.

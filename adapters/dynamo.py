@@ -27,17 +27,16 @@ _PREFIX = f"{KEY}:"
 
 @runtime_checkable
 class DynamoSpec(Protocol):
-    """Dynamo's ``LogitsProcessorSpec``, which an engine declares for its requests."""
+    """Dynamo's ``LogitsProcessorSpec``, which an engine declares for its requests.
+
+    Its entries are Dynamo's ``ForcedTokenSequenceSpec``: no other entry can reach vLLM's processes.
+    """
 
     @property
-    def entries(self) -> Sequence[Any]:
-        """Dynamo's ``ForcedTokenSequenceSpec``. No other entry can reach vLLM's processes."""
-        ...
+    def entries(self) -> Sequence[Any]: ...
 
     @property
-    def generation_only(self) -> bool:
-        """Whether workers that do not generate get no specs."""
-        ...
+    def generation_only(self) -> bool: ...
 
 
 def annotation(specs: Specs, *, generation_only: bool = True) -> str:
@@ -134,11 +133,11 @@ class LogitsProcessors:
     async def activate_logits_processors(
         self, sampling_params: Params, request: Mapping[str, Any]
     ) -> Params:
-        """Attach the specs that act on a request, and return ``sampling_params``.
+        """Attach the specs that act on Dynamo's ``GenerateRequest``.
 
         Args:
-            sampling_params: vLLM's, with all other settings of the request; changed in place.
-            request: Dynamo's ``GenerateRequest``.
+            sampling_params: vLLM's, with all other settings; changed in place and returned.
+            request: the request.
 
         Raises:
             InvalidArgument: if specs are wrong, or the rest of the request contradicts them.

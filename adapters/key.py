@@ -1,4 +1,4 @@
-"""The key under which a request carries its payload, and what is written like it."""
+"""The key under which a request carries its payload, and the check for misspelt keys."""
 
 import re
 from collections.abc import Iterable

@@ -20,11 +20,8 @@ OLD_NAMES = {
 def lazy(package: str, **modules: str) -> Callable[[str], Any]:
     """Make a package's ``__getattr__`` (PEP 562), which imports each name on first access.
 
-    A client may not have the engine, or torch, that a part of the package needs.
-
-    Args:
-        package: ``__name__`` of the package.
-        modules: for each name, the module that defines it, relative to the package.
+    A client may not have the engine, or torch, that a part of the package needs. ``modules`` has,
+    for each name, the module that defines it, relative to the package.
     """
 
     def getattr_(name: str) -> Any:

@@ -198,11 +198,10 @@ def parse(body: bytes) -> Fields | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:  # Servers accept what Python's parser reads beyond the standard: NaN, UTF-16
-        content = json.loads(body)
-        encoded = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in content.items()}
+        items = json.loads(body).items()
+        return Fields({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in items})
     except (ValueError, AttributeError, RecursionError, TypeError):
         return None
-    return Fields(encoded)
 
 
 class _RefusedError(Exception):

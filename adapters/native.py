@@ -73,10 +73,9 @@ def lower(
 ) -> dict[str, Any]:
     """Return the fields to set in a request, so that it asks for the native specs.
 
-    A field of the request is not set if it is ``None``, empty or at the default of its class. A
-    field that is set must have the value that ``specs`` ask for, and one grammar excludes another.
-    The constructor of the request's class may change the values: vLLM's, for example, resets
-    ``top_p`` to 1 if the temperature is 0.
+    A field that the request sets (to a value that is not ``None``, empty or the default of its
+    class) must have the value that ``specs`` ask for, and one grammar excludes another. The
+    constructor of the request may change values: vLLM's resets ``top_p`` at temperature 0.
 
     Raises:
         SpecError: at the spec, if the request sets another value or has no such field.

@@ -1,8 +1,7 @@
 """Refusal of specs that contradict a request's own fields.
 
-Engines have fields that ban, allow or delay tokens (``min_tokens``, ``bad_words``,
-``allowed_token_ids``, ...). An adapter converts each field to a spec that means the same. The
-rules for conflicts among specs then apply to fields and specs.
+An adapter converts each field that bans, allows or delays tokens (``min_tokens``, ``bad_words``,
+...) to a spec that means the same. Then the rules for conflicts among specs apply.
 """
 
 import re

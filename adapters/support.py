@@ -27,8 +27,6 @@ class Support(StrEnum):
 # No kind will ever have this name. Each release refuses it, and the message lists its kinds.
 _PAYLOAD = msgspec.json.encode({"version": VERSION, "specs": [{"kind": "?"}]}).decode()
 
-_ROUTE = "/v1/completions"
-
 _KINDS = re.compile(rf"{KEY}: [^\n]*?the kinds that can travel are ((?:\w+, )*\w+)")
 _VERSION = re.compile(rf"{KEY}: Version \d+ is newer than \d+")
 
@@ -52,7 +50,7 @@ def probe(client: Any, model: str, engine: str = "vllm") -> Support:
         openai.OpenAIError: the client's own error, for every failure without logitport's
             message: no connection, no such model, a gateway that refuses the fields.
     """
-    place = backend(engine).routes.get(_ROUTE)
+    place = backend(engine).routes.get("/v1/completions")
     if place is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
     body = {place: {KEY: _PAYLOAD}}

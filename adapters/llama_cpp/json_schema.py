@@ -68,8 +68,7 @@ _TYPES = {
 def gbnf(schema: Mapping[str, Any]) -> str:
     """Convert a schema to a grammar of the JSON texts that it describes, or of a part of them.
 
-    Each ``$ref`` is replaced by its target. Objects have only the named properties, unless
-    ``additionalProperties`` allows others.
+    Objects have only the named properties, unless ``additionalProperties`` allows others.
 
     Raises:
         SpecError: if llama-cpp-python's converter would lose a part of the schema.
@@ -116,7 +115,6 @@ class _Checker:
             msgspec.convert(given, _Keywords)
         except msgspec.ValidationError as error:
             raise spec_error(error).under(path) from None
-        _check_type(given, path)
         _check_values(given, path)
         _check_properties(given, path)
         _check_counts(given, path)
@@ -146,7 +144,7 @@ class _Checker:
         return self.checked(target, path, (*inside, reference))
 
 
-def _check_type(given: dict[str, Any], path: str) -> None:
+def _check_values(given: dict[str, Any], path: str) -> None:
     types = given.get("type", [])
     if isinstance(types, str):
         types = [types]
@@ -155,9 +153,6 @@ def _check_type(given: dict[str, Any], path: str) -> None:
     for name in types:
         if name not in _TYPES:
             raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", path)
-
-
-def _check_values(given: dict[str, Any], path: str) -> None:
     for key in ("anyOf", "enum", "prefixItems", "type"):
         if given.get(key) == []:
             raise SpecError("Expected something to choose from", f"{path}.{key}")
@@ -169,7 +164,7 @@ def _check_values(given: dict[str, Any], path: str) -> None:
 
 
 def _check_text(value: Any, path: str) -> None:
-    """Check a text, since the converter does not escape backslashes in a terminal of GBNF."""
+    """Refuse a text that the converter does not escape as GBNF needs it."""
     text = json.dumps(value, ensure_ascii=False)
     if re.search(r"[\\\U00010000-\U0010FFFF]", text):
         raise SpecError(f"llama_cpp cannot do the text {text} in a schema", path)

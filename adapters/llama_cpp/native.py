@@ -25,16 +25,12 @@ MAX_NESTED = 256
 def arguments(llm: Llama, specs: Specs) -> dict[str, Any]:
     """Make the arguments of ``create_completion`` or ``create_chat_completion`` for specs.
 
-    Args:
-        llm: the model that generates.
-        specs: one or several; for an empty sequence there are no arguments.
+    They serve any number of completions, one after the other. Other arguments may be added, but
+    not a grammar: llama.cpp ends the process if it accepts none of the tokens that specs leave.
 
     Returns:
         ``logits_processor`` for specs that logitport realizes; other processors may be appended.
-        ``grammar``, ``temperature`` and the like for specs that llama.cpp realizes. The arguments
-        serve any number of completions, one after the other. Other arguments may be added, but not
-        a grammar if there is none here: llama.cpp ends the process if the grammar accepts none of
-        the tokens that specs leave.
+        ``grammar``, ``temperature`` and the like for specs that llama.cpp realizes.
 
     Raises:
         SpecError: for a spec that llama.cpp cannot obey exactly, with its path.
@@ -56,9 +52,8 @@ def arguments(llm: Llama, specs: Specs) -> dict[str, Any]:
 class _Processors(LogitsProcessorList):
     """A list that ``create_completion(logit_bias=...)`` does not lose.
 
-    ``create_completion`` goes on with the result of ``extend``, which is ``None`` for other lists
-    (``llama_cpp/llama.py``, llama-cpp-python 0.3.36). The bias belongs to one completion, so this
-    list does not change.
+    It uses the result of ``extend``, which is ``None`` for other lists (``llama_cpp/llama.py``,
+    llama-cpp-python 0.3.36). The bias belongs to one completion, so this list does not change.
     """
 
     def extend(self, others: Any) -> Any:

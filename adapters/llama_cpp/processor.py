@@ -48,14 +48,11 @@ class LogitportProcessor:
     def __call__(
         self, input_ids: npt.NDArray[np.intc], scores: npt.NDArray[np.single]
     ) -> npt.NDArray[np.single]:
-        """Edit the logits of the next token in place.
+        """Edit the logits of the next token in place, and return ``scores``.
 
         Args:
             input_ids: ``[tokens]``, the prompt, the output, and drafts of what may follow.
             scores: ``[vocabulary]`` float32; llama.cpp's are 12 bytes apart.
-
-        Returns:
-            ``scores``.
 
         Raises:
             ValueError: for logits or tokens that are not of this ``Llama``.

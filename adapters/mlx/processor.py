@@ -24,9 +24,9 @@ class LogitportProcessor:
     """Realizes specs on what one model generates, as one of mlx-lm's ``logits_processors``.
 
     It may serve several generations, in sequence or in a batch, with drafts that are taken back.
-    Generations are distinguished by their tokens: the tokens of an earlier call plus one token
-    continue its generation, and any other tokens are the prompt of a new generation. If one prompt
-    of a batch is another prompt plus one token, the two need separate processors.
+    The tokens of an earlier call plus one token continue its generation; any other tokens are the
+    prompt of a new generation. If one prompt of a batch is another prompt plus one token, the two
+    need separate processors.
 
     mlx-lm passes the whole prompt, or the rest of it if a part is in a cache. With a draft model
     (``speculative_generate_step``, mlx-lm 0.32) it passes only the last token.

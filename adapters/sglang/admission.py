@@ -82,16 +82,16 @@ class Admission:
             self._default_specs = default_specs(lambda: _tokenizer(manager))
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
-        self._default = encode(self._default_specs) if self._default_specs else None
+        self._default: str | None = None
         calls_processors = get_exec().features.enable_custom_logit_processor
-        if self._default is not None:
+        if self._default_specs:
             if not calls_processors:
                 raise SpecError(
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
-            if not self.check(self._default, {}):
-                self._default = None
+            payload = encode(self._default_specs)
+            self._default = payload if self.check(payload, {}) else None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
                 raise SpecError("SGLang has not put logitport's guard in place; its log says why")
@@ -153,12 +153,9 @@ class Admission:
     def check(
         self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
     ) -> bool:
-        """Check a request's payload, and return whether it acts on this engine.
+        """Check a payload beside its ``sampling_params``, and return whether it acts here.
 
-        Args:
-            payload: the payload as the client sent it.
-            sampling_params: the fields beside it.
-            has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
+        Without ``has_prompt_ids``, the prompt is one of embeddings.
 
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.

@@ -9,7 +9,7 @@ from ..own_fields import OwnFields, same_as
 
 
 def own_fields(sampling_params: Mapping[str, Any], eos_token_ids: Iterable[int] = ()) -> OwnFields:
-    """Convert the fields of a request that ban or delay tokens to specs that mean the same.
+    """Convert the fields of a request to specs that mean the same.
 
     A finite ``logit_bias`` is left out: it is added to the logits like a ``LogitBiasSpec``, and
     does not certainly ban a token. Values that SGLang refuses by itself are left to SGLang.

@@ -135,7 +135,7 @@ class Batch:
     def is_made_of(self, keys: list[int]) -> bool:
         """Whether the batch has these requests, row by row, and the same output objects."""
         return keys == self._keys and all(
-            member.req.output_ids is member.output_ids for member in self._members.values()
+            each.req.output_ids is each.output_ids for each in self._members.values()
         )
 
     def shared_with(self, keys: Sequence[int]) -> int:

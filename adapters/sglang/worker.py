@@ -61,9 +61,9 @@ def warn_of_front_end() -> None:
 def tell_tokens_in_time() -> None:
     """Make SGLang sample a batch only when the tokens before are known on the host.
 
-    With overlap scheduling a request's ``output_ids`` would lack the newest token in most steps.
-    SGLang can wait for it and still overlap the rest, as for batches with a grammar. SGLang reads
-    the variable in every step (``sglang/srt/managers/tp_worker.py``).
+    Otherwise, with overlap scheduling, ``output_ids`` lacks the newest token in most steps. SGLang
+    does the same for batches with a grammar, and still overlaps the rest. It reads the variable in
+    every step (``sglang/srt/managers/tp_worker.py``).
     """
     os.environ.setdefault(_DELAY, "true")
 

@@ -23,9 +23,9 @@ tested with a caller that does the same.
 - *The request's own fields* (``min_tokens``, ``bad``, ``embedding_bias``, a grammar) come after the
   processors. ``attach`` refuses specs that certainly contradict them, as far as this is known
   before the engine has a tokenizer.
-- *Speculative decoding* excludes processors, by ``docs/source/features/feature-combination-matrix``
-  of the engine; ``attach`` cannot see whether it is on. By the same table disaggregated serving
-  excludes them, but its source calls them.
+- *Speculative decoding* excludes processors (``docs/source/features/feature-combination-matrix``),
+  and ``attach`` cannot see whether it is on. The same table excludes disaggregated serving, but the
+  engine's source calls processors there.
 - *Eviction* (``capacity_scheduler_policy=MAX_UTILIZATION``): the engine calls no processor for the
   token with which an evicted request goes on. Specs act again after this token.
 - *Servers.* ``trtllm-serve`` takes no processors from its clients, so there is no second gate.

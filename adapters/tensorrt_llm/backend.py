@@ -8,5 +8,4 @@ BACKEND = Backend(
     realizes=REALIZABLE - {PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
 )
-"""Its workers are processes of their own, which no live callable reaches; its server takes no
-processors from clients."""
+"""Its workers are separate processes, which no live callable can reach."""

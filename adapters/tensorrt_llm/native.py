@@ -22,8 +22,7 @@ _FORMS = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
 def sampling_fields(spec: NativeSpec, sampling_params: object) -> dict[str, Any]:
     """Convert a native spec to fields of ``SamplingParams``.
 
-    ``guided_decoding`` needs an ``LLM`` with a ``guided_decoding_backend``. Its objects are equal
-    if they ask for the same grammar.
+    ``guided_decoding`` needs an ``LLM`` with a ``guided_decoding_backend``.
     """
     if isinstance(spec, GrammarSpec):
         from tensorrt_llm.sampling_params import GuidedDecodingParams  # pyright: ignore

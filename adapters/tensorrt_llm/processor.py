@@ -14,8 +14,8 @@ KEPT_ROWS = 256
 class LogitportProcessor:
     """``SamplingParams.logits_processor`` of a request with specs; ``attach`` makes it.
 
-    It holds text and numbers. All other state is made in the worker, at the first call and for each
-    request, so requests that share their ``SamplingParams`` may share a processor.
+    It holds text and numbers. All other state is made in the worker, for each request, so requests
+    that share their ``SamplingParams`` may share a processor.
 
     Args:
         payload: the specs, as ``encode`` writes them.

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from cachetools import LRUCache
 
 from ...spec import Stage
-from ..core import Program, Realizer, log_failure, program_of
+from ..core import Realizer, log_failure, program_of
 from .backend import BACKEND
 
 KNOWN_REQUESTS = 1 << 16
@@ -44,7 +43,10 @@ class Rows:
         """Edit the logits of the next tokens, ``[rows, vocabulary]``, a beam each, in place."""
         columns = logits.shape[1]
         if (realizer := self._realizer) is None:
-            realizer = self._realizer = Realizer(columns, partial(_program_of, columns))
+            realizer = self._realizer = Realizer(
+                columns,  # ``attach`` has gated the payloads by stage
+                lambda request: program_of(BACKEND, columns, Stage.AGGREGATED, request[1]),
+            )
         for row, beam in enumerate(beams):
             request, prompt = (beam.request_id, beam.payload), beam.prompt_length
             output_ids = list(beam.token_ids[prompt:])
@@ -53,10 +55,6 @@ class Rows:
                 realizer.enter(row, request, prompt_ids, output_ids, beam.stop_token_id)
         realizer.truncate(len(beams))
         realizer.apply(logits)
-
-
-def _program_of(vocab_size: int, request: tuple[int, str]) -> Program | None:
-    return program_of(BACKEND, vocab_size, Stage.AGGREGATED, request[1])  # gated by ``attach``
 
 
 class Unfollowed:

@@ -31,8 +31,7 @@ class LogitportProcessor(LogitsProcessor):
         input_ids: ``[prompts, length]``, as passed to ``generate``; padded on the left. Prompts of
             embeddings alone are not supported.
         attention_mask: ``[prompts, length]``, 0 at padding; without a mask, there is no padding.
-        generation_config: the configuration for ``generate``, if it is not the model's. Other
-            arguments of ``generate`` are not seen.
+        generation_config: ``generate``'s, if it is not the model's; other arguments are not seen.
         others: the tokenizer's other results; not used.
 
     Raises:
@@ -118,8 +117,7 @@ class LogitportProcessor(LogitsProcessor):
             self._realizer.append(input_ids[:, -1].tolist())
             return
         # This is the first call, or rows have changed places.
-        rows_per_prompt = self._count_rows(input_ids)
-        if rows_per_prompt is None:
+        if (rows_per_prompt := self._count_rows(input_ids)) is None:
             raise SpecError(
                 "Expected the prompts that this processor has been made for; an assistant model "
                 "with another tokenizer of as many tokens has others, and cannot be used beside it"
@@ -132,9 +130,8 @@ class LogitportProcessor(LogitsProcessor):
         self._realizer.truncate(len(input_ids))
         for row, output_ids in enumerate(input_ids[:, length:].tolist()):
             prompt = row // rows_per_prompt
-            if self._programs[prompt] is None or self._realizer.sync(row, prompt, output_ids):
-                continue
-            self._realizer.enter(row, prompt, self._prompts[prompt], output_ids, self._stop)
+            if self._programs[prompt] and not self._realizer.sync(row, prompt, output_ids):
+                self._realizer.enter(row, prompt, self._prompts[prompt], output_ids, self._stop)
 
     def _program_of(self, prompt: int) -> Program | None:
         """Return the program for the rows of a prompt. After a failure, it ends them."""

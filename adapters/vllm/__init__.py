@@ -1,7 +1,7 @@
 """vLLM: attach specs to ``SamplingParams``, and realize them inside the engine.
 
-Importing this module imports neither vLLM nor torch; a gateway that only attaches specs needs
-neither, unless it attaches a grammar, which becomes an object of vLLM's.
+Importing this module imports neither vLLM nor torch. A gateway that only attaches specs needs
+vLLM only for a grammar, which becomes an object of vLLM's.
 """
 
 from typing import TYPE_CHECKING

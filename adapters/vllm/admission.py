@@ -31,8 +31,7 @@ class Admitting:
         vllm_config: the engine's configuration; ``None`` outside of an engine.
         tokenizer: the engine's tokenizer, if it is loaded.
         has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
-        share: the fraction of the request to count, if it is admitted several times; 0 counts
-            nothing.
+        share: the fraction of the request to count, if it is admitted several times; 0 for none.
     """
 
     vllm_config: "VllmConfig | None" = None
@@ -132,8 +131,7 @@ def _why_dropped(vllm_config: "VllmConfig") -> str | None:
     """Explain why specs have no reliable effect in the engine, if that is so.
 
     With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` silently drops the
-    processors of the entry-point group. With processors on the command line, such an engine does
-    not start. A diffusion model has a sampler of its own, which calls no processors
+    processors of the entry-point group. The sampler of a diffusion model calls no processors
     (``DiffusionSampler`` in ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
     """
     if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
@@ -155,11 +153,10 @@ def _why_dropped(vllm_config: "VllmConfig") -> str | None:
 def admitting_engine() -> Admitting:
     """Find the engine that is admitting a request, from within ``validate_params``.
 
-    vLLM calls ``validate_params`` on the class and passes only the parameters
-    (``vllm/v1/engine/input_processor.py``). A process may have several engines, so the vocabulary
-    must come from the caller: the nearest method whose object has a ``vllm_config``. The prompt is
-    in the variables of this method or of its own caller. If there is no such method, the worker
-    still checks the request.
+    vLLM passes only the parameters (``vllm/v1/engine/input_processor.py``), and a process may have
+    several engines. So the vocabulary comes from the nearest calling method whose object has a
+    ``vllm_config``, and the prompt from the variables of this method or of its own caller. Without
+    such a method, only the worker checks the request.
     """
     frame = caller_frame("vllm_config", frames=8)
     if frame is None:

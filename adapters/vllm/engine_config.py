@@ -75,11 +75,10 @@ def role_of(vllm_config: "VllmConfig") -> Role:
     transfer = vllm_config.kv_transfer_config
     if transfer is None or transfer.kv_role is None:
         return Role(Stage.AGGREGATED, "no KV transfer")
-    stage = _STAGE_OF_KV_ROLE.get(transfer.kv_role)
     source = f"kv_role={transfer.kv_role}"
-    if stage is None:
-        return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
-    return Role(stage, source)
+    if stage := _STAGE_OF_KV_ROLE.get(transfer.kv_role):
+        return Role(stage, source)
+    return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
 
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:

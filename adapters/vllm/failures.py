@@ -46,8 +46,8 @@ class FailureReport:
 
         All workers of the last pipeline stage sample the same tokens, and the executor takes those
         of the first (``_get_output_rank`` in ``vllm/v1/executor/multiproc_executor.py``). With
-        batch-sharded sampling, each samples the slots that are its own (``shard_sampler_inputs``
-        in ``vllm/v1/worker/gpu/sample/batch_shard.py``, from 0.32 on).
+        batch-sharded sampling, each samples its own slots (``shard_sampler_inputs`` in
+        ``vllm/v1/worker/gpu/sample/batch_shard.py``, from 0.32 on).
         """
         if not model_parallel_is_initialized():
             return True

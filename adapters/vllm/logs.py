@@ -13,8 +13,7 @@ class _ByVllm(logging.Handler):
 def show_logs() -> None:
     """Show this package's log among vLLM's own lines, at vLLM's level.
 
-    vLLM configures only its own loggers. If our logger is configured already when the engine
-    starts, this function leaves its level and handlers as they are.
+    vLLM configures only its own loggers. A level and handlers that our logger has already stay.
     """
     ours = logging.getLogger(__name__.partition(".")[0])
     if ours.level == logging.NOTSET:

@@ -15,8 +15,7 @@ _FORMS = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "choices":
 def body_fields(spec: NativeSpec, request: object = None) -> dict[str, Any]:
     """Convert a native spec to fields of the body of an HTTP request.
 
-    Returns:
-        ``{"temperature": 0.5}``, ``{"structured_outputs": {"regex": "a+"}}``, and the like.
+    The result is ``{"temperature": 0.5}``, ``{"structured_outputs": {"regex": "a+"}}``, or alike.
     """
     fields = fields_of(spec)
     if isinstance(spec, GrammarSpec):

@@ -40,8 +40,6 @@ except ImportError:
 
 logger = logging.getLogger(__name__)
 
-_KINDS = [kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes]
-
 
 class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
     """Realizes the specs that requests carry in ``extra_args["logitport"]``.
@@ -118,7 +116,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         if older is None:
             acting = "acts on requests alone whose payload says generation_only=false"
             if role.stage.generates:
-                acting = f"realizes {', '.join(_KINDS)}"
+                kinds = (kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes)
+                acting = f"realizes {', '.join(kinds)}"
             runner = f"V{1 + vllm_config.use_v2_model_runner} model runner"
             logger.info("logitport: stage %s (%s), %s: %s", role.stage, role.source, runner, acting)
             if getattr(envs, "VLLM_USE_RUST_FRONTEND", False):

@@ -30,24 +30,19 @@ class V1Batch:
 
     def update(self, batch_update: BatchUpdate | None) -> None:
         """Follow the engine's rows, before the forward pass."""
-        if batch_update is not None:
-            self._follow(batch_update)
-        if self._placeholders is not None:
-            self._placeholders.note(self.realizer.outputs)
-
-    def _follow(self, batch_update: BatchUpdate) -> None:
         realizer = self.realizer
-        self._moves[:] = batch_update.moved
-        for row in batch_update.removed:
-            realizer.remove(row)
-        for row, params, prompt_ids, output_ids in batch_update.added:
-            realizer.enter(row, params, prompt_ids, output_ids, stop_token_of(params))
-        for source, destination, direction in self._moves:
-            if direction is MoveDirectionality.SWAP:
-                realizer.swap(source, destination)
-            else:
-                realizer.move(source, destination)
-        self._moves.clear()
+        if batch_update is not None:
+            self._moves[:] = batch_update.moved
+            for row in batch_update.removed:
+                realizer.remove(row)
+            for row, params, prompt_ids, output_ids in batch_update.added:
+                realizer.enter(row, params, prompt_ids, output_ids, stop_token_of(params))
+            for source, destination, direction in self._moves:
+                move = realizer.swap if direction is MoveDirectionality.SWAP else realizer.move
+                move(source, destination)
+            self._moves.clear()
+        if self._placeholders is not None:
+            self._placeholders.note(realizer.outputs)
 
     def apply(self, logits: "torch.Tensor") -> None:
         """Edit the logits, ``[requests, vocabulary]``, after the forward pass."""
