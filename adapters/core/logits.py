@@ -4,7 +4,7 @@ Host and device, editors and callables all follow the rules of this module.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self
 
@@ -98,43 +98,88 @@ class Additions:
         return Additions(self.cells.of_row(row), self.values[self.rows == row])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class RowAdditions(Additions):
-    """Additions to cells of one row, applied several times; the request may move to another row.
+    """Additions to cells of one row.
 
-    ``placed`` holds the editors' arrays of the additions, for any row.
+    Attributes:
+        row: the row of the logits.
+        standing: the additions, whatever row the request is in.
     """
 
-    placed: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    row: int
+    standing: "Standing"
 
-    def whole_row(self, columns: int) -> Floats:
-        """Compute the sum to add to each column of the row."""
-        return np.bincount(self.cells.token_ids, self.values, columns).astype(np.float32)
+    @property
+    def placed(self) -> dict[Any, Any]:
+        """The editors' arrays of the additions, for any row."""
+        return self.standing.kept
+
+    @property
+    def rows(self) -> Ints:
+        """See ``Part``."""
+        return np.array([self.row])
+
+    def of_row(self, row: int) -> "RowAdditions":
+        """See ``Part``."""
+        return self
 
 
 class Standing:
     """Additions that stand on one row for several steps: one value for all tokens, or for each.
 
-    ``token_ids`` are best in ascending order, because neighbours are then adjacent in memory.
+    Args:
+        token_ids: best in ascending order, because neighbours are then adjacent in memory.
+        values: the values to add; one for all, or one for each.
+        allowed: the only tokens that may remain, if an ALLOW acts as well.
+        moves: whether other additions may take their place at any step.
+
+    Attributes:
+        allowed, moves: see above.
+        kept: the editors' arrays of the additions.
     """
 
-    def __init__(self, token_ids: Ints | npt.NDArray[np.int32], values: Floats) -> None:
-        self.kept: dict[Any, Any] = {}  # the editors' arrays of the additions
+    def __init__(
+        self,
+        token_ids: Ints | npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        allowed: Ints | None = None,
+        *,
+        moves: bool = False,
+    ) -> None:
+        self.allowed, self.moves = allowed, moves
+        self.kept: dict[Any, Any] = {}
         self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
-        self._row = -1
-        self._additions: RowAdditions | None = None
+
+    @classmethod
+    def together(cls, parts: Sequence["Standing"]) -> "Standing":
+        """Combine what stands on one row; at most one part has ``allowed``."""
+        return cls(
+            np.concatenate([part._token_ids for part in parts]),
+            np.concatenate([part._values for part in parts]),
+            next((part.allowed for part in parts if part.allowed is not None), None),
+        )
 
     def __len__(self) -> int:
         return len(self._token_ids)
 
     def on(self, row: int) -> RowAdditions:
         """Return the additions for a row."""
-        if self._additions is None or row != self._row:
-            rows = np.broadcast_to(np.int64(row), len(self))
-            cells = Cells(rows, self._token_ids)
-            self._additions = RowAdditions(cells, self._values, placed=self.kept)
-            self._row = row
-        return self._additions
+        rows = np.ndarray(len(self), np.int64, np.array([row]), 0, (0,))  # that one, repeated
+        return RowAdditions(Cells(rows, self._token_ids), self._values, row=row, standing=self)
+
+    def whole_row(self, columns: int) -> Floats:
+        """Compute the sum to add to each column of a row: -inf where no token may remain."""
+        sums = np.bincount(self._token_ids, self._values, columns).astype(np.float32)
+        if self.allowed is None:
+            return sums
+        row = np.full(columns, -np.inf, np.float32)
+        row[self.allowed] = sums[self.allowed]
+        return row
+
+    def is_whole(self, columns: int) -> bool:
+        """Return whether a host adds to every column of a row."""
+        return self.allowed is not None or is_dense(len(self), columns)
 
 
 def mask(token_ids: Sequence[int] | Ints, vocab_size: int) -> Mask:
@@ -167,14 +212,14 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
 
 def add_once(additions: Additions, logits: torch.Tensor) -> None:
     """Add to cells; in a type that cannot hold every sum, each cell may occur only once."""
+    if isinstance(additions, RowAdditions):
+        _add_to_row(logits[additions.row], additions)
+        return
     flat = flattened(logits)
     if highest_logit(logits.dtype) < FORCED_LOGIT:
         index = flat_index(additions.cells, logits)
         values = to_device(torch.tensor(additions.values), logits.device)
         flat[index] = bounded_sum(flat[index], values)
-        return
-    if isinstance(additions, RowAdditions):
-        _add_to_row(logits[int(additions.rows[0])], additions)
         return
     layout = (logits.stride(0), logits.dtype, logits.device)
     placed = None if additions.kept is None else additions.kept.get(layout)
@@ -190,8 +235,10 @@ def _add_to_row(row: torch.Tensor, additions: RowAdditions) -> None:
     columns, kept = row.shape[0], additions.placed
     layout = columns, row.dtype, row.device
     if layout not in kept:
-        if row.device.type == "cpu" and is_dense(len(additions.values), columns):
-            kept[layout] = None, torch.from_numpy(additions.whole_row(columns)).to(row.dtype)
+        standing, on_host = additions.standing, row.device.type == "cpu"
+        if standing.allowed is not None or (on_host and standing.is_whole(columns)):
+            whole = torch.from_numpy(standing.whole_row(columns)).to(row.dtype)
+            kept[layout] = None, to_device(whole, row.device)
         else:
             index = to_device(torch.from_numpy(additions.cells.token_ids), row.device)
             kept[layout] = index, _values(additions, row)

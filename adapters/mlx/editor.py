@@ -15,7 +15,6 @@ class MlxEditor(NumpyEditor):
     """Applies the edits of automata to an ``mlx.core.array``. It waits for nothing."""
 
     _where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
-    _minimum: ClassVar[Callable[..., Any]] = staticmethod(mx.minimum)
     _finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
 
     @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..logits import FORCED_LOGIT, Additions, Cells, attempt, merged
+from ..logits import FORCED_LOGIT, Additions, Cells, RowAdditions, Standing, attempt, merged
 from .batch import AutomatonBatch
 from .plan import Allowed, AllowedRow, EditPlan
 
@@ -53,6 +53,7 @@ class PlanEditor(Editor):
 
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
+        self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
 
     def update(self) -> None:
         """Follow the automata."""
@@ -61,22 +62,49 @@ class PlanEditor(Editor):
     def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
         plan = self._plan
-        added = [*plan.added, *more]
-        if added and self.highest_logit(logits.dtype) < FORCED_LOGIT:
-            added = [merged(added)]
+        added, allowed_rows = [*plan.added, *more], plan.allowed_rows
+        if self.highest_logit(logits.dtype) < FORCED_LOGIT:
+            added += [part.edit.on(part.row) for part in allowed_rows if len(part.edit)]
+            added = [merged(added)] if added else []
+            added += [part.mask.on(part.row) for part in allowed_rows]
+        else:
+            added += [part.edit.on(part.row) for part in allowed_rows]
+        allowed_in = {part.row: part for part in allowed_rows}
         failed: dict[int, Exception] = {}
-        for additions in added:
-            attempt(failed, self._add, additions, logits)
+        for row, parts in self._by_row(added).items():  # cells of several rows come first
+            for additions in parts:
+                attempt(failed, self._add, additions, logits)
+            if row in allowed_in:
+                attempt(failed, self._allow_in_row, allowed_in[row], logits)
         if len(plan.allowed.rows):
             attempt(failed, self._allow, plan.allowed, logits)
             plan.allowed.kept = None
-        for allowed in plan.allowed_rows:
-            if len(allowed.penalty.values):
-                attempt(failed, self._add, allowed.penalty, logits)
-            attempt(failed, self._allow_in_row, allowed, logits)
         if len(plan.forced.rows):
             attempt(failed, self._force, plan.forced, logits)
         return failed
+
+    def _by_row(self, added: Sequence[Additions]) -> dict[int, list[Additions]]:
+        """Group additions by row, so that one pass adds all that stays on a row.
+
+        The key of additions to several rows is -1, and comes first.
+        """
+        by_row: dict[int, list[Additions]] = {-1: []}
+        staying: dict[int, list[Standing]] = {}
+        for each in added:
+            if not isinstance(each, RowAdditions):
+                by_row[-1].append(each)
+            elif each.standing.moves:
+                by_row.setdefault(each.row, []).append(each)
+            else:
+                staying.setdefault(each.row, []).append(each.standing)
+        together: dict[tuple[Standing, ...], Standing] = {}  # what no row has any more is dropped
+        for row, parts in staying.items():
+            key = tuple(parts)
+            if len(key) > 1 and key not in together:
+                together[key] = self._together.get(key) or Standing.together(key)
+            by_row.setdefault(row, []).append(together.get(key, parts[0]).on(row))
+        self._together = together
+        return by_row
 
     def force(self, logits: Any, row: int, token_id: int) -> None:
         """See ``Editor``."""
@@ -97,7 +125,7 @@ class PlanEditor(Editor):
 
     @abstractmethod
     def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
-        """Mask all but the allowed cells of one row."""
+        """Complete the mask of a row to whose other cells -inf has been added."""
 
     @abstractmethod
     def _force(self, forced: Cells, logits: Any) -> None:

@@ -169,12 +169,14 @@ class _Followers:
     Args:
         tokens: the followers, in ascending order.
         last: the last position of each.
+        moves: whether the rule may have another context at each step.
 
     Attributes:
         standing: the bans of the sorted tokens, if they are many.
     """
 
-    def __init__(self, tokens: Tokens, last: Tokens) -> None:
+    def __init__(self, tokens: Tokens, last: Tokens, *, moves: bool) -> None:
+        self._moves = moves
         self._new = np.empty((2, 0), np.int32)  # the newer tokens, and their last positions
         self._count = 0
         self._put(tokens, last)
@@ -184,7 +186,8 @@ class _Followers:
         self._limit = self._count + _MANY
         self.standing: Standing | None = None
         if len(tokens) > _MANY:
-            self.standing, self._oldest = Standing(tokens, _BAN), int(last.min())
+            self.standing = Standing(tokens, _BAN, moves=self._moves)
+            self._oldest = int(last.min())
 
     def push(self, position: int, token: int) -> int:
         """Take a token, at a later position than all earlier tokens.
@@ -375,7 +378,8 @@ class _Rule:
             np.not_equal(tokens[order[1:]], tokens[order[:-1]], out=is_last[:-1])
             order = order[is_last]
             positions, tokens = positions[order], tokens[order]
-        self._groups[context] = group = _Followers(tokens, positions)
+        group = _Followers(tokens, positions, moves=self._back > 0)
+        self._groups[context] = group
         return group
 
     def _go_to(self, position: int) -> None:

@@ -18,7 +18,7 @@ from ..logits import (
     Additions,
     Cells,
     RowAdditions,
-    is_dense,
+    mask,
 )
 from .batch import AutomatonBatch
 from .editor import PlanEditor
@@ -34,12 +34,12 @@ class NumpyEditor(PlanEditor):
 
     def _add(self, additions: Additions, logits: Any) -> None:
         dtype = logits.dtype
+        if isinstance(additions, RowAdditions):
+            self._add_to_row(additions, logits)
+            return
         if self.highest_logit(dtype) < FORCED_LOGIT:
             index = self._index(additions.cells)
             logits[index] = self._bounded_sum(logits[index], self._array(additions.values))
-            return
-        if isinstance(additions, RowAdditions):
-            self._add_to_row(additions, logits)
             return
         placed = None if additions.kept is None else additions.kept.get(dtype)
         if placed is None:
@@ -58,12 +58,12 @@ class NumpyEditor(PlanEditor):
 
     def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
         """Apply an ALLOW to one row, as ``TorchEditor`` does."""
-        kept, columns, dtype = part.allowed.kept, logits.shape[1], logits.dtype
-        layout = type(self), columns, dtype
+        kept, columns = part.mask.kept, logits.shape[1]
+        layout = type(self), columns
         if layout not in kept:
-            kept[layout] = self._array(part.allowed.bound(columns)).astype(dtype)
-        row = self._minimum(logits[part.row], kept[layout])
-        logits[part.row] = self._where((kept[layout] > 0) & (row.max() == -np.inf), 0, row)
+            kept[layout] = self._array(mask(part.token_ids, columns))
+        row = self._where(kept[layout], logits[part.row], -np.inf)
+        logits[part.row] = self._where(kept[layout] & (row.max() == -np.inf), 0, row)
 
     def _kept_of(self, allowed: Allowed, kept: Any) -> Any:
         """Compute the final values of the allowed cells."""
@@ -79,15 +79,17 @@ class NumpyEditor(PlanEditor):
     def _add_to_row(self, additions: RowAdditions, logits: Any) -> None:
         """Apply additions to one row, as ``TorchEditor`` does."""
         kept = additions.placed
-        row, dtype, columns = int(additions.rows[0]), logits.dtype, logits.shape[1]
+        row, dtype, columns = additions.row, logits.dtype, logits.shape[1]
         layout = type(self), columns, dtype
-        if layout not in kept and is_dense(len(additions.values), columns):
-            kept[layout] = None, self._array(additions.whole_row(columns)).astype(dtype)
+        if layout not in kept and additions.standing.is_whole(columns):
+            whole = additions.standing.whole_row(columns)
+            kept[layout] = None, self._array(whole).astype(dtype)
         elif layout not in kept:
             kept[layout] = self._placed(additions, dtype)[1:]
         tokens, values = kept[layout]
         if tokens is None:
-            logits[row] = logits[row] + values  # ``+=`` adds before it writes, which may fail
+            with np.errstate(invalid="ignore"):  # -inf to infinity: ``_allow_in_row`` masks it
+                logits[row] = logits[row] + values  # ``+=`` adds before it writes, and may fail
         else:
             self._add_at(logits, row, tokens, values)
 
@@ -128,7 +130,6 @@ class NumpyEditor(PlanEditor):
         return nullcontext(torch.from_numpy(logits))
 
     _where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
-    _minimum: ClassVar[Callable[..., Any]] = staticmethod(np.minimum)
     _finfo: ClassVar[Callable[..., Any]] = staticmethod(np.finfo)
 
     def _array(self, values: npt.NDArray[Any]) -> Any:

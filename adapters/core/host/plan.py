@@ -8,7 +8,7 @@ tokens, the first list is strict and the others ban the tokens that they do not 
 that came with a finite logit keeps one, or gets one if the engine had masked all allowed tokens.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,39 +55,20 @@ class Allowed:
 
 
 @dataclass(slots=True)
-class AllowedTokens:
-    """The tokens that ALLOWs leave on a row, if there are many.
-
-    Attributes:
-        token_ids: the tokens of the first ALLOW.
-        penalty: the bans of these tokens by the other ALLOWs.
-        kept: the editors' arrays of ``token_ids``.
-    """
-
-    token_ids: Ints
-    penalty: Standing
-    kept: dict[Any, Any] = field(default_factory=dict[Any, Any])
-
-    def bound(self, columns: int) -> Floats:
-        """Make the upper bound of each logit: infinity for tokens that may remain, else -inf."""
-        bound = np.full(columns, -np.inf, np.float32)
-        bound[self.token_ids] = np.inf
-        return bound
-
-
-@dataclass(slots=True)
 class AllowedRow:
-    """A row, and the tokens that remain on it.
+    """A row of which only the tokens may remain that ALLOWs leave, if these are many.
 
     Attributes:
         row: the row of the logits.
-        allowed: the tokens that remain.
-        penalty: the additions that ban some of these tokens.
+        token_ids: the tokens of the first ALLOW.
+        edit: the additions: -inf to the other tokens, and the bans by further ALLOWs.
+        mask: the additions of -inf alone.
     """
 
     row: int
-    allowed: AllowedTokens
-    penalty: Additions
+    token_ids: Ints
+    edit: Standing
+    mask: Standing
 
     @property
     def rows(self) -> Ints:
@@ -116,6 +97,9 @@ Laying out the cells of all rows costs more than editing them. The cells of a ro
 are laid out once, for all rows that have the same token sets.
 """
 
+LARGE_ADDITION = 1 << 8
+"""The same, for the additions of automata that move, which may be laid out at each step."""
+
 MAX_KEPT_PAIRS = 1 << 10
 """The most pairs of token sets whose common tokens are kept."""
 
@@ -141,6 +125,7 @@ class EditPlan:
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._automata = automata
         self._large = max(LARGE, vocab_size // 64)
+        self._large_addition = min(LARGE_ADDITION, self._large)
         self._generation = -1
         self._shared = self._has_sets = False
         self._order: Ints = np.empty(0, np.int64)  # slots by row, then by rank
@@ -157,7 +142,7 @@ class EditPlan:
         self._common: dict[tuple[int, int], Ints] = {}  # see _places_in_common
         self._standing: dict[tuple[int, ...], Standing] = {}  # of automata that never move
         self._moving: dict[tuple[int, ...], Standing] = {}  # of the others
-        self._leaving: dict[tuple[int, ...], AllowedTokens] = {}
+        self._leaving: dict[tuple[int, ...], AllowedRow] = {}
 
     @property
     def added(self) -> list[Additions]:
@@ -230,7 +215,8 @@ class EditPlan:
             return []
         tables, values = self._automata.tables, self._automata.values
         token_sets, rows = tables.operand[values[STATE, slots]], values[ROW, slots]
-        large = np.bincount(rows, tables.set_sizes(token_sets))[rows] > self._large
+        size = np.bincount(rows, tables.set_sizes(token_sets))[rows]
+        large = size > (self._large if stay else self._large_addition)
         of_row = _by_row(rows[large], token_sets[large])
         kept = self._standing if stay else self._moving
         if stay or sum(map(len, kept.values())) > MAX_KEPT_CELLS:
@@ -239,7 +225,7 @@ class EditPlan:
         additions: list[Additions] = []
         for row, sets in of_row.items():
             if sets not in kept:
-                kept[sets] = self._of_sets(sets)
+                kept[sets] = self._of_sets(sets, moves=not stay)
             additions.append(kept[sets].on(row))
         token_sets, rows = token_sets[~large], rows[~large]
         if len(rows):
@@ -248,11 +234,11 @@ class EditPlan:
             additions.append(Additions(cells, tables.set_values[cell], {}))
         return additions
 
-    def _of_sets(self, token_sets: tuple[int, ...]) -> Standing:
+    def _of_sets(self, token_sets: tuple[int, ...], *, moves: bool) -> Standing:
         """Combine the additions of some token sets."""
         _, cell = self._automata.tables.cells(np.array(token_sets))
         tables = self._automata.tables
-        return Standing(tables.set_tokens[cell], tables.set_values[cell])
+        return Standing(tables.set_tokens[cell], tables.set_values[cell], moves=moves)
 
     def _plan_allowed(self, slots: Ints) -> None:
         """Lay out the cells that ALLOWs leave; the slots come by row, then by rank."""
@@ -264,7 +250,7 @@ class EditPlan:
         token_sets, rows = tables.operand[values[STATE, slots]], values[ROW, slots]
         is_first = np.diff(rows, prepend=-1) != 0
         large = (tables.set_sizes(token_sets[is_first]) > self._large)[np.cumsum(is_first) - 1]
-        self._plan_allowed_rows(rows[large], token_sets[large])
+        self._plan_allowed_rows(rows[large], token_sets[large], values[MOVES, slots][large])
         token_sets, rows, is_first = token_sets[~large], rows[~large], is_first[~large]
         if not len(rows):
             self.allowed = NONE_ALLOWED
@@ -289,24 +275,27 @@ class EditPlan:
         allowed.penalties = penalties
         self.allowed, self._strict = allowed, strict
 
-    def _plan_allowed_rows(self, rows: Ints, token_sets: Ints) -> None:
+    def _plan_allowed_rows(self, rows: Ints, token_sets: Ints, moves: Ints) -> None:
         """Lay out ALLOWs of many tokens, row by row; the first of a row is strict."""
         of_row, kept = _by_row(rows, token_sets), self._leaving
         for unused in kept.keys() - of_row.values():  # a choice never returns to a token set
             del kept[unused]
+        moving = set(rows[moves != 0].tolist())
         for row, sets in of_row.items():
             if sets not in kept:
-                kept[sets] = self._left_by(*sets)
-            allowed = kept[sets]
-            self.allowed_rows.append(AllowedRow(row, allowed, allowed.penalty.on(row)))
+                kept[sets] = self._left_by(*sets, moves=row in moving)
+            self.allowed_rows.append(replace(kept[sets], row=row))
 
-    def _left_by(self, strict: int, *others: int) -> AllowedTokens:
-        """Compute the tokens that ALLOWs of some token sets leave."""
+    def _left_by(self, strict: int, *others: int, moves: bool) -> AllowedRow:
+        """Compute what ALLOWs of some token sets leave of any row."""
         tokens = self._automata.tables.tokens(strict)
         in_all = np.ones(len(tokens), np.bool_)
         for other in others:
             in_all &= mask(self._places_in_common(strict, other), len(tokens))
-        return AllowedTokens(tokens, Standing(tokens[~in_all], np.array(BAN_BIAS, np.float32)))
+        ban = np.array(BAN_BIAS, np.float32)
+        edit = Standing(tokens[~in_all], ban, tokens, moves=moves)
+        mask_alone = Standing(tokens[:0], ban, tokens) if len(edit) else edit
+        return AllowedRow(-1, tokens, edit, mask_alone)
 
     def _banned_by_others(
         self, allowed: Allowed, strict: Ints, of_row: Ints, others: Ints

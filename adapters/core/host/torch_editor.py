@@ -13,6 +13,7 @@ from ..logits import (
     flat_index,
     flattened,
     highest_logit,
+    mask,
     to_device,
 )
 from .batch import AutomatonBatch
@@ -80,17 +81,13 @@ class TorchEditor(PlanEditor):
         flat[self._allowed.index] = allowed.kept
 
     def _allow_in_row(self, part: AllowedRow, logits: torch.Tensor) -> None:
-        row, kept = logits[part.row], part.allowed.kept
-        layout = row.shape[0], row.dtype, row.device
-        if layout not in kept:
-            bound = torch.from_numpy(part.allowed.bound(row.shape[0])).to(row.dtype)
-            kept[layout] = to_device(bound, row.device)
-        row.clamp_(max=kept[layout])  # takes a quarter of the time of masked_fill_
-        best = row.amax()
-        if row.device.type != "cpu":  # a branch would make the host wait for the device
-            row.masked_fill_((kept[layout] > 0) & (best == -torch.inf), 0)
-        elif best == -torch.inf:
-            row.index_fill_(0, torch.from_numpy(part.allowed.token_ids), 0)
+        row = logits[part.row]
+        if row.device.type == "cpu" and row.amax() > -torch.inf:  # otherwise it may be NaN
+            return
+        is_allowed = torch.from_numpy(mask(part.token_ids, row.shape[0]))
+        is_allowed = to_device(is_allowed, row.device)
+        row.masked_fill_(~is_allowed, -torch.inf)
+        row.masked_fill_(is_allowed & (row.amax() == -torch.inf), 0)
 
     def _kept(self, allowed: Allowed, logits: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
         """Compute the final values of the allowed cells."""
