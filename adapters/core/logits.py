@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +99,7 @@ class Additions:
         return Additions(self.cells.of_row(row), self.values[self.rows == row])
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class RowAdditions(Additions):
     """Additions to cells of one row.
 
@@ -149,6 +150,7 @@ class Standing:
     ) -> None:
         self.allowed, self.moves = allowed, moves
         self.kept: dict[Any, Any] = {}
+        self._additions: ref[RowAdditions] | None = None  # a cycle would keep the arrays
         self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
 
     @classmethod
@@ -165,8 +167,13 @@ class Standing:
 
     def on(self, row: int) -> RowAdditions:
         """Return the additions for a row."""
-        rows = np.ndarray(len(self), np.int64, np.array([row]), 0, (0,))  # that one, repeated
-        return RowAdditions(Cells(rows, self._token_ids), self._values, row=row, standing=self)
+        additions = None if self._additions is None else self._additions()
+        if additions is None or additions.row != row:
+            rows = np.ndarray(len(self), np.int64, np.array([row]), 0, (0,))  # that one, repeated
+            cells = Cells(rows, self._token_ids)
+            additions = RowAdditions(cells, self._values, row=row, standing=self)
+            self._additions = ref(additions)
+        return additions
 
     def whole_row(self, columns: int) -> Floats:
         """Compute the sum to add to each column of a row: -inf where no token may remain."""

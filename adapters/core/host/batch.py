@@ -50,7 +50,9 @@ class AutomatonBatch(StateTable):
         """
         folded = fold_together(automata, request)
         self.make_room(len(automata))
-        bases = self._bases_of(automata)
+        if None in map(self.tables.base_of, automata):  # there is no room for one of them
+            self._rebuild_tables(automata)
+        bases = cast("list[int]", [*map(self.tables.base_of, automata)])
         for rank, (automaton, (state, timer)) in enumerate(zip(automata, folded, strict=True)):
             self.values[1:, self.new(request, automaton).slot] = (
                 len(request.output_ids),
@@ -61,14 +63,6 @@ class AutomatonBatch(StateTable):
                 automaton.states > 1,
                 UNKNOWN,
             )
-
-    def _bases_of(self, automata: Sequence[Automaton]) -> list[int]:
-        """Return where automata start in the tables; add missing automata to the tables."""
-        bases = [self.tables.base_of(automaton) for automaton in automata]
-        if None in bases:
-            self._rebuild_tables(automata)
-            bases = [self.tables.base_of(automaton) for automaton in automata]
-        return cast("list[int]", bases)
 
     def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
         """Keep the automata in use, and ``more``; if that fails, nothing has changed."""
@@ -106,26 +100,21 @@ class AutomatonBatch(StateTable):
             grown[known[now != last[known]]] = -1
         return grown
 
-    def advance(self, failed: Failures) -> bool:
+    def advance(self, failed: Failures) -> None:
         """Bring all states up to date with the output ids.
 
         Args:
             failed: receives the requests that cannot go on.
-
-        Returns:
-            Whether a state may have changed.
         """
         grown = self.grown()
         if (grown == 1).all():
-            return self._step(None, failed)
-        if not grown.any():
-            return False
+            self._step(None, failed)
+            return
         again = np.flatnonzero((grown < 0) | (grown > 1)).tolist()
         for request in dict.fromkeys(self.entries[slot].request for slot in again):
             self._fold_again(request, failed)
         if len(by_one := np.flatnonzero(grown == 1)):
             self._step(by_one, failed)
-        return True
 
     def _fold_again(self, request: Request, failed: Failures) -> None:
         """Fold a request's history again: tokens were taken back, or several came at once."""
@@ -146,8 +135,8 @@ class AutomatonBatch(StateTable):
             self.values[FOLDED, entry.slot] = len(request.output_ids)
             self.values[LAST, entry.slot] = UNKNOWN
 
-    def _step(self, slots: Ints | None, failed: Failures) -> bool:
-        """Take the newest output id of some slots, or of all; return whether any state changed."""
+    def _step(self, slots: Ints | None, failed: Failures) -> None:
+        """Take the newest output id of some slots, or of all."""
         tables = self.tables
         at = slice(len(self)) if slots is None else slots
         states = self.values[STATE, at]
@@ -176,7 +165,6 @@ class AutomatonBatch(StateTable):
         self.values[TIMER, at] = timers
         self.values[STATE, at] = following
         self.values[LAST, at] = last
-        return moved
 
     def _fill_in(self, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
         """Replace unknown tokens by the tokens that were forced on their rows."""

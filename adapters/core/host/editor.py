@@ -1,7 +1,7 @@
 """Editors, which apply a step's edits to logits in one kind of array."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
+        self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
         """Follow the automata."""
@@ -105,6 +106,12 @@ class PlanEditor(Editor):
             by_row.setdefault(row, []).append(together.get(key, parts[0]).on(row))
         self._together = together
         return by_row
+
+    def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:
+        """Return ``make(plan)``, which is made again only for another plan."""
+        if name not in self._kept or self._kept[name][0] is not plan:
+            self._kept[name] = plan, make(plan)
+        return self._kept[name][1]
 
     def force(self, logits: Any, row: int, token_id: int) -> None:
         """See ``Editor``."""

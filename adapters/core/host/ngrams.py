@@ -281,8 +281,7 @@ class _Rule:
         vocab_size: tokens beyond it are not banned.
 
     Attributes:
-        few: the banned tokens, if they are few.
-        some: the banned tokens as arrays, if they may be more.
+        banned: the banned tokens.
         standing: further bans, which stand for several steps.
         settled: positions before this one are never taken back.
     """
@@ -306,8 +305,7 @@ class _Rule:
         self._go_to(self._base)
         for position in range(self._base, history.length):
             self.push(position)
-        self.few: list[int] = []
-        self.some: list[Tokens] = []
+        self.banned: list[Tokens] = []
         self.standing: Standing | None = None
 
     def _first(self, length: int) -> int:
@@ -430,7 +428,7 @@ class _Rule:
             Whether a group was laid out.
         """
         length = self._history.length
-        self.few, self.some, self.standing = [], [], None
+        self.banned, self.standing = [], None
         if length < self._back:
             return False
         first = self._first(length)
@@ -438,7 +436,8 @@ class _Rule:
             numbers, older, recent = self._history.numbers, self._older(), self._recent()
             if len(older) + len(recent) <= _FEW:
                 newest = {numbers[at]: at for at in (*older, *recent)}
-                self.few = [token for token, at in newest.items() if at >= first]
+                if few := [token for token, at in newest.items() if at >= first]:
+                    self.banned = [np.array(few, np.int32)]
                 return False
             positions = np.asarray(older, np.int32)
             if recent:
@@ -450,7 +449,7 @@ class _Rule:
             # The history may have become shorter; positions before `settled` cannot be undone.
             self.settled = settled = max(self.settled, self._history.settled)
             group.lay_out(self._first(settled), first + _MANY if leaves else 0, settled)
-        self.some = group.banned(first, leaves=leaves)
+        self.banned = group.banned(first, leaves=leaves)
         self.standing = group.standing
         if (
             self.standing is not None
@@ -617,22 +616,16 @@ class NgramBatch(StateTable):
     def bans(self) -> list[Additions]:
         """Return the bans of tokens that would repeat an n-gram; no rule has a cell twice."""
         additions: list[Additions] = []
-        few: list[int] = []
-        some: list[Tokens] = []
-        rows_of_few: list[int] = []
-        rows_of_some: list[int] = []
+        banned: list[Tokens] = []
+        rows: list[int] = []
         for entry, row in zip(self.entries, self.values[ROW, : len(self)].tolist(), strict=True):
             for rule in entry.what:
-                few += rule.few
-                rows_of_few += [row] * len(rule.few)
-                some += rule.some
-                rows_of_some += [row] * len(rule.some)
+                banned += rule.banned
+                rows += [row] * len(rule.banned)
                 if rule.standing is not None:
                     additions.append(rule.standing.on(row))
-        tokens: Ints = np.concatenate([np.array(few, np.int64), *some], dtype=np.int64)
-        if len(tokens):
-            rows = np.array(rows_of_few + rows_of_some, np.int64)
-            lengths = [1] * len(few) + [len(each) for each in some]
-            cells = Cells(np.repeat(rows, lengths), tokens)
+        if banned:
+            tokens: Ints = np.concatenate(banned, dtype=np.int64)
+            cells = Cells(np.repeat(rows, [*map(len, banned)]), tokens)
             additions.append(Additions(cells, np.broadcast_to(_BAN, len(tokens))))
         return additions

@@ -20,17 +20,12 @@ from ..logits import (
     RowAdditions,
     mask,
 )
-from .batch import AutomatonBatch
 from .editor import PlanEditor
 from .plan import Allowed, AllowedRow
 
 
 class NumpyEditor(PlanEditor):
     """An editor that applies the edits of automata to a ``numpy.ndarray``."""
-
-    def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
-        super().__init__(automata, vocab_size)
-        self._kept: dict[Any, tuple[object, Any]] = {}
 
     def _add(self, additions: Additions, logits: Any) -> None:
         dtype = logits.dtype
@@ -49,7 +44,7 @@ class NumpyEditor(PlanEditor):
         self._add_at(logits, *placed)
 
     def _allow(self, allowed: Allowed, logits: Any) -> None:
-        index = self._keep("cells", allowed.cells, self._index)
+        index = self._keep("cells", allowed, lambda each: self._index(each.cells))
         rows = self._keep("rows", allowed, lambda each: self._array(each.rows))
         if allowed.kept is None:
             allowed.kept = self._kept_of(allowed, logits[index])
@@ -69,9 +64,7 @@ class NumpyEditor(PlanEditor):
         """Compute the final values of the allowed cells."""
         row_of = self._keep("row of", allowed, lambda each: self._array(each.row_of))
         if allowed.penalties is not None:
-            penalties = self._keep(
-                "penalties", allowed.penalties, lambda each: self._array(each.values)
-            )
+            penalties = self._keep("penalties", allowed.penalties, self._array)
             kept = self._bounded_sum(kept, penalties)
         best = self._best(len(allowed.rows), row_of, kept)
         return self._where((best == -np.inf)[row_of], 0, kept)
@@ -105,12 +98,6 @@ class NumpyEditor(PlanEditor):
         sums, highest = cells.astype(values.dtype) + values, HIGHEST_SHARE * limit
         sums = self._where(sums > highest, highest, self._where(sums < -limit, -limit, sums))
         return self._where(cells == -np.inf, cells, sums.astype(dtype))
-
-    def _keep(self, place: Any, plan: Any, make: Callable[[Any], Any]) -> Any:
-        """Return ``make(plan)``, which is made again only for another plan."""
-        if place not in self._kept or self._kept[place][0] is not plan:
-            self._kept[place] = plan, make(plan)
-        return self._kept[place][1]
 
     def highest_logit(self, dtype: Any) -> float:
         return min(FORCED_LOGIT, float(self._finfo(dtype).max) / 4)

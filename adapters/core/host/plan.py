@@ -29,7 +29,7 @@ class Allowed:
         cells: the cells that may remain.
         row_of: ``[cells]``, the index in ``rows`` of each cell's row; ascending.
         runs: the rows as ``[first, end)`` pairs of adjacent rows.
-        penalties: the bans of these cells by further ALLOWs, if any row has several ALLOWs.
+        penalties: ``[cells]``, the bans by further ALLOWs, if any row has several ALLOWs.
         kept: the cells' final values, once an editor has computed them and begun to write.
     """
 
@@ -37,7 +37,7 @@ class Allowed:
     cells: Cells
     row_of: Ints
     runs: list[tuple[int, int]]
-    penalties: "Penalties | None" = None
+    penalties: Floats | None = None
     kept: Any = None
 
     def of_row(self, row: int) -> "Allowed":
@@ -49,7 +49,7 @@ class Allowed:
             self.cells.of_row(row),
             np.zeros(end - first, np.int64),
             [(row, row + 1)],
-            None if self.penalties is None else Penalties(self.penalties.values[first:end]),
+            None if self.penalties is None else self.penalties[first:end],
             None if self.kept is None else self.kept[first:end],
         )
 
@@ -78,13 +78,6 @@ class AllowedRow:
     def of_row(self, row: int) -> "AllowedRow":
         """See ``Part``."""
         return self
-
-
-@dataclass(slots=True)
-class Penalties:
-    """Additions to all cells that ALLOWs leave: ``values``, ``[cells]`` float32."""
-
-    values: Floats
 
 
 NONE_ALLOWED = Allowed(np.empty(0, np.int64), NO_CELLS, np.empty(0, np.int64), [])
@@ -268,11 +261,10 @@ class EditPlan:
             starts, ends = rows[np.append(0, gaps + 1)], rows[np.append(gaps, len(rows) - 1)] + 1
             runs = list(zip(starts.tolist(), ends.tolist(), strict=True))
             allowed = Allowed(rows, cells, row_of, runs)
-        penalties = None
+        allowed.penalties = None
         if not is_first.all():  # several ALLOWs on one row: the first is strict
             of_row, others = rows_of_all[~is_first], token_sets[~is_first]
-            penalties = Penalties(self._banned_by_others(allowed, strict, of_row, others))
-        allowed.penalties = penalties
+            allowed.penalties = self._banned_by_others(allowed, strict, of_row, others)
         self.allowed, self._strict = allowed, strict
 
     def _plan_allowed_rows(self, rows: Ints, token_sets: Ints, moves: Ints) -> None:
