@@ -89,7 +89,7 @@ class Attachment:
         acts = stage.is_active(generation_only)
         payload = payload_for(self.backend, specs, stage, generation_only)
         fields: dict[str, Any] = {}
-        if acts or self.prefill_samples:
+        if specs and (acts or self.prefill_samples):
             self.check(request, specs)
             fields = lower(specs, self.native, request, self.grammars)
         yield Attached(specs, payload, fields)

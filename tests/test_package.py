@@ -14,6 +14,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from logitport.adapters.conformance import ConformanceSuite
+from logitport.adapters.core import AutomatonBuilder
+from logitport.adapters.vllm import BACKEND
+from logitport.spec import Payload, Stage
 
 from tests.support.paths import ROOT
 
@@ -90,7 +94,7 @@ class TestImportsOfAProcess:
         assert not {"torch", "triton", "transformers"} & set(packages)
         assert "logitport.adapters.core.program" in ours
         core = [name.removeprefix("logitport.adapters.core.") for name in ours]
-        assert not {"realizer", "device_realizer", "torch_editor", "edit_kernel"} & set(core)
+        assert not [name for name in core if name.startswith(("host", "device"))]
         assert cuda == ["False"]
 
 
@@ -110,6 +114,27 @@ def test_old_names_stay_for_one_release(package: str, old: str, new: str):
         assert getattr(module, old) is getattr(module, new)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         module.nothing  # noqa: B018  # pyright: ignore
+
+
+def test_old_names_of_members_stay_for_one_release():
+    class OldSuite(ConformanceSuite):
+        back_end = BACKEND
+
+    assert OldSuite.backend is BACKEND
+    assert Payload.acts_on is Payload.is_active
+    assert Stage.takes_specs is Stage.is_active
+    builder, old = AutomatonBuilder(), AutomatonBuilder()
+    for each in (builder, old):
+        each.free()
+        each.free()
+    builder.default(0, 1)
+    builder.failure_link(1, 0)
+    with pytest.warns(DeprecationWarning, match="`default`"):
+        old.otherwise(0, 1)
+    with pytest.warns(DeprecationWarning, match="`failure_link`"):
+        old.otherwise(1, 0, consumes=False)
+    assert old.build().default_target.tolist() == builder.build().default_target.tolist() == [1, 0]
+    assert old.build().is_failure_link.tolist() == [False, True]
 
 
 def imports(source: str, module: str, is_package: bool) -> Iterator[str]:

@@ -51,10 +51,11 @@ class LogitportProcessor:
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        self._program = program = admit_live(BACKEND, specs, self._vocab_size)
-        self._reads_prompt = program.reads_prompt or bool(program.per_request)
+        program = admit_live(BACKEND, specs, self._vocab_size)
         self._stop: int | None = tokenizer.eos_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
+        # No method of this object: the realizers would keep it, and its arrays, alive.
+        self._program_of = partial(_program_of, program, self._prompt_ids)
         self._prompt_lengths: LRUCache[int, int] = LRUCache(MAX_HISTORIES)
         self._running: LRUCache[int, Realizer] = LRUCache(MAX_RUNNING)
 
@@ -99,14 +100,6 @@ class LogitportProcessor:
         self._running[now] = realizer
         return realizer
 
-    def _program_of(self, shown: list[int]) -> Program:
-        if self._prompt_ids is not None:
-            if self._prompt_ids[-len(shown) :] != shown:
-                raise SpecError("Expected the prompt that this processor has been made for")
-        elif self._reads_prompt and len(shown) == 1:  # the token may end any prompt
-            raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
-        return self._program
-
     def _end(self, logits: Any, error: Exception) -> None:
         """Allow only EOS. If there is no EOS, the generation goes on without its specs."""
         if self._stop is not None:
@@ -122,3 +115,14 @@ def _vocab_size(model: Any) -> int:
         if (size := get("vocab_size", None)) is not None:
             return size
     raise SpecError("Expected a model whose args have a vocab_size")
+
+
+def _program_of(program: Program, prompt_ids: list[int] | None, shown: list[int]) -> Program:
+    """Return the program of a generation; ``shown`` is what mlx-lm shows of its prompt."""
+    if prompt_ids is not None:
+        if prompt_ids[-len(shown) :] != shown:
+            raise SpecError("Expected the prompt that this processor has been made for")
+    elif (program.reads_prompt or program.per_request) and len(shown) == 1:
+        # The token may end any prompt.
+        raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
+    return program

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ...spec import LogitsProcessorSpec, SpecError, Stage
+from ...spec import LogitsProcessorSpec, NativeSpec, SpecError, Stage
+from ...spec.base import as_specs
 from .. import payload_for
 from .backend import BACKEND
 from .params import processor_for
@@ -41,7 +42,7 @@ class LogitportBatchedProcessor:
         disable_overlap_scheduler: see ``attach``.
 
     Raises:
-        SpecError: as ``attach`` does.
+        SpecError: as ``attach`` does, and for a native kind.
     """
 
     def __init__(
@@ -94,6 +95,10 @@ class LogitportBatchedProcessor:
     def _processor(
         self, specs: Specs, prompt_length: int | None = None
     ) -> LogitportProcessor | None:
+        for i, spec in enumerate(as_specs(specs)):
+            if isinstance(spec, NativeSpec):
+                why = "is a field of a request, which this processor is not passed: use attach()"
+                raise SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
         payload = payload_for(BACKEND, specs, self._options["stage"])
         return processor_for(specs, payload, prompt_length=prompt_length, **self._options)
 

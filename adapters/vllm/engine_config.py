@@ -98,7 +98,8 @@ def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int
     They are the EOS of the tokenizer, if there is one, and the EOS tokens of the model's generation
     configuration (``SamplingParams.update_from_generation_config``).
     """
-    return _configured_eos(vllm_config) | {getattr(tokenizer, "eos_token_id", None)} - {None}
+    own: int | None = getattr(tokenizer, "eos_token_id", None)
+    return _configured_eos(vllm_config) | (set() if own is None else {own})
 
 
 @once_per_engine

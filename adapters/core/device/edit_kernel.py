@@ -64,7 +64,9 @@ class EditKernel:
                 rows,
                 starts,
                 states,
-                *self._tables.columns("edit", "operand", "set_ends", "set_tokens", "set_values"),
+                *self._tables.columns(  # pyright: ignore[reportCallIssue]
+                    "edit", "operand", "set_ends", "set_tokens", "set_values"
+                ),
                 self._progress,
                 block_size=BLOCK_SIZE,
                 chunk_size=CHUNK_SIZE,

@@ -58,7 +58,9 @@ def ban_ngrams(
             rules,
             len(rules),
             rules.shape[2],
-            *tables.columns("operand", "set_ends", "set_tokens"),
+            *tables.columns(  # pyright: ignore[reportCallIssue]
+                "operand", "set_ends", "set_tokens"
+            ),
             vocab_size,
             tile_size=NGRAM_TILE,
             num_warps=4,  # pyright: ignore[reportCallIssue]

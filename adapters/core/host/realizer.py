@@ -207,7 +207,8 @@ class Realizer:
             new_rows: the new row for each current row. If a new row has a request already, that
                 request must move as well.
         """
-        self._entered.clear()
+        entered = {new: self._entered.pop(row, None) for row, new in new_rows.items()}
+        self._entered |= {row: each for row, each in entered.items() if each is not None}
         moving = {row: self._requests.pop(row, None) for row in new_rows}
         for row, request in moving.items():
             if request is not None:

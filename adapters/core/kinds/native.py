@@ -2,16 +2,18 @@
 
 from typing import NoReturn
 
-from ....spec import GrammarSpec, SamplingSpec, SpecError
+from ....spec import GrammarSpec, NativeSpec, SamplingSpec, SpecError
 from .base import compile_spec
 
+_FIELDS = {
+    GrammarSpec: " (response_format or structured_outputs)",
+    SamplingSpec: " (temperature, top_p, ...)",
+}
 
-@compile_spec.register(GrammarSpec)
-@compile_spec.register(SamplingSpec)
-def _refuse(spec: GrammarSpec | SamplingSpec) -> NoReturn:
-    grammar = isinstance(spec, GrammarSpec)
-    fields = "response_format or structured_outputs" if grammar else "temperature, top_p, ..."
+
+@compile_spec.register
+def _refuse(spec: NativeSpec) -> NoReturn:
     raise SpecError(
         f"The engine does `{spec.kind}` by itself, and not from a payload: "
-        f"use attach(), or the request's own fields ({fields})"
+        f"use attach(), or the request's own fields{_FIELDS.get(type(spec), '')}"
     )

@@ -657,6 +657,13 @@ def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):
         batched.assign(1, TEXT)
 
 
+@pytest.mark.parametrize("spec", [lp.SamplingSpec(temperature=0.5), lp.GrammarSpec(regex="a")])
+def test_no_native_kind_is_dropped(spec: lp.LogitsProcessorSpec):
+    message = rf"`{spec.kind}` is a field of a request.* - at `\$\.specs\[1\]`"
+    with pytest.raises(lp.SpecError, match=message):
+        LogitportBatchedProcessor([TEXT, spec], disable_overlap_scheduler=True)
+
+
 # --- attach ---
 
 
