@@ -6,9 +6,10 @@ plugin that raises; without specs, at temperature 0, for replies that are known;
 are left half-way. The cache for keys and values is small. In runs of five minutes and more, prompts
 are long enough that requests are preempted, and SGLang is asked to retract some.
 
-It prints figures. The status is 1 if the server ends, hangs, answers a good request wrongly or a
-bad one with anything but 400, if a request without specs gets another reply than alone, or, in runs
-of five minutes and more, if memory grows in the second half.
+It prints figures. The status is 1 if the server ends or hangs, if it leaves a request without an
+answer while it works for others, answers a good request wrongly or a bad one with anything but 400,
+if a request without specs gets another reply than alone, or, in runs of five minutes and more, if
+memory grows in the second half.
 
 ``--contrast`` asks vLLM's own adapter for the same callable that raises. The status is 1 if the
 server survives that.
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,14 @@ FREE_TOKENS = 24
 VOCABULARY = 49_152
 EOS = 2
 TIMEOUT_S = 120.0
+"""After this time without an answer, the engine's progress decides."""
+STARVED_TOKENS = 4000
+"""The most tokens that the engine may still generate before it answers such a request.
+
+SGLang 0.5.23 answers each request within 50 steps of at most 8 tokens, even if it is asked for a
+retraction every 3 steps, and so retracts a request 7 times: a retracted request keeps its output.
+But a step that takes 0.2 s on free cores was seen to take 22 s on cores that other programs use.
+"""
 LONG_S = 300.0
 """From this length on, memory has had the time to become flat."""
 FLAT = 1.02
@@ -74,7 +83,8 @@ QUEUES = (
     *("vllm:num_requests_running", "vllm:num_requests_waiting"),
     *("sglang:num_running_reqs", "sglang:num_queue_reqs"),
 )
-"""Metrics of the servers."""
+GENERATED = "vllm:generation_tokens_total", "sglang:realtime_tokens_total"
+"""Metrics of the servers. The last two grow in every step; SGLang's also counts prompts apart."""
 
 PACKAGE = """
 def make_rule(params):
@@ -156,6 +166,7 @@ class Figures:
         refusal_s: how long the slowest refusal took, and its bytes.
         gap_s: the longest time between two tokens of a stream.
         memory: bytes of all processes of the server, by the time.
+        late: answers that came after ``TIMEOUT_S``, from an engine that was working.
         preempted: preemptions that the engine reports.
         alive: whether the server answered at the end.
     """
@@ -165,6 +176,7 @@ class Figures:
     refusal_s: tuple[float, int] = (0.0, 0)
     gap_s: float = 0.0
     memory: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    late: int = 0
     preempted: int = 0
     alive: bool = True
 
@@ -208,7 +220,7 @@ class Soak:
         self.bad = bad
         self._prompts = prompts
         self.figures = Figures()
-        self._actions: list[Callable[[random.Random], Awaitable[None]]] = (
+        self._actions: list[Callable[[random.Random], Coroutine[Any, Any, None]]] = (
             [self._free, self._raises]
             if contrast
             else [
@@ -227,8 +239,7 @@ class Soak:
     async def run(self, seconds: float, clients: int, process: psutil.Process) -> None:
         """Ask for so long."""
         for prompt in self._prompts:
-            reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
-            self.free[prompt] = reply.json()["choices"][0]["text"]
+            await self.answered(self._alone(prompt), "alone")
         deadline = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch(deadline, process))
@@ -238,7 +249,7 @@ class Soak:
 
     async def _ask_at_the_end(self) -> None:
         try:
-            self.figures.alive = (await self.client.get("/health")).is_success
+            self.figures.alive = (await self.client.get("/health", timeout=TIMEOUT_S)).is_success
         except httpx.HTTPError:
             self.figures.alive = False
         self.figures.preempted = int(sum((await self._metrics(PREEMPTIONS)).values()))
@@ -246,25 +257,55 @@ class Soak:
     async def _metrics(self, names: tuple[str, ...]) -> dict[str, float]:
         """Read the server's metrics of these names; without an answer there are none."""
         try:
-            lines = (await self.client.get("/metrics")).text.splitlines()
+            lines = (await self.client.get("/metrics", timeout=TIMEOUT_S)).text.splitlines()
         except httpx.HTTPError:
             return {}
         found = (line.rsplit(maxsplit=1) for line in lines if line.startswith(names))
         return {name: float(value) for name, value in found}
 
+    async def _generated(self) -> float:
+        """How many tokens the engine has generated."""
+        metrics = await self._metrics(GENERATED)
+        return sum(value for name, value in metrics.items() if "prefill" not in name)
+
     async def _client(self, chance: random.Random, deadline: float) -> None:
         while time.monotonic() < deadline and len(self.figures.wrong) < 20:
             action = chance.choice(self._actions)
             try:
-                await action(chance)
-            except httpx.TimeoutException:
-                busy = await self._metrics(QUEUES)
-                self.figures.wrong.append(
-                    f"{action.__name__}: no answer in {TIMEOUT_S:g} s; the server has {busy}"
-                )
+                await self.answered(action(chance), action.__name__)
             except httpx.HTTPError as error:
                 self.figures.wrong.append(f"{action.__name__}: {error!r}")
                 await asyncio.sleep(1)
+
+    async def answered(self, asking: Coroutine[Any, Any, None], what: str) -> None:
+        """Wait for an answer for as long as the engine may need, however slow the machine is.
+
+        Time alone does not show that a request is lost or starved, see ``STARVED_TOKENS``. After
+        ``TIMEOUT_S``, a request is wrong if the engine generates nothing for as long again, or more
+        tokens than that.
+        """
+        began = time.monotonic()
+        generated: list[float] = []
+        task = asyncio.create_task(asking)
+        try:
+            while not (await asyncio.wait([task], timeout=TIMEOUT_S))[0]:
+                generated.append(await self._generated())
+                new = generated[-1] - generated[0]
+                if new > STARVED_TOKENS or generated[-1:] == generated[-2:-1]:
+                    self.figures.wrong.append(
+                        f"{what}: no answer in {time.monotonic() - began:.0f} s; after the first "
+                        f"{TIMEOUT_S:g} s the engine generated {new:g} tokens; it has "
+                        f"{await self._metrics(QUEUES)}"
+                    )
+                    return
+            await task
+        finally:
+            task.cancel()
+        self.figures.late += bool(generated)
+
+    async def _alone(self, prompt: str) -> None:
+        reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
+        self.free[prompt] = reply.json()["choices"][0]["text"]
 
     async def _ask(
         self, prompt: str, specs: Sequence[LogitsProcessorSpec], **fields: Any
@@ -311,8 +352,8 @@ class Soak:
         prompt = chance.choice(self._prompts)
         reply = await self._ask(prompt, [], max_tokens=FREE_TOKENS, temperature=0)
         text = reply.json()["choices"][0]["text"] if reply.status_code == 200 else reply.text
-        if text != self.free[prompt]:
-            self.figures.wrong.append(f"a neighbour said {text!r}, alone {self.free[prompt]!r}")
+        if text != (alone := self.free.get(prompt)):
+            self.figures.wrong.append(f"a neighbour said {text!r}, alone {alone!r}")
         self.figures.counts["neighbours"] += 1
 
     async def _refused(self, chance: random.Random) -> None:
@@ -454,7 +495,7 @@ async def soak(engine: str, seconds: float, clients: int, *, contrast: bool = Fa
         process = server.process
         assert process is not None  # it answers
         url = server.base_url.removesuffix("/v1")
-        client = httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False)
+        client = httpx.AsyncClient(base_url=url, timeout=None, trust_env=False)
         await stack.enter_async_context(client)
         name = engine.partition("-")[0]
         prompts = [BEFORE * preempts + each for each in ASKED]
@@ -471,6 +512,7 @@ def report(engine: str, seconds: float, figures: Figures) -> None:
     table.add_row("tried", str(figures.counts.total()))
     for what, number in sorted(figures.counts.items()):
         table.add_row(what, str(number))
+    table.add_row("answered late", str(figures.late))
     table.add_row("preempted", str(figures.preempted))
     took, size = figures.refusal_s
     table.add_row("slowest refusal", f"{took * 1000:.0f} ms, {size} bytes")

@@ -5,6 +5,8 @@ from typing import Any
 
 from .server import Server
 
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1"}
+
 OPTIONS: dict[str, Any] = {
     "enable_custom_logit_processor": True,
     "dtype": "float32",
@@ -22,6 +24,9 @@ if shutil.which("nvidia-smi") is None:
         "cuda_graph_backend_decode": "disabled",
         "cuda_graph_backend_prefill": "disabled",
     }
+    # With several threads, a step has hundreds of barriers at which threads spin until the last one
+    # arrives. Where other programs use the cores too, it took up to 100 times as long.
+    ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 
 
 class SglangServer(Server):
@@ -39,4 +44,4 @@ class SglangServer(Server):
         ),
     )
     model_argument = "--model-path"
-    environment = {"HF_HUB_OFFLINE": "1"}  # noqa: RUF012
+    environment = ENVIRONMENT
