@@ -134,22 +134,18 @@ class Standing:
         values: the values to add; one for all, or one for each.
         allowed: the only tokens that may remain, if an ALLOW acts as well.
         moves: whether other additions may take their place at any step.
-
-    Attributes:
-        allowed, moves: see above.
-        kept: the editors' arrays of the additions.
     """
 
     def __init__(
         self,
-        token_ids: Ints | npt.NDArray[np.int32],
+        token_ids: npt.NDArray[Any],
         values: npt.NDArray[np.float32],
         allowed: Ints | None = None,
         *,
         moves: bool = False,
     ) -> None:
         self.allowed, self.moves = allowed, moves
-        self.kept: dict[Any, Any] = {}
+        self.kept: dict[Any, Any] = {}  # the editors' arrays of the additions
         self._additions: ref[RowAdditions] | None = None  # a cycle would keep the arrays
         self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
 

@@ -64,10 +64,8 @@ class EditKernel:
                 rows,
                 starts,
                 states,
-                *self._tables.columns(  # pyright: ignore[reportCallIssue]
-                    "edit", "operand", "set_ends", "set_tokens", "set_values"
-                ),
-                self._progress,
+                *self._tables.columns("edit", "operand", "set_ends", "set_tokens", "set_values"),
+                self._progress,  # pyright: ignore[reportCallIssue]
                 block_size=BLOCK_SIZE,
                 chunk_size=CHUNK_SIZE,
                 num_warps=WARPS,  # pyright: ignore[reportCallIssue]

@@ -58,10 +58,8 @@ def ban_ngrams(
             rules,
             len(rules),
             rules.shape[2],
-            *tables.columns(  # pyright: ignore[reportCallIssue]
-                "operand", "set_ends", "set_tokens"
-            ),
-            vocab_size,
+            *tables.columns("operand", "set_ends", "set_tokens"),
+            vocab_size,  # pyright: ignore[reportCallIssue]
             tile_size=NGRAM_TILE,
             num_warps=4,  # pyright: ignore[reportCallIssue]
         )
