@@ -967,9 +967,11 @@ def test_rows_that_go_on_or_are_forgotten() -> None:
     realizer.truncate(1)
     assert chosen(realizer, 3) == [2, 0, 0]
     assert [realizer.sync(row, "a", [1]) for row in range(3)] == [True, False, False]
+    realizer.enter(1, "a", [], [])
     realizer.move(0, 2)
-    assert not any(realizer.sync(row, "a", [1]) for row in range(3))
-    assert chosen(realizer, 3) == [0, 0, 2]
+    assert [realizer.sync(row, "a", [1]) for row in (0, 2)] == [False, True]
+    realizer.append([0, 1, 2])
+    assert chosen(realizer, 3) == [0, 2, 3]
 
 
 def test_logits_without_an_editor_hurt_nobody() -> None:
