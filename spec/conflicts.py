@@ -1,7 +1,7 @@
-"""What the specs of one request cannot all mean, whatever the model says.
+"""Contradictions among the specs of a request that do not depend on the model.
 
-The checks compare claims and know no kinds. Each takes the claims in the order of the request,
-costs about as much as looking once at each of their token ids, and raises ``SpecError``.
+The checks compare claims and do not depend on kinds. Each takes the claims in the order of the
+request, costs about as much as looking once at each of their token ids, and raises ``SpecError``.
 """
 
 from collections import defaultdict

@@ -1,8 +1,8 @@
 """The neutral core: compiles specs, follows each request's tokens, edits the whole batch.
 
-It knows no engine. An adapter tells a ``Realizer`` which request is in which row, and hands it
-the logits. All that adapters need is here. ``compile_specs`` and what it makes need numpy; only
-``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Triton too.
+It has no code of an engine. An adapter reports the request of each row to a ``Realizer``, and
+passes the logits. All that adapters need is here. ``compile_specs`` and what it makes need numpy;
+only ``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Triton too.
 """
 
 from typing import TYPE_CHECKING

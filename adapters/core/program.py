@@ -72,7 +72,7 @@ class Program:
 
 
 ProgramOf = Callable[[Any], Program | None]
-"""From a request, as its adapter has it, to what acts on it; ``None`` if nothing does."""
+"""A function from a request, as its adapter has it, to its program; ``None`` if it has none."""
 
 
 def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:

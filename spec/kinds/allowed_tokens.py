@@ -1,4 +1,4 @@
-"""``allowed_tokens``: only these."""
+"""``allowed_tokens``: allow only some tokens."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""``banned_sequences``: none of these, from beginning to end."""
+"""``banned_sequences``: ban some token sequences."""
 
 from collections.abc import Iterable
 

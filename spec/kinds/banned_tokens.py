@@ -1,4 +1,4 @@
-"""``banned_tokens``: none of these."""
+"""``banned_tokens``: ban some tokens."""
 
 from collections.abc import Iterable
 

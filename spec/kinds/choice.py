@@ -1,4 +1,4 @@
-"""``choice``: one of these, and nothing else."""
+"""``choice``: restrict the output to one of several sequences."""
 
 from collections.abc import Iterable
 from itertools import chain

@@ -1,4 +1,4 @@
-"""``forced_end``: come to an end, with these words."""
+"""``forced_end``: force a closing sequence at an output index."""
 
 from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
 from ..claims import Claims, TokenFields, forces_and_stops

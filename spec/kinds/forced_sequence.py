@@ -1,4 +1,4 @@
-"""``forced_sequence``: say exactly this."""
+"""``forced_sequence``: force the output to begin with these tokens."""
 
 from ..base import LogitsProcessorSpec, TokenId, TokenIds
 from ..claims import Claims, TokenFields, forces_and_stops

@@ -1,4 +1,4 @@
-"""``grammar``: nothing but what this grammar generates, by the engine's own means."""
+"""``grammar``: restrict the output to a grammar, by the engine's own means."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -19,8 +19,8 @@ _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_
 class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
     r"""The output, as text, is what a grammar generates, whole unless ``max_tokens`` cuts it off.
 
-    The engine's structured outputs do it, with the server's grammar backend; which schemas and
-    which regular expressions that one knows is for the server to say when it admits a request.
+    The engine's structured outputs realize it with the server's grammar backend. The server
+    decides at admission which schemas and regular expressions it supports.
     Exactly one of the four forms is given. ``{"type": "object"}`` is OpenAI's ``json_object``.
 
     vLLM's ``structured_outputs``, SGLang's ``json_schema``, ``regex`` and ``ebnf``.

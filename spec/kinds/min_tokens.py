@@ -1,4 +1,4 @@
-"""``min_tokens``: do not stop before this many."""
+"""``min_tokens``: ban stop tokens before a minimum length."""
 
 from ..base import LogitsProcessorSpec, PositiveCount, TokenIds
 from ..claims import Bans, Claims, TokenFields
@@ -11,8 +11,8 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     They are banned for output tokens 0 to ``n - 1``. Stop texts, which engines look for in the
     decoded text, are not held back.
 
-    Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which know
-    the stop tokens by themselves.
+    Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which take
+    the stop tokens from the model.
 
     Args:
         n: 1 to ``MAX_COUNT`` output tokens.

@@ -1,4 +1,4 @@
-"""``plugin``: what the server has installed under this name."""
+"""``plugin``: run a processor that the server has installed."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -21,9 +21,8 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
     """A processor that the server has installed under ``name``.
 
     No code travels: the name is looked up in the server's entry points of the group
-    ``logitport.plugins``, and a server that has none of that name refuses the request. What
-    ``params`` mean, and which of them are wrong, is for the plugin to say. Token ids in them are
-    not checked against the vocabulary here.
+    ``logitport.plugins``, and a server that has none of that name refuses the request. The plugin
+    defines and checks ``params``. Their token ids are not checked against the vocabulary here.
 
     Where SGLang's ``CustomLogitProcessor`` sends the pickled class itself.
 
@@ -33,7 +32,7 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
             the payload. Copied, its arrays as tuples, and never changed again.
 
     Raises:
-        SpecError: if a field is out of bounds, or ``params`` holds what JSON cannot say.
+        SpecError: if a field is out of bounds, or ``params`` holds a value which JSON cannot have.
     """
 
     name: _Name

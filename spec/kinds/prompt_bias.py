@@ -1,4 +1,4 @@
-"""``prompt_bias``: keep to the words of the prompt, or away from them."""
+"""``prompt_bias``: make the prompt's tokens more or less likely."""
 
 from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds
 from ..claims import TokenFields

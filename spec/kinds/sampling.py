@@ -1,4 +1,4 @@
-"""``sampling``: how the engine draws a token from the logits, under one name everywhere."""
+"""``sampling``: set the engine's sampling parameters, under one name everywhere."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``sequence_bias``: more of these sequences, less of those."""
+"""``sequence_bias``: add a bias to the token that completes a sequence."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""``trigger``: when this has been said, say that."""
+"""``trigger``: force a phrase after a trigger."""
 
 from typing import Annotated
 

@@ -504,14 +504,15 @@ LONG_TAGS = {
         s.ThinkingBudgetSpec(9, (*range(i, 64 + i),), (*range(64 + i, 128 + i),)) for i in range(4)
     ],
 }
+LONG = A128K // 4
 PROMPTS = {
-    "one token": [1] * A128K,
-    "one token, and others": [9 if token > 500 else 1 for token in zipf(1000)],
-    "few tokens": [token % 7 for token in zipf(1000)],
-    "many tokens": [token % 140 for token in zipf(10_000)],
-    "tags": [*ONE, 3, *TWO, 3] * (A128K // 128),
-    "half tags": [*ONE, 3, *[*TWO, 8] * (A128K // 64)],
-    "in turn": [*range(120)] * (A128K // 120),
+    "one token": [1] * LONG,
+    "one token, and others": [9 if token > 500 else 1 for token in zipf(1000)[:LONG]],
+    "few tokens": [token % 7 for token in zipf(1000)[:LONG]],
+    "many tokens": [token % 140 for token in zipf(10_000)[:LONG]],
+    "tags": [*ONE, 3, *TWO, 3] * (LONG // 128),
+    "half tags": [*ONE, 3, *[*TWO, 8] * (LONG // 64)],
+    "in turn": [*range(120)] * (LONG // 120),
 }
 
 

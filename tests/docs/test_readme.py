@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from logitport.spec import decode
+from logitport.spec.base import kind_of
+from logitport.spec.kinds import WIRE_KINDS
 from markdown_it import MarkdownIt
 
 from examples._support.smollm2 import gguf
@@ -153,6 +155,12 @@ def test_make_targets():
     named = set(re.findall(r"^\s*(?:\$ )?make ([\w-]+)", shell, re.MULTILINE))
     assert named >= {"demo", "test"}
     assert named <= set(targets)
+
+
+def test_the_table_of_kinds_has_them_all():
+    table, _ = README_TEXT.split("## The kinds")[1].split("`grammar` and `sampling` are *native*")
+    cells = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
+    assert [each for each in map(kind_of, WIRE_KINDS) if f"`{each}`" not in cells] == []
 
 
 def test_capabilities():

@@ -67,12 +67,12 @@ class Realizer:
 
     @property
     def rows(self) -> list[int]:
-        """The rows on which something acts, in any order."""
+        """The rows that have a program, in any order."""
         return list(self._requests)
 
     @property
     def outputs(self) -> list[Sequence[int]]:
-        """The output ids of the requests on which something acts, as ``add`` was given them."""
+        """The output ids of the requests that have a program, as ``add`` was given them."""
         return [request.output_ids for request in self._requests.values()]
 
     def enter(

@@ -22,7 +22,7 @@ def adding_at_ends(
 
     Args:
         sequences: of one token or more.
-        values: what is added for each, and no two sequences are equal; ``None`` bans the tokens.
+        values: the value to add for each, no two sequences equal; ``None`` bans the tokens.
     """
     flat = Flat.of(sequences)
     is_single = flat.lengths == 1

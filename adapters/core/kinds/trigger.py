@@ -10,7 +10,7 @@ from .base import Part, compile_spec
 
 @compile_spec.register
 def _compile(spec: TriggerSpec) -> Iterable[Part]:
-    """One round of watching and saying; a timer that only its end runs down counts the rounds."""
+    """Build one round: watch for the trigger, force the phrase. A timer counts the rounds."""
     builder = AutomatonBuilder()
     counts = spec.times is not None and spec.times > 1
     timer = KEEP if counts else CLEAR
