@@ -9,6 +9,7 @@ from typing import Any
 OLD_NAMES = {
     "BACK_END": "BACKEND",
     "BackEnd": "Backend",
+    "Rows": "LogitsLayout",
     "admitted": "admit",
     "admitted_live": "admit_live",
     "back_ends": "backends",
@@ -27,9 +28,10 @@ def lazy(package: str, **modules: str) -> Callable[[str], Any]:
     def getattr_(name: str) -> Any:
         if name in modules:
             return getattr(import_module(modules[name], package), name)
-        if (new := OLD_NAMES.get(name)) and new in vars(sys.modules[package]):
+        new = OLD_NAMES.get(name)
+        if new in modules or new in vars(sys.modules[package]):
             warnings.warn(f"{package}.{name} is now {new}", DeprecationWarning, stacklevel=2)
-            return vars(sys.modules[package])[new]
+            return getattr(sys.modules[package], new)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattr_

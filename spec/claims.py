@@ -36,7 +36,7 @@ class Forces(NamedTuple):
         parts = chain.from_iterable(zip(self.choices, repeat((between,))))
         return tuple(chain.from_iterable(parts))
 
-    def places(self) -> Iterator[int]:
+    def positions(self) -> Iterator[int]:
         """Yield the output indices of the tokens of ``joined``. Sequences begin at ``first``."""
         first = self.first or 0
         ends = map((first + 1).__add__, map(len, self.choices))

@@ -175,7 +175,7 @@ def check_end_is_possible(claims: Claims) -> None:
         token_ids = each.joined(each.stop)
         if held.keys().isdisjoint(token_ids):
             continue
-        early = [*map(lt, each.places(), map(held.get, token_ids, repeat(0)))]
+        early = [*map(lt, each.positions(), map(held.get, token_ids, repeat(0)))]
         if True in early:
             k = early.index(True)
             token, until = token_ids[k], held[token_ids[k]]

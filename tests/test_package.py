@@ -104,6 +104,8 @@ class TestImportsOfAProcess:
         ("logitport.spec", "LivePayload", "InProcessPayload"),
         ("logitport.adapters", "BackEnd", "Backend"),
         ("logitport.adapters", "back_ends", "backends"),
+        ("logitport.adapters.core", "admitted", "admit"),
+        ("logitport.adapters.core", "Rows", "LogitsLayout"),
         ("logitport.adapters.vllm", "BACK_END", "BACKEND"),
         ("logitport.adapters.sglang", "BACK_END", "BACKEND"),
     ],

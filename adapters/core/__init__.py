@@ -27,7 +27,7 @@ from .program import Program, ProgramOf, compile_specs, unsupported
 
 if TYPE_CHECKING:
     from .callables import log_failure
-    from .device.advance_kernel import History, Rows
+    from .device.advance_kernel import History, LogitsLayout
     from .device.realizer import DeviceRealizer
     from .host.numpy_editor import NumpyEditor
     from .host.realizer import Realizer, editor_for
@@ -44,11 +44,11 @@ __all__ = [
     "History",
     "HistoryRule",
     "Ints",
+    "LogitsLayout",
     "NumpyEditor",
     "Program",
     "ProgramOf",
     "Realizer",
-    "Rows",
     "UnknownTokenError",
     "admit",
     "admit_live",
@@ -70,5 +70,5 @@ __getattr__ = lazy(
     log_failure=".callables",
     DeviceRealizer=".device.realizer",
     History=".device.advance_kernel",
-    Rows=".device.advance_kernel",
+    LogitsLayout=".device.advance_kernel",
 )

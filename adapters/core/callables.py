@@ -25,7 +25,7 @@ otherwise the request goes on without its specs.
 """
 
 
-class LiveProcessor:
+class CallableProcessor:
     """A wrapper that calls a logits processor with the arguments that it takes.
 
     Args:
@@ -70,14 +70,14 @@ class RequestCallables:
     """A request's own callables and history rules.
 
     Raises:
-        TypeError: see ``LiveProcessor``.
+        TypeError: see ``CallableProcessor``.
     """
 
     def __init__(self, parts: Sequence[HistoryRule | Callable[..., Any]], vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._rules = [part for part in parts if isinstance(part, HistoryRule)]
         others = (part for part in parts if not isinstance(part, HistoryRule))
-        self._processors = [LiveProcessor(part) for part in others]
+        self._processors = [CallableProcessor(part) for part in others]
 
     def run(
         self,

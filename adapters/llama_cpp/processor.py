@@ -59,11 +59,11 @@ class LogitportProcessor:
         """
         if scores.shape != (self._vocab_size,):
             raise ValueError(f"Expected {self._vocab_size} logits, got {scores.shape}")
-        self._follow(input_ids)
+        self._sync_rows(input_ids)
         self._realizer.apply(scores[None])
         return scores
 
-    def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
+    def _sync_rows(self, input_ids: npt.NDArray[np.intc]) -> None:
         """Take the tokens before the next token.
 
         The first call of a generation has the prompt. If the ``Llama`` drafts, later calls have the

@@ -13,9 +13,9 @@ from .worker import (
     WITH_DRAFTS,
     abort,
     check_tokens_in_time,
+    delay_sampling,
     stage,
     stop_token_of,
-    tell_tokens_in_time,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class LogitportProcessor:
     """
 
     def __init__(self) -> None:
-        tell_tokens_in_time()
+        delay_sampling()
         self._batches: list[Batch] = []
 
     def __call__(

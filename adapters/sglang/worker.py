@@ -58,7 +58,7 @@ def warn_of_front_end() -> None:
         logger.warning(UNCHECKED, front_end)
 
 
-def tell_tokens_in_time() -> None:
+def delay_sampling() -> None:
     """Make SGLang sample a batch only when the tokens before are known on the host.
 
     Otherwise, with overlap scheduling, ``output_ids`` lacks the newest token in most steps. SGLang
@@ -68,7 +68,7 @@ def tell_tokens_in_time() -> None:
     os.environ.setdefault(_DELAY, "true")
 
 
-def tokens_come_late() -> bool:
+def output_ids_lag() -> bool:
     """Whether the engine's environment forbids the delay, although overlap scheduling is on."""
     explicitly_off = _DELAY in os.environ and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get()
     return explicitly_off and not get_schedule().disable_overlap_schedule
@@ -80,7 +80,7 @@ def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program)
     Raises:
         SpecError: at the spec that needs the tokens.
     """
-    if program.needs_history and tokens_come_late():
+    if program.needs_history and output_ids_lag():
         raise unsupported(
             specs,
             lambda program: program.needs_history,

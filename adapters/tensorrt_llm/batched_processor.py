@@ -12,7 +12,7 @@ from .. import payload_for
 from .backend import BACKEND
 from .params import processor_for
 from .processor import LogitportProcessor
-from .rows import Beam, Rows, Unfollowed, on_stream
+from .rows import Beam, BeamRows, Unfollowed, on_stream
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class LogitportBatchedProcessor:
         }
         self._of_all = self._processor(specs)
         self._assigned: dict[int | None, LogitportProcessor | None] = {}
-        self._rows = Rows()
+        self._rows = BeamRows()
         self._unfollowed = Unfollowed()
 
     def __getstate__(self) -> dict[str, Any]:
         # The state of running requests stays in this process.
-        return self.__dict__ | {"_rows": Rows(), "_unfollowed": Unfollowed()}
+        return self.__dict__ | {"_rows": BeamRows(), "_unfollowed": Unfollowed()}
 
     def assign(self, client_id: int, specs: Specs, *, prompt_length: int | None = None) -> None:
         """Give one request specs of its own. Call it in the engine's process, before ``enqueue``.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from cachetools import LRUCache
 
-from .rows import KNOWN_REQUESTS, Beam, Rows, Unfollowed, on_stream
+from .rows import KNOWN_REQUESTS, Beam, BeamRows, Unfollowed, on_stream
 
 KEPT_ROWS = 256
 """The number of requests whose states are kept. Other requests restart from their tokens."""
@@ -37,7 +37,7 @@ class LogitportProcessor:
         self.handed_over = handed_over
         self.stop_token_id = stop_token_id
         self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_REQUESTS)
-        self._rows: LRUCache[int, Rows] = LRUCache(KEPT_ROWS)
+        self._rows: LRUCache[int, BeamRows] = LRUCache(KEPT_ROWS)
         self._unfollowed = Unfollowed()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -65,7 +65,7 @@ class LogitportProcessor:
         """
         try:
             if (rows := self._rows.get(req_id)) is None:
-                rows = self._rows[req_id] = Rows()
+                rows = self._rows[req_id] = BeamRows()
             with on_stream(stream_ptr, logits.device):
                 rows.apply(*self.rows_of(req_id, logits, token_ids))
         except Exception as error:

@@ -33,7 +33,7 @@ class Beam(NamedTuple):
     stop_token_id: int | None
 
 
-class Rows:
+class BeamRows:
     """Applies specs to rows whose beams are passed at each call."""
 
     def __init__(self) -> None:

@@ -104,14 +104,14 @@ class LogitportProcessor(LogitsProcessor):
         more = scores.shape[-1] - self._vocab_size
         if more < 0 or (more > 0 and self._count_rows(input_ids) is None):
             return scores  # of an assistant, which drafts in a vocabulary of its own
-        self._follow(input_ids)
+        self._sync_rows(input_ids)
         scores = scores.clone()  # `generate` may also return the scores that it passes
         self._realizer.apply(scores)
         if len(scores) > len(self._programs) and (rows := self._realizer.rows):
             scores[rows] = scores[rows].log_softmax(-1)
         return scores
 
-    def _follow(self, input_ids: torch.Tensor) -> None:
+    def _sync_rows(self, input_ids: torch.Tensor) -> None:
         seen, self._seen = self._seen, input_ids.clone()
         if seen.device == input_ids.device and torch.equal(input_ids[:, :-1], seen):
             self._realizer.append(input_ids[:, -1].tolist())

@@ -12,7 +12,7 @@ from .callers import caller_frame
 from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .native import GRAMMARS
 from .own_fields import own_fields
-from .placeholders import tells_output_ids
+from .placeholders import provides_output_ids
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -100,7 +100,7 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     """
     if why := _why_dropped(vllm_config):
         raise SpecError(f"The request has specs, but {why}")
-    if program.needs_output_ids and not tells_output_ids(vllm_config):
+    if program.needs_output_ids and not provides_output_ids(vllm_config):
         raise unsupported(
             payload.specs,
             lambda program: program.needs_output_ids,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-def tells_output_ids(vllm_config: "VllmConfig") -> bool:
+def provides_output_ids(vllm_config: "VllmConfig") -> bool:
     """Whether processors see the sampled ids at every step, rather than placeholders.
 
     With asynchronous scheduling, the V1 runner has placeholders for the newest output ids until

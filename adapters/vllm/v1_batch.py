@@ -10,7 +10,7 @@ from ..core import ProgramOf, Realizer
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
-from .placeholders import Placeholders, tells_output_ids
+from .placeholders import Placeholders, provides_output_ids
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ class V1Batch:
         self._moves: list[Move] = []  # of the current update
         report = FailureReport(vllm_config, partial(_request_id, self._moves))
         self.realizer = Realizer(vocab_size, program_of, report)
-        self._placeholders = None if tells_output_ids(vllm_config) else Placeholders()
+        self._placeholders = None if provides_output_ids(vllm_config) else Placeholders()
 
     def update(self, batch_update: BatchUpdate | None) -> None:
         """Follow the engine's rows, before the forward pass."""

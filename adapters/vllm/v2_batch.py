@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..core import DeviceRealizer, History, ProgramOf, Rows
+from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
@@ -47,7 +47,7 @@ class V2Batch:
 
     def apply(self, logits: "torch.Tensor", ctx: "LogitsContext") -> None:
         """Edit the logits, ``[rows, vocabulary]``, after the forward pass."""
-        rows = Rows(ctx.expanded_idx_mapping, ctx.expanded_local_pos, ctx.input_ids)
+        rows = LogitsLayout(ctx.expanded_idx_mapping, ctx.expanded_local_pos, ctx.input_ids)
         longest = int(ctx.seq_lens_upper_bound_np.max(initial=0))
         self.realizer.apply(logits, self._history(), rows, ctx.idx_mapping_np, longest)
 

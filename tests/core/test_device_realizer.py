@@ -68,7 +68,7 @@ from logitport.adapters.core.device import (
     pool,
     realizer,
 )
-from logitport.adapters.core.device.advance_kernel import History, Rows
+from logitport.adapters.core.device.advance_kernel import History, LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
 SLOTS, LONGEST = 6, 400
@@ -147,7 +147,7 @@ class Engine:
         def on_device(numbers: Sequence[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.tensor(numbers, dtype=dtype, device=self.device)
 
-        rows = Rows(
+        rows = LogitsLayout(
             # vLLM 0.31 says it in int32, 0.32 in int64.
             on_device([slot for slot, _ in of_rows], (torch.int32, torch.int64)[len(of_rows) % 2]),
             on_device([k for _, k in of_rows]),
@@ -773,7 +773,7 @@ def test_never_waits_for_the_device(engine: Engine) -> None:
         program = compile_specs((ONE_OF_EACH[3], ONE_OF_EACH[-1]))
         engine.realizer.add(slots[0], program, STOP)  # tables and prompts are uploaded
         engine.realizer.upload(engine.history)
-        step = Rows(rows, torch.zeros_like(rows), rows)
+        step = LogitsLayout(rows, torch.zeros_like(rows), rows)
         engine.realizer.apply(logits, engine.history, step, numbers, LONGEST)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -10,7 +10,7 @@ from tests.support.triton_process import INTERPRETED
 pytest.importorskip("triton")
 import triton
 from logitport import spec as s
-from logitport.adapters.core import DeviceRealizer, History, Rows, compile_specs
+from logitport.adapters.core import DeviceRealizer, History, LogitsLayout, compile_specs
 from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
@@ -151,7 +151,7 @@ def test_no_request_waits_for_a_kernel(
             for first in range(number + 1):  # drafts are verified in chunks of rows
                 chunk = slice(first, number + 1)
                 numbers = torch.arange(requests, dtype=dtype)[chunk]
-                rows = Rows(numbers, zeros[chunk], zeros[chunk])
+                rows = LogitsLayout(numbers, zeros[chunk], zeros[chunk])
                 logits = torch.zeros(len(rows), vocabulary)
                 realizer.apply(logits, history, rows, numbers.numpy(), longest)
     assert realizer.failed_requests == 0

@@ -46,7 +46,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LogitsLayout:
     """The layout of one step's logits. The rows of a request are adjacent.
 
     Attributes:
@@ -78,7 +78,7 @@ class AdvanceKernel:
         self._states = torch.zeros(0, dtype=torch.int32, device=device)
 
     def launch(
-        self, history: History, rows: Rows, placed: torch.Tensor, free_state: int
+        self, history: History, rows: LogitsLayout, placed: torch.Tensor, free_state: int
     ) -> torch.Tensor:
         """Bring the states up to date, before the rows of a step.
 

@@ -7,7 +7,7 @@ import triton.language as tl
 from ....spec.limits import MAX_NGRAM
 from ..automaton import BAN_BIAS
 from ..logits import highest_logit
-from .advance_kernel import ROW_POINTERS, History, Rows
+from .advance_kernel import ROW_POINTERS, History, LogitsLayout
 from .edit_kernel import first_from, sum_as
 from .pool import DevicePool
 
@@ -26,7 +26,7 @@ _MAX_NGRAM = tl.constexpr(MAX_NGRAM)
 def ban_ngrams(
     logits: torch.Tensor,
     history: History,
-    rows: Rows,
+    rows: LogitsLayout,
     rules: torch.Tensor,
     tables: DevicePool,
     vocab_size: int,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from ..logits import highest_logit
-from .advance_kernel import History, Rows
+from .advance_kernel import History, LogitsLayout
 from .edit_kernel import first_from, sum_as
 from .pool import DevicePool
 
@@ -85,7 +85,11 @@ def _mark_kernel(
 
 
 def add_prompt_biases(
-    logits: torch.Tensor, rows: Rows, biases: torch.Tensor, masks: torch.Tensor, vocab_size: int
+    logits: torch.Tensor,
+    rows: LogitsLayout,
+    biases: torch.Tensor,
+    masks: torch.Tensor,
+    vocab_size: int,
 ) -> None:
     """Add the biases to the logits of the prompts' tokens.
 

@@ -17,7 +17,7 @@ from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending, forced_chain
 from ..logits import Additions, add, attempt, highest_logit
 from ..program import Program, ProgramOf, compile_specs
-from .advance_kernel import NOT_PLACED, AdvanceKernel, History, Rows
+from .advance_kernel import NOT_PLACED, AdvanceKernel, History, LogitsLayout
 from .edit_kernel import EditKernel
 from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
 from .pool import DeviceArray, DevicePool
@@ -71,18 +71,20 @@ class _Part:
     """Rows that a kernel edits, all of them or none: a ``Part``, request by request."""
 
     logits: torch.Tensor
-    of: Rows
+    of: LogitsLayout
 
     @property
     def rows(self) -> Ints:
         """The request of each row. Reading it waits for the device."""
         return self.of.requests.cpu().numpy()
 
-    def of_row(self, number: int) -> "_Part":
+    def of_row(self, slot: int) -> "_Part":
         """Select the rows of a request, which follow one another."""
-        mine = np.flatnonzero(self.rows == number)
+        mine = np.flatnonzero(self.rows == slot)
         at, of = slice(mine[0], mine[-1] + 1), self.of
-        return _Part(self.logits[at], Rows(of.requests[at], of.drafts[at], of.token_ids[at]))
+        return _Part(
+            self.logits[at], LogitsLayout(of.requests[at], of.drafts[at], of.token_ids[at])
+        )
 
 
 class _Inputs:
@@ -95,15 +97,15 @@ class _Inputs:
         self._host, self._fill = empty, fill
         self._copy = DeviceArray(torch.from_numpy(empty).dtype, device)
 
-    def put(self, number: int, inputs: list[Any]) -> None:
+    def put(self, slot: int, inputs: list[Any]) -> None:
         """Set the inputs of a request."""
         host, missing = self._host, max(len(inputs) - len(self._host), 0)
         if missing:
             padding = np.full((missing, *host.shape[1:]), self._fill, host.dtype)
             host = self._host = np.concatenate([host, padding])
-        host[..., number] = self._fill
+        host[..., slot] = self._fill
         if inputs:
-            host[: len(inputs), ..., number] = inputs
+            host[: len(inputs), ..., slot] = inputs
 
     def upload(self) -> None:
         """Copy all inputs to the device."""
@@ -117,7 +119,7 @@ class _Inputs:
 class DeviceRealizer:
     """Realizes programs on the rows of an engine that keeps all tokens where the device reads them.
 
-    Each request has a number below ``max_requests``. Numbers are reused; ``add`` replaces all
+    Each request has a slot below ``max_requests``. Slots are reused; ``add`` replaces all
     state of the previous request. The adapter calls ``add`` and ``remove`` as requests come and
     go, ``upload`` before the next step, and ``apply`` with the logits. States advance on the
     device, from the engine's own history and the step's draft tokens. Nothing is copied to the
@@ -171,25 +173,25 @@ class DeviceRealizer:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, slot: int) -> bool:
         """Whether something acts on a request."""
-        return number in self._requests
+        return slot in self._requests
 
-    def enter(self, number: int, request: Any, stop_token_id: int | None = None) -> bool:
+    def enter(self, slot: int, request: Any, stop_token_id: int | None = None) -> bool:
         """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
         try:
             program = self._program_of(request)
         except Exception as error:
-            self.fail(number, error, stop_token_id)
+            self.fail(slot, error, stop_token_id)
         else:
             if program is None:
-                self.remove(number)
+                self.remove(slot)
             else:
-                self.add(number, program, stop_token_id)
-        return number in self
+                self.add(slot, program, stop_token_id)
+        return slot in self
 
-    def add(self, number: int, program: Program, stop_token_id: int | None = None) -> None:
-        """Let a program act on a request, in place of the number's earlier program.
+    def add(self, slot: int, program: Program, stop_token_id: int | None = None) -> None:
+        """Let a program act on a request, in place of the slot's earlier program.
 
         ``stop_token_id`` makes the engine end the request if its specs fail.
         """
@@ -202,11 +204,11 @@ class DeviceRealizer:
             biases = [
                 (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
             ]
-            self._put(number, _Request(stop_token_id, automata, ngrams, biases, code))
+            self._put(slot, _Request(stop_token_id, automata, ngrams, biases, code))
         except Exception as error:
-            self.fail(number, error, stop_token_id)
+            self.fail(slot, error, stop_token_id)
 
-    def _put(self, number: int, request: _Request) -> None:
+    def _put(self, slot: int, request: _Request) -> None:
         counts = (
             len(request.automata),
             any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
@@ -215,32 +217,32 @@ class DeviceRealizer:
             request.code is not None,
         )
         # From here on, nothing can fail.
-        self._requests[number] = request
-        self._admissions[number] += 1
-        self._stale.add(number)
-        self._counts[:, number] = counts
+        self._requests[slot] = request
+        self._admissions[slot] += 1
+        self._stale.add(slot)
+        self._counts[:, slot] = counts
 
-    def remove(self, number: int) -> None:
+    def remove(self, slot: int) -> None:
         """Let nothing act on a request."""
-        if self._requests.pop(number, None) is not None:
-            self._counts[:, number] = 0
-            self._stale.add(number)
+        if self._requests.pop(slot, None) is not None:
+            self._counts[:, slot] = 0
+            self._stale.add(slot)
 
-    def fail(self, number: int, error: Exception, stop_token_id: int | None) -> None:
+    def fail(self, slot: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs fail. If its end fails too, it goes on without its specs."""
-        ended = self._requests.get(number)
-        self.remove(number)
+        ended = self._requests.get(slot)
+        self.remove(slot)
         if ended is not None and ended.ends:
-            logger.error("Slot %d, which was to end, goes on without its specs", number)
+            logger.error("Slot %d, which was to end, goes on without its specs", slot)
             return
         self.failed_requests += 1
         try:
             if stop_token_id is not None:
-                self._put(number, _Request(stop_token_id, (ending(stop_token_id),), ends=True))
+                self._put(slot, _Request(stop_token_id, (ending(stop_token_id),), ends=True))
         except Exception:
-            logger.exception("The request in slot %d goes on without its specs", number)
+            logger.exception("The request in slot %d goes on without its specs", slot)
         try:
-            self._report(number, error, number in self._requests)
+            self._report(slot, error, slot in self._requests)
         except Exception:
             logger.exception("The failure of a request cannot be told")
 
@@ -250,14 +252,14 @@ class DeviceRealizer:
         The engine's history has the prompts of the new requests.
         """
         if self._stale and self._requests:
-            self._or_end(self._upload, history)
+            self._apply_or_fail(self._upload, history)
 
     def apply(
         self,
         logits: torch.Tensor,
         history: History,
-        rows: Rows,
-        numbers: Ints,
+        rows: LogitsLayout,
+        slots: Ints,
         longest: int,
     ) -> None:
         """Edit the logits of the next tokens in place.
@@ -266,12 +268,12 @@ class DeviceRealizer:
             logits: ``[rows, columns]`` float32, float16 or bfloat16, with adjacent columns.
             history: the engine's history.
             rows: the layout of the rows.
-            numbers: ``[requests]``, the numbers of the requests that have rows.
+            slots: ``[requests]``, the slots of the requests that have rows.
             longest: the maximum length of the requests' histories, draft tokens included.
         """
-        if self._requests and self._counts[:, numbers].any():
+        if self._requests and self._counts[:, slots].any():
             self._own = None
-            self._or_end(self._apply, logits, history, rows, numbers, longest)
+            self._apply_or_fail(self._apply, logits, history, rows, slots, longest)
 
     @classmethod
     def warm_up(cls, vocab_size: int, history: History, columns: int) -> None:
@@ -292,12 +294,12 @@ class DeviceRealizer:
         row = torch.zeros(1, dtype=torch.int32, device=device)
         logits = torch.zeros((1, columns), device=device)
         for requests in (row, row.long()):
-            rows = Rows(requests, row, row)
+            rows = LogitsLayout(requests, row, row)
             realizer._apply(logits, history, rows, np.zeros(1, np.int64), 1)
         for error in errors:
             raise error
 
-    def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
+    def _apply_or_fail(self, step: Callable[..., None], *arguments: Any) -> None:
         """Run a step. If it fails twice, end requests until it succeeds.
 
         The newest requests are ended first: the device may have no memory for their state.
@@ -310,28 +312,28 @@ class DeviceRealizer:
             except Exception:
                 step(*arguments)  # a brief shortage must not end any request
         except Exception as error:
-            for number in requests * 2:  # if an end fails, the request goes on without it
-                if (request := self._requests.get(number)) is None:
+            for slot in requests * 2:  # if an end fails, the request goes on without it
+                if (request := self._requests.get(slot)) is None:
                     continue
-                self.fail(number, error, request.stop_token_id)
+                self.fail(slot, error, request.stop_token_id)
                 try:
                     self._tables.rebuild(())  # they may have been too full
                     self._stale |= self._requests.keys()
                     step(*arguments)
                     return
                 except Exception:
-                    logger.debug("It is not enough that slot %d is ended", number, exc_info=True)
+                    logger.debug("It is not enough that slot %d is ended", slot, exc_info=True)
 
     def _apply(
-        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints, longest: int
+        self, logits: torch.Tensor, history: History, rows: LogitsLayout, slots: Ints, longest: int
     ) -> None:
         """Do the remaining work of this step. If this raises, no kernel has been launched."""
         if self._own is None:
-            has_code = self._counts[_CODE, numbers].any()
-            self._own = self._run_code(logits, history, rows, numbers) if has_code else []
+            has_code = self._counts[_CODE, slots].any()
+            self._own = self._run_code(logits, history, rows, slots) if has_code else []
         if self._stale:
             self._upload(history)
-        places, allows, ngrams, biases, _ = self._counts[:, numbers].max(axis=1).tolist()
+        places, allows, ngrams, biases, _ = self._counts[:, slots].max(axis=1).tolist()
         of_rows: dict[int, Exception] = {}
         failed: dict[int, Exception] = {}
         part = _Part(logits, rows)
@@ -346,10 +348,10 @@ class DeviceRealizer:
         if of_rows or failed:
             requests = part.rows
             failed |= {int(requests[row]): error for row, error in of_rows.items()}
-            for number, error in failed.items():
-                if (request := self._requests.get(number)) is not None:
-                    self.fail(number, error, request.stop_token_id)
-                    _force_end(part.of_row(number).logits, request.stop_token_id)
+            for slot, error in failed.items():
+                if (request := self._requests.get(slot)) is not None:
+                    self.fail(slot, error, request.stop_token_id)
+                    _force_end(part.of_row(slot).logits, request.stop_token_id)
 
     def _ban_ngrams(self, part: _Part, history: History, ngrams: int, longest: int) -> None:
         rules, tables = self._ngrams.first(ngrams), self._device_tables
@@ -377,54 +379,54 @@ class DeviceRealizer:
         return multiples
 
     def _run_code(
-        self, logits: torch.Tensor, history: History, rows: Rows, numbers: Ints
+        self, logits: torch.Tensor, history: History, rows: LogitsLayout, slots: Ints
     ) -> list[Additions]:
         """Run the requests' own code, one row after the other. This waits for the device."""
         tokens: dict[int, tuple[list[int], list[int]]] = {}
-        for number in numbers[self._counts[_CODE, numbers] != 0].tolist():
-            length, prompt = int(history.lengths[number]), int(history.prompt_lengths[number])
+        for slot in slots[self._counts[_CODE, slots] != 0].tolist():
+            length, prompt = int(history.lengths[slot]), int(history.prompt_lengths[slot])
             if not length:  # no request: the engine measures the cost of a step
                 continue
-            ids = history.token_ids[number, :length].tolist()
-            tokens[number] = ids[:prompt], ids[prompt:]
+            ids = history.token_ids[slot, :length].tolist()
+            tokens[slot] = ids[:prompt], ids[prompt:]
         drafts, row_tokens = rows.drafts.tolist(), rows.token_ids.tolist()
         additions: list[Additions] = []
-        for row, number in enumerate(rows.requests.tolist()):
-            if number not in tokens:
+        for row, slot in enumerate(rows.requests.tolist()):
+            if slot not in tokens:
                 continue
-            request = self._requests[number]
+            request = self._requests[slot]
             drafted = row_tokens[row + 1 - drafts[row] : row + 1]
             if request.code is None or min(drafted, default=0) < 0:  # a gap, not a draft
                 continue
-            prompt_ids, output_ids = tokens[number]
+            prompt_ids, output_ids = tokens[slot]
             try:
                 additions += request.code.run(prompt_ids, output_ids + drafted, logits, row)
             except Exception as error:
-                self.fail(number, error, request.stop_token_id)
-                del tokens[number]
+                self.fail(slot, error, request.stop_token_id)
+                del tokens[slot]
         return additions
 
     def _upload(self, history: History) -> None:
-        for number in self._stale & self._requests.keys():
-            request = self._requests[number]
+        for slot in self._stale & self._requests.keys():
+            request = self._requests[slot]
             try:
                 if request.biases:
                     self._make_masks(len(request.biases))
             except Exception as error:
-                self.fail(number, error, request.stop_token_id)
+                self.fail(slot, error, request.stop_token_id)
         if not self._has_room():
             in_use = [one for request in self._requests.values() for one in request.in_tables()]
             self._stale |= self._requests.keys()  # all automata move
             self._tables.rebuild([_FREE, *in_use])
-        for number in self._stale:
-            self._lay_out(number)
+        for slot in self._stale:
+            self._lay_out(slot)
         self._device_tables.update()
         for inputs in (self._placed, self._ngrams, self._biases):
             inputs.upload()
-        for number in self._stale & self._requests.keys():
-            for i, (_, holder) in enumerate(self._requests[number].biases):
+        for slot in self._stale & self._requests.keys():
+            for i, (_, holder) in enumerate(self._requests[slot].biases):
                 excluded = self._state_of(holder)
-                mark_prompt(self._masks, i, number, history, self._device_tables, excluded)
+                mark_prompt(self._masks, i, slot, history, self._device_tables, excluded)
         self._stale.clear()
 
     def _make_masks(self, biases: int) -> None:
@@ -437,20 +439,20 @@ class DeviceRealizer:
     def _has_room(self) -> bool:
         """Put new automata into the tables; ``False`` if there is no room, or far too much."""
         tables, requests = self._tables, self._requests
-        coming = [requests[number] for number in self._stale if number in requests]
+        coming = [requests[slot] for slot in self._stale if slot in requests]
         wanted = [_FREE, *(one for request in coming for one in request.in_tables())]
         return all(tables.base_of(automaton) is not None for automaton in wanted) and not (
             tables.is_mostly_unused(one for each in requests.values() for one in each.in_tables())
         )
 
-    def _lay_out(self, number: int) -> None:
+    def _lay_out(self, slot: int) -> None:
         """Write the kernels' inputs for a request."""
-        request = self._requests.get(number, _NOBODY)
+        request = self._requests.get(slot, _NOBODY)
         placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
-        self._placed.put(number, [self._admissions[number], *placed])
+        self._placed.put(slot, [self._admissions[slot], *placed])
         ngrams = [(n, window, self._state_of(holder)) for n, window, holder in request.ngrams]
-        self._ngrams.put(number, ngrams)
-        self._biases.put(number, [bias for bias, _ in request.biases])
+        self._ngrams.put(slot, ngrams)
+        self._biases.put(slot, [bias for bias, _ in request.biases])
 
     def _state_of(self, automaton: Automaton) -> int:
         base = self._tables.base_of(automaton)

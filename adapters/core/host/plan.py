@@ -132,7 +132,7 @@ class EditPlan:
 
     def _forget(self) -> None:
         """Forget everything that is kept by token set: the sets have other numbers now."""
-        self._common: dict[tuple[int, int], Ints] = {}  # see _places_in_common
+        self._common: dict[tuple[int, int], Ints] = {}  # see _common_indices
         self._standing: dict[tuple[int, ...], Standing] = {}  # of automata that never move
         self._moving: dict[tuple[int, ...], Standing] = {}  # of the others
         self._leaving: dict[tuple[int, ...], AllowedRow] = {}
@@ -283,7 +283,7 @@ class EditPlan:
         tokens = self._automata.tables.tokens(strict)
         in_all = np.ones(len(tokens), np.bool_)
         for other in others:
-            in_all &= mask(self._places_in_common(strict, other), len(tokens))
+            in_all &= mask(self._common_indices(strict, other), len(tokens))
         ban = np.array(BAN_BIAS, np.float32)
         edit = Standing(tokens[~in_all], ban, tokens, moves=moves)
         mask_alone = Standing(tokens[:0], ban, tokens) if len(edit) else edit
@@ -295,7 +295,7 @@ class EditPlan:
         """Compute what further ALLOWs, each a token set of a row, add to the allowed cells."""
         starts = np.searchsorted(allowed.row_of, np.arange(len(strict)))
         pairs = zip(strict[of_row].tolist(), others.tolist(), starts[of_row].tolist(), strict=True)
-        kept = np.concatenate([self._places_in_common(a, b) + start for a, b, start in pairs])
+        kept = np.concatenate([self._common_indices(a, b) + start for a, b, start in pairs])
         is_contested = np.bincount(of_row, minlength=len(strict))
         if is_contested.max() > 1:  # a cell is kept only if all of them contain it
             kept, by_how_many = np.unique(kept, return_counts=True)
@@ -304,7 +304,7 @@ class EditPlan:
         values[kept] = 0
         return values
 
-    def _places_in_common(self, token_set: int, other: int) -> Ints:
+    def _common_indices(self, token_set: int, other: int) -> Ints:
         """Find the indices, in a token set, of the tokens that another set contains too. Kept."""
         places = self._common.get((token_set, other))
         if places is None:

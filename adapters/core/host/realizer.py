@@ -256,7 +256,7 @@ class Realizer:
                     self._end(request)
                 except Exception as error:
                     self._fail(request, error)
-        self._follow(logits)
+        self._apply_update(logits)
         if self._own is None:
             own: list[Additions] = []
             failed = self._run_code(logits, own) if self._with_code else None
@@ -264,11 +264,11 @@ class Realizer:
             if failed:
                 for request, error in failed.items():
                     self._fail(request, error)
-                self._follow(logits)
+                self._apply_update(logits)
         additions = self._own + self._prompt_biases.additions()
         if len(self._ngrams):
             additions += self._ngrams.bans()
-        assert self._editor is not None  # ``_follow`` has made it
+        assert self._editor is not None  # ``_apply_update`` has made it
         for row, error in self._editor.apply(logits, additions).items():
             if (request := self._requests.get(row)) is not None:
                 self._fail(request, error)
@@ -283,7 +283,7 @@ class Realizer:
             except Exception:
                 logger.debug("It ends one token later", exc_info=True)
 
-    def _follow(self, logits: Any) -> None:
+    def _apply_update(self, logits: Any) -> None:
         """Bring all states and the editor's plan up to date."""
         automata, failed = self._automata, self._failed
         automata.advance(failed)
@@ -300,7 +300,7 @@ class Realizer:
 
     def _run_code(self, logits: Any, additions: list[Additions]) -> Failures:
         """Run the requests' own code, one request after the other."""
-        assert self._editor is not None  # ``_follow`` has made it
+        assert self._editor is not None  # ``_apply_update`` has made it
         failed: Failures = {}
         with self._editor.as_tensor(logits) as tensor:
             for request, code in self._with_code.items():

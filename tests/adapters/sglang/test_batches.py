@@ -38,7 +38,7 @@ class Req:
 
 def made(patch: pytest.MonkeyPatch) -> processor.LogitportProcessor:
     patch.setattr(processor, "stage", lambda: Stage.AGGREGATED)
-    patch.setattr(worker, "tokens_come_late", lambda: False)
+    patch.setattr(worker, "output_ids_lag", lambda: False)
     patch.setenv("SGLANG_ENABLE_DELAY_SAMPLE", "")  # put back as it was
     return processor.LogitportProcessor()
 

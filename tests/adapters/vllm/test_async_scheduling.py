@@ -17,7 +17,7 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.core import plugins
 from logitport.adapters.vllm import LogitportProcessor, attach, processor
-from logitport.adapters.vllm.placeholders import tells_output_ids
+from logitport.adapters.vllm.placeholders import provides_output_ids
 
 from .in_process import FLAG, Engine, engine, params, refused
 from .test_all_kinds import LENGTH, PLUGINS, REQUESTS, STORY, Free, listed
@@ -263,7 +263,7 @@ def test_which_engines_tell_what_is_sampled(
     # Afterwards: a machine without a GPU gets neither from vLLM.
     monkeypatch.setattr(type(config), "use_v2_model_runner", model_runner == "v2")
     config.scheduler_config.async_scheduling = is_asynchronous
-    assert tells_output_ids(config) == tells
+    assert provides_output_ids(config) == tells
 
 
 @pytest.mark.parametrize("loading", ["entry point"], indirect=True)
