@@ -11,18 +11,29 @@ def _edit(spec: ChoiceSpec, prompt: Tokens, output: Tokens) -> Edit:
     n = len(output)
     options = {choice[n] for choice in spec.choices if len(choice) > n and choice[:n] == output}
     if output in spec.choices or not options:
+        if spec.eos_token_id is None:
+            return None
         options.add(spec.eos_token_id)
     return Force(*options) if len(options) == 1 else Allow(frozenset(options))
 
 
 def _examples(free: FreeRun) -> list[ChoiceSpec]:
     a, b, c = free.unused
-    return [ChoiceSpec(((a, b), (a, b, c), (c, a)), free.eos_token_id)]
+    return [
+        ChoiceSpec(((a, b), (a, b, c), (c, a)), free.eos_token_id),
+        ChoiceSpec(((a, b, c), (c, a))),
+    ]
+
+
+def _drawn(choices: tuple[Tokens, ...], eos_token_id: int | None) -> ChoiceSpec:
+    if eos_token_id is None:  # no choice may begin another
+        choices = tuple(a for a in choices if not any(a != b == a[: len(b)] for b in choices))
+    return ChoiceSpec(choices, eos_token_id)
 
 
 KIND = Kind(
     ChoiceSpec(((1,),), 2),
     edit=_edit,
     examples=_examples,
-    strategy=lambda draw: draw.builds(ChoiceSpec, draw.choices, draw.token),
+    strategy=lambda draw: draw.builds(_drawn, draw.choices, draw.maybe_token),
 )

@@ -121,23 +121,32 @@ class Trie:
         builder.edges(self.parent[1:], self.keys[1:] & TOKEN, np.arange(1, len(self)))
 
 
-def choice(choices: Sequence[Sequence[int]], eos_token_id: int) -> Automaton:
-    """Allow the tokens that continue a choice; after the first, any other token leads to EOS."""
+def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automaton:
+    """Allow the tokens that continue a choice; after the first, any other token leads to EOS.
+
+    Without EOS, the states after a choice are free, and no choice begins another.
+    """
     trie = Trie(Flat.of(choices))
     nodes = len(trie)
-    options = distinct(np.concatenate([trie.keys[1:], trie.ends << 32 | eos_token_id]))
+    stops = trie.ends[:0] if eos_token_id is None else trie.ends << 32 | eos_token_id
+    options = distinct(np.concatenate([trie.keys[1:], stops]))
     owner, tokens = options >> 32, options & TOKEN
     counts = np.bincount(owner, minlength=nodes)
     several = counts > 1
     operand = np.cumsum(several) - 1  # the token set, for nodes with several options
     in_set = several[owner]
-    operand[~several] = tokens[~in_set]
+    operand[counts == 1] = tokens[~in_set]
+    operand[counts == 0] = 0
     builder = AutomatonBuilder()
     builder.token_sets(tokens[in_set], counts[several])
     default_target = np.full(nodes, nodes)
     default_target[0] = 0
-    builder.extend(np.where(several, Edit.ALLOW.value, Edit.FORCE.value), operand, default_target)
-    builder.force(eos_token_id)
+    edits = np.array([Edit.FREE, Edit.FORCE, Edit.ALLOW])[np.minimum(counts, 2)]
+    builder.extend(edits, operand, default_target)
+    if eos_token_id is None:
+        builder.free()
+    else:
+        builder.force(eos_token_id)
     trie.add_edges(builder)
     return builder.build(check=False)
 

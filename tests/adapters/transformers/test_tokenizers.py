@@ -76,7 +76,7 @@ def test_no_tokenizer(other: Any):
 
 
 def test_what_to_do_without_eos(bare: Tokenizer):
-    with pytest.raises(lp.SpecError, match=r"no EOS token: pass eos_token_id$"):
+    with pytest.raises(lp.SpecError, match=r"no EOS token: pass eos_token_id, or None"):
         lp.ChoiceSpec.from_text(["Hello"], bare)
     with pytest.raises(lp.SpecError, match="no EOS token: construct it with stop_token_ids"):
         lp.MinTokensSpec.from_tokenizer(3, bare)
