@@ -140,6 +140,17 @@ MAX_COUNT = _limit("max_count", (1 << 31) - 1, "tokens", "the most that a spec c
 
 MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it always does")
 
+MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
+
+MAX_PHASE_SPECS = _limit(
+    "max_phase_specs", 32, "specs", "of an output: the number of phases times the most of one phase"
+)
+"""Each takes some 100 microseconds at admission, and so does a phase without a spec where others
+have one.
+"""
+
+MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
+
 MAX_CELLS = _limit(
     "max_cells", 3 << 14, "cells", "in the tables of a request: states, and tokens that they edit"
 )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec
 from .kinds import KINDS
-from .kinds.base import BAN, Add, Allow, Edit, Force
+from .kinds.base import BAN, Add, Allow, Edit, Force, Several, flat
 
 FORCED = 1e9
 """The logit of a forced token."""
@@ -45,7 +45,7 @@ def combine(
     to ``forced``.
     """
     row = logits.astype(np.float64)
-    acting = list(acting)
+    acting = flat(acting)
     for addition in acting:
         if isinstance(addition, Add):
             for token, value in addition.values.items():
@@ -75,6 +75,9 @@ def permits(acting: Edit, token: int) -> bool:
         case Add():
             wanted = {token for token, value in acting.values.items() if value >= DECISIVE}
             return acting.values.get(token, 0) > -DECISIVE and (not wanted or token in wanted)
+        case Several():
+            forces = [each for each in acting.edits if isinstance(each, Force)]
+            return all(permits(each, token) for each in forces[:1] or acting.edits)
         case None:
             return True
 

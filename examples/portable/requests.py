@@ -14,6 +14,7 @@ from logitport.spec import (
     LogitsProcessorSpec,
     MinTokensSpec,
     NoRepeatNgramSpec,
+    PhasesSpec,
     PromptBiasSpec,
     ThinkingBudgetSpec,
     Tokenizer,
@@ -67,6 +68,17 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
         ),
         request("choice", ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer)),
         request("trigger", TriggerSpec(ids(" Paris"), ids(", or so they say,"))),
+        request(
+            "phases",
+            PhasesSpec.think_then(
+                8,
+                ids("<think>"),
+                ids("</think>"),
+                ForcedTokenSequenceSpec(ids(" Answer:")),
+                ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer),
+            ),
+            prompt="The capital of Italy?<think>",
+        ),
         request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
         request(
             "prompt bias", PromptBiasSpec(1000.0), prompt="Repeat after me: the cat sat on the mat"

@@ -18,6 +18,7 @@ from .forced_end import ForcedEndSpec as ForcedEndSpec
 from .thinking_budget import ThinkingBudgetSpec as ThinkingBudgetSpec
 from .choice import ChoiceSpec as ChoiceSpec
 from .trigger import TriggerSpec as TriggerSpec
+from .phases import Phase as Phase, PhaseEnd as PhaseEnd, PhasesSpec as PhasesSpec
 from .no_repeat_ngram import NoRepeatNgramSpec as NoRepeatNgramSpec
 from .prompt_bias import PromptBiasSpec as PromptBiasSpec
 from .grammar import GrammarSpec as GrammarSpec
@@ -38,5 +39,7 @@ else:  # what msgspec makes a decoder of: any of them, told apart by the field `
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "WIRE_KINDS",
+    "Phase",
+    "PhaseEnd",
     *(kind.__name__ for kind in WIRE_KINDS),
 ]

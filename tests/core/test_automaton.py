@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters.conformance.kinds import REALIZED
+from logitport.adapters.conformance.kinds.base import flat
 from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
@@ -110,13 +111,21 @@ def edit_of(automaton: Automaton, state: int) -> Any:
 
 
 def merged(edits: list[Any]) -> Any:
-    """Several additions as one; a set of one token that is allowed as what it means."""
-    edits = [Force(*e.tokens) if isinstance(e, Allow) and len(e.tokens) == 1 else e for e in edits]
-    if len(edits) == 1 and not isinstance(edits[0], Add):
-        return edits[0]
+    """Several edits as what they come to: a set of one token that is allowed is forced."""
+    edits = flat(edits)
+    if len(edits) == 1 and isinstance(edits[0], Allow) and len(edits[0].tokens) == 1:
+        return Force(*edits[0].tokens)
     values: dict[int, float] = {}
-    for token, value in (each for e in edits if e is not None for each in e.values.items()):
+    for token, value in (each for e in edits if isinstance(e, Add) for each in e.values.items()):
         values[token] = max(values.get(token, 0) + float(np.float32(value)), BAN)
+    for each in edits:
+        if isinstance(each, Force):
+            return each
+    if allowed := [each.tokens for each in edits if isinstance(each, Allow)]:
+        banned = {token for others in allowed[1:] for token in allowed[0] - others}
+        values |= dict.fromkeys(banned, BAN)
+        kept = {token: value for token, value in values.items() if token in allowed[0]}
+        return (Allow(allowed[0]), Add(kept)) if kept else Allow(allowed[0])
     return Add(values) if values else None
 
 

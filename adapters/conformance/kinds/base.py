@@ -31,7 +31,14 @@ class Add:
     values: Mapping[int, float]
 
 
-Edit = Force | Allow | Add | None
+@dataclass(frozen=True)
+class Several:
+    """All of these edits are made."""
+
+    edits: tuple["Force | Allow | Add", ...]
+
+
+Edit = Force | Allow | Add | Several | None
 Tokens = tuple[int, ...]
 
 
@@ -100,12 +107,21 @@ class Kind(Generic[Spec]):
             itself, and for code.
         examples: makes specs that change the output of a ``FreeRun``.
         strategy: a Hypothesis strategy for the kind; ``None`` for the kind that is never encoded.
+        complete: whether there is nothing left to do for a spec after a prompt and an output, for
+            the kinds that can end a phase.
     """
 
     minimal: Spec
     edit: Callable[[Spec, Tokens, Tokens], Edit] | None = None
     examples: Callable[[FreeRun], list[Spec]] = lambda free: []
     strategy: Callable[[Draws], Any] | None = None
+    complete: Callable[[Spec, Tokens, Tokens], bool] | None = None
+
+
+def flat(edits: Iterable[Edit]) -> list[Force | Allow | Add]:
+    """List edits one by one."""
+    parts = (edit.edits if isinstance(edit, Several) else (edit,) for edit in edits)
+    return [edit for part in parts for edit in part if edit is not None]
 
 
 def ban(tokens: Iterable[int]) -> Edit:

@@ -32,8 +32,9 @@ def _drawn(choices: tuple[Tokens, ...], eos_token_id: int | None) -> ChoiceSpec:
 
 
 KIND = Kind(
-    ChoiceSpec(((1,),), 2),
+    ChoiceSpec(((1,),)),
     edit=_edit,
     examples=_examples,
     strategy=lambda draw: draw.builds(_drawn, draw.choices, draw.maybe_token),
+    complete=lambda spec, prompt, output: _edit(spec, prompt, output) is None,
 )

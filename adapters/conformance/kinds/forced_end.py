@@ -21,4 +21,7 @@ KIND = Kind(
     strategy=lambda draw: draw.builds(
         ForcedEndSpec, draw.st.integers(0, draw.count), draw.sequence, draw.maybe_token
     ),
+    complete=lambda spec, prompt, output: (
+        len(output) >= spec.after and _edit(spec, prompt, output) is None
+    ),
 )

@@ -20,4 +20,5 @@ KIND = Kind(
         ForcedTokenSequenceSpec(free.unused[:2]),
     ],
     strategy=lambda draw: draw.builds(ForcedTokenSequenceSpec, draw.sequence, draw.maybe_token),
+    complete=lambda spec, prompt, output: forced(spec.token_ids, None, output) is None,
 )

@@ -6,7 +6,8 @@ from ....spec import ThinkingBudgetSpec
 from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, find, forcing
 
 
-def _edit(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> Edit:
+def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple[Edit, bool]:
+    """Return the edit, and whether a block has been closed and none is open since."""
     history, end_tag, position = prompt + output, spec.end_token_ids, 0
     while (opened := find(spec.start_token_ids, history, position)) is not None:
         closed = find(end_tag, history, opened)
@@ -16,7 +17,7 @@ def _edit(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> Edit:
             position = closed
             continue
         if len(history) < spent:
-            break
+            return None, False
         thoughts = history[opened:spent]
         begun = max(i for i in range(len(end_tag)) if thoughts[len(thoughts) - i :] == end_tag[:i])
         position = spent
@@ -31,14 +32,14 @@ def _edit(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> Edit:
         if begun:
             position += len(end_tag) - begun
             if len(history) < position:
-                return Force(end_tag[len(history) - position])
+                return Force(end_tag[len(history) - position]), False
             continue
         for text in filter(None, (message, end_tag)):
             due = forcing(text, history, position)
             if isinstance(due, Force):
-                return due
+                return due, False
             position = due
-    return None
+    return None, position > 0
 
 
 def _examples(free: FreeRun) -> list[ThinkingBudgetSpec]:
@@ -56,4 +57,10 @@ def _strategy(draw: Draws) -> Any:
     )
 
 
-KIND = Kind(ThinkingBudgetSpec(1, (1,), (2,)), _edit, _examples, _strategy)
+KIND = Kind(
+    ThinkingBudgetSpec(1, (1,), (2,)),
+    edit=lambda spec, prompt, output: _followed(spec, prompt, output)[0],
+    examples=_examples,
+    strategy=_strategy,
+    complete=lambda spec, prompt, output: _followed(spec, prompt, output)[1],
+)

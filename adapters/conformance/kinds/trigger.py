@@ -4,7 +4,8 @@ from ....spec import TriggerSpec
 from .base import Edit, Force, Kind, Tokens, find, forcing
 
 
-def _edit(spec: TriggerSpec, prompt: Tokens, output: Tokens) -> Edit:
+def _fired(spec: TriggerSpec, output: Tokens) -> tuple[int, Edit]:
+    """Return how often the whole phrase has followed the trigger, and the edit."""
     position, fired = 0, 0
     while fired != spec.times:
         said = find(spec.trigger_token_ids, output, position)
@@ -12,14 +13,14 @@ def _edit(spec: TriggerSpec, prompt: Tokens, output: Tokens) -> Edit:
             break
         due = forcing(spec.token_ids, output, said)
         if isinstance(due, Force):
-            return due
+            return fired, due
         position, fired = due, fired + 1
-    return None
+    return fired, None
 
 
 KIND = Kind(
     TriggerSpec((1,), (2,)),
-    edit=_edit,
+    edit=lambda spec, prompt, output: _fired(spec, output)[1],
     examples=lambda free: [
         TriggerSpec(free.output_ids[:1], free.unused[:2]),
         TriggerSpec(free.output_ids[:2], free.unused[:1], None),
@@ -27,4 +28,5 @@ KIND = Kind(
     strategy=lambda draw: draw.builds(
         TriggerSpec, draw.sequence, draw.sequence, draw.st.none() | draw.st.integers(1, 3)
     ),
+    complete=lambda spec, prompt, output: _fired(spec, output)[0] == spec.times,
 )

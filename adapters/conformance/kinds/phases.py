@@ -1,0 +1,138 @@
+"""``phases``."""
+
+from typing import Any
+
+from ....spec import (
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    LogitsProcessorSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
+    SpecError,
+)
+from ....spec.kinds.phases import BESIDE, can_complete
+from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, flat
+
+
+def _edit(spec: PhasesSpec, prompt: Tokens, output: Tokens) -> Edit:
+    from . import KINDS
+
+    index = 0
+    while index < len(spec.phases):
+        phase = spec.phases[index]
+        for n in range(len(output) + 1):
+            followed = _following(phase, prompt, output[:n], index + 1)
+            if followed is not None:
+                index, prompt, output = followed, (), output[n:]
+                break
+        else:  # the phase is not over
+            references = [(each, KINDS[type(each)].edit) for each in phase.specs]
+            edits = flat(edit(each, prompt, output) for each, edit in references if edit)
+            return edits[0] if len(edits) == 1 else Several(tuple(edits)) if edits else None
+        if index == len(spec.phases) and spec.repeat:
+            index = 0
+    return None if spec.eos_token_id is None else Force(spec.eos_token_id)
+
+
+def _following(phase: Phase, prompt: Tokens, said: Tokens, next_phase: int) -> int | None:
+    """Return the index of the phase that follows, if the phase ends right here."""
+    for end in phase.ends:
+        if end.n is not None:
+            is_over = len(said) == end.n
+        elif end.token_ids:
+            is_over = said[-len(end.token_ids) :] == end.token_ids
+        else:
+            is_over = _is_complete(phase, prompt, said)
+        if is_over:
+            return next_phase if end.phase is None else end.phase
+    return None
+
+
+def _is_complete(phase: Phase, prompt: Tokens, said: Tokens) -> bool:
+    from . import KINDS
+
+    awaited = [(each, KINDS[type(each)].complete) for each in phase.specs if can_complete(each)]
+    return all(complete is not None and complete(each, prompt, said) for each, complete in awaited)
+
+
+def _examples(free: FreeRun) -> list[PhasesSpec]:
+    a, b, c = free.unused
+    choice, complete = ChoiceSpec(((a, b), (c, a))), PhaseEnd(complete=True)
+    banned = BannedTokensSpec((free.output_ids[0],))
+    return [
+        PhasesSpec.prefix_then((b, c), choice, eos_token_id=free.eos_token_id),
+        PhasesSpec.think_then(2, free.prompt_ids[-1:], (a,), choice, Phase((banned,))),
+        PhasesSpec(
+            (
+                Phase((), (PhaseEnd(token_ids=free.output_ids[:1]), PhaseEnd(n=2, phase=0))),
+                Phase((ForcedTokenSequenceSpec((a, b)), banned), (complete,)),
+                Phase((choice, banned), (PhaseEnd(n=1), complete)),
+            ),
+            repeat=True,
+        ),
+    ]
+
+
+def _strategy(draw: Draws) -> Any:
+    return strategy(draw).filter(_compiles)
+
+
+def strategy(draw: Draws) -> Any:
+    """Any valid spec, also of those that the core refuses."""
+    from . import KINDS
+
+    st = draw.st
+    any_spec = st.one_of(
+        *(
+            each.strategy(draw)
+            for kind, each in KINDS.items()
+            if each.strategy and not issubclass(kind, (*BESIDE, PhasesSpec))
+        )
+    )
+    ends = st.one_of(
+        st.builds(lambda n: {"n": n}, st.integers(1, draw.count)),
+        st.builds(lambda token_ids: {"token_ids": token_ids}, draw.sequence),
+        st.just({"complete": True}),
+    )
+    parts = st.tuples(
+        st.lists(any_spec, max_size=2),
+        st.lists(st.tuples(ends, st.none() | st.integers(0, 3)), min_size=1, max_size=3),
+    )
+
+    def made(phases: list[Any], last_ends: bool, after: int | None) -> PhasesSpec:
+        found: list[Phase] = []
+        for specs, drawn in phases:
+            kept = tuple(specs)
+            try:  # specs that contradict each other stay out
+                PhasesSpec((Phase(kept),))
+            except SpecError:
+                kept = kept[:1]
+            is_awaited = any(map(can_complete, kept))
+            ends = [
+                PhaseEnd(**end, phase=None if to is None else min(to, len(phases)))
+                for end, to in drawn
+                if is_awaited or "complete" not in end
+            ]
+            found.append(Phase(kept, tuple(ends) or (PhaseEnd(n=2),)))
+        if not last_ends:
+            found[-1] = Phase(found[-1].specs)
+        eos = after if after is not None and after >= 0 else None
+        return PhasesSpec(tuple(found), eos, repeat=after == -1)
+
+    after = st.none() | st.just(-1) | draw.token
+    return st.builds(made, st.lists(parts, min_size=1, max_size=3), st.booleans(), after)
+
+
+def _compiles(spec: LogitsProcessorSpec) -> bool:
+    from ...core import compile_specs
+
+    try:
+        compile_specs((spec,))
+    except SpecError:
+        return False
+    return True
+
+
+KIND = Kind(PhasesSpec((Phase(),)), _edit, _examples, _strategy)

@@ -1,0 +1,299 @@
+"""``phases``: one thing after the other, each with specs of its own."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+
+from .. import kinds
+from ..base import (
+    LogitsProcessorSpec,
+    MaybeTokenIds,
+    NativeSpec,
+    PositiveCount,
+    Sizes,
+    TokenId,
+    check_fields,
+    check_pattern,
+)
+from ..claims import Claims, Forces, TokenFields
+from ..conflicts import check_conflicts
+from ..errors import SpecError
+from ..limits import MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS
+from .choice import ChoiceSpec
+from .forced_end import ForcedEndSpec
+from .forced_sequence import ForcedTokenSequenceSpec
+from .no_repeat_ngram import NoRepeatNgramSpec
+from .plugin import PluginSpec
+from .prompt_bias import PromptBiasSpec
+from .thinking_budget import ThinkingBudgetSpec
+from .trigger import TriggerSpec
+
+
+class PhaseEnd(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What ends a phase, and the phase that follows. Exactly one of the first three is given.
+
+    Args:
+        n: the phase ends after this many tokens, 1 to ``MAX_COUNT``.
+        token_ids: the phase ends when the output of the phase ends with these 1 to
+            ``MAX_PATTERN`` token ids.
+        complete: the phase ends when all its specs are complete that can be; see ``PhasesSpec``.
+        phase: the index of the phase that follows, the next one by default. The number of phases
+            stands for what comes after the last phase.
+
+    Raises:
+        SpecError: if a field is out of bounds, or not exactly one of the three is given.
+    """
+
+    n: PositiveCount | None = None
+    token_ids: MaybeTokenIds = ()
+    complete: bool = False
+    phase: Annotated[int, msgspec.Meta(ge=0, le=MAX_PHASES)] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_pattern(self.token_ids, "$.token_ids")
+        if (self.n is not None) + bool(self.token_ids) + self.complete != 1:
+            raise SpecError("Expected exactly one of n, token_ids and complete")
+
+
+_Specs = Annotated["tuple[kinds.WireSpec, ...]", msgspec.Meta(max_length=MAX_SPECS)]
+_Ends = Annotated[tuple[PhaseEnd, ...], msgspec.Meta(max_length=MAX_ENDS)]
+
+
+class Phase(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One phase of an output.
+
+    Args:
+        specs: up to ``MAX_SPECS`` specs that act in the phase; none leaves the model free.
+        ends: what ends the phase, up to ``MAX_ENDS``. If several come at the same token, the first
+            of them counts. Only the last phase may have none: it never ends.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """
+
+    specs: _Specs = ()
+    ends: _Ends = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+_Phases = Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1, max_length=MAX_PHASES)]
+
+
+class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
+    """The output goes through phases, in each of which other specs act.
+
+    The output begins in the first phase. A phase's specs act as if the output began where the
+    phase begins, each time that it begins anew. Kinds that read the prompt read it in the first
+    phase, when the request begins; for a later phase the prompt is empty. So is the output for the
+    ends of a phase: a sequence that an earlier phase has begun is not completed.
+
+    A spec is complete when there is nothing left for it to do:
+
+    - ``forced_sequence``, ``forced_end`` and ``choice`` without ``eos_token_id``: the text is out;
+    - ``trigger`` with ``times``: it has fired so often, and the last phrase is out;
+    - ``thinking_budget``: a block has been closed, in the prompt or in the output, and none is open
+      since. If the prompt has an empty block, as templates write it for a model that shall not
+      think, the phase is over before the first token. If the model opens no block, the phase goes
+      on.
+
+    Other specs are never complete. They stand beside those that can be.
+
+    For example, with ``<think>`` 7, ``</think>`` 8 and EOS 0::
+
+        PhasesSpec.think_then(
+            3, (7,), (8,),
+            ForcedTokenSequenceSpec((4, 5)),
+            Phase((ChoiceSpec(((1,), (2, 3)), 0),)),
+        )
+
+    If the prompt ends with 7 and the model only says 9, the output is 9 9 9 8 4 5, then 1 or 2 3,
+    then 0 for ever. The second phase is on the wire::
+
+        {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
+
+    ``no_repeat_ngram``, ``prompt_bias``, ``grammar``, ``sampling`` and ``plugin`` stand beside
+    ``phases``, not within. Some phases need tables that are refused when the request is admitted:
+
+    - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
+      ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
+      ``MAX_PATTERN`` tokens beside one other count is taken.
+    - in the first phase beside a ``thinking_budget``: an end other than ``complete``, and a spec
+      that follows the output, such as ``banned_sequences`` of several tokens;
+    - if the first phase ends when a ``thinking_budget`` is complete: more than
+      ``MAX_PROMPT_READERS`` specs in one phase, because what acts in them has to read the prompt;
+    - phases whose tables are too large together: a long text or many sequences beside an end that
+      looks for long sequences.
+
+    Args:
+        phases: 1 to ``MAX_PHASES`` phases. Their number times the most specs of one of them is at
+            most ``MAX_PHASE_SPECS``.
+        eos_token_id: token to force after the last phase, for ever; ``None`` forces nothing more.
+        repeat: whether to go on with the first phase after the last.
+
+    Raises:
+        SpecError: if a field is out of bounds, a phase before the last has no end, an end leads
+            nowhere or waits for specs that never complete, a kind cannot be in a phase, or two
+            specs of a phase cannot both be obeyed.
+    """
+
+    phases: _Phases
+    eos_token_id: TokenId | None = None
+    repeat: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.repeat and self.eos_token_id is not None:
+            raise SpecError("Expected no EOS token after phases that repeat", "$.eos_token_id")
+        count = len(self.phases) * max(len(phase.specs) for phase in self.phases)
+        if count > MAX_PHASE_SPECS:
+            what = (
+                f"Expected at most {MAX_PHASE_SPECS} as the number of phases times the most specs"
+            )
+            raise SpecError(f"{what} of one, got {count}", "$.phases")
+        for i, phase in enumerate(self.phases):
+            try:
+                _check_specs(phase.specs, f"`$.phases[{i}].specs")
+                _check_ends(phase, i, len(self.phases))
+            except SpecError as error:
+                raise error.under(f"$.phases[{i}]") from None
+
+    @classmethod
+    def think_then(
+        cls,
+        budget: int,
+        start_token_ids: Sequence[int],
+        end_token_ids: Sequence[int],
+        *then: LogitsProcessorSpec | Phase,
+        message_token_ids: Sequence[int] = (),
+        eos_token_id: int | None = None,
+    ) -> "PhasesSpec":
+        """Think on a budget, then go through other phases.
+
+        The first phase goes on until a block has been closed, in the prompt or in the output. It
+        is meant for prompts that open the block, and for models that always open one.
+
+        Args:
+            budget: see ``ThinkingBudgetSpec``, as for the tags and the message.
+            start_token_ids: the start tag.
+            end_token_ids: the end tag.
+            then: what follows, in order. A spec becomes a phase of its own that ends when the spec
+                is complete.
+            message_token_ids: the message before a forced end tag.
+            eos_token_id: see ``PhasesSpec``.
+
+        Raises:
+            SpecError: as ``PhasesSpec`` does, for example if a spec before the last never ends.
+        """
+        tags = tuple(start_token_ids), tuple(end_token_ids)
+        thinking = ThinkingBudgetSpec(budget, *tags, tuple(message_token_ids))
+        return cls(tuple(_in_phases((thinking, *then))), eos_token_id)
+
+    @classmethod
+    def prefix_then(
+        cls,
+        token_ids: Sequence[int],
+        *then: LogitsProcessorSpec | Phase,
+        eos_token_id: int | None = None,
+    ) -> "PhasesSpec":
+        """Force a text, then go through other phases.
+
+        ``PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))`` makes the output 4 5 1 or
+        4 5 2, and then 0 for ever.
+
+        Args:
+            token_ids: the text to begin with.
+            then: what follows, as for ``think_then``.
+            eos_token_id: see ``PhasesSpec``.
+
+        Raises:
+            SpecError: as ``PhasesSpec`` does.
+        """
+        forced = ForcedTokenSequenceSpec(tuple(token_ids))
+        return cls(tuple(_in_phases((forced, *then))), eos_token_id)
+
+    def token_fields(self) -> TokenFields:
+        for path, spec in self._specs():
+            for below, token_ids in spec.token_fields():
+                yield path + below[1:], token_ids
+        for i, phase in enumerate(self.phases):
+            for k, end in enumerate(phase.ends):
+                yield f"$.phases[{i}].ends[{k}].token_ids[*]", end.token_ids
+        if self.eos_token_id is not None:
+            yield "$.eos_token_id", (self.eos_token_id,)
+
+    def sizes(self) -> Sizes:
+        sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
+        sizes = [spec.sizes() for _, spec in self._specs()]
+        sizes.append(Sizes(2 * sum(map(len, sought)), len(sought)))
+        return Sizes(*map(sum, zip(*sizes, strict=True)))
+
+    def claims(self) -> Claims:
+        """Yield what the phases force, at output indices that depend on the output.
+
+        What a phase bans or allows, other phases may force.
+        """
+        for path, spec in self._specs():
+            for claim in spec.claims():
+                if isinstance(claim, Forces):
+                    yield claim._replace(path=path + claim.path[1:], first=None)
+        if self.eos_token_id is not None:
+            yield Forces("$.eos_token_id", ((self.eos_token_id,),), in_reply=False)
+
+    def _specs(self) -> Iterator[tuple[str, LogitsProcessorSpec]]:
+        """Yield all specs with their paths."""
+        for i, phase in enumerate(self.phases):
+            for j, spec in enumerate(phase.specs):
+                yield f"$.phases[{i}].specs[{j}]", spec
+
+
+def can_complete(spec: LogitsProcessorSpec) -> bool:
+    """Whether there may be nothing left to do for a spec; see ``PhasesSpec``."""
+    match spec:
+        case ForcedTokenSequenceSpec() | ForcedEndSpec() | ChoiceSpec():
+            return spec.eos_token_id is None
+        case TriggerSpec():
+            return spec.times is not None
+        case _:
+            return isinstance(spec, ThinkingBudgetSpec)
+
+
+BESIDE = (NoRepeatNgramSpec, PromptBiasSpec, NativeSpec, PluginSpec)
+"""The kinds that stand beside phases, because they are more than automata."""
+
+
+def _check_specs(specs: Sequence[LogitsProcessorSpec], path: str) -> None:
+    for j, spec in enumerate(specs):
+        if isinstance(spec, PhasesSpec):
+            raise SpecError("Expected no phases within a phase", f"$.specs[{j}]")
+        if isinstance(spec, BESIDE):
+            what = f"`{spec.kind}` cannot be in a phase, only beside `phases`"
+            raise SpecError(what, f"$.specs[{j}]")
+    try:
+        check_conflicts(specs)
+    except SpecError as error:
+        raise SpecError(error.message.replace("`$.specs", path), error.path) from None
+
+
+def _check_ends(phase: Phase, index: int, count: int) -> None:
+    if not phase.ends and index < count - 1:
+        raise SpecError("Expected an end: only the last phase may have none", "$.ends")
+    for k, end in enumerate(phase.ends):
+        if end.phase is not None and end.phase > count:
+            what = f"Expected a phase from 0 to {count}, which is after the last, got {end.phase}"
+            raise SpecError(what, f"$.ends[{k}].phase")
+        if end.complete and not any(map(can_complete, phase.specs)):
+            raise SpecError("No spec of the phase is ever complete", f"$.ends[{k}].complete")
+
+
+def _in_phases(parts: Iterable[LogitsProcessorSpec | Phase]) -> Iterator[Phase]:
+    for part in parts:
+        if isinstance(part, Phase):
+            yield part
+        else:
+            yield Phase((part,), (PhaseEnd(complete=True),) if can_complete(part) else ())

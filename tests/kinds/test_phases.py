@@ -1,0 +1,439 @@
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.kinds import KINDS
+from logitport.adapters.conformance.kinds.base import Draws, Several
+from logitport.adapters.conformance.kinds.phases import strategy
+from logitport.adapters.conformance.reference import combine, edit
+from logitport.adapters.core import Program, Realizer, compile_specs
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedSequencesSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedEndSpec,
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    InProcessPayload,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    NoRepeatNgramSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+    limits,
+)
+from logitport.spec.kinds.phases import can_complete
+
+from .test_every_kind import (
+    AT_LEAST_1,
+    AT_MOST,
+    LIKED,
+    SOME,
+    TOO_LONG_TO_FIND,
+    F,
+    RealizedKindTests,
+    allow,
+    ban,
+    below,
+)
+
+COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))
+Forced = ForcedTokenSequenceSpec
+THINK = ThinkingBudgetSpec(3, (7,), (8,))
+CHOICE = ChoiceSpec(((1,), (2, 3), (6,)))
+THINK_THEN = PhasesSpec.think_then(3, (7,), (8,), Forced((4, 5)), CHOICE, eos_token_id=0)
+DOCUMENTED = PhasesSpec.think_then(
+    3, (7,), (8,), Forced((4, 5)), Phase((ChoiceSpec(((1,), (2, 3)), 0),))
+)
+PREFIX = PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))
+LOOP = PhasesSpec(
+    (
+        Phase((), (PhaseEnd(n=2), PhaseEnd(token_ids=(6,), phase=0))),
+        Phase((Forced((4,)),), (COMPLETE,)),
+    ),
+    repeat=True,
+)
+TIES = PhasesSpec(
+    (
+        Phase((), (PhaseEnd(n=4, phase=2), SAID, PhaseEnd(token_ids=(7,), phase=0))),
+        Phase((BannedTokensSpec((1,)),), (PhaseEnd(n=9),)),
+        Phase((BannedTokensSpec((2,)),)),
+    )
+)
+BESIDE = PhasesSpec(
+    (
+        Phase((Forced((4, 5)), BannedSequencesSpec(((1, 2), (9,)))), (COMPLETE,)),
+        Phase((MinTokensSpec(2, (0,)), TriggerSpec((1,), (3,), 2)), (COMPLETE, PhaseEnd(n=5))),
+    ),
+    eos_token_id=0,
+)
+PAIRS = tuple((i, i + 1) for i in range(2000))
+BANNED = BannedSequencesSpec(((1, 1, 2), (1, 3)))
+SUFFIX = PhasesSpec(
+    (Phase((BANNED,), (PhaseEnd(token_ids=(1, 1, 1, 4)), PhaseEnd(token_ids=(5, 1, 1, 1)))),), 0
+)
+INFIX = PhasesSpec((Phase((), (PhaseEnd(token_ids=(5, 6, 7, 8), phase=0), SAID)),), 0)
+LEAVE = PhasesSpec((Phase((), (PhaseEnd(token_ids=(3,), phase=2), SAID)), Phase()), 0)
+
+ONE = {"n": 1}
+WITH = {"kind": "banned_tokens", "token_ids": [2]}
+FORCING = {"kind": "forced_sequence", "token_ids": [1]}
+
+
+def both(*edits: Any) -> Several:
+    return Several(edits)
+
+
+def phases(*content: Any, **more: Any) -> dict[str, Any]:
+    return {"phases": [*content], **more}
+
+
+class TestRows(RealizedKindTests):
+    golden = PhasesSpec(
+        (
+            Phase((ThinkingBudgetSpec(64, (44,), (46,)),), (COMPLETE,)),
+            Phase((), (PhaseEnd(token_ids=(198, 198)), PhaseEnd(n=40, phase=0))),
+            Phase((ChoiceSpec(((10576,), (2437, 805))),), (COMPLETE,)),
+        ),
+        eos_token_id=2,
+    )
+    refused = (
+        (phases(), SOME, "phases"),
+        (phases(*[{"ends": [ONE]}] * 17), f"{AT_MOST}16", "phases"),
+        (phases({"ends": [{"n": 0}]}), AT_LEAST_1, "phases[0].ends[0].n"),
+        (phases({"ends": [ONE] * 9}), f"{AT_MOST}8", "phases[0].ends"),
+        (
+            phases({"ends": [ONE, {}]}),
+            "Expected exactly one of n, token_ids and complete",
+            "phases[0].ends[1]",
+        ),
+        (
+            phases({"ends": [{"n": 1, "token_ids": [1]}]}),
+            "Expected exactly one of n, token_ids and complete",
+            "phases[0].ends[0]",
+        ),
+        (
+            phases({"ends": [{"token_ids": [1] * 65}]}),
+            TOO_LONG_TO_FIND,
+            "phases[0].ends[0].token_ids",
+        ),
+        (
+            phases({"ends": [ONE]}, {"specs": [WITH]}, {"ends": [ONE]}),
+            "Expected an end: only the last phase may have none",
+            "phases[1].ends",
+        ),
+        (
+            phases({"ends": [{"n": 1, "phase": 3}]}, {}),
+            "Expected a phase from 0 to 2, which is after the last, got 3",
+            "phases[0].ends[0].phase",
+        ),
+        (
+            phases({"specs": [WITH, {**FORCING, "eos_token_id": 0}], "ends": [{"complete": True}]}),
+            "No spec of the phase is ever complete",
+            "phases[0].ends[0].complete",
+        ),
+        (
+            phases({"ends": [ONE]}, {"specs": [WITH, {"kind": "no_repeat_ngram", "n": 2}]}),
+            "`no_repeat_ngram` cannot be in a phase, only beside `phases`",
+            "phases[1].specs[1]",
+        ),
+        *(
+            (
+                phases({"specs": [{"kind": kind, **fields}]}),
+                f"`{kind}` cannot be in a phase, only beside `phases`",
+                "phases[0].specs[0]",
+            )
+            for kind, fields in (
+                ("prompt_bias", {"bias": 1}),
+                ("grammar", {"regex": "a"}),
+                ("sampling", {"temperature": 0}),
+                ("plugin", {"name": "a"}),
+            )
+        ),
+        (
+            phases({"specs": [{"kind": "phases", "phases": [{}]}]}),
+            "Expected no phases within a phase",
+            "phases[0].specs[0]",
+        ),
+        (
+            phases({"ends": [ONE]}, {"specs": [FORCING, WITH, FORCING]}),
+            "Conflicts with `$.phases[1].specs[0]`: both force the first output token",
+            "phases[1].specs[2]",
+        ),
+        (
+            phases({}, eos_token_id=0, repeat=True),
+            "Expected no EOS token after phases that repeat",
+            "eos_token_id",
+        ),
+        (
+            phases({"specs": [WITH] * 9, "ends": [ONE]}, *[{"ends": [ONE]}] * 3),
+            "Expected at most 32 as the number of phases times the most specs of one, got 36",
+            "phases",
+        ),
+    )
+    largest = (
+        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 16),
+        PhasesSpec((Phase((BannedTokensSpec((1,)),) * 16),)),
+    )
+    beyond = (
+        (
+            PhasesSpec((Phase((), (PhaseEnd(n=1),)), Phase((Forced((1, 9)),)))),
+            "phases[1].specs[0].token_ids[1]",
+        ),
+        (
+            PhasesSpec((Phase((), (PhaseEnd(n=1), PhaseEnd(token_ids=(1, 9)))),)),
+            "phases[0].ends[1].token_ids[1]",
+        ),
+        (PhasesSpec((Phase(),), 9), "eos_token_id"),
+    )
+    histories = (
+        # Think for 3 tokens in a block that the prompt opens, say 4 5, choose, stop.
+        (
+            THINK_THEN,
+            [9, 7],
+            [
+                *(None, 9, None, 9, None, 9, F(8), 8),
+                *(F(4), 4, F(5), 5, allow(1, 2, 6), 2, F(3), 3, F(0), 0, F(0)),
+            ],
+        ),
+        # It thinks less, or again; or the prompt has a closed block already.
+        (THINK_THEN, [7], [None, 9, None, 8, F(4), 4, F(5), 5, allow(1, 2, 6), 1, F(0)]),
+        (
+            DOCUMENTED,
+            [7],
+            [
+                *(None, 9, None, 9, None, 9, F(8), 8, F(4), 4, F(5), 5),
+                *(allow(1, 2), 2, F(3), 3, F(0), 0, F(0)),
+            ],
+        ),
+        (THINK_THEN, [], [None, 9, None, 7, None, 8, F(4)]),
+        (THINK_THEN, [7, 9, 8], [F(4), 4, F(5), 5, allow(1, 2, 6), 6, F(0)]),
+        (THINK_THEN, [7, 9, 8, 1, 7], [None, 8, F(4), 7, F(4), 4, F(5), 5, allow(1, 2, 6)]),
+        (PREFIX, [4], [F(4), 4, F(5), 5, allow(1, 2), 2, F(0), 0, F(0)]),
+        (LOOP, [], [None, 9, None, 9, F(4), 4, None, 6, None, 9, None, 6, F(4), 4, None]),
+        # The fourth token ends the phase before what it completes does; 6 7 comes before 7.
+        (TIES, [], [None, 1, None, 6, None, 7, ban(1), 7, ban(1)]),
+        (TIES, [], [None, 1, None, 1, None, 6, None, 7, ban(2), 7, ban(2)]),
+        (TIES, [6], [None, 7, None, 1, None, 1, None, 6, None, 7, ban(2)]),
+        # 9 is banned beside 4 5, and EOS for two tokens; 1 and 3 twice, or five tokens.
+        (
+            BESIDE,
+            [],
+            [
+                *(both(F(4), ban(9)), 4, both(F(5), ban(9)), 5),
+                *(ban(0), 1, both(ban(0), F(3)), 3, None, 1, F(3), 3, F(0), 0, F(0)),
+            ],
+        ),
+        (
+            BESIDE,
+            [],
+            [
+                *(both(F(4), ban(9)), 1, both(F(4), ban(9, 2)), 4, both(F(5), ban(9)), 5),
+                *(ban(0), 2, ban(0), 2, None, 2, None, 2, None, 2, F(0)),
+            ],
+        ),
+        # What has been begun is looked up again from the longest suffix, of both automata.
+        (SUFFIX, [], [None, 1, ban(3), 1, ban(2, 3), 1, ban(2, 3), 4, F(0)]),
+        (SUFFIX, [], [None, 5, None, 1, ban(3), 1, ban(2, 3), 4, None, 1, ban(3)]),
+        (SUFFIX, [5], [None, 5, None, 1, ban(3), 1, ban(2, 3), 1, F(0)]),
+        (INFIX, [], [None, 5, None, 6, None, 7, F(0)]),
+        (INFIX, [5], [None, 6, None, 8, None, 6, None, 7, F(0)]),
+        (LEAVE, [], [None, 1, None, 3, F(0), 1, F(0)]),
+        (LEAVE, [], [None, 6, None, 7, None, 3, None]),
+    )
+    handed_over = (
+        (THINK_THEN, [7], 9, [LIKED, LIKED, 8, 4, 5, 1, 0]),
+        (THINK_THEN, [7], 8, [4, 5, 1, 0]),
+        (PREFIX, [], 9, [4, 5, 1, 0]),
+        (LOOP, [], 9, [LIKED, 4, LIKED, LIKED, 4]),
+        (LOOP, [], 4, [LIKED, 4, LIKED]),
+    )
+    outputs = (
+        (THINK_THEN, [7], [9, 8, 4, 5, 6, 0], True),
+        (THINK_THEN, [7], [9, 8, 4, 5, 2, 0], False),
+        (THINK_THEN, [7, 8], [9, 8, 4, 5], False),
+        (LOOP, [], [1, 1, 4, 6, 1, 1, 4], True),
+        (LOOP, [], [1, 1, 1], False),
+        (BESIDE, [], [4, 5, 0], False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "message", "path"),
+    [
+        (
+            Phase((THINK,), (COMPLETE, PhaseEnd(n=9))),
+            "Expected only the end `complete` beside `$.specs[0]`, which reads the prompt",
+            "ends[1]",
+        ),
+        (
+            Phase((THINK, BannedSequencesSpec(((1, 2),))), (COMPLETE,)),
+            "Expected a spec that does not follow the output, beside `$.specs[0]`, "
+            "which reads the prompt",
+            "specs[1]",
+        ),
+        (
+            Phase((ForcedEndSpec(3, (1,)), MinTokensSpec(3, (0,))), (COMPLETE,)),
+            "Expected specs that count one thing at a time, with what ends the phase",
+            "specs[1]",
+        ),
+        (
+            Phase((MinTokensSpec(3, (0,)),), (PhaseEnd(n=65),)),
+            "Expected at most 64 tokens, beside `$.specs[0]`, which counts, too; got 65",
+            "ends[0].n",
+        ),
+        (
+            Phase((BannedSequencesSpec(PAIRS),), (PhaseEnd(token_ids=tuple(range(64))),)),
+            "Expected phases that compile to at most 49152 states and edges in all; "
+            "this one goes beyond",
+            "",
+        ),
+        (
+            Phase((TriggerSpec((1,), (2,) * 99, 1024),), (COMPLETE,)),
+            "Expected specs that compile to at most 49152 states and edited tokens in all; "
+            "this one goes beyond",
+            "specs[0]",
+        ),
+    ],
+)
+def test_what_the_tables_cannot_hold(phase: Phase, message: str, path: str):
+    with pytest.raises(SpecError) as error:
+        compile_specs((PhasesSpec((phase,)),))
+    where = below("$.specs[0].phases[0]", path)
+    assert (error.value.message, error.value.path) == (message, where)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        Phase((THINK, BannedTokensSpec((1,)), AllowedTokensSpec((1, 7, 8))), (COMPLETE,)),
+        Phase((THINK, BannedSequencesSpec(((1, 2),)))),
+        Phase((MinTokensSpec(3, (0,)),), (PhaseEnd(n=64), PhaseEnd(token_ids=(1, 2)))),
+        Phase((MinTokensSpec(3, (0,)), ForcedEndSpec(3, (1,))), (PhaseEnd(n=64),)),
+        Phase((BannedSequencesSpec(PAIRS),), (PhaseEnd(n=limits.MAX_COUNT), SAID)),
+        Phase((TriggerSpec((1,), (2,) * 9, 1024),), (COMPLETE,)),
+    ],
+)
+def test_what_they_can(phase: Phase):
+    compile_specs((PhasesSpec((phase,)),))
+
+
+def test_the_first_phase_alone_reads_the_prompt():
+    later = PhasesSpec((Phase((), (PhaseEnd(n=1),)), Phase((THINK,), (COMPLETE,))))
+    assert not compile_specs((later,)).reads_prompt
+    assert compile_specs((THINK_THEN,)).reads_prompt
+
+
+def test_kinds_that_can_complete_have_a_reference_for_it():
+    has_reference = {kind for kind, each in KINDS.items() if each.complete}
+    assert has_reference == {kind for kind in KINDS if can_complete(KINDS[kind].minimal)}
+
+
+def test_helpers():
+    spec = PhasesSpec.think_then(3, (7,), (8,), CHOICE, Phase((BANNED,)), message_token_ids=(9,))
+    assert spec.phases == (
+        Phase((ThinkingBudgetSpec(3, (7,), (8,), (9,)),), (COMPLETE,)),
+        Phase((CHOICE,), (COMPLETE,)),
+        Phase((BANNED,)),
+    )
+    assert PREFIX.phases == (
+        Phase((Forced((4, 5)),), (COMPLETE,)),
+        Phase((ChoiceSpec(((1,), (2,)), 0),)),
+    )
+    with pytest.raises(SpecError) as error:
+        PhasesSpec.prefix_then((4,), BANNED, CHOICE)
+    assert error.value.path == "$.phases[1].ends"
+
+
+@pytest.mark.parametrize(
+    ("beside", "path"),
+    [
+        (BannedTokensSpec((5,)), "$.specs[1].phases[1].specs[0].token_ids[1]"),
+        (BannedSequencesSpec(((4, 5),)), "$.specs[1].phases[1].specs[0].token_ids[1]"),
+        (AllowedTokensSpec((1, 2, 3, 4, 5, 6, 7, 8)), "$.specs[1].eos_token_id"),
+        (AllowedTokensSpec(tuple(range(10))), None),
+        (Forced((3,)), None),
+        (MinTokensSpec(9, (0,)), None),
+        (NoRepeatNgramSpec(2), None),
+        (SamplingSpec(temperature=0), None),
+        (GrammarSpec(regex="a"), "$.specs[1]"),
+    ],
+    ids=lambda each: getattr(each, "kind", ""),
+)
+def test_specs_beside_phases(beside: LogitsProcessorSpec, path: str | None):
+    """What the phases force is compared with specs beside them, wherever in the output it comes."""
+    if path is None:
+        InProcessPayload(1, (beside, THINK_THEN))
+        return
+    with pytest.raises(SpecError) as error:
+        InProcessPayload(1, (beside, THINK_THEN))
+    assert error.value.path == path
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    strategy(Draws(4, most=3, longest=3, count=5)),
+    st.lists(st.integers(0, 3), max_size=5),
+    st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    st.booleans(),
+)
+def test_phases_are_what_their_specs_are(
+    spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool
+):
+    """The host realizer does what the reference finds in the history, for any spec it takes."""
+    if (program := compiled(spec)) is None:
+        return
+    realizer, output = Realizer(5), list[int]()
+    realizer.add(0, program, prompt, output)
+    for token in liked:
+        logits = torch.zeros(1, 5)
+        logits[0, token] = 1
+        expected = combine(logits[0].numpy(), [edit(spec, prompt, output)])
+        realizer.apply(logits)
+        chosen = int(logits[0].argmax())
+        assert shown(logits[0].numpy()) == shown(expected), output
+        output.append(chosen if obeys else token)
+    # A request that comes with its output, or with some of it, goes on from there.
+    for n in range(len(output) + 1):
+        logits, resumed = torch.zeros(1, 5), Realizer(5)
+        resumed.add(0, program, prompt, output[:n])
+        resumed.apply(logits)
+        expected = combine(np.zeros(5), [edit(spec, prompt, output[:n])])
+        assert shown(logits[0].numpy()) == shown(expected), output[:n]
+
+
+REFUSALS = (
+    "Expected only the end `complete` beside",
+    "Expected a spec that does not follow the output, beside",
+    "Expected specs that count one thing at a time",
+)
+"""What the tables cannot hold, with small numbers."""
+
+
+def compiled(spec: PhasesSpec) -> Program | None:
+    """The program of a spec; ``None`` if the tables cannot hold it."""
+    try:
+        return compile_specs((spec,))
+    except SpecError as error:
+        at_a_part = re.match(r"\$\.specs\[0\]\.phases\[\d\]\.(specs|ends)\[\d\]", error.path)
+        if not at_a_part or not error.message.startswith(REFUSALS):
+            raise
+        return None
+
+
+def shown(row: np.ndarray) -> list[float | str]:
+    """The logits, without the differences between a forced token's and between bans."""
+    forced = row.argmax() if row.max() > 1e6 or np.isneginf(row).sum() == len(row) - 1 else None
+    if forced is not None:
+        return [f"forced {forced}"]
+    return [round(float(value), 3) if value > -1e6 else "banned" for value in row]
