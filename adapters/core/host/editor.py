@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from ..logits import FORCED_LOGIT, Additions, Cells, RowAdditions, Standing, attempt, merged
@@ -54,6 +55,8 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
+        self._added: Sequence[Additions] = ()  # of the last step
+        self._grouped: dict[int, list[Additions]] = {}
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
@@ -87,8 +90,11 @@ class PlanEditor(Editor):
     def _by_row(self, added: Sequence[Additions]) -> dict[int, list[Additions]]:
         """Group additions by row, so that one pass adds all that stays on a row.
 
-        The key of additions to several rows is -1, and comes first.
+        The key of additions to several rows is -1, and comes first. Most steps have the additions
+        of the last step, the same objects, and so the same groups.
         """
+        if len(added) == len(self._added) and all(map(is_, added, self._added)):
+            return self._grouped
         by_row: dict[int, list[Additions]] = {-1: []}
         staying: dict[int, list[Standing]] = {}
         for each in added:
@@ -104,7 +110,7 @@ class PlanEditor(Editor):
             if len(key) > 1 and key not in together:
                 together[key] = self._together.get(key) or Standing.together(key)
             by_row.setdefault(row, []).append(together.get(key, parts[0]).on(row))
-        self._together = together
+        self._together, self._added, self._grouped = together, added, by_row
         return by_row
 
     def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:
