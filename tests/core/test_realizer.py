@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from logitport import spec as s
+from logitport.adapters.conformance.kinds.base import flat
 from logitport.adapters.conformance.reference import (
     FORCED,
     Add,
@@ -113,9 +114,9 @@ def forced_logit(dtype: torch.dtype) -> float:
     return min(FORCED, torch.finfo(dtype).max / 4)
 
 
-def assert_row(before: torch.Tensor, after: torch.Tensor, acting: list[Edit]) -> None:
+def assert_row(before: torch.Tensor, after: torch.Tensor, acting: Sequence[Edit]) -> None:
     """``after`` is what the reference makes of ``before``, cell by cell."""
-    dtype = before.dtype
+    acting, dtype = flat(acting), before.dtype
     forced = forced_logit(dtype)
     original = before.double().numpy()
     expected = combine(original, acting, forced=forced)
