@@ -77,7 +77,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
                 ForcedTokenSequenceSpec(ids(" Answer:")),
                 ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer),
             ),
-            prompt="The capital of Italy?<think>",
+            prompt="The capital of Italy?\n<think>",
         ),
         request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
         request(
