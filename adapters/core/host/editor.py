@@ -68,11 +68,11 @@ class PlanEditor(Editor):
         plan = self._plan
         added, allowed_rows = [*plan.added, *more], plan.allowed_rows
         if self.highest_logit(logits.dtype) < FORCED_LOGIT:
-            added += [part.edit.on(part.row) for part in allowed_rows if len(part.edit)]
+            added += [part.edit for part in allowed_rows if len(part.edit.standing)]
             added = [merged(added)] if added else []
-            added += [part.mask.on(part.row) for part in allowed_rows]
+            added += [part.mask for part in allowed_rows]
         else:
-            added += [part.edit.on(part.row) for part in allowed_rows]
+            added += [part.edit for part in allowed_rows]
         allowed_in = {part.row: part for part in allowed_rows}
         failed: dict[int, Exception] = {}
         for row, parts in self._by_row(added).items():  # cells of several rows come first
@@ -96,20 +96,23 @@ class PlanEditor(Editor):
         if len(added) == len(self._added) and all(map(is_, added, self._added)):
             return self._grouped
         by_row: dict[int, list[Additions]] = {-1: []}
-        staying: dict[int, list[Standing]] = {}
+        staying: dict[int, list[RowAdditions]] = {}
         for each in added:
             if not isinstance(each, RowAdditions):
                 by_row[-1].append(each)
             elif each.standing.moves:
                 by_row.setdefault(each.row, []).append(each)
             else:
-                staying.setdefault(each.row, []).append(each.standing)
+                staying.setdefault(each.row, []).append(each)
         together: dict[tuple[Standing, ...], Standing] = {}  # what no row has any more is dropped
         for row, parts in staying.items():
-            key = tuple(parts)
-            if len(key) > 1 and key not in together:
-                together[key] = self._together.get(key) or Standing.together(key)
-            by_row.setdefault(row, []).append(together.get(key, parts[0]).on(row))
+            all_of_row = parts[0]
+            if len(parts) > 1:
+                key = tuple(part.standing for part in parts)
+                if key not in together:
+                    together[key] = self._together.get(key) or Standing.together(key)
+                all_of_row = together[key].on(row)
+            by_row.setdefault(row, []).append(all_of_row)
         self._together, self._added, self._grouped = together, added, by_row
         return by_row
 

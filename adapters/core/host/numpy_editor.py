@@ -53,7 +53,7 @@ class NumpyEditor(PlanEditor):
 
     def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
         """Apply an ALLOW to one row, as ``TorchEditor`` does."""
-        kept, columns = part.mask.kept, logits.shape[1]
+        kept, columns = part.mask.placed, logits.shape[1]
         layout = type(self), columns
         if layout not in kept:
             kept[layout] = self._array(mask(part.token_ids, columns))

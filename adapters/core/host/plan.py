@@ -8,14 +8,14 @@ tokens, the first list is strict and the others ban the tokens that they do not 
 that came with a finite logit keeps one, or gets one if the engine had masked all allowed tokens.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..automaton import BAN_BIAS, Edit, Ints
-from ..logits import NO_CELLS, Additions, Cells, Floats, Mask, Standing, mask
+from ..logits import NO_CELLS, Additions, Cells, Floats, Mask, RowAdditions, Standing, mask
 from .batch import MOVES, RANK, STATE, AutomatonBatch
 from .state_table import ROW
 
@@ -67,8 +67,8 @@ class AllowedRow:
 
     row: int
     token_ids: Ints
-    edit: Standing
-    mask: Standing
+    edit: RowAdditions
+    mask: RowAdditions
 
     @property
     def rows(self) -> Ints:
@@ -135,7 +135,7 @@ class EditPlan:
         self._common: dict[tuple[int, int], Ints] = {}  # see _common_indices
         self._standing: dict[tuple[int, ...], Standing] = {}  # of automata that never move
         self._moving: dict[tuple[int, ...], Standing] = {}  # of the others
-        self._leaving: dict[tuple[int, ...], AllowedRow] = {}
+        self._leaving: dict[tuple[int, ...], tuple[Ints, Standing, Standing]] = {}
 
     @property
     def added(self) -> list[Additions]:
@@ -276,10 +276,11 @@ class EditPlan:
         for row, sets in of_row.items():
             if sets not in kept:
                 kept[sets] = self._left_by(*sets, moves=row in moving)
-            self.allowed_rows.append(replace(kept[sets], row=row))
+            tokens, edit, mask_alone = kept[sets]
+            self.allowed_rows.append(AllowedRow(row, tokens, edit.on(row), mask_alone.on(row)))
 
-    def _left_by(self, strict: int, *others: int, moves: bool) -> AllowedRow:
-        """Compute what ALLOWs of some token sets leave of any row."""
+    def _left_by(self, strict: int, *others: int, moves: bool) -> tuple[Ints, Standing, Standing]:
+        """Compute what ALLOWs of some token sets leave of any row; see ``AllowedRow``."""
         tokens = self._automata.tables.tokens(strict)
         in_all = np.ones(len(tokens), np.bool_)
         for other in others:
@@ -287,7 +288,7 @@ class EditPlan:
         ban = np.array(BAN_BIAS, np.float32)
         edit = Standing(tokens[~in_all], ban, tokens, moves=moves)
         mask_alone = Standing(tokens[:0], ban, tokens) if len(edit) else edit
-        return AllowedRow(-1, tokens, edit, mask_alone)
+        return tokens, edit, mask_alone
 
     def _banned_by_others(
         self, allowed: Allowed, strict: Ints, of_row: Ints, others: Ints
