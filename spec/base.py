@@ -95,6 +95,11 @@ class LogitsProcessorSpec(
         """
         return iter(())
 
+    @property
+    def can_complete(self) -> bool:
+        """Whether there may be nothing left to do for the spec; see ``PhasesSpec``."""
+        return False
+
     def sizes(self) -> Sizes:
         """Count the items in the spec's lists. A token id outside of a list does not count."""
         lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "]")

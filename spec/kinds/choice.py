@@ -86,6 +86,10 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         if max(eos, max(chain.from_iterable(self.choices))) >= vocab_size:
             super().check_vocabulary(vocab_size)
 
+    @property
+    def can_complete(self) -> bool:
+        return self.eos_token_id is None
+
     def claims(self) -> Claims:
         eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
         yield Forces("$.choices[{choice}]", self.choices, 0, eos)

@@ -51,5 +51,9 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
         if self.eos_token_id is not None:
             yield "$.eos_token_id", (self.eos_token_id,)
 
+    @property
+    def can_complete(self) -> bool:
+        return self.eos_token_id is None
+
     def claims(self) -> Claims:
         return forces_and_stops(self.after, self.token_ids, self.eos_token_id)

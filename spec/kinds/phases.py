@@ -20,14 +20,11 @@ from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
 from ..limits import MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS
-from .choice import ChoiceSpec
-from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
 from .prompt_bias import PromptBiasSpec
 from .thinking_budget import ThinkingBudgetSpec
-from .trigger import TriggerSpec
 
 
 class PhaseEnd(
@@ -252,17 +249,6 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 yield f"$.phases[{i}].specs[{j}]", spec
 
 
-def can_complete(spec: LogitsProcessorSpec) -> bool:
-    """Whether there may be nothing left to do for a spec; see ``PhasesSpec``."""
-    match spec:
-        case ForcedTokenSequenceSpec() | ForcedEndSpec() | ChoiceSpec():
-            return spec.eos_token_id is None
-        case TriggerSpec():
-            return spec.times is not None
-        case _:
-            return isinstance(spec, ThinkingBudgetSpec)
-
-
 BESIDE = (NoRepeatNgramSpec, PromptBiasSpec, NativeSpec, PluginSpec)
 """The kinds that stand beside phases, because they are more than automata."""
 
@@ -287,7 +273,7 @@ def _check_ends(phase: Phase, index: int, count: int) -> None:
         if end.phase is not None and end.phase > count:
             what = f"Expected a phase from 0 to {count}, which is after the last, got {end.phase}"
             raise SpecError(what, f"$.ends[{k}].phase")
-        if end.complete and not any(map(can_complete, phase.specs)):
+        if end.complete and not any(spec.can_complete for spec in phase.specs):
             raise SpecError("No spec of the phase is ever complete", f"$.ends[{k}].complete")
 
 
@@ -296,4 +282,4 @@ def _in_phases(parts: Iterable[LogitsProcessorSpec | Phase]) -> Iterator[Phase]:
         if isinstance(part, Phase):
             yield part
         else:
-            yield Phase((part,), (PhaseEnd(complete=True),) if can_complete(part) else ())
+            yield Phase((part,), (PhaseEnd(complete=True),) if part.can_complete else ())

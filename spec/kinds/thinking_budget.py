@@ -93,6 +93,10 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
         yield "$.end_token_ids[*]", self.end_token_ids
         yield "$.message_token_ids[*]", self.message_token_ids
 
+    @property
+    def can_complete(self) -> bool:
+        return True
+
     def claims(self) -> Claims:
         for name in ("end_token_ids", "message_token_ids"):
             yield Forces(f"$.{name}[{{token}}]", (getattr(self, name),), in_reply=False)

@@ -62,5 +62,9 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         yield "$.trigger_token_ids[*]", self.trigger_token_ids
         yield "$.token_ids[*]", self.token_ids
 
+    @property
+    def can_complete(self) -> bool:
+        return self.times is not None
+
     def claims(self) -> Claims:
         yield Forces("$.token_ids[{token}]", (self.token_ids,))

@@ -32,7 +32,6 @@ from logitport.spec import (
     TriggerSpec,
     limits,
 )
-from logitport.spec.kinds.phases import can_complete
 
 from .test_every_kind import (
     AT_LEAST_1,
@@ -336,7 +335,7 @@ def test_the_first_phase_alone_reads_the_prompt():
 
 def test_kinds_that_can_complete_have_a_reference_for_it():
     has_reference = {kind for kind, each in KINDS.items() if each.complete}
-    assert has_reference == {kind for kind in KINDS if can_complete(KINDS[kind].minimal)}
+    assert has_reference == {kind for kind in KINDS if KINDS[kind].minimal.can_complete}
 
 
 def test_helpers():

@@ -12,7 +12,7 @@ from ....spec import (
     PhasesSpec,
     SpecError,
 )
-from ....spec.kinds.phases import BESIDE, can_complete
+from ....spec.kinds.phases import BESIDE
 from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, flat
 
 
@@ -53,7 +53,7 @@ def _following(phase: Phase, prompt: Tokens, said: Tokens, next_phase: int) -> i
 def _is_complete(phase: Phase, prompt: Tokens, said: Tokens) -> bool:
     from . import KINDS
 
-    awaited = [(each, KINDS[type(each)].complete) for each in phase.specs if can_complete(each)]
+    awaited = [(each, KINDS[type(each)].complete) for each in phase.specs if each.can_complete]
     return all(complete is not None and complete(each, prompt, said) for each, complete in awaited)
 
 
@@ -109,7 +109,7 @@ def strategy(draw: Draws) -> Any:
                 PhasesSpec((Phase(kept),))
             except SpecError:
                 kept = kept[:1]
-            is_awaited = any(map(can_complete, kept))
+            is_awaited = any(spec.can_complete for spec in kept)
             ends = [
                 PhaseEnd(**end, phase=None if to is None else min(to, len(phases)))
                 for end, to in drawn

@@ -15,7 +15,6 @@ from ....spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ....spec.kinds.phases import can_complete
 from ....spec.limits import MAX_CELLS, MAX_PATTERN
 from ..automaton import Automaton, Edit
 from ..automaton.algebra import (
@@ -146,7 +145,7 @@ class _CompiledPhase:
                 if isinstance(spec, TriggerSpec):
                     round_ = len(spec.trigger_token_ids) + len(spec.token_ids)
                     size.check_cells(round_ * (spec.times or 1))
-                if can_complete(spec) and is_awaited:
+                if spec.can_complete and is_awaited:
                     made = [_completing(spec, bit)]
                 else:
                     made = [Marked.of(automaton) for automaton in _automata(spec)]
@@ -156,7 +155,7 @@ class _CompiledPhase:
             except SpecError as error:
                 raise error.under(f"$.specs[{j}]") from error.__cause__
             self.parts += [_SpecPart(j, each) for each in made]
-            if can_complete(spec) and is_awaited:
+            if spec.can_complete and is_awaited:
                 self.completing += self.parts[-1:]
         self._completed = sum(1 << len(self.ends) + part.of_spec for part in self.completing)
         self._reads_prompt, self._size = reads_prompt, size
