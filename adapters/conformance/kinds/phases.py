@@ -63,7 +63,9 @@ def _examples(free: FreeRun) -> list[PhasesSpec]:
     banned = BannedTokensSpec((free.output_ids[0],))
     return [
         PhasesSpec.prefix_then((b, c), choice, eos_token_id=free.eos_token_id),
-        PhasesSpec.think_then(2, free.prompt_ids[-1:], (a,), choice, Phase((banned,))),
+        PhasesSpec.think_then(
+            2, free.prompt_ids[-1:], (a,), ForcedTokenSequenceSpec((b,)), choice, Phase((banned,))
+        ),
         PhasesSpec(
             (
                 Phase((), (PhaseEnd(token_ids=free.output_ids[:1]), PhaseEnd(n=2, phase=0))),

@@ -248,6 +248,17 @@ def sequences_biased_away(free: "Free") -> lp.SequenceBiasSpec:
     return lp.SequenceBiasSpec(tuple(sequences), (-1000.0,) * len(sequences))
 
 
+def think_then_answer(free: "Free") -> lp.PhasesSpec:
+    tags = thinking(free, 8)
+    return lp.PhasesSpec.think_then(
+        tags.budget,
+        tags.start_token_ids,
+        tags.end_token_ids,
+        says(free, "Answer: "),
+        lp.Phase((lp.ChoiceSpec.from_text(["forty-two", "42", "I do not know"], free.tokenizer),)),
+    )
+
+
 class TwoArguments:
     """Odd and even token ids by turns, in place."""
 
@@ -408,7 +419,13 @@ REQUESTS = {
         ]
     ),
     **{f"neighbour {i}": Request(prompt=f"Tell me about the number {i}.") for i in range(8)},
-    "sequence bias": Request(sequences_biased_away),  # last: seeds are by position
+    # Seeds are by position: what is new comes last.
+    "sequence bias": Request(sequences_biased_away),
+    "thinking, then an answer": Request(
+        think_then_answer,
+        lambda output, free: output[:8] == free.output[:8] and closes(output, free, 8),
+        prompt=THINKING,
+    ),
 }
 
 
