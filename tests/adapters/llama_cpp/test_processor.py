@@ -18,6 +18,7 @@ from logitport.adapters.llama_cpp.json_schema import gbnf
 
 from examples._support.smollm2 import gguf
 from tests.adapters.failing import fails_later
+from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
 
 pytestmark = pytest.mark.engine
@@ -157,6 +158,13 @@ def test_completion(llm: Llama, temperature: float):
     assert complete(llm, PARIS, specs) in (" London", " Rome")
     banned = lp.BannedSequencesSpec((ids(llm, " Paris"),))
     assert "Paris" not in complete(llm, PARIS, [sampling, banned, lp.LogitBiasSpec({17: 2.0})])
+
+
+def test_think_then_answer(llm: Llama):
+    specs = [think_then_answer(lambda text: ids(llm, text), EOS), lp.SamplingSpec(temperature=1)]
+    for _ in range(3):
+        text = complete(llm, QUESTION, specs, max_tokens=40)
+        assert ANSWERED.fullmatch(text), text
 
 
 def test_chat(llm: Llama):

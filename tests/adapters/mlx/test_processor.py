@@ -27,6 +27,7 @@ from mlx_lm.models.llama import Model, ModelArgs
 from mlx_lm.sample_utils import make_sampler
 
 from tests.adapters.failing import fails_later
+from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -130,6 +131,14 @@ def test_generate(loaded: Any, temperature: float):
     assert say(loaded, PARIS, cities, sampler=sampler) in ("London", "Rome")
     specs = [lp.BannedSequencesSpec((ids(tokenizer, " Paris"),)), lp.LogitBiasSpec({17: 2.0})]
     assert "Paris" not in say(loaded, PARIS, specs, sampler=sampler, max_tokens=4)
+
+
+def test_think_then_answer(loaded: Any):
+    _, tokenizer = loaded
+    spec = think_then_answer(lambda text: ids(tokenizer, text), tokenizer.eos_token_id)
+    for _ in range(3):
+        text = say(loaded, QUESTION, spec, sampler=make_sampler(1.0), max_tokens=40)
+        assert ANSWERED.fullmatch(text), text
 
 
 def test_chat(loaded: Any):

@@ -106,6 +106,24 @@ def test_several_outputs_of_a_prompt(small: Any):
     assert all(each["output_ids"] in ([5, 6, EOS], [7, 8, EOS]) for each in results)
 
 
+def test_think_then_answer(small: Any):
+    """At temperature 1, beside requests without specs."""
+    forced = lp.ForcedTokenSequenceSpec((20, 21))
+    answer = lp.Phase((lp.ChoiceSpec(((8, 9), (8, 10, 11), (12,)), EOS),))
+    specs = [
+        () if i % 2 else lp.PhasesSpec.think_then(8, prompt[-1:], (6, 7), forced, answer)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    asked = [attach(request(32), each) for each in specs]
+    for each in asked:
+        each["sampling_params"]["temperature"] = 1
+    results = outputs(generate(small, asked))
+    for prompt, spec, output in zip(PROMPTS[::2], specs[::2], results[::2], strict=True):
+        assert isinstance(spec, lp.PhasesSpec)
+        assert obeys(spec, prompt, output)
+        assert output[-1] == EOS
+
+
 @pytest.mark.parametrize(
     ("option", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from logitport.adapters.core import plugins
 from logitport.adapters.transformers import BACKEND, LogitportProcessor
 from transformers import NoRepeatNGramLogitsProcessor
 
+from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -118,6 +120,18 @@ def test_several_rows_for_a_prompt(generator: Any, inputs: Any, arguments: dict[
         start = inputs["input_ids"].shape[1]
         expected = [_until_eos(row) for row in free[each : 2 * each, start:].tolist()]
         assert said[each : 2 * each] == expected
+
+
+def test_think_then_answer(generator: Any, tokenizer: Any):
+    spec = think_then_answer(partial(tokenizer.encode, add_special_tokens=False), EOS)
+    specs = [spec, (), spec, FORCED]
+    inputs = tokenizer([QUESTION] * len(specs), return_tensors="pt")
+    torch.manual_seed(0)
+    said = run(generator, inputs, specs, do_sample=True, temperature=1.0, max_new_tokens=40)
+    for output in said[::2]:
+        text = tokenizer.decode(output, skip_special_tokens=True)
+        assert ANSWERED.fullmatch(text), text
+    assert said[3] == [*TEXT, EOS]
 
 
 def test_beams_without_specs_are_left_alone(generator: Any, inputs: Any):
