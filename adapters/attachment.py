@@ -52,7 +52,6 @@ class Attachment:
         grammar_comes_last: whether the engine applies a grammar after logits processors, and fails
             if they leave no token that the grammar accepts. If so, kinds that narrow the choice of
             tokens are refused beside a grammar.
-        prefill_samples: whether prefill workers choose the first token, and so need native specs.
     """
 
     backend: Backend
@@ -60,7 +59,6 @@ class Attachment:
     grammars: tuple[str, ...] = ()
     own_fields: Callable[..., OwnFields] = field(default=lambda request: {})
     grammar_comes_last: bool = False
-    prefill_samples: bool = False
 
     def check(self, request: Any, specs: Specs, *known: Any) -> None:
         """Refuse specs that contradict the request's own fields; ``known`` goes to ``own_fields``.
@@ -89,7 +87,7 @@ class Attachment:
         acts = stage.is_active(generation_only)
         payload = payload_for(self.backend, specs, stage, generation_only)
         fields: dict[str, Any] = {}
-        if specs and (acts or self.prefill_samples):
+        if specs and (acts or self.backend.prefill_samples):
             self.check(request, specs)
             fields = lower(specs, self.native, request, self.grammars)
         yield Attached(specs, payload, fields)

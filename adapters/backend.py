@@ -46,6 +46,7 @@ class Backend:
         routes: the server's routes that take specs. Each route has the path in the request body to
             the object with the payload: ``{"/v1/completions": "vllm_xargs"}``. A route matches the
             end of a URL's path, and the longest match counts; ``None`` excludes a route.
+        prefill_samples: whether prefill workers choose the first token, and so need native specs.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Backend:
     lowers: Kinds = frozenset()
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
     routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
+    prefill_samples: bool = False
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.
@@ -116,12 +118,22 @@ def backend(name: str) -> Backend:
     return entry_point.load()
 
 
-def extra_body(engine: str, specs: Specs, *, generation_only: bool = True) -> dict[str, Any]:
+def extra_body(
+    engine: str,
+    specs: Specs,
+    *,
+    stage: Stage = Stage.AGGREGATED,
+    generation_only: bool = True,
+) -> dict[str, Any]:
     """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
+
+    A gateway merges the result into the JSON body of a request; no engine need be installed.
 
     Args:
         engine: the name of an installed backend that has a server.
         specs: one or several; for an empty sequence the result is empty.
+        stage: the stage of the server that gets the request. A prefill server gets native kinds at
+            most, if it chooses the first token.
         generation_only: see ``Payload``.
 
     Raises:
@@ -136,4 +148,7 @@ def extra_body(engine: str, specs: Specs, *, generation_only: bool = True) -> di
         return {}
     asked.check(specs)
     encode(specs, generation_only=generation_only)  # checks the specs together
-    return asked.body(specs, generation_only)
+    if not Stage(stage).is_active(generation_only):
+        native = [spec for spec in specs if isinstance(spec, NativeSpec)]
+        specs = native if asked.prefill_samples else []
+    return asked.body(specs, generation_only) if specs else {}

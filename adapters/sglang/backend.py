@@ -42,5 +42,6 @@ BACKEND = Backend(
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
     routes=ROUTES,
+    prefill_samples=True,
 )
 """SGLang's backend. Its workers are separate processes, which no live callable can reach."""

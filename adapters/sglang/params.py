@@ -10,7 +10,7 @@ from .backend import BACKEND, PROCESSOR
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
 
-ATTACHMENT = Attachment(BACKEND, sampling_fields, GRAMMARS, own_fields, prefill_samples=True)
+ATTACHMENT = Attachment(BACKEND, sampling_fields, GRAMMARS, own_fields)
 
 check_request = ATTACHMENT.check
 

@@ -7,5 +7,6 @@ BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE - {PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
+    prefill_samples=True,
 )
 """Its workers are separate processes, which no live callable can reach."""

@@ -13,9 +13,7 @@ from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
 from .processor import LogitportProcessor
 
-ATTACHMENT = Attachment(
-    BACKEND, sampling_fields, GRAMMARS, own_fields, grammar_comes_last=True, prefill_samples=True
-)
+ATTACHMENT = Attachment(BACKEND, sampling_fields, GRAMMARS, own_fields, grammar_comes_last=True)
 
 
 class HasLogitsProcessor(Protocol):

@@ -149,3 +149,21 @@ def test_body():
         "custom_params": {KEY: lp.encode(BANNED)},
     }
     assert extra_body("sglang", ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage", "generation_only", "fields"),
+    [
+        ("sglang", "agg", True, {"top_k", "custom_logit_processor", "custom_params"}),
+        ("sglang", "decode", True, {"top_k", "custom_logit_processor", "custom_params"}),
+        ("sglang", "prefill", True, {"top_k"}),
+        ("sglang", "prefill", False, {"top_k", "custom_logit_processor", "custom_params"}),
+        ("vllm", "agg", True, {"top_k", "vllm_xargs"}),
+        ("vllm", "prefill", True, set()),
+        ("vllm", "prefill", False, {"top_k", "vllm_xargs"}),
+    ],
+)
+def test_body_of_a_stage(engine: str, stage: str, generation_only: bool, fields: set[str]):
+    specs = (BANNED, lp.SamplingSpec(top_k=5))
+    body = extra_body(engine, specs, stage=lp.Stage(stage), generation_only=generation_only)
+    assert body.keys() == fields
