@@ -1,4 +1,4 @@
-"""Every Python block of the README runs, and prints what it says it prints.
+"""Every Python block of the README and of docs/engines.md runs, and prints what it says.
 
 ``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
 ``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,7 @@ class Program:
     """A block and those that continue it, each at its own line, so that tracebacks fit."""
 
     line: int
+    page: str = "README.md"
     source: str = ""
     needs: set[str] = field(default_factory=set)
 
@@ -62,12 +63,12 @@ def blocks(markdown: str, language: str) -> Iterator[tuple[str, int, list[str]]]
             comments = []
 
 
-def programs(markdown: str) -> list[Program]:
-    """The README's Python, as what can be run by itself."""
+def programs(markdown: str, page: str = "README.md") -> list[Program]:
+    """A page's Python, as what can be run by itself."""
     found: list[Program] = []
     for code, line, comments in blocks(markdown, "python"):
         if "continues" not in comments:
-            found.append(Program(line))
+            found.append(Program(line, page))
         found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
         for comment in comments:
             if comment in ("needs: server", "needs: engine", "needs: llama.cpp"):
@@ -112,8 +113,13 @@ def server_url(model: Path) -> Iterator[str]:
         yield server.base_url
 
 
-README_TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-README_PROGRAMS = programs(README_TEXT)
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+PROGRAMS = [
+    program for page in ("README.md", "docs/engines.md") for program in programs(text(page), page)
+]
 
 
 @pytest.mark.parametrize(
@@ -121,10 +127,10 @@ README_PROGRAMS = programs(README_TEXT)
     [
         pytest.param(
             program,
-            id=" ".join([f"line {program.line}", *sorted(program.needs)]),
+            id=" ".join([program.page, f"line {program.line}", *sorted(program.needs)]),
             marks=[pytest.mark.engine] if program.needs else [],
         )
-        for program in README_PROGRAMS
+        for program in PROGRAMS
     ],
 )
 def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path):
@@ -137,28 +143,28 @@ def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path
         pytest.importorskip("llama_cpp")
         assert GGUF in source
         source = source.replace(GGUF, str(gguf()))
-    failure = run(Program(program.line, source), tmp_path)
+    failure = run(replace(program, source=source), tmp_path)
     assert not failure, failure
 
 
 def test_json():
-    payloads = [code for code, _, _ in blocks(README_TEXT, "json")]
+    payloads = [code for code, _, _ in blocks(text("docs/kinds.md"), "json")]
     assert payloads
     for payload in payloads:
         decode(payload)
 
 
 def test_make_targets():
-    shell = "\n".join(code for code, _, _ in blocks(README_TEXT, "sh"))
     makefile = ROOT / "Makefile"
     targets = re.findall(r"^([\w-]+):", makefile.read_text(encoding="utf-8"), re.MULTILINE)
-    named = set(re.findall(r"^\s*(?:\$ )?make ([\w-]+)", shell, re.MULTILINE))
+    named = set(re.findall(r"`make ([\w-]+)", text("README.md")))
     assert named >= {"demo", "test"}
     assert named <= set(targets)
 
 
 def test_the_table_of_kinds_has_them_all():
-    table, _ = README_TEXT.split("## The kinds")[1].split("`grammar` and `sampling` are *native*")
+    _, kinds = text("README.md").split("## The kinds")
+    table, _ = kinds.split("`grammar` and `sampling` are *native*")
     cells = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
     assert [each for each in map(kind_of, WIRE_KINDS) if f"`{each}`" not in cells] == []
 
@@ -166,11 +172,11 @@ def test_the_table_of_kinds_has_them_all():
 def test_capabilities():
     from logitport.adapters.cli import capabilities
 
-    assert capabilities() in README_TEXT
+    assert capabilities() in text("docs/kinds.md")
 
 
 def test_something_is_tested():
-    assert README_PROGRAMS
+    assert PROGRAMS
 
 
 SAMPLE = """\

@@ -1,6 +1,6 @@
 """The same text by a processor that counts its calls, and by ours, on a prompt in chunks.
 
-It is what the README says about counting calls, kept true.
+It keeps true what docs/how-it-works.md says about the number of calls.
 """
 
 from pathlib import Path
