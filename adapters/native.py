@@ -132,4 +132,4 @@ def grammar_text(spec: GrammarSpec) -> tuple[str, str]:
         terminals = (json.dumps(text, ensure_ascii=False) for text in spec.choices)
         return "ebnf", f"root ::= {' | '.join(terminals)}"
     ((form, text),) = fields_of(spec).items()
-    return form, msgspec.json.encode(text).decode() if form == "json_schema" else text
+    return form, text if isinstance(text, str) else msgspec.json.encode(text).decode()

@@ -81,8 +81,9 @@ def _fields(spec: NativeSpec, llm: Llama) -> dict[str, Any]:
 
 
 def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
-    if spec.regex is not None:
-        raise SpecError("llama_cpp cannot do a `grammar` by `regex`", "$.regex")
+    for name in ("regex", "structural_tag"):
+        if getattr(spec, name) is not None:
+            raise SpecError(f"llama_cpp cannot do a `grammar` by `{name}`", f"$.{name}")
     if spec.json_schema is not None:
         form, text = "json_schema", gbnf(spec.json_schema)
     elif spec.choices is not None:

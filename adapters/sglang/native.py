@@ -32,9 +32,11 @@ def sampling_fields(spec: NativeSpec, sampling_params: object) -> dict[str, Any]
 
 
 def body_fields(specs: Sequence[LogitsProcessorSpec]) -> dict[str, Any]:
-    """Convert specs to fields of SGLang's OpenAI server, whose chats take no ``json_schema``."""
+    """Convert specs to fields of SGLang's OpenAI server, whose chats name two forms otherwise."""
     fields, _ = native_fields(specs, sampling_fields)
     if schema := fields.pop("json_schema", None):
         json_schema = {"name": "logitport", "schema": json.loads(schema)}
         fields["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+    if tag := fields.pop("structural_tag", None):
+        fields["response_format"] = json.loads(tag)
     return fields

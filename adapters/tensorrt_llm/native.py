@@ -15,7 +15,12 @@ _OF_OUTPUT = ("presence_penalty", "frequency_penalty")
 """Penalties that the engine also takes from the prompt's tokens, unless these are ignored
 (``docs/source/features/sampling.md``)."""
 
-_FORMS = {"json_schema": "json", "regex": "regex", "ebnf": "grammar"}
+_FORMS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "structural_tag": "structural_tag",
+}
 """The forms of a grammar, and their names in the engine's ``GuidedDecodingParams``."""
 
 

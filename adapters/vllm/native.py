@@ -3,12 +3,18 @@
 from typing import Any
 
 from ...spec import GrammarSpec, NativeSpec, SpecError
-from ..native import fields_of
+from ..native import fields_of, grammar_text
 
 GRAMMARS = ("structured_outputs",)
 """The fields of vLLM's ``SamplingParams`` that ask for a grammar."""
 
-_FORMS = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "choices": "choice"}
+_FORMS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "choices": "choice",
+    "structural_tag": "structural_tag",
+}
 """The fields of ``GrammarSpec``, and their names in vLLM's ``StructuredOutputsParams``."""
 
 
@@ -19,6 +25,8 @@ def body_fields(spec: NativeSpec, request: object = None) -> dict[str, Any]:
     """
     fields = fields_of(spec)
     if isinstance(spec, GrammarSpec):
+        if spec.structural_tag is not None:
+            fields = dict([grammar_text(spec)])
         return {"structured_outputs": {_FORMS[form]: value for form, value in fields.items()}}
     return fields
 

@@ -21,9 +21,16 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
 
     The engine's structured outputs realize it with the server's grammar backend. The server
     decides at admission which schemas and regular expressions it supports.
-    Exactly one of the four forms is given. ``{"type": "object"}`` is OpenAI's ``json_object``.
+    Exactly one of the five forms is given. ``{"type": "object"}`` is OpenAI's ``json_object``.
 
-    vLLM's ``structured_outputs``, SGLang's ``json_schema``, ``regex`` and ``ebnf``.
+    vLLM's ``structured_outputs``; SGLang's ``json_schema``, ``regex``, ``ebnf`` and
+    ``structural_tag``; TensorRT-LLM's ``guided_decoding``. Free text, and JSON after a tag::
+
+        schema = {"type": "object"}
+        tag = {"begin": "<answer>", "content": {"type": "json_schema", "json_schema": schema}}
+        tag |= {"end": "</answer>"}
+        tags = {"type": "triggered_tags", "triggers": ["<answer>"], "tags": [tag]}
+        GrammarSpec(structural_tag={"type": "structural_tag", "format": tags})
 
     Args:
         json_schema: a JSON Schema, ``MAX_DEPTH`` levels deep at most; its size is bounded by that
@@ -34,16 +41,22 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             XGrammar write them, 1 to ``MAX_GRAMMAR`` characters.
         choices: 1 to ``MAX_SEQUENCES`` different non-empty texts, with ``MAX_GRAMMAR`` characters
             in all; see ``ChoiceSpec`` for the same in token ids, without a grammar.
+        structural_tag: XGrammar's format for texts with parts of different grammars, for example
+            thinking and then JSON, or tools behind triggers: an object with ``type``
+            ``"structural_tag"`` and ``format``. Bounded and copied as ``json_schema``. Of the
+            grammar backends, it takes XGrammar.
 
     Raises:
         SpecError: if a field is out of bounds, not exactly one is given, ``json_schema`` holds
-            what JSON cannot say, ``ebnf`` has no rule, or two choices are equal.
+            what JSON cannot say, ``ebnf`` has no rule, ``structural_tag`` has another ``type`` or
+            no ``format``, or two choices are equal.
     """
 
     json_schema: Mapping[str, Any] | None = None
     regex: _Text | None = None
     ebnf: _Text | None = None
     choices: _Texts | None = None
+    structural_tag: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,11 +64,17 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         if len(given) != 1:
             forms = ", ".join(self.__struct_fields__)
             raise SpecError(f"Expected one of {forms}, got {' and '.join(given) or 'none'}")
-        try:
-            schema = frozen_json(self.json_schema)
-        except SpecError as error:
-            raise error.under("$.json_schema") from None
-        msgspec.structs.force_setattr(self, "json_schema", schema)
+        for name in ("json_schema", "structural_tag"):
+            try:
+                frozen = frozen_json(getattr(self, name))
+            except SpecError as error:
+                raise error.under(f"$.{name}") from None
+            msgspec.structs.force_setattr(self, name, frozen)
+        if (tag := self.structural_tag) is not None:
+            if tag.get("type") != "structural_tag":
+                raise SpecError("Expected `structural_tag`", "$.structural_tag.type")
+            if not isinstance(tag.get("format"), Mapping):
+                raise SpecError("Expected `object`", "$.structural_tag.format")
         if self.ebnf is not None and "::=" not in self.ebnf:  # vLLM would take it for Lark
             raise SpecError("Expected rules `name ::= ...`", "$.ebnf")
         choices = self.choices or ()

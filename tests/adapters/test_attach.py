@@ -190,6 +190,15 @@ LOWERED: dict[str, tuple[dict[str, Any], list[lp.LogitsProcessorSpec], dict[str,
         [lp.GrammarSpec(choices=("yes", "no"))],
         {"structured_outputs": {"choice": ["yes", "no"]}},
     ),
+    "a structural tag": (
+        {},
+        [lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {"type": "any_text"}})],
+        {
+            "structured_outputs": {
+                "structural_tag": '{"type":"structural_tag","format":{"type":"any_text"}}'
+            }
+        },
+    ),
     "both kinds": (
         {"max_tokens": 5},
         [lp.SamplingSpec(temperature=0), BY_REGEX],

@@ -12,6 +12,8 @@ from logitport import spec as lp
 from logitport.adapters import extra_body
 from logitport.adapters.sglang import KEY, PROCESSOR, attach
 
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
+TAG_TEXT = '{"type":"structural_tag","format":{"type":"any_text"}}'
 BANNED = lp.BannedTokensSpec((1, 2))
 FORCED = lp.ForcedTokenSequenceSpec((1, 2), 3)
 
@@ -77,6 +79,7 @@ class TestAttach:
                 lp.GrammarSpec(json_schema={"required": ["b", "a"]}),
                 {"json_schema": '{"required":["b","a"]}'},
             ),
+            (lp.GrammarSpec(structural_tag=TAG), {"structural_tag": TAG_TEXT}),
         ],
     )
     def test_native_kinds(self, spec: Any, fields: dict[str, Any]):
@@ -149,6 +152,7 @@ def test_body():
         "custom_params": {KEY: lp.encode(BANNED)},
     }
     assert extra_body("sglang", ()) == {}
+    assert extra_body("sglang", lp.GrammarSpec(structural_tag=TAG)) == {"response_format": TAG}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ MOST, SEQUENCES = limits.MAX_GRAMMAR, limits.MAX_SEQUENCES
 TOO_MUCH_TEXT = f"Expected `str` of length <= {MOST}"
 TOO_MUCH_IN_ALL = f"Expected at most {MOST} characters in all, got {MOST + 1}"
 EMPTY = "Expected `str` of length >= 1"
-ONE_OF = "Expected one of json_schema, regex, ebnf, choices, got"
+ONE_OF = "Expected one of json_schema, regex, ebnf, choices, structural_tag, got"
 INTEGER = "Expected an integer of at most 64 bits"
+
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
 class TestRows(KindTests):
@@ -25,6 +27,9 @@ class TestRows(KindTests):
         ({"regex": "\0a\n"}, NO_NUL, "regex"),
         ({"ebnf": "a" * (MOST + 1)}, TOO_MUCH_TEXT, "ebnf"),
         ({"ebnf": "root: 'a'"}, "Expected rules `name ::= ...`", "ebnf"),
+        ({"structural_tag": {"format": {}}}, "Expected `structural_tag`", "structural_tag.type"),
+        ({"structural_tag": TAG | {"format": "a"}}, "Expected `object`", "structural_tag.format"),
+        ({"structural_tag": TAG | {"triggers": [1 << 63]}}, INTEGER, "structural_tag.triggers[0]"),
         ({"choices": []}, SOME, "choices"),
         ({"choices": "ab"}, "Expected `array | null`, got `str`", "choices"),
         ({"choices": ["a", ""]}, EMPTY, "choices[1]"),

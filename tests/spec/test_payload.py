@@ -151,7 +151,7 @@ BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
     ),
     (
         sent({"kind": "grammar"}),
-        "Expected one of json_schema, regex, ebnf, choices, got none",
+        "Expected one of json_schema, regex, ebnf, choices, structural_tag, got none",
         "$.specs[0]",
     ),
 ]

@@ -6,6 +6,10 @@ from ....spec import GrammarSpec
 from .base import Draws, Kind
 
 
+def _tag(format_: Any) -> Any:
+    return {"type": "structural_tag", "format": format_}
+
+
 def _strategy(draw: Draws) -> Any:
     characters = draw.st.characters(codec="utf-8", exclude_characters="\0")
     text = draw.st.text(characters, min_size=1, max_size=6)
@@ -15,6 +19,7 @@ def _strategy(draw: Draws) -> Any:
         draw.builds(GrammarSpec, regex=text),
         draw.builds(GrammarSpec, ebnf=text.map(lambda text: f"root ::= {text}")),
         draw.builds(GrammarSpec, choices=choices),
+        draw.builds(GrammarSpec, structural_tag=draw.json_object.map(_tag)),
     )
 
 

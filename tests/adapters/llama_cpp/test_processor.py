@@ -370,6 +370,10 @@ def _of_schema(schema: Any) -> lp.GrammarSpec:
         ([lp.SamplingSpec(top_k=1), lp.PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
         ([lp.ForcedTokenSequenceSpec((1,)), lp.AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
         (lp.GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
+        (
+            lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}),
+            r"llama_cpp cannot do a `grammar` by `structural_tag`.*\[0\]\.structural_tag",
+        ),
         (lp.GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (lp.GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (lp.GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),

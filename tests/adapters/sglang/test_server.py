@@ -93,8 +93,17 @@ def test_requests_side_by_side(client: OpenAI, tokenizer: Any):
         (lp.GrammarSpec(choices=('a "quoted" one', "Grüße")), ('a "quoted" one', "Grüße")),
         (lp.GrammarSpec(ebnf='root ::= "x" "y"'), ("xy",)),
         (lp.GrammarSpec(json_schema={"enum": [1, 2]}), ("1", "2")),
+        (
+            lp.GrammarSpec(
+                structural_tag={
+                    "type": "structural_tag",
+                    "format": {"type": "json_schema", "json_schema": {"enum": [1, 2]}},
+                }
+            ),
+            ("1", "2"),
+        ),
     ],
-    ids=["regex", "choices", "ebnf", "json_schema"],
+    ids=["regex", "choices", "ebnf", "json_schema", "structural_tag"],
 )
 def test_grammar(client: OpenAI, grammar: lp.GrammarSpec, expected: tuple[str, ...]):
     assert complete(client, (grammar, lp.SamplingSpec(temperature=0, top_k=0))) in expected

@@ -822,6 +822,12 @@ GRAMMARS: list[tuple[lp.GrammarSpec, Callable[[], GuidedDecodingParams]]] = [
         lp.GrammarSpec(choices=('say "yes"', "né\n")),
         lambda: GuidedDecodingParams(grammar=r'root ::= "say \"yes\"" | "né\n"'),
     ),
+    (
+        lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {"type": "any_text"}}),
+        lambda: GuidedDecodingParams(
+            structural_tag='{"type":"structural_tag","format":{"type":"any_text"}}'
+        ),
+    ),
 ]
 
 

@@ -38,6 +38,14 @@ def _is_valid_json(text: str) -> bool:
     return True
 
 
+ANSWER = {
+    "type": "sequence",
+    "elements": [
+        {"type": "const_string", "value": "The answer: "},
+        {"type": "json_schema", "json_schema": {"enum": ["cats", "dogs"]}},
+    ],
+}
+
 # The grammar | whether a text is one of its own.
 GRAMMARS: dict[str, tuple[lp.GrammarSpec, Callable[[str], Any]]] = {
     "json_schema": (lp.GrammarSpec(json_schema=SCHEMA), _is_valid_json),
@@ -47,6 +55,10 @@ GRAMMARS: dict[str, tuple[lp.GrammarSpec, Callable[[str], Any]]] = {
         re.compile(r"(cats|dogs|birds) and (cats|dogs|birds)\.").fullmatch,
     ),
     "choices": (lp.GrammarSpec(choices=("London", "Berlin")), {"London", "Berlin"}.__contains__),
+    "structural_tag": (
+        lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": ANSWER}),
+        re.compile(r'The answer: "(cats|dogs)"').fullmatch,
+    ),
 }
 
 
@@ -73,7 +85,7 @@ def test_grammars(running: Engine, sampling: lp.SamplingSpec):
             attach(_plain(), [grammar, sampling, *specs])
             for (grammar, _), specs in zip(GRAMMARS.values(), others, strict=True)
         ]
-        *results, free = running.generate([PROMPT] * 5, [*asked, params(max_tokens=100)])
+        *results, free = running.generate([PROMPT] * 6, [*asked, params(max_tokens=100)])
         assert free.token_ids == expected.token_ids
         for result, (_, matches) in zip(results, GRAMMARS.values(), strict=True):
             assert result.finish_reason == "stop"
@@ -81,7 +93,7 @@ def test_grammars(running: Engine, sampling: lp.SamplingSpec):
         return results
 
     (expected,) = running.generate([PROMPT], [params(max_tokens=100)])
-    first_tokens = [result.token_ids[0] for result in outputs([], [], [], [])]
+    first_tokens = [result.token_ids[0] for result in outputs([], [], [], [], [])]
     banned = outputs(*([lp.BannedTokensSpec((token,))] for token in first_tokens))
     biased = outputs(*([lp.LogitBiasSpec({token: -100})] for token in first_tokens))
     for name, token, *results in zip(GRAMMARS, first_tokens, banned, biased, strict=True):
