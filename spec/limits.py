@@ -133,6 +133,8 @@ MAX_PATTERN = _limit(
 )
 """Each token of a pattern becomes a state with a failure link. 64 tokens are about 3 sentences."""
 
+MAX_TAGS = _limit("max_tags", 16, "tags", "that each may begin or end a thinking block")
+
 MAX_TOKEN_ID = _limit("max_token_id", (1 << 31) - 1, "", "the largest token id")
 """Engines keep token ids as signed 32-bit integers."""
 

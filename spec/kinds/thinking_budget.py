@@ -1,19 +1,51 @@
 """``thinking_budget``: limit the tokens of a thinking block."""
 
-from ..base import Count, LogitsProcessorSpec, MaybeTokenIds, TokenIds, check_pattern
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from ..base import (
+    Count,
+    LogitsProcessorSpec,
+    MaybeTokenIds,
+    Sizes,
+    TokenIds,
+    check_pattern,
+    check_total,
+)
 from ..claims import Claims, Forces, TokenFields
 from ..errors import SpecError
+from ..limits import MAX_PATTERN, MAX_TAGS
 from ..tokenization import Tokenizer, token_ids_of
 
+_OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
+"""Further spellings of a tag, or further tags."""
 
-class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"):
+_ALWAYS_ON_THE_WIRE = msgspec.Meta(extra_json_schema={"default": ()})
+"""For a field with a default that payloads have always had: its default comes from a factory, which
+``omit_defaults`` does not compare with."""
+
+
+class ThinkingBudgetSpec(
+    LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="thinking_budget"
+):
     """A thinking block holds at most ``budget`` tokens; then the message and the end tag follow.
 
-    A block begins when the start tag is complete, in the prompt or in the output, and ends with
-    the end tag. The tokens between the tags count, including tokens in the prompt if it leaves the
-    block open. After ``budget`` tokens, the message, if any, and the end tag are forced. If the
-    last tokens are already the beginning of the end tag, only its rest is forced. Each block has a
-    budget of its own. A budget of 0 closes a block as soon as it is open.
+    A block begins when a start tag is complete, in the prompt or in the output, and ends with an
+    end tag. The tokens between the tags count, including tokens in the prompt if it leaves the
+    block open. After ``budget`` tokens, the message, if any, and ``end_token_ids`` are forced, and
+    then ``then_token_ids``. If the last tokens are already the beginning of an end tag, only its
+    rest is forced, without a message. Each block has a budget of its own. A budget of 0 closes a
+    block as soon as it is open.
+
+    A model may write a tag in several ways, or begin and end a block with several tags. All of them
+    are recognized; ``end_token_ids`` is forced. Nothing is forced after an end tag that the model
+    has written by itself, and nothing after one of ``other_end_token_ids``: it may be a tool call.
+
+    For ``min_tokens`` tokens of a block, no token that completes an end tag is chosen. If the
+    prompt leaves a block open, its tokens count, too; but of more than ``min_tokens`` of them, only
+    so many count towards the budget.
 
     The kind is like vLLM's ``thinking_token_budget`` and SGLang's ``ThinkingBudgetLogitProcessor``.
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
@@ -23,22 +55,46 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
         start_token_ids: the start tag, 1 to ``MAX_PATTERN`` token ids.
         end_token_ids: the end tag, 1 to ``MAX_PATTERN`` token ids, not the start tag.
         message_token_ids: the message before a forced end tag, up to ``MAX_TOKEN_IDS`` token ids.
+        other_start_token_ids: further start tags. There are at most ``MAX_TAGS`` start tags, and
+            ``MAX_PATTERN`` token ids in all of them.
+        other_end_token_ids: further end tags, as many.
+        then_token_ids: what follows a forced end tag, up to ``MAX_TOKEN_IDS`` token ids: the
+            beginning of the answer, for models that do not write it by themselves after a tag that
+            they have not chosen.
+        min_tokens: the least number of tokens in a block, 0 to ``budget``. To keep a model from
+            ending the output in a block, list its EOS token with ``other_end_token_ids``.
 
     Raises:
-        SpecError: if a field is out of bounds, or the two tags are the same.
+        SpecError: if a field is out of bounds, or two tags are the same.
     """
 
     budget: Count
     start_token_ids: TokenIds
     end_token_ids: TokenIds
-    message_token_ids: MaybeTokenIds = ()
+    message_token_ids: Annotated[MaybeTokenIds, _ALWAYS_ON_THE_WIRE] = msgspec.field(
+        default_factory=lambda: ()
+    )
+    other_start_token_ids: _OtherTags = ()
+    other_end_token_ids: _OtherTags = ()
+    then_token_ids: MaybeTokenIds = ()
+    min_tokens: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern(self.start_token_ids, "$.start_token_ids")
-        check_pattern(self.end_token_ids, "$.end_token_ids")
+        for name in ("start_token_ids", "end_token_ids"):
+            tag, others = getattr(self, name), getattr(self, f"other_{name}")
+            check_pattern(tag, f"$.{name}")
+            total = len(tag) + sum(map(len, others))
+            check_total(total, MAX_PATTERN, f"token ids with `$.{name}`", f"$.other_{name}")
         if self.start_token_ids == self.end_token_ids:
             raise SpecError("The end tag is the same as the start tag", "$.end_token_ids")
+        path_of: dict[tuple[int, ...], str] = {}
+        for path, tag in self._tags():
+            if path_of.setdefault(tag, path) != path:
+                raise SpecError(f"The same as `{path_of[tag]}`", path)
+        if self.min_tokens > self.budget:
+            what = f"Expected at most the budget, {self.budget}, got {self.min_tokens}"
+            raise SpecError(what, "$.min_tokens")
 
     @classmethod
     def from_text(
@@ -89,14 +145,32 @@ class ThinkingBudgetSpec(LogitsProcessorSpec, frozen=True, tag="thinking_budget"
         return (cls.from_text(budget, tokenizer, start=start, end=end, message=message),)
 
     def token_fields(self) -> TokenFields:
-        yield "$.start_token_ids[*]", self.start_token_ids
-        yield "$.end_token_ids[*]", self.end_token_ids
-        yield "$.message_token_ids[*]", self.message_token_ids
+        for path, tag in self._tags():
+            yield f"{path}[*]", tag
+        for name in ("message_token_ids", "then_token_ids"):
+            yield f"$.{name}[*]", getattr(self, name)
+
+    def sizes(self) -> Sizes:
+        others = self.other_start_token_ids + self.other_end_token_ids
+        listed = super().sizes().token_ids + sum(map(len, others))
+        return Sizes(listed, len(others))
 
     @property
     def can_complete(self) -> bool:
         return True
 
     def claims(self) -> Claims:
-        for name in ("end_token_ids", "message_token_ids"):
+        for name in ("end_token_ids", "message_token_ids", "then_token_ids"):
             yield Forces(f"$.{name}[{{token}}]", (getattr(self, name),), in_reply=False)
+        for i, tag in enumerate(self.other_end_token_ids):
+            if len(tag) > 1:
+                path = f"$.other_end_token_ids[{i}][{{token}}]"
+                yield Forces(path, (tag,), in_reply=False)
+
+    def _tags(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield the tags with their paths."""
+        yield "$.start_token_ids", self.start_token_ids
+        yield "$.end_token_ids", self.end_token_ids
+        for name in ("other_start_token_ids", "other_end_token_ids"):
+            for i, tag in enumerate(getattr(self, name)):
+                yield f"$.{name}[{i}]", tag

@@ -1,6 +1,19 @@
+from functools import partial
+
 from logitport.spec import ThinkingBudgetSpec, limits
 
-from .test_every_kind import LIKED, LONG, SOME, TOO_LONG, TOO_LONG_TO_FIND, F, RealizedKindTests
+from .test_every_kind import (
+    AT_LEAST_0,
+    AT_MOST,
+    LIKED,
+    LONG,
+    SOME,
+    TOO_LONG,
+    TOO_LONG_TO_FIND,
+    F,
+    RealizedKindTests,
+    ban,
+)
 from .test_texts import END, FIVE, GREEDY, NEWLINE, SPACE_CAT, THINK, S
 
 SPEC = ThinkingBudgetSpec(3, (1, 2), (3, 3, 4), (9,))
@@ -9,26 +22,54 @@ SOON = ThinkingBudgetSpec(0, (1,), (2, 3))
 CLOSED = ThinkingBudgetSpec(0, (1,), (2,), (9,))
 OPEN = ThinkingBudgetSpec(2, (7,), (8,))
 SPENT = ThinkingBudgetSpec(0, (7,), (8,), (3, 4))
+WITH_ANSWER = ThinkingBudgetSpec(0, (7,), (8,), (3, 4), then_token_ids=(5,))
+TWO = ThinkingBudgetSpec(0, (7,), (8,), other_end_token_ids=((9,), (5, 6)), then_token_ids=(3,))
 HALF = ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,))
+TAGS = ThinkingBudgetSpec(
+    2, (1,), (2, 3), other_start_token_ids=((4, 4),), other_end_token_ids=((5,), (6, 3, 3))
+)
+THEN = ThinkingBudgetSpec(
+    1, (1,), (2, 3), (9,), other_end_token_ids=((6, 7),), then_token_ids=(4, 1, 5)
+)
+BOTH = ThinkingBudgetSpec(1, (1,), (2, 3), other_end_token_ids=((2, 4),), then_token_ids=(5,))
+FLOOR = ThinkingBudgetSpec(4, (1,), (2, 3), other_end_token_ids=((5,),), min_tokens=2)
 FIELDS = {"budget": 1, "start_token_ids": [1], "end_token_ids": [2]}
+LONG_TAGS = {"other_end_token_ids": [[3] * 32, [4] * 32]}
+TOO_LONG_IN_ALL = "Expected at most 64 token ids with `$.end_token_ids` in all, got 65"
+AS_START = "The same as `$.start_token_ids`"
 SAME = {"start_token_ids": [1, 2], "end_token_ids": [1, 2]}
+MINIMAL = partial(ThinkingBudgetSpec, 1, (1,), (2,))
 
 
 class TestRows(RealizedKindTests):
     golden = ThinkingBudgetSpec(512, (44, 5170, 46), (27, 5170, 46), (198,))
     refused = (
-        ({**FIELDS, "budget": -1}, "Expected `int` >= 0", "budget"),
+        ({**FIELDS, "budget": -1}, AT_LEAST_0, "budget"),
         ({**FIELDS, "start_token_ids": []}, SOME, "start_token_ids"),
         ({**FIELDS, **SAME}, "The end tag is the same as the start tag", "end_token_ids"),
         ({**FIELDS, "message_token_ids": LONG}, TOO_LONG, "message_token_ids"),
         ({**FIELDS, "start_token_ids": [1] * 65}, TOO_LONG_TO_FIND, "start_token_ids"),
         ({**FIELDS, "end_token_ids": [2] * 65}, TOO_LONG_TO_FIND, "end_token_ids"),
+        ({**FIELDS, "other_start_token_ids": [[]]}, SOME, "other_start_token_ids[0]"),
+        ({**FIELDS, "other_end_token_ids": [[1]] * 16}, f"{AT_MOST}15", "other_end_token_ids"),
+        ({**FIELDS, **LONG_TAGS}, TOO_LONG_IN_ALL, "other_end_token_ids"),
+        ({**FIELDS, "other_start_token_ids": [[3], [1]]}, AS_START, "other_start_token_ids[1]"),
+        ({**FIELDS, "other_end_token_ids": [[1]]}, AS_START, "other_end_token_ids[0]"),
+        ({**FIELDS, "then_token_ids": LONG}, TOO_LONG, "then_token_ids"),
+        ({**FIELDS, "min_tokens": -1}, AT_LEAST_0, "min_tokens"),
+        ({**FIELDS, "min_tokens": 2}, "Expected at most the budget, 1, got 2", "min_tokens"),
     )
-    largest = (ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,)),)
+    largest = (
+        ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,), min_tokens=limits.MAX_COUNT),
+        MINIMAL(other_start_token_ids=[[i] for i in range(3, 18)], other_end_token_ids=[[3] * 63]),
+    )
     beyond = (
         (ThinkingBudgetSpec(1, (1, 9), (2,)), "start_token_ids[1]"),
         (ThinkingBudgetSpec(1, (1,), (9,)), "end_token_ids[0]"),
         (ThinkingBudgetSpec(1, (1,), (2,), (3, 9)), "message_token_ids[1]"),
+        (MINIMAL(other_start_token_ids=((3,), (4, 9))), "other_start_token_ids[1][1]"),
+        (MINIMAL(other_end_token_ids=((9,),)), "other_end_token_ids[0][0]"),
+        (MINIMAL(then_token_ids=(3, 9)), "then_token_ids[1]"),
     )
     histories = (
         # The model opens the block and goes on for too long.
@@ -58,14 +99,47 @@ class TestRows(RealizedKindTests):
         (BARE, [1], [None, 1, None, 1, F(2), 2, None]),
         (SPEC, [1, 1], [None, 2, None, 5, None, 5, None, 5, F(9)]),
         (SOON, [], [None, 1, F(2), 2, F(3), 3, None, 1, F(2)]),
+        # Any start tag opens a block, any end tag closes it, and the first of them is forced.
+        (TAGS, [], [None, 4, None, 4, None, 9, None, 9, F(2), 2, F(3), 3, None, 1, None, 5, None]),
+        (TAGS, [4, 4, 6], [None, 3, F(3), 3, None, 9, None]),
+        (TAGS, [4, 1, 9, 5, 4], [None, 4, None, 9, None]),
+        # The tag that is half out goes on, whichever it is.
+        (TAGS, [1, 6], [None, 3, F(3), 3, None]),
+        (TAGS, [1, 6], [None, 2, F(3), 3, None]),
+        (BOTH, [1], [None, 2, F(3), 3, F(5), 5, None]),
+        # An answer is begun after the forced tag, whole or in part; its tokens open no block.
+        (THEN, [1], [None, 8, F(9), 9, F(2), 2, F(3), 3, F(4), 4, F(1), 1, F(5), 5, None, 8, None]),
+        (THEN, [1], [None, 2, F(3), 3, F(4), 4, F(1), 1, F(5), 5, None]),
+        # There is none after the model's own tag, nor after another tag that is half out.
+        (
+            ThinkingBudgetSpec(2, (1,), (2, 3), then_token_ids=(5,)),
+            [1],
+            [None, 2, None, 3, None, 8, None],
+        ),
+        (THEN, [1, 2, 3], [None, 8, None]),
+        (THEN, [1], [None, 6, F(7), 7, None, 8, None]),
+        # No end tag is completed in the first tokens of a block, whichever it is.
+        (FLOOR, [], [None, 1, ban(5), 2, ban(3, 5), 9, None, 2, None, 3, None]),
+        (FLOOR, [1], [ban(5), 9, ban(5), 2, None, 3, None]),
+        (FLOOR, [1], [ban(5), 9, ban(5), 9, None, 9, None, 9, F(2), 2, F(3), 3, None, 5, None]),
+        (ThinkingBudgetSpec(1, (1,), (2,), min_tokens=1), [1], [ban(2), 9, F(2), 2, None]),
+        # Tokens of the prompt count, but only two of them towards the budget.
+        (FLOOR, [1, 9], [ban(5), 9, None, 9, None, 9, F(2)]),
+        (FLOOR, [1, 9, 9, 9], [None, 9, None, 9, F(2)]),
+        (FLOOR, [1, 9, 9, 2], [None, 3, None, 9, None]),
+        # An end tag comes all the same, from elsewhere.
+        (FLOOR, [1], [ban(5), 5, None, 9, None]),
     )
     handed_over = (
         (OPEN, [], 7, [LIKED, LIKED, 8, LIKED]),  # it opens a block
         (OPEN, [7], 9, [LIKED, 8, LIKED]),  # it is the first thought of a block that is open
         (OPEN, [7], 8, [LIKED, LIKED, LIKED]),  # it closes it
         (SPENT, [7], 8, [LIKED, LIKED, LIKED]),  # also where the message was due
+        (WITH_ANSWER, [7], 8, [5, LIKED]),
         (SPENT, [7], 3, [4, 8, LIKED]),  # it begins the message
         (SPENT, [7], 9, [3, 4, 8]),
+        (TWO, [7], 9, [LIKED, LIKED]),  # it is another end tag, where the first was due
+        (TWO, [7], 5, [6, LIKED, LIKED]),
     )
     outputs = (
         # A tag that is half out when the budget is spent, and cut off by max_tokens.
@@ -79,6 +153,10 @@ class TestRows(RealizedKindTests):
         (CLOSED, [1], [9, 2, 4], True),
         (CLOSED, [1], [4, 2, 4], False),
         (CLOSED, [4], [1, 2, 4], False),
+        # A block that ends too soon.
+        (FLOOR, [1], [9, 2, 3, 4], True),
+        (FLOOR, [1], [2, 3, 4], False),
+        (FLOOR, [1], [9, 5, 4], False),
     )
 
 

@@ -1,45 +1,70 @@
 """``thinking_budget``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....spec import ThinkingBudgetSpec
-from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, find, forcing
+from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, find, forcing
 
 
 def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple[Edit, bool]:
     """Return the edit, and whether a block has been closed and none is open since."""
-    history, end_tag, position = prompt + output, spec.end_token_ids, 0
-    while (opened := find(spec.start_token_ids, history, position)) is not None:
-        closed = find(end_tag, history, opened)
-        # Nothing can be forced within the prompt.
-        spent = max(opened + spec.budget, len(prompt))
+    history, position, message = prompt + output, 0, spec.message_token_ids
+    starts = (spec.start_token_ids, *spec.other_start_token_ids)
+    ends = (spec.end_token_ids, *spec.other_end_token_ids)
+    forced = (spec.end_token_ids + spec.then_token_ids, *spec.other_end_token_ids)
+    while (opened := _first(starts, history, position)) is not None:
+        closed = _first(ends, history, opened)
+        # Nothing can be banned or forced within the prompt.
+        floor = opened
+        if spec.min_tokens:
+            floor = max(opened + spec.min_tokens, len(prompt))
+        spent = max(floor + spec.budget - spec.min_tokens, len(prompt))
         if closed is not None and closed <= spent:
             position = closed
             continue
+        if len(history) < floor:
+            return ban({tag[-1] for tag in ends if _ends_with(history[opened:], tag[:-1])}), False
         if len(history) < spent:
             return None, False
-        thoughts = history[opened:spent]
-        begun = max(i for i in range(len(end_tag)) if thoughts[len(thoughts) - i :] == end_tag[:i])
-        position = spent
-        message = spec.message_token_ids
-        if not begun and message:  # the end tag may begin in place of the message
-            firsts = (
-                i for i in range(spent, len(history)) if history[i] in (message[0], end_tag[0])
-            )
-            first = next(firsts, None)
-            if first is not None and history[first] != message[0]:
-                position, begun = first + 1, 1
+        thoughts, position = history[opened:spent], spent
+        begun, which = max(
+            (i, -which)
+            for which, tag in enumerate(ends)
+            for i in range(len(tag))
+            if _ends_with(thoughts, tag[:i])
+        )
+        text = forced[-which]
+        if not begun:  # an end tag may begin in place of what is due first
+            due = (message or text)[0]
+            firsts = {due, *(tag[0] for tag in ends)}
+            at = next((i for i in range(spent, len(history)) if history[i] in firsts), None)
+            if at is not None and history[at] != due:
+                begun, position = 1, at + 1
+                # A tag of one token is complete.
+                tags = [tag for tag in ends if tag[0] == history[at]]
+                text = forced[ends.index(next((tag for tag in tags if len(tag) == 1), tags[0]))]
         if begun:
-            position += len(end_tag) - begun
+            position += len(text) - begun
             if len(history) < position:
-                return Force(end_tag[len(history) - position]), False
+                return Force(text[len(history) - position]), False
             continue
-        for text in filter(None, (message, end_tag)):
+        for text in filter(None, (message, forced[0])):
             due = forcing(text, history, position)
             if isinstance(due, Force):
                 return due, False
             position = due
     return None, position > 0
+
+
+def _first(tags: Sequence[Tokens], history: Tokens, start: int) -> int | None:
+    """Find the first end of any of the tags that begins at ``start`` or later."""
+    ends = (find(tag, history, start) for tag in tags)
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _ends_with(tokens: Tokens, end: Tokens) -> bool:
+    return tokens[len(tokens) - len(end) :] == end
 
 
 def _examples(free: FreeRun) -> list[ThinkingBudgetSpec]:
@@ -48,12 +73,25 @@ def _examples(free: FreeRun) -> list[ThinkingBudgetSpec]:
 
 
 def _strategy(draw: Draws) -> Any:
-    counts, tags = draw.st.integers(0, draw.count), draw.st.tuples(draw.sequence, draw.sequence)
-    return draw.builds(
-        lambda budget, tags, message: ThinkingBudgetSpec(budget, tags[0], tags[1], message),
-        counts,
-        tags.filter(lambda tags: tags[0] != tags[1]),
+    st = draw.st
+    tags = st.lists(draw.sequence, min_size=2, max_size=5, unique=True)
+    return st.builds(
+        lambda budget, tags, starts, message, then, least: ThinkingBudgetSpec(
+            budget,
+            tags[0],
+            tags[1],
+            message,
+            other_start_token_ids=tags[2:starts],
+            other_end_token_ids=tags[max(starts, 2) :],
+            then_token_ids=then,
+            min_tokens=min(least, budget),
+        ),
+        st.integers(0, draw.count),
+        tags,
+        st.integers(2, 5),
         draw.maybe_sequence,
+        draw.maybe_sequence,
+        st.just(0) | st.integers(0, draw.count),
     )
 
 

@@ -289,7 +289,7 @@ class _Walk:
     @cached_property
     def reached(self) -> list[int]:
         """The states that a prompt may lead to; empty if there are more than ``_MOST_STATES``."""
-        if len(self._keys) > 4 * _MOST_STATES:
+        if len(self._keys) > 8 * _MOST_STATES:
             return []
         seen, new = {self.state}, [self.state]
         while new:

@@ -1,28 +1,72 @@
-"""Automata that detect a pattern of tokens."""
+"""Automata that detect patterns of tokens."""
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
 
 from .builder import AutomatonBuilder
 
+FOUND = -1
+"""In place of a node: a pattern is complete."""
 
-def match(
-    builder: AutomatonBuilder, states: Sequence[int], pattern: Sequence[int], found: int
-) -> None:
-    """Add edges so that ``states[i]`` has matched ``i`` tokens; the last match leads to ``found``.
 
-    The states come from ``builder.watching``: a token that continues no match leads to the first.
+class Matcher(NamedTuple):
+    """A detector of a few patterns: the first that is complete is found.
 
-    Each state also has the edges of its longest proper suffix's state (Knuth, Morris and Pratt,
-    "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977), so no token is looked up
-    twice. There are no more than two edges for each token of the pattern (Simon, "String matching
-    algorithms and automata", LNCS 812, 1994).
+    Aho and Corasick, "Efficient string matching", CACM 18(6), 1975. Each node also has the edges
+    of its longest proper suffix's node, so no token is looked up twice. For one pattern, there are
+    no more than two edges for each token (Simon, "String matching algorithms and automata", LNCS
+    812, 1994).
+
+    Attributes:
+        edges: ``[nodes]``, by token: the next node or ``FOUND``. Other tokens lead to node 0, which
+            has matched nothing.
+        begun: ``[nodes]``, the first pattern that the node is the beginning of, and the number of
+            tokens that it has matched.
     """
-    edges_of: list[dict[int, int]] = []  # without edges to the first state
-    end = 0
-    for i, token in enumerate(pattern):
-        of_end = edges_of[end] if i else {}
-        edges_of.append({**of_end, token: i + 1})
-        for token_id, matched in edges_of[i].items():
-            target = states[matched] if matched < len(pattern) else found
-            builder.edge(states[i], token_id, target)
-        end = of_end.get(token, 0)
+
+    edges: list[dict[int, int]]
+    begun: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, patterns: Sequence[Sequence[int]]) -> "Matcher":
+        """Make the nodes, shorter beginnings first. No pattern is empty."""
+        edges: list[dict[int, int]] = []
+        # Of each node: the patterns that begin with it, and the node of its longest proper suffix.
+        nodes = [([*range(len(patterns))], 0, 0)]
+        for beginning, matched, suffix in nodes:
+            of_suffix = edges[suffix] if matched else {}
+            following, longer = {**of_suffix}, dict[int, list[int]]()
+            for which in beginning:
+                longer.setdefault(patterns[which][matched], []).append(which)
+            for token, those in longer.items():
+                is_over = min(len(patterns[which]) for which in those) == matched + 1
+                if is_over or of_suffix.get(token) == FOUND:
+                    following[token] = FOUND
+                else:
+                    following[token] = len(nodes)
+                    nodes.append((those, matched + 1, of_suffix.get(token, 0)))
+            edges.append(following)
+        return cls(edges, [(beginning[0], matched) for beginning, matched, _ in nodes])
+
+    def link(
+        self, builder: AutomatonBuilder, states: Sequence[int], into: Sequence[int], found: int
+    ) -> None:
+        """Add the edges of the first nodes to ``states``.
+
+        Args:
+            builder: the builder of the states.
+            states: the states of the first nodes, in a row.
+            into: the states of all nodes, in a row. They may be the same.
+            found: the state after a pattern.
+        """
+        edges = self.edges[: len(states)]
+        sizes = [*map(len, edges)]
+        total = sum(sizes)
+        tokens = np.fromiter(chain.from_iterable(edges), np.int64, total)
+        following = chain.from_iterable(each.values() for each in edges)
+        targets = np.fromiter(following, np.int64, total)
+        sources = np.repeat(np.arange(len(states)), sizes) + states[0]
+        builder.edges(sources, tokens, np.where(targets == FOUND, found, targets + into[0]))

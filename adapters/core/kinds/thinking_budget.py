@@ -1,10 +1,14 @@
 """``thinking_budget``: states outside and inside a block, and a timer that closes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
 
 from ....spec import ThinkingBudgetSpec
-from ..automaton import CARRY, Automaton, AutomatonBuilder
-from ..automaton.patterns import match
+from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit, Ints
+from ..automaton.arrays import token_array
+from ..automaton.patterns import FOUND, Matcher
 from .base import Part, compile_spec
 
 
@@ -25,25 +29,109 @@ def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Auto
         The automaton, and its states outside of blocks after the first block.
     """
     builder = AutomatonBuilder(reads_prompt=True)
-    start, end = spec.start_token_ids, spec.end_token_ids
-    outside = builder.watching(len(start))
-    opened = builder.free(timer=spec.budget)  # like inside[0], but that the count starts
-    inside = builder.watching(len(end), timer=CARRY)
-    closed = builder.watching(len(start), timer=0) if completes else outside
-    closing = builder.chain(end, then=closed[0])
-    message = builder.chain(spec.message_token_ids, then=closing)
-    if next(iter(spec.message_token_ids), end[0]) != end[0]:
-        # Another token may come in place of the message's first, and be the end tag's.
-        after_each = [*range(closing + 1, closing + len(end)), closed[0]]
-        builder.edge(message, end[0], after_each[0])
-    match(builder, outside, start, found=opened)
-    if completes:
-        match(builder, closed, start, found=opened)
-    match(builder, inside, end, found=closed[0])
-    builder.edge(opened, end[0], inside[1] if len(end) > 1 else closed[0])
-    builder.default(opened, inside[0])
-    builder.timeout(opened, message)
-    builder.timeout(inside[0], message)
-    for i in range(1, len(end)):  # half an end tag is out: go on with it
-        builder.timeout(inside[i], closing + i)
+    starts = Matcher.of((spec.start_token_ids, *spec.other_start_token_ids))
+    ends = Matcher.of((spec.end_token_ids, *spec.other_end_token_ids))
+    outside = builder.watching(len(starts.edges))
+    closed = builder.watching(len(starts.edges), timer=0) if completes else outside
+    after = _closing(builder, spec, ends, closed[0])
+    # From the last part of a block to the first. A time-out leads from each to the next.
+    parts = [(spec.budget - spec.min_tokens, False)]
+    if spec.min_tokens:
+        parts.append((spec.min_tokens, True))
+    for tokens, bans in parts:
+        entries = 1 if (tokens, bans) == parts[-1] else len(ends.edges)
+        after = _part(builder, ends, tokens, entries, closed[0], after, bans=bans)
+    for watching in {outside, closed}:
+        starts.link(builder, watching, watching, found=after[0])
     return builder.build(), closed
+
+
+def _part(
+    builder: AutomatonBuilder,
+    ends: Matcher,
+    tokens: int,
+    entries: int,
+    closed: int,
+    after: Sequence[int],
+    *,
+    bans: bool,
+) -> range:
+    """Make the states of a part of a block.
+
+    Args:
+        builder: the builder.
+        ends: the nodes of the end tags.
+        tokens: the number of tokens of the part.
+        entries: the number of nodes, from the first, in which the part may begin.
+        closed: the state after the block.
+        after: for each node, the state that follows when the part is over.
+        bans: whether to ban the tokens that complete an end tag.
+
+    Returns:
+        For each of the ``entries``, the state that starts the timer.
+    """
+    nodes = len(ends.edges)
+    edit, operand = _bans(builder, ends) if bans else np.zeros((2, nodes), np.int64)
+    waiting = range(len(builder), len(builder) + nodes)
+    counting = range(waiting.stop, waiting.stop + entries)
+    for states, timer in ((waiting, CARRY), (counting, tokens)):
+        n = len(states)
+        builder.extend(edit[:n], operand[:n], np.full(n, waiting[0]), timer=timer)
+        ends.link(builder, states, waiting, closed)
+        for state, target in zip(states, after, strict=False):
+            builder.timeout(state, target)
+    return counting
+
+
+def _bans(builder: AutomatonBuilder, ends: Matcher) -> tuple[Ints, Ints]:
+    """Make the token sets that complete an end tag. Returns each node's edit and operand."""
+    banned = [
+        sorted(token for token, node in edges.items() if node == FOUND) for edges in ends.edges
+    ]
+    sizes = np.array([*map(len, banned)])
+    bans = sizes > 0
+    builder.token_sets(token_array(chain.from_iterable(banned)).astype(np.int64), sizes[bans])
+    edit = np.where(bans, Edit.ADD.value, Edit.FREE.value)
+    return edit, np.where(bans, np.cumsum(bans) - 1, 0)
+
+
+def _closing(
+    builder: AutomatonBuilder, spec: ThinkingBudgetSpec, ends: Matcher, closed: int
+) -> list[int]:
+    """Make the states that close a block.
+
+    Args:
+        builder: the builder.
+        spec: the spec.
+        ends: the nodes of the end tags.
+        closed: the state after the block.
+
+    Returns:
+        For each node, the state that follows when a block has to end there.
+    """
+    tags = spec.end_token_ids, *spec.other_end_token_ids
+    forced = spec.end_token_ids + spec.then_token_ids
+    closing = builder.chain(forced, then=closed)
+    message = builder.chain(spec.message_token_ids, then=closing)
+    rest_of: dict[int, int] = {0: closing}
+    due = [message]
+    for which, matched in ends.begun[1:]:  # half an end tag is out: go on with it
+        if which not in rest_of:
+            rest = token_array(tags[which][matched:])
+            after = np.arange(len(builder), len(builder) + len(rest)) + 1
+            after[-1] = closed
+            rest_of[which] = len(builder) - matched
+            builder.extend(np.full(len(rest), Edit.FORCE.value), rest, after)
+        due.append(rest_of[which] + matched)
+    # Another token may come in place of the first that is due, and belong to an end tag.
+    first = (spec.message_token_ids + forced)[0]
+    for token, node in ends.edges[0].items():
+        if token == first:
+            continue
+        if node != FOUND:
+            builder.edge(message, token, due[node])
+        elif (token,) == spec.end_token_ids and spec.then_token_ids:
+            builder.edge(message, token, closing + 1)
+        else:
+            builder.edge(message, token, closed)
+    return due

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ....spec import TriggerSpec
 from ..automaton import CARRY, CLEAR, KEEP, AutomatonBuilder
-from ..automaton.patterns import match
+from ..automaton.patterns import Matcher
 from .base import Part, compile_spec
 
 
@@ -15,8 +15,9 @@ def _compile(spec: TriggerSpec) -> Iterable[Part]:
     counts = spec.times is not None and spec.times > 1
     timer = KEEP if counts else CLEAR
     start = builder.free(timer=spec.times or 0) if counts else None
-    watching = builder.watching(len(spec.trigger_token_ids), timer=timer)
-    match(builder, watching, spec.trigger_token_ids, found=len(builder))
+    matcher = Matcher.of((spec.trigger_token_ids,))
+    watching = builder.watching(len(matcher.edges), timer=timer)
+    matcher.link(builder, watching, watching, found=len(builder))
     then = watching[0] if spec.times is None else None
     builder.chain(spec.token_ids, then=then, timer=timer)
     if start is not None:
