@@ -43,6 +43,10 @@ class ThinkingBudgetSpec(
     are recognized; ``end_token_ids`` is forced. Nothing is forced after an end tag that the model
     has written by itself, and nothing after one of ``other_end_token_ids``: it may be a tool call.
 
+    With a ``grace``, the model may end its line first: when the budget is spent, up to ``grace``
+    more tokens are free. What is forced follows the first of them that has a newline, and the last
+    of them at the latest. NVIDIA NIM's ``BudgetControlLogitsProcessor`` grants 10% of the budget.
+
     For ``min_tokens`` tokens of a block, no token that completes an end tag is chosen. If the
     prompt leaves a block open, its tokens count, too; but of more than ``min_tokens`` of them, only
     so many count towards the budget.
@@ -56,16 +60,21 @@ class ThinkingBudgetSpec(
         end_token_ids: the end tag, 1 to ``MAX_PATTERN`` token ids, not the start tag.
         message_token_ids: the message before a forced end tag, up to ``MAX_TOKEN_IDS`` token ids.
         other_start_token_ids: further start tags. There are at most ``MAX_TAGS`` start tags, and
-            ``MAX_PATTERN`` token ids in all of them.
+            ``MAX_PATTERN`` token ids in all of them. In the limit of all token ids, each of them
+            counts four times more for each other tag.
         other_end_token_ids: further end tags, as many.
         then_token_ids: what follows a forced end tag, up to ``MAX_TOKEN_IDS`` token ids: the
             beginning of the answer, for models that do not write it by themselves after a tag that
             they have not chosen.
         min_tokens: the least number of tokens in a block, 0 to ``budget``. To keep a model from
             ending the output in a block, list its EOS token with ``other_end_token_ids``.
+        grace: the most tokens beyond ``budget`` that wait for a newline.
+        newline_token_ids: the tokens that end a line, if there is a ``grace``. In the limit of all
+            token ids, each counts twice more for each token of the end tags.
 
     Raises:
-        SpecError: if a field is out of bounds, or two tags are the same.
+        SpecError: if a field is out of bounds, two tags are the same, or only one of ``grace`` and
+            ``newline_token_ids`` is given.
     """
 
     budget: Count
@@ -78,6 +87,8 @@ class ThinkingBudgetSpec(
     other_end_token_ids: _OtherTags = ()
     then_token_ids: MaybeTokenIds = ()
     min_tokens: Count = 0
+    grace: Count = 0
+    newline_token_ids: MaybeTokenIds = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,6 +106,9 @@ class ThinkingBudgetSpec(
         if self.min_tokens > self.budget:
             what = f"Expected at most the budget, {self.budget}, got {self.min_tokens}"
             raise SpecError(what, "$.min_tokens")
+        if bool(self.grace) != bool(self.newline_token_ids):
+            what = "Expected both of grace and newline_token_ids, or neither"
+            raise SpecError(what, "$.grace" if self.grace else "$.newline_token_ids")
 
     @classmethod
     def from_text(
@@ -147,13 +161,17 @@ class ThinkingBudgetSpec(
     def token_fields(self) -> TokenFields:
         for path, tag in self._tags():
             yield f"{path}[*]", tag
-        for name in ("message_token_ids", "then_token_ids"):
+        for name in ("message_token_ids", "then_token_ids", "newline_token_ids"):
             yield f"$.{name}[*]", getattr(self, name)
 
     def sizes(self) -> Sizes:
-        others = self.other_start_token_ids + self.other_end_token_ids
-        listed = super().sizes().token_ids + sum(map(len, others))
-        return Sizes(listed, len(others))
+        """Count the edges of states, too: each state of a tag may have one for each other tag."""
+        starts = (self.start_token_ids, *self.other_start_token_ids)
+        ends = (self.end_token_ids, *self.other_end_token_ids)
+        listed = super().sizes().token_ids
+        for tags, newlines in ((starts, 0), (ends, len(self.newline_token_ids))):
+            listed += sum(map(len, tags)) * (4 * (len(tags) - 1) + 2 * newlines)
+        return Sizes(listed, len(starts) + len(ends) - 2)
 
     @property
     def can_complete(self) -> bool:

@@ -1,6 +1,8 @@
 from functools import partial
 
-from logitport.spec import ThinkingBudgetSpec, limits
+from logitport.spec import ThinkingBudgetSpec, decode, encode, limits
+
+from tests.support.paths import GOLDEN
 
 from .test_every_kind import (
     AT_LEAST_0,
@@ -33,9 +35,24 @@ THEN = ThinkingBudgetSpec(
 )
 BOTH = ThinkingBudgetSpec(1, (1,), (2, 3), other_end_token_ids=((2, 4),), then_token_ids=(5,))
 FLOOR = ThinkingBudgetSpec(4, (1,), (2, 3), other_end_token_ids=((5,),), min_tokens=2)
+GRACE = ThinkingBudgetSpec(1, (1,), (2, 3), (9,), grace=3, newline_token_ids=(6, 7))
+LINES = ThinkingBudgetSpec(0, (1,), (6, 2), (9,), grace=2, newline_token_ids=(7, 6, 6))
+ALL = ThinkingBudgetSpec(
+    512,
+    (100, 101),
+    (102,),
+    (198,),
+    other_start_token_ids=((103,),),
+    other_end_token_ids=((104, 105), (106,)),
+    then_token_ids=(107, 108),
+    min_tokens=16,
+    grace=50,
+    newline_token_ids=(198, 271),
+)
 FIELDS = {"budget": 1, "start_token_ids": [1], "end_token_ids": [2]}
 LONG_TAGS = {"other_end_token_ids": [[3] * 32, [4] * 32]}
 TOO_LONG_IN_ALL = "Expected at most 64 token ids with `$.end_token_ids` in all, got 65"
+BOTH_OR_NEITHER = "Expected both of grace and newline_token_ids, or neither"
 AS_START = "The same as `$.start_token_ids`"
 SAME = {"start_token_ids": [1, 2], "end_token_ids": [1, 2]}
 MINIMAL = partial(ThinkingBudgetSpec, 1, (1,), (2,))
@@ -56,11 +73,15 @@ class TestRows(RealizedKindTests):
         ({**FIELDS, "other_start_token_ids": [[3], [1]]}, AS_START, "other_start_token_ids[1]"),
         ({**FIELDS, "other_end_token_ids": [[1]]}, AS_START, "other_end_token_ids[0]"),
         ({**FIELDS, "then_token_ids": LONG}, TOO_LONG, "then_token_ids"),
+        ({**FIELDS, "grace": -1}, AT_LEAST_0, "grace"),
+        ({**FIELDS, "grace": 1}, BOTH_OR_NEITHER, "grace"),
+        ({**FIELDS, "newline_token_ids": [1]}, BOTH_OR_NEITHER, "newline_token_ids"),
         ({**FIELDS, "min_tokens": -1}, AT_LEAST_0, "min_tokens"),
         ({**FIELDS, "min_tokens": 2}, "Expected at most the budget, 1, got 2", "min_tokens"),
     )
     largest = (
         ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,), min_tokens=limits.MAX_COUNT),
+        MINIMAL(grace=limits.MAX_COUNT, newline_token_ids=LONG[:10_000]),
         MINIMAL(other_start_token_ids=[[i] for i in range(3, 18)], other_end_token_ids=[[3] * 63]),
     )
     beyond = (
@@ -70,6 +91,7 @@ class TestRows(RealizedKindTests):
         (MINIMAL(other_start_token_ids=((3,), (4, 9))), "other_start_token_ids[1][1]"),
         (MINIMAL(other_end_token_ids=((9,),)), "other_end_token_ids[0][0]"),
         (MINIMAL(then_token_ids=(3, 9)), "then_token_ids[1]"),
+        (MINIMAL(grace=1, newline_token_ids=(9,)), "newline_token_ids[0]"),
     )
     histories = (
         # The model opens the block and goes on for too long.
@@ -127,6 +149,16 @@ class TestRows(RealizedKindTests):
         (FLOOR, [1, 9], [ban(5), 9, None, 9, None, 9, F(2)]),
         (FLOOR, [1, 9, 9, 9], [None, 9, None, 9, F(2)]),
         (FLOOR, [1, 9, 9, 2], [None, 3, None, 9, None]),
+        # The model may end its line when the budget is spent.
+        (GRACE, [1], [None, 6, None, 8, None, 6, F(9), 9, F(2), 2, F(3), 3, None]),
+        (GRACE, [1], [None, 8, None, 8, None, 8, None, 8, F(9)]),
+        (GRACE, [1, 8, 6, 8, 8], [None, 8, None, 7, F(9)]),
+        (GRACE, [1], [None, 8, None, 2, None, 3, None, 6, None]),
+        (GRACE, [1], [None, 8, None, 2, None, 6, F(9)]),
+        (GRACE, [1], [None, 8, None, 8, None, 8, None, 2, F(3), 3, None]),
+        # A newline may begin the end tag.
+        (LINES, [1], [None, 6, F(2), 2, None]),
+        (LINES, [1], [None, 7, F(9)]),
         # An end tag comes all the same, from elsewhere.
         (FLOOR, [1], [ban(5), 5, None, 9, None]),
     )
@@ -158,6 +190,26 @@ class TestRows(RealizedKindTests):
         (FLOOR, [1], [2, 3, 4], False),
         (FLOOR, [1], [9, 5, 4], False),
     )
+
+
+def test_what_was_on_the_wire_before_stays():
+    """Payloads of other versions are read, and those without the new fields look as before."""
+    golden = (GOLDEN / "thinking_budget_short.json").read_text()
+    assert encode(BARE) + "\n" == golden
+    assert decode(golden).specs == (BARE,)
+
+
+def test_all_fields():
+    golden = (GOLDEN / "thinking_budget_all.json").read_text()
+    assert encode(ALL) + "\n" == golden
+    assert decode(golden).specs == (ALL,)
+
+
+def test_edges_count():
+    """A request's limits hold for what tags and newlines multiply to."""
+    assert BARE.sizes() == (2, 0)
+    assert MINIMAL(other_start_token_ids=((3,), (4, 5))).sizes() == (5 + 4 * 4 * 2, 2)
+    assert GRACE.sizes() == (6 + 2 * 2 * 2, 0)
 
 
 def test_text():

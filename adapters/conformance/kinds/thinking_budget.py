@@ -20,6 +20,12 @@ def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple
         if spec.min_tokens:
             floor = max(opened + spec.min_tokens, len(prompt))
         spent = max(floor + spec.budget - spec.min_tokens, len(prompt))
+        out_of_budget = spent
+        spent += spec.grace
+        for i in range(out_of_budget, min(spent, len(history))):
+            if history[i] in spec.newline_token_ids:
+                spent = i + 1
+                break
         if closed is not None and closed <= spent:
             position = closed
             continue
@@ -76,7 +82,7 @@ def _strategy(draw: Draws) -> Any:
     st = draw.st
     tags = st.lists(draw.sequence, min_size=2, max_size=5, unique=True)
     return st.builds(
-        lambda budget, tags, starts, message, then, least: ThinkingBudgetSpec(
+        lambda budget, tags, starts, message, then, least, grace, newlines: ThinkingBudgetSpec(
             budget,
             tags[0],
             tags[1],
@@ -85,6 +91,8 @@ def _strategy(draw: Draws) -> Any:
             other_end_token_ids=tags[max(starts, 2) :],
             then_token_ids=then,
             min_tokens=min(least, budget),
+            grace=grace if newlines else 0,
+            newline_token_ids=newlines if grace else (),
         ),
         st.integers(0, draw.count),
         tags,
@@ -92,6 +100,8 @@ def _strategy(draw: Draws) -> Any:
         draw.maybe_sequence,
         draw.maybe_sequence,
         st.just(0) | st.integers(0, draw.count),
+        st.integers(0, draw.count),
+        draw.maybe_tokens,
     )
 
 

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arrays import Ints
 from .builder import AutomatonBuilder
 
 FOUND = -1
-"""In place of a node: a pattern is complete."""
+"""In place of a node: a pattern is complete. It is the last index of any array."""
 
 
 class Matcher(NamedTuple):
@@ -52,21 +53,27 @@ class Matcher(NamedTuple):
         return cls(edges, [(beginning[0], matched) for beginning, matched, _ in nodes])
 
     def link(
-        self, builder: AutomatonBuilder, states: Sequence[int], into: Sequence[int], found: int
+        self,
+        builder: AutomatonBuilder,
+        states: Sequence[int],
+        into: Sequence[int] | Ints,
+        found: int,
+        *,
+        nodes: Sequence[int] | None = None,
     ) -> None:
-        """Add the edges of the first nodes to ``states``.
+        """Add the edges of nodes to states.
 
         Args:
             builder: the builder of the states.
-            states: the states of the first nodes, in a row.
-            into: the states of all nodes, in a row. They may be the same.
+            states: the states to add edges to, in a row.
+            into: for each node, the state that edges to it lead to.
             found: the state after a pattern.
+            nodes: the nodes that the states stand for; by default all, in order.
         """
-        edges = self.edges[: len(states)]
+        edges = self.edges if nodes is None else [self.edges[node] for node in nodes]
         sizes = [*map(len, edges)]
-        total = sum(sizes)
-        tokens = np.fromiter(chain.from_iterable(edges), np.int64, total)
+        tokens = np.fromiter(chain.from_iterable(edges), np.int64, sum(sizes))
         following = chain.from_iterable(each.values() for each in edges)
-        targets = np.fromiter(following, np.int64, total)
+        targets = np.fromiter(following, np.int64, len(tokens))
         sources = np.repeat(np.arange(len(states)), sizes) + states[0]
-        builder.edges(sources, tokens, np.where(targets == FOUND, found, targets + into[0]))
+        builder.edges(sources, tokens, np.append(into, found)[targets])

@@ -35,12 +35,13 @@ def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Auto
     closed = builder.watching(len(starts.edges), timer=0) if completes else outside
     after = _closing(builder, spec, ends, closed[0])
     # From the last part of a block to the first. A time-out leads from each to the next.
-    parts = [(spec.budget - spec.min_tokens, False)]
+    if spec.grace:
+        following = _with_newlines(ends, spec.newline_token_ids)
+        after = _part(builder, following, spec.grace, len(after), closed[0], after)
+    entries = len(after) if spec.min_tokens else 1
+    after = _part(builder, ends, spec.budget - spec.min_tokens, entries, closed[0], after)
     if spec.min_tokens:
-        parts.append((spec.min_tokens, True))
-    for tokens, bans in parts:
-        entries = 1 if (tokens, bans) == parts[-1] else len(ends.edges)
-        after = _part(builder, ends, tokens, entries, closed[0], after, bans=bans)
+        after = _part(builder, ends, spec.min_tokens, 1, closed[0], after, bans=True)
     for watching in {outside, closed}:
         starts.link(builder, watching, watching, found=after[0])
     return builder.build(), closed
@@ -54,13 +55,14 @@ def _part(
     closed: int,
     after: Sequence[int],
     *,
-    bans: bool,
+    bans: bool = False,
 ) -> range:
     """Make the states of a part of a block.
 
     Args:
         builder: the builder.
-        ends: the nodes of the end tags.
+        ends: the nodes of the end tags. Their edges may also lead to the end of the part: to the
+            number of nodes, plus a node.
         tokens: the number of tokens of the part.
         entries: the number of nodes, from the first, in which the part may begin.
         closed: the state after the block.
@@ -70,17 +72,34 @@ def _part(
     Returns:
         For each of the ``entries``, the state that starts the timer.
     """
-    nodes = len(ends.edges)
+    nodes = len(after)
     edit, operand = _bans(builder, ends) if bans else np.zeros((2, nodes), np.int64)
-    waiting = range(len(builder), len(builder) + nodes)
+    reached = {node for edges in ends.edges for node in edges.values() if 0 <= node < nodes}
+    waited = sorted(reached | {0})
+    waiting = range(len(builder), len(builder) + len(waited))
     counting = range(waiting.stop, waiting.stop + entries)
-    for states, timer in ((waiting, CARRY), (counting, tokens)):
-        n = len(states)
-        builder.extend(edit[:n], operand[:n], np.full(n, waiting[0]), timer=timer)
-        ends.link(builder, states, waiting, closed)
-        for state, target in zip(states, after, strict=False):
-            builder.timeout(state, target)
+    into = np.zeros(2 * nodes, np.int64)
+    into[waited], into[nodes:] = waiting, after
+    for states, at, timer in ((waiting, waited, CARRY), (counting, range(entries), tokens)):
+        builder.extend(edit[at], operand[at], np.full(len(at), waiting[0]), timer=timer)
+        ends.link(builder, states, into, closed, nodes=at)
+        for state, node in zip(states, at, strict=True):
+            builder.timeout(state, after[node])
     return counting
+
+
+def _with_newlines(ends: Matcher, newline_token_ids: Sequence[int]) -> Matcher:
+    """Let newlines lead to the end of the part, unless they complete an end tag."""
+    nodes, newlines = len(ends.edges), dict.fromkeys(newline_token_ids, len(ends.edges))
+    edges = [
+        newlines
+        | {
+            token: node + nodes if token in newlines and node != FOUND else node
+            for token, node in following.items()
+        }
+        for following in ends.edges
+    ]
+    return Matcher(edges, ends.begun)
 
 
 def _bans(builder: AutomatonBuilder, ends: Matcher) -> tuple[Ints, Ints]:
