@@ -13,9 +13,18 @@ from .kinds import *  # noqa: F403
 from .kinds.python_processor import PythonProcessorSpec
 from .payload import VERSION, InProcessPayload, Payload, decode, dynamo_entries, encode, json_schema
 from .stage import Stage
+from .thinking_families import (
+    THINKING_FAMILIES,
+    ThinkingFamily,
+    VocabularyTokenizer,
+    effort_budget,
+    newline_token_ids,
+    thinking_family,
+)
 from .tokenization import LeadingSpace, Tokenizer
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    "THINKING_FAMILIES",
     "VERSION",
     "InProcessPayload",
     "LeadingSpace",
@@ -25,12 +34,17 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "PythonProcessorSpec",
     "SpecError",
     "Stage",
+    "ThinkingFamily",
     "Tokenizer",
+    "VocabularyTokenizer",
     "decode",
     "dynamo_entries",
+    "effort_budget",
     "encode",
     "json_schema",
     "limits",
+    "newline_token_ids",
+    "thinking_family",
     *kinds.__all__,
 ]
 

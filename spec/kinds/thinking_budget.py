@@ -17,6 +17,12 @@ from ..base import (
 from ..claims import Claims, Forces, TokenFields
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TAGS
+from ..thinking_families import (
+    VocabularyTokenizer,
+    newline_token_ids,
+    thinking_family,
+    thinking_tags,
+)
 from ..tokenization import Tokenizer, token_ids_of
 
 _OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
@@ -157,6 +163,48 @@ class ThinkingBudgetSpec(
         if budget in (None, -1):
             return ()
         return (cls.from_text(budget, tokenizer, start=start, end=end, message=message),)
+
+    @classmethod
+    def for_tokenizer(
+        cls,
+        budget: int,
+        tokenizer: VocabularyTokenizer,
+        *,
+        family: str | None = None,
+        message: str = "",
+        min_tokens: int = 0,
+        grace: int = 0,
+    ) -> "ThinkingBudgetSpec":
+        """Make a spec with the thinking tags of a tokenizer's model.
+
+        ``thinking_family(tokenizer).name`` is the family whose tags are taken.
+
+        Args:
+            budget: 0 to ``MAX_COUNT`` tokens.
+            tokenizer: the model's tokenizer, any Hugging Face tokenizer.
+            family: the name of a family in ``THINKING_FAMILIES``. By default, the special tokens
+                of the tokenizer decide. It is needed for models whose tags are plain text.
+            message: the message before a forced end tag.
+            min_tokens: the least number of tokens in a block.
+            grace: the most tokens beyond ``budget`` that wait for a newline.
+
+        Raises:
+            SpecError: if the tokenizer belongs to no known family, or not to the one that is named.
+        """
+        found = thinking_family(tokenizer, family)
+        starts, ends = thinking_tags(found, tokenizer)
+        return cls(
+            budget,
+            starts[0],
+            ends[0],
+            token_ids_of(message, tokenizer) if message else (),
+            tuple(starts[1:]),
+            tuple(ends[1:]),
+            token_ids_of(found.then, tokenizer) if found.then else (),
+            min_tokens,
+            grace,
+            newline_token_ids(tokenizer) if grace else (),
+        )
 
     def token_fields(self) -> TokenFields:
         for path, tag in self._tags():

@@ -345,6 +345,12 @@ def test_helpers():
         Phase((CHOICE,), (COMPLETE,)),
         Phase((BANNED,)),
     )
+    thinking = ThinkingBudgetSpec(3, (7,), (8,), (9,))
+    assert spec == PhasesSpec.think_then(thinking, CHOICE, Phase((BANNED,)))
+    tags = {"start_token_ids": (7,), "end_token_ids": (8,), "message_token_ids": (9,)}
+    assert PhasesSpec.think_then(3, **tags) == PhasesSpec.think_then(thinking)
+    with pytest.raises(SpecError, match="no message beside a ThinkingBudgetSpec"):
+        PhasesSpec.think_then(thinking, message_token_ids=(9,))  # pyright: ignore
     assert PREFIX.phases == (
         Phase((Forced((4, 5)),), (COMPLETE,)),
         Phase((ChoiceSpec(((1,), (2,)), 0),)),
