@@ -505,12 +505,29 @@ def zipf(most: int) -> list[int]:
     return tokens[tokens < most][:A128K].tolist()
 
 
+def range_of(first: int) -> tuple[int, ...]:
+    return tuple(range(first, first + 4))
+
+
 ONE, TWO = (1,) * 63, (2,) * 63
 LONG_TAGS = {
     "ends of their own": [s.ThinkingBudgetSpec(9, (*ONE, i), (*TWO, i)) for i in range(3, 7)],
     "one token": [s.ThinkingBudgetSpec(9, ONE[i:], ONE[i + 1 :]) for i in range(4)],
     "different tokens": [
         s.ThinkingBudgetSpec(9, (*range(i, 64 + i),), (*range(64 + i, 128 + i),)) for i in range(4)
+    ],
+    "sixteen tags each": [
+        s.ThinkingBudgetSpec(
+            i,
+            (1, 2, 3, 4),
+            (65, 66, 67, 68),
+            other_start_token_ids=[range_of(j) for j in range(5, 65, 4)],
+            other_end_token_ids=[range_of(j) for j in range(69, 129, 4)],
+            min_tokens=5,
+            grace=9,
+            newline_token_ids=(9, 66),
+        )
+        for i in range(9, 13)
     ],
 }
 LONG = A128K // 4
@@ -538,6 +555,15 @@ def test_few_tokens_of_a_prompt_are_taken_one_by_one(prompt: str, tags: str) -> 
         assert_folded_together(together, PROMPTS[prompt], [])
     assert moves.call_count <= len(together) * (2 * folding._PIECE + folding._MOST_MOVES)
     assert columns.call_count <= len(together) * 40
+
+
+def test_what_follows_a_block_in_a_prompt_is_taken_in_one_step():
+    """The state after it sets a timer, but nothing times out within a prompt."""
+    (automaton,) = automata(s.PhasesSpec.think_then(9, (1,), (2,)))
+    moves, prompt = Mock(side_effect=_next), [1, 3, 2] + [4] * LONG
+    with patch.object(folding._Walk, "_next", lambda *args: moves(*args)):
+        assert_folded_together([automaton], prompt, [])
+    assert moves.call_count <= 2 * folding._MOST_MOVES
 
 
 _next, _missing = folding._Walk._next, folding._Columns.__missing__

@@ -120,6 +120,16 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.ThinkingBudgetSpec(5, (7,), (1,), (4,)), s.AllowedTokensSpec((1, 4))),
         "`$.specs[1]`, which does not allow token 5 - at `$.specs[0].message_token_ids[1]`",
     ),
+    "the beginning of the answer is banned": (
+        (s.ThinkingBudgetSpec(5, (7,), (1,), then_token_ids=(4, 5)), s.BannedTokensSpec((5,))),
+        (s.ThinkingBudgetSpec(5, (7,), (1,), then_token_ids=(4, 5)), s.BannedTokensSpec((7,))),
+        "`$.specs[1]`, which bans token 5 - at `$.specs[0].then_token_ids[1]`",
+    ),
+    "another end of thinking is banned": (
+        (s.ThinkingBudgetSpec(5, (7,), (1,), (), (), ((5,), (3, 4))), s.BannedTokensSpec((4,))),
+        (s.ThinkingBudgetSpec(5, (7,), (1,), (), (), ((5,), (3, 4))), s.BannedTokensSpec((5,))),
+        "`$.specs[1]`, which bans token 4 - at `$.specs[0].other_end_token_ids[1][1]`",
+    ),
     "the triggered phrase is banned": (
         (s.TriggerSpec((1,), (4, 5)), s.BannedTokensSpec((5,))),
         (s.TriggerSpec((1,), (4, 5)), s.BannedTokensSpec((1,))),

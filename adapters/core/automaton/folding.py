@@ -41,6 +41,8 @@ _MOST_MOVES = 256
 """The most moves, one per token and possible state, in the attempt with ``_SUFFIX`` tokens."""
 _MOST_STATES = 256
 """The most reachable states of an automaton that takes tokens in pieces."""
+_MOST_EDGES = 1 << 12
+"""The most edges of these states."""
 _MOST_HOMES = 4
 """The most states that tokens without an edge lead to, in such an automaton."""
 _MOST_MEETINGS = 1 << 19
@@ -288,15 +290,14 @@ class _Walk:
 
     @cached_property
     def reached(self) -> list[int]:
-        """The states that a prompt may lead to; empty if there are more than ``_MOST_STATES``."""
-        if len(self._keys) > 8 * _MOST_STATES:
-            return []
-        seen, new = {self.state}, [self.state]
+        """The states that a prompt may lead to; empty if they or their edges are too many."""
+        seen, new, edges = {self.state}, [self.state], 0
         while new:
-            if len(seen) > _MOST_STATES:
-                return []
             state = new.pop()
             first, end = (bisect_left(self._keys, at << 32) for at in (state, state + 1))
+            edges += end - first
+            if len(seen) > _MOST_STATES or edges > _MOST_EDGES:
+                return []
             for target in (self._default_target[state], *self._targets[first:end]):
                 if target not in seen:
                     seen.add(target)
@@ -437,10 +438,10 @@ class _Walk:
                 self.settle()
             following = self._next(self.state, _NO_EDGE)
             on_entry, steps = self._on_entry[following], 1
-            if following == self.state and on_entry in (CLEAR, KEEP):
+            if following == self.state and (on_entry in (CLEAR, KEEP) or not chosen):
                 steps = length
             elif following == self.state and on_entry == CARRY:
-                steps = min(length, max(self.timer, 1)) if chosen else length
+                steps = min(length, max(self.timer, 1))
             self.state, length = following, length - steps
             self.timer = entered(on_entry, self.timer, steps)
 
