@@ -71,9 +71,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
         request(
             "phases",
             PhasesSpec.think_then(
-                8,
-                ids("<think>"),
-                ids("</think>"),
+                ThinkingBudgetSpec.from_text(8, tokenizer),
                 ForcedTokenSequenceSpec(ids(" Answer:")),
                 ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer),
             ),

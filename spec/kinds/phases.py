@@ -1,7 +1,7 @@
 """``phases``: one thing after the other, each with specs of its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, overload
+from typing import Annotated
 
 import msgspec
 
@@ -104,7 +104,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
     For example, with ``<think>`` 7, ``</think>`` 8 and EOS 0::
 
         PhasesSpec.think_then(
-            3, (7,), (8,),
+            ThinkingBudgetSpec(3, (7,), (8,)),
             ForcedTokenSequenceSpec((4, 5)),
             Phase((ChoiceSpec(((1,), (2, 3)), 0),)),
         )
@@ -160,36 +160,11 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             except SpecError as error:
                 raise error.under(f"$.phases[{i}]") from None
 
-    @overload
     @classmethod
     def think_then(
         cls,
-        budget: ThinkingBudgetSpec,
-        /,
+        thinking: ThinkingBudgetSpec,
         *then: LogitsProcessorSpec | Phase,
-        eos_token_id: int | None = None,
-    ) -> "PhasesSpec": ...
-
-    @overload
-    @classmethod
-    def think_then(
-        cls,
-        budget: int,
-        start_token_ids: Sequence[int],
-        end_token_ids: Sequence[int],
-        *then: LogitsProcessorSpec | Phase,
-        message_token_ids: Sequence[int] = (),
-        eos_token_id: int | None = None,
-    ) -> "PhasesSpec": ...
-
-    @classmethod
-    def think_then(
-        cls,
-        budget: ThinkingBudgetSpec | int,
-        start_token_ids: Any = None,
-        end_token_ids: Any = None,
-        *then: Any,
-        message_token_ids: Sequence[int] = (),
         eos_token_id: int | None = None,
     ) -> "PhasesSpec":
         """Think on a budget, then go through other phases.
@@ -201,26 +176,15 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             PhasesSpec.think_then(ThinkingBudgetSpec.for_tokenizer(512, tokenizer), answer)
 
         Args:
-            budget: a ``ThinkingBudgetSpec``, which ``then`` follows, or its budget alone.
-            start_token_ids: the start tag, after a budget alone.
-            end_token_ids: the end tag, after a budget alone.
+            thinking: the budget and the tags.
             then: what follows, in order. A spec becomes a phase of its own that ends when the spec
                 is complete.
-            message_token_ids: the message before a forced end tag, with a budget alone.
             eos_token_id: see ``PhasesSpec``.
 
         Raises:
             SpecError: as ``PhasesSpec`` does, for example if a spec before the last never ends.
         """
-        if not isinstance(budget, ThinkingBudgetSpec):
-            tags = tuple(start_token_ids or ()), tuple(end_token_ids or ())
-            budget = ThinkingBudgetSpec(budget, *tags, tuple(message_token_ids))
-        elif message_token_ids:
-            raise SpecError("Expected no message beside a ThinkingBudgetSpec")
-        else:  # no tags stand before what follows
-            given = start_token_ids, end_token_ids, *then
-            then = tuple(part for part in given if part is not None)
-        return cls(tuple(_in_phases((budget, *then))), eos_token_id)
+        return cls(tuple(_in_phases((thinking, *then))), eos_token_id)
 
     @classmethod
     def prefix_then(

@@ -559,7 +559,7 @@ def test_few_tokens_of_a_prompt_are_taken_one_by_one(prompt: str, tags: str) -> 
 
 def test_what_follows_a_block_in_a_prompt_is_taken_in_one_step():
     """The state after it sets a timer, but nothing times out within a prompt."""
-    (automaton,) = automata(s.PhasesSpec.think_then(9, (1,), (2,)))
+    (automaton,) = automata(s.PhasesSpec.think_then(s.ThinkingBudgetSpec(9, (1,), (2,))))
     moves, prompt = Mock(side_effect=_next), [1, 3, 2] + [4] * LONG
     with patch.object(folding._Walk, "_next", lambda *args: moves(*args)):
         assert_folded_together([automaton], prompt, [])

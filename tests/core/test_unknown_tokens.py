@@ -75,7 +75,7 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([s.PhasesSpec.prefix_then((4, 5), s.ForcedTokenSequenceSpec((6,)), eos_token_id=0)], False),
     ([s.PhasesSpec((s.Phase((), (s.PhaseEnd(n=9),)),), eos_token_id=0)], False),
     ([s.PhasesSpec((s.Phase((), (s.PhaseEnd(token_ids=(1,)),)),), eos_token_id=0)], True),
-    ([s.PhasesSpec.think_then(3, (1,), (2,), s.ForcedTokenSequenceSpec((4, 5)))], True),
+    ([s.PhasesSpec((s.Phase((s.ThinkingBudgetSpec(3, (1,), (2,)),)),))], True),
     ([s.ChoiceSpec(((4, 5), (6,)))], True),
     ([s.ChoiceSpec(((4, 5, 6),))], False),
     ([s.TriggerSpec((1,), (2, 3))], True),

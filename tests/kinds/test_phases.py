@@ -50,10 +50,8 @@ COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))
 Forced = ForcedTokenSequenceSpec
 THINK = ThinkingBudgetSpec(3, (7,), (8,))
 CHOICE = ChoiceSpec(((1,), (2, 3), (6,)))
-THINK_THEN = PhasesSpec.think_then(3, (7,), (8,), Forced((4, 5)), CHOICE, eos_token_id=0)
-DOCUMENTED = PhasesSpec.think_then(
-    3, (7,), (8,), Forced((4, 5)), Phase((ChoiceSpec(((1,), (2, 3)), 0),))
-)
+THINK_THEN = PhasesSpec.think_then(THINK, Forced((4, 5)), CHOICE, eos_token_id=0)
+DOCUMENTED = PhasesSpec.think_then(THINK, Forced((4, 5)), Phase((ChoiceSpec(((1,), (2, 3)), 0),)))
 PREFIX = PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))
 LOOP = PhasesSpec(
     (
@@ -339,18 +337,11 @@ def test_kinds_that_can_complete_have_a_reference_for_it():
 
 
 def test_helpers():
-    spec = PhasesSpec.think_then(3, (7,), (8,), CHOICE, Phase((BANNED,)), message_token_ids=(9,))
-    assert spec.phases == (
-        Phase((ThinkingBudgetSpec(3, (7,), (8,), (9,)),), (COMPLETE,)),
+    assert PhasesSpec.think_then(THINK, CHOICE, Phase((BANNED,))).phases == (
+        Phase((THINK,), (COMPLETE,)),
         Phase((CHOICE,), (COMPLETE,)),
         Phase((BANNED,)),
     )
-    thinking = ThinkingBudgetSpec(3, (7,), (8,), (9,))
-    assert spec == PhasesSpec.think_then(thinking, CHOICE, Phase((BANNED,)))
-    tags = {"start_token_ids": (7,), "end_token_ids": (8,), "message_token_ids": (9,)}
-    assert PhasesSpec.think_then(3, **tags) == PhasesSpec.think_then(thinking)
-    with pytest.raises(SpecError, match="no message beside a ThinkingBudgetSpec"):
-        PhasesSpec.think_then(thinking, message_token_ids=(9,))  # pyright: ignore
     assert PREFIX.phases == (
         Phase((Forced((4, 5)),), (COMPLETE,)),
         Phase((ChoiceSpec(((1,), (2,)), 0),)),

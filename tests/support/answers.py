@@ -3,7 +3,13 @@
 import re
 from collections.abc import Callable, Sequence
 
-from logitport.spec import ChoiceSpec, ForcedTokenSequenceSpec, Phase, PhasesSpec
+from logitport.spec import (
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    Phase,
+    PhasesSpec,
+    ThinkingBudgetSpec,
+)
 
 QUESTION = "Is water wet?\n<think>"
 ANSWERED = re.compile(r"(.*)</think>Answer: (yes|no|it depends)", re.DOTALL)
@@ -21,9 +27,7 @@ def think_then_answer(ids: Callable[[str], Sequence[int]], eos_token_id: int) ->
     """
     choices = tuple(tuple(ids(text)) for text in ("yes", "no", "it depends"))
     return PhasesSpec.think_then(
-        BUDGET,
-        ids("<think>"),
-        ids("</think>"),
+        ThinkingBudgetSpec(BUDGET, tuple(ids("<think>")), tuple(ids("</think>"))),
         ForcedTokenSequenceSpec(tuple(ids("Answer: "))),
         Phase((ChoiceSpec(choices, eos_token_id),)),
     )

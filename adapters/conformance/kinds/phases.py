@@ -11,6 +11,7 @@ from ....spec import (
     PhaseEnd,
     PhasesSpec,
     SpecError,
+    ThinkingBudgetSpec,
 )
 from ....spec.kinds.phases import BESIDE
 from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, flat
@@ -64,7 +65,10 @@ def _examples(free: FreeRun) -> list[PhasesSpec]:
     return [
         PhasesSpec.prefix_then((b, c), choice, eos_token_id=free.eos_token_id),
         PhasesSpec.think_then(
-            2, free.prompt_ids[-1:], (a,), ForcedTokenSequenceSpec((b,)), choice, Phase((banned,))
+            ThinkingBudgetSpec(2, free.prompt_ids[-1:], (a,)),
+            ForcedTokenSequenceSpec((b,)),
+            choice,
+            Phase((banned,)),
         ),
         PhasesSpec(
             (

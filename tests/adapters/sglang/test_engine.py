@@ -110,9 +110,10 @@ def test_think_then_answer(small: Any):
     """At temperature 1, beside requests without specs."""
     forced = lp.ForcedTokenSequenceSpec((20, 21))
     answer = lp.Phase((lp.ChoiceSpec(((8, 9), (8, 10, 11), (12,)), EOS),))
+    budgets = [lp.ThinkingBudgetSpec(8, prompt[-1:], (6, 7)) for prompt in PROMPTS]
     specs = [
-        () if i % 2 else lp.PhasesSpec.think_then(8, prompt[-1:], (6, 7), forced, answer)
-        for i, prompt in enumerate(PROMPTS)
+        () if i % 2 else lp.PhasesSpec.think_then(budget, forced, answer)
+        for i, budget in enumerate(budgets)
     ]
     asked = [attach(request(32), each) for each in specs]
     for each in asked:

@@ -249,11 +249,8 @@ def sequences_biased_away(free: "Free") -> lp.SequenceBiasSpec:
 
 
 def think_then_answer(free: "Free") -> lp.PhasesSpec:
-    tags = thinking(free, 8)
     return lp.PhasesSpec.think_then(
-        tags.budget,
-        tags.start_token_ids,
-        tags.end_token_ids,
+        thinking(free, 8),
         says(free, "Answer: "),
         lp.Phase((lp.ChoiceSpec.from_text(["forty-two", "42", "I do not know"], free.tokenizer),)),
     )
