@@ -95,9 +95,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
     - ``forced_sequence``, ``forced_end`` and ``choice`` without ``eos_token_id``: the text is out;
     - ``trigger`` with ``times``: it has fired so often, and the last phrase is out;
     - ``thinking_budget``: a block has been closed, in the prompt or in the output, and none is open
-      since. If the prompt has an empty block, as templates write it for a model that shall not
-      think, the phase is over before the first token. If the model opens no block, the phase goes
-      on.
+      since; ``then_token_ids`` are out if they are due. If the prompt has an empty block, as
+      templates write it for a model that shall not think, the phase is over before the first token.
+      If the model opens no block, the phase goes on.
 
     Other specs are never complete. They stand beside those that can be.
 

@@ -48,10 +48,17 @@ class ThinkingBudgetSpec(
     A model may write a tag in several ways, or begin and end a block with several tags. All of them
     are recognized; ``end_token_ids`` is forced. Nothing is forced after an end tag that the model
     has written by itself, and nothing after one of ``other_end_token_ids``: it may be a tool call.
+    What is forced opens no block.
 
     With a ``grace``, the model may end its line first: when the budget is spent, up to ``grace``
     more tokens are free. What is forced follows the first of them that has a newline, and the last
     of them at the latest. NVIDIA NIM's ``BudgetControlLogitsProcessor`` grants 10% of the budget.
+
+    For example, with ``<think>`` 7, ``</think>`` 8 and a newline 3::
+
+        ThinkingBudgetSpec(2, (7,), (8,), grace=2, newline_token_ids=(3,))
+
+    If the model says 7 9 9 9 3, then 8 follows.
 
     For ``min_tokens`` tokens of a block, no token that completes an end tag is chosen. If the
     prompt leaves a block open, its tokens count, too; but of more than ``min_tokens`` of them, only

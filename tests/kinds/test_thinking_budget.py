@@ -36,6 +36,7 @@ THEN = ThinkingBudgetSpec(
 BOTH = ThinkingBudgetSpec(1, (1,), (2, 3), other_end_token_ids=((2, 4),), then_token_ids=(5,))
 FLOOR = ThinkingBudgetSpec(4, (1,), (2, 3), other_end_token_ids=((5,),), min_tokens=2)
 GRACE = ThinkingBudgetSpec(1, (1,), (2, 3), (9,), grace=3, newline_token_ids=(6, 7))
+DOCUMENTED = ThinkingBudgetSpec(2, (7,), (8,), grace=2, newline_token_ids=(3,))
 LINES = ThinkingBudgetSpec(0, (1,), (6, 2), (9,), grace=2, newline_token_ids=(7, 6, 6))
 ALL = ThinkingBudgetSpec(
     512,
@@ -156,6 +157,7 @@ class TestRows(RealizedKindTests):
         (GRACE, [1], [None, 8, None, 2, None, 3, None, 6, None]),
         (GRACE, [1], [None, 8, None, 2, None, 6, F(9)]),
         (GRACE, [1], [None, 8, None, 8, None, 8, None, 2, F(3), 3, None]),
+        (DOCUMENTED, [], [None, 7, None, 9, None, 9, None, 9, None, 3, F(8), 8, None]),
         # A newline may begin the end tag.
         (LINES, [1], [None, 6, F(2), 2, None]),
         (LINES, [1], [None, 7, F(9)]),

@@ -74,8 +74,22 @@ def _ends_with(tokens: Tokens, end: Tokens) -> bool:
 
 
 def _examples(free: FreeRun) -> list[ThinkingBudgetSpec]:
-    a, b, _ = free.unused
-    return [ThinkingBudgetSpec(1, free.output_ids[:1], (a,), (b,))]
+    a, b, c = free.unused
+    first, second = free.output_ids[:2]
+    return [
+        ThinkingBudgetSpec(1, (first,), (a,), (b,)),
+        ThinkingBudgetSpec(
+            1,
+            (c,),
+            (a, b),
+            other_start_token_ids=((first,),),
+            other_end_token_ids=((c, a),),
+            then_token_ids=(c,),
+            min_tokens=1,
+            grace=1,
+            newline_token_ids=(second,),
+        ),
+    ]
 
 
 def _strategy(draw: Draws) -> Any:
