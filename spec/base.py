@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -265,6 +265,8 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
         if names and name not in names:
             continue
         value = getattr(struct, name)
+        if value is msgspec.UNSET and msgspec.UnsetType in get_args(field_type):
+            continue  # `convert` does not take it
         try:
             if _has_no_order(value):  # msgspec accepts sets as arrays
                 raise msgspec.ValidationError("Expected `array`, got `set`")

@@ -59,8 +59,10 @@ class Program:
     @property
     def reads_prompt(self) -> bool:
         """Whether a batched part depends on the prompt's token ids; callables may, too."""
-        return bool(self.ngrams or self.prompt_biases) or any(
-            automaton.reads_prompt for automaton in self.automata
+        return (
+            bool(self.prompt_biases)
+            or any(automaton.reads_prompt for automaton in self.automata)
+            or not all(spec.output_only for spec in self.ngrams)
         )
 
     @property

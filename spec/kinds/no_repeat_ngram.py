@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
 from ..claims import TokenFields
@@ -16,9 +17,9 @@ _Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM)]
 class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram"):
     """No token completes an n-gram that the window already holds.
 
-    The window is the last ``window`` tokens of prompt and output together, before the token that
-    is about to be chosen. Each n-gram in it that begins with the last ``n - 1`` tokens has its
-    last token banned.
+    The window is the last ``window`` tokens of prompt and output together, or of the output alone,
+    before the token that is about to be chosen. Each n-gram in it that begins with the last
+    ``n - 1`` tokens has its last token banned.
 
     The kind is like SGLang's ``DeepseekOCRNoRepeatNGramLogitProcessor``. Without a window, it is
     like transformers' ``NoRepeatNGramLogitsProcessor``.
@@ -28,6 +29,9 @@ class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram")
         window: ``n`` to ``MAX_COUNT`` tokens; ``None`` for all of prompt and output.
         allowed_token_ids: up to ``MAX_TOKEN_IDS`` token ids that may repeat: digits, say, or the
             tags of a table.
+        output_only: whether the window is of the output alone: neither the prompt's n-grams nor
+            n-grams that begin in the prompt count. ``False`` becomes ``UNSET``: it is not encoded,
+            and older workers accept the payload.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -36,9 +40,12 @@ class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram")
     n: _Ngram
     window: PositiveCount | None = None
     allowed_token_ids: MaybeTokenIds = ()
+    output_only: bool | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.output_only:
+            msgspec.structs.force_setattr(self, "output_only", UNSET)
         if self.window is not None and self.window < self.n:
             raise SpecError(
                 f"Expected a window of at least n={self.n} tokens, got {self.window}", "$.window"
@@ -46,13 +53,18 @@ class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram")
 
     @classmethod
     def from_setting(
-        cls, n: int | None, window: int | None = None, allowed_token_ids: Sequence[int] = ()
+        cls,
+        n: int | None,
+        window: int | None = None,
+        allowed_token_ids: Sequence[int] = (),
+        *,
+        output_only: bool = False,
     ) -> "tuple[NoRepeatNgramSpec, ...]":
         """Make a spec from a setting of another engine: no spec if ``n`` is 0 or ``None``.
 
         ``n`` is transformers' ``no_repeat_ngram_size``, or SGLang's or vLLM's ``ngram_size``.
         """
-        return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids)),)
+        return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids), output_only),)
 
     def token_fields(self) -> TokenFields:
         yield "$.allowed_token_ids[*]", self.allowed_token_ids

@@ -412,11 +412,13 @@ def test_ngram_rules_of_any_kind(
                 n,
                 numbers.choice((None, n, n + 5, n + 90)),
                 tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
+                numbers.random() < 0.3,
             )
             for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_NGRAM_RULES))
         )
-        prompt = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
-        slots.append(engine.add(Request(rules, prompt)))
+        tokens = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
+        end = numbers.randint(0, len(tokens))
+        slots.append(engine.add(Request(rules, tokens[:end], tokens[end:])))
     free_run(engine, slots, 6, drafts=3)
     assert engine.realizer.failed_requests == 0
 

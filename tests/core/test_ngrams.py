@@ -98,6 +98,7 @@ def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
             each,
             None if (more := draw(windows)) is None else each + more,
             tuple(draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=2))),
+            draw(st.booleans()),
         )
         for each in n
     ]

@@ -1,6 +1,6 @@
 import pytest
 from logitport.adapters.core import compile_specs
-from logitport.spec import NoRepeatNgramSpec, SpecError, limits
+from logitport.spec import NoRepeatNgramSpec, SpecError, decode, encode, limits
 
 from .test_every_kind import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
 
@@ -15,6 +15,7 @@ class TestRows(RealizedKindTests):
         ({"n": 3, "window": 2}, "Expected a window of at least n=3 tokens, got 2", "window"),
         ({"n": 1, "window": 0}, AT_LEAST_1, "window"),
         ({"n": 3, "allowed_token_ids": LONG}, TOO_LONG, "allowed_token_ids"),
+        ({"n": 3, "output_only": 1}, "Expected `bool`, got `int`", "output_only"),
     )
     largest = (NoRepeatNgramSpec(MOST, MOST), NoRepeatNgramSpec(1, limits.MAX_COUNT))
     beyond = ((NoRepeatNgramSpec(1, None, (1, 9)), "allowed_token_ids[1]"),)
@@ -27,6 +28,16 @@ class TestRows(RealizedKindTests):
         (NoRepeatNgramSpec(2, 3), [1, 5], [None, 1, ban(5), 6, None, 1, ban(6), 7, None]),
         (NoRepeatNgramSpec(1, 2, (3,)), [1, 2], [ban(1, 2), 3, ban(2), 3, None, 4, ban(4)]),
         (NoRepeatNgramSpec(1), [], [None, 2, ban(2), 1, ban(1, 2)]),
+        (
+            NoRepeatNgramSpec(2, output_only=True),
+            [1, 2, 1],  # nor does the pair of the prompt's end and the first output token count
+            [None, 2, None, 1, None, 2, ban(1), 3, None],
+        ),
+        (
+            NoRepeatNgramSpec(1, 2, output_only=True),
+            [1],
+            [None, 2, ban(2), 3, ban(2, 3), 4, ban(3, 4)],
+        ),
     )
     handed_over = (
         (NoRepeatNgramSpec(1), [], LIKED, [SECOND]),
@@ -38,7 +49,29 @@ class TestRows(RealizedKindTests):
         (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 4], True),
         (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 3], False),
         (NoRepeatNgramSpec(3), [1, 2], [3, 1, 2, 3], False),
+        (NoRepeatNgramSpec(3, output_only=True), [1, 2], [3, 1, 2, 3], True),
+        (NoRepeatNgramSpec(3, output_only=True), [1, 2], [1, 2, 3, 1, 2, 3], False),
     )
+
+
+def test_output_only_is_sent_only_if_it_is_set():
+    """So that older workers take all payloads that they took."""
+    old = (
+        '{"version":1,"specs":[{"kind":"no_repeat_ngram","n":3,"window":null,"allowed_token_ids":[]'
+    )
+    for spec in (NoRepeatNgramSpec(3), NoRepeatNgramSpec(3, output_only=False)):
+        assert encode(spec) == f'{old}}}],"generation_only":true}}'
+        assert hash(spec) == hash(NoRepeatNgramSpec(3))
+        assert spec == NoRepeatNgramSpec(3)
+    text = encode(NoRepeatNgramSpec(3, output_only=True))
+    assert text == f'{old},"output_only":true}}],"generation_only":true}}'
+    assert decode(text.replace("true}],", "false}],")).specs == (NoRepeatNgramSpec(3),)
+
+
+def test_output_only_does_not_read_the_prompt():
+    one = NoRepeatNgramSpec(2, output_only=True)
+    assert not compile_specs([one]).reads_prompt
+    assert compile_specs([one, NoRepeatNgramSpec(2)]).reads_prompt
 
 
 def test_rules_that_are_too_many():

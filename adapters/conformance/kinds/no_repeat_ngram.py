@@ -8,7 +8,7 @@ from .base import Draws, Edit, FreeRun, Kind, Tokens, ban
 
 
 def _edit(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) -> Edit:
-    history = prompt + output
+    history = output if spec.output_only else prompt + output
     if len(history) < spec.n - 1:
         return None
     newest = history[len(history) - spec.n + 1 :]
@@ -29,7 +29,9 @@ def _examples(free: FreeRun) -> list[NoRepeatNgramSpec]:
 def _strategy(draw: Draws) -> Any:
     def of(n: int) -> Any:
         window = draw.st.none() | draw.st.integers(n, min(n + draw.count, MAX_COUNT))
-        return draw.builds(NoRepeatNgramSpec, draw.st.just(n), window, draw.maybe_tokens)
+        return draw.builds(
+            NoRepeatNgramSpec, draw.st.just(n), window, draw.maybe_tokens, draw.st.booleans()
+        )
 
     return draw.st.integers(1, draw.longest).flatmap(of)
 

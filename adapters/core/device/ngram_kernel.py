@@ -14,9 +14,9 @@ from .pool import DevicePool
 NGRAM_TILE = 2048
 """The tokens of a history that one program loads: candidates, and ``MAX_NGRAM`` before them."""
 
-NGRAM_FIELDS = 3
+NGRAM_FIELDS = 4
 """The numbers of an n-gram rule: n, or 0 if a request has no such rule; the window, in tokens; the
-state in the tables whose token set may be repeated."""
+state in the tables whose token set may be repeated; 1 if only the output counts, else 0."""
 
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _NGRAM_FIELDS = tl.constexpr(NGRAM_FIELDS)
@@ -54,6 +54,7 @@ def ban_ngrams(
             rows.token_ids,
             history.token_ids,
             history.token_ids.stride(0),
+            history.prompt_lengths,
             history.lengths,
             rules,
             len(rules),
@@ -75,6 +76,7 @@ def _ngram_kernel(
     row_tokens_ptr,  # [rows] int32
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
+    prompt_lengths_ptr,  # [requests] int32
     lengths_ptr,  # [requests] int32
     rules_ptr,  # [rules, _NGRAM_FIELDS, requests] int32
     rules,
@@ -96,6 +98,7 @@ def _ngram_kernel(
     drafts = tl.load(drafts_ptr + row)
     kept = tl.load(lengths_ptr + request)
     length = kept + drafts
+    prompt = tl.load(prompt_lengths_ptr + request)
 
     # The rules' reach: the first candidate of any rule, and the largest n.
     reach = length
@@ -103,7 +106,8 @@ def _ngram_kernel(
     for i in range(rules):
         n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
         window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
-        first = tl.maximum(length - window, 0) + n - 1
+        output_only = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 3) * requests)
+        first = tl.maximum(length - window, output_only * prompt) + n - 1
         reach = tl.where(n > 0, tl.minimum(reach, first), reach)
         longest = tl.maximum(longest, n)
     start = tl.program_id(1) * (tile_size - _MAX_NGRAM)
@@ -135,7 +139,8 @@ def _ngram_kernel(
     for i in range(rules):
         n = tl.load(rule_ptr + i * _NGRAM_FIELDS * requests)
         window = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 1) * requests)
-        first = tl.maximum(length - window, 0) + n - 1
+        output_only = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 3) * requests)
+        first = tl.maximum(length - window, output_only * prompt) + n - 1
         of_rule = candidate & (n > 0) & (matched >= n - 1) & (at >= first)
         if tl.max(of_rule.to(tl.int32), axis=0) != 0:
             state = tl.load(rule_ptr + (i * _NGRAM_FIELDS + 2) * requests)

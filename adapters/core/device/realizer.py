@@ -49,21 +49,23 @@ class _Request:
 
     Attributes:
         stop_token_id: a token that makes the engine end the request, if there is one.
-        ngrams: n, the window, and the automaton that holds the tokens that may be repeated.
+        ngrams: n, the window, the automaton that holds the tokens that may be repeated, and
+            whether only the output counts.
         biases: the bias, and the automaton that holds the prompt's tokens to leave out.
         ends: whether the request has failed, and only its stop token acts on it.
     """
 
     stop_token_id: int | None
     automata: Sequence[Automaton] = ()
-    ngrams: Sequence[tuple[int, int, Automaton]] = ()
+    ngrams: Sequence[tuple[int, int, Automaton, bool]] = ()
     biases: Sequence[tuple[float, Automaton]] = ()
     code: RequestCallables | None = None
     ends: bool = False
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
-        return [*self.automata, *(holder for *_, holder in (*self.ngrams, *self.biases))]
+        of_ngrams = (holder for _, _, holder, _ in self.ngrams)
+        return [*self.automata, *of_ngrams, *(holder for _, holder in self.biases)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,12 @@ class DeviceRealizer:
         try:
             automata, code = instantiate(program, self._vocab_size)
             ngrams = [
-                (spec.n, spec.window or np.iinfo(np.int32).max, _holder(spec.allowed_token_ids))
+                (
+                    spec.n,
+                    spec.window or np.iinfo(np.int32).max,
+                    _holder(spec.allowed_token_ids),
+                    bool(spec.output_only),
+                )
                 for spec in program.ngrams
             ]
             biases = [
@@ -450,7 +457,10 @@ class DeviceRealizer:
         request = self._requests.get(slot, _NOBODY)
         placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
         self._placed.put(slot, [self._admissions[slot], *placed])
-        ngrams = [(n, window, self._state_of(holder)) for n, window, holder in request.ngrams]
+        ngrams = [
+            (n, window, self._state_of(holder), output_only)
+            for n, window, holder, output_only in request.ngrams
+        ]
         self._ngrams.put(slot, ngrams)
         self._biases.put(slot, [bias for bias, _ in request.biases])
 

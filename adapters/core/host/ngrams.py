@@ -290,6 +290,7 @@ class _Rule:
         self, spec: NoRepeatNgramSpec, history: _History, reach: _Reach, vocab_size: int
     ) -> None:
         self._history, self._back, self._window = history, spec.n - 1, spec.window
+        self._origin = _origin(spec, history)
         self._vocab_size, self._exempt = vocab_size, None
         if spec.allowed_token_ids:
             self._exempt = mask(spec.allowed_token_ids, vocab_size)
@@ -310,7 +311,7 @@ class _Rule:
 
     def _first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
-        return self._back + max(length - (self._window or length), 0)
+        return self._back + max(length - (self._window or length), self._origin)
 
     def _put_into_buckets(self, reach: _Reach) -> None:
         """Sort positions by the hash of their context and by token; keep the newest of equals."""
@@ -393,7 +394,7 @@ class _Rule:
         back, numbers = self._back, self._history.numbers
         token, before = numbers[position], _SKIPPED
         counts = token < self._vocab_size and (self._exempt is None or not self._exempt[token])
-        if counts and position >= back:
+        if counts and position >= self._origin + back:
             if (group := self._groups.get(self._context)) is not None:
                 before = group.push(position, token)
             else:
@@ -494,6 +495,11 @@ class _Rule:
         return candidates if len(candidates) > _FEW else candidates.tolist()
 
 
+def _origin(spec: NoRepeatNgramSpec, history: _History) -> int:
+    """Return the position before which no token counts for a rule."""
+    return history.prompt_length if spec.output_only else 0
+
+
 class _Rules:
     """The rules of a request, with its history.
 
@@ -515,10 +521,12 @@ class _Rules:
     def _read(self, request: Request) -> None:
         """Read all tokens, from the beginning."""
         self._history = history = _History(request.prompt_array(), request.output_array())
-        windows = [spec.window or history.length for spec in self._specs]
-        reach = _Reach(
-            history, max(history.length - _TAKEN_BACK - max(windows), 0), self._vocab_size
+        oldest = history.length - _TAKEN_BACK
+        start = min(
+            max(oldest - (spec.window or history.length), _origin(spec, history))
+            for spec in self._specs
         )
+        reach = _Reach(history, start, self._vocab_size)
         self._rules = [_Rule(spec, history, reach, self._vocab_size) for spec in self._specs]
         self._is_looked_up = False
 
