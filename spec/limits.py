@@ -185,6 +185,9 @@ MAX_NGRAM_RULES = _limit(
 """Each has an index of the request's history, which takes 3 ms to make of 128k tokens, and is read
 at each step: two rules of 64 requests take 1 ms."""
 
+MAX_DRY_RULES = _limit("max_dry_rules", 1, "`dry`", "on one request")
+"""Each has an index of the request's history, as an n-gram rule has."""
+
 MAX_NGRAM = _limit("max_ngram", 64, "tokens", "in an n-gram that is kept from repeating")
 
 MAX_BIAS = _limit("max_bias", 10_000.0, "", "the largest change of a logit, up or down")

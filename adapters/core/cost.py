@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from ...spec import SpecError
+from ...spec.kinds.dry import MAX_MATCHES
 from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
 from .automaton import Automaton
 from .program import Program
@@ -30,14 +31,15 @@ class Cost(NamedTuple):
     def of(cls, program: Program) -> "Cost":
         """Compute the cost of a program, with a few numpy calls for each automaton."""
         allowed = sum(len(spec.allowed_token_ids) for spec in program.ngrams)
+        allowed += sum(len(spec.breaker_token_ids) for spec in program.dry)
         excluded = sum(len(spec.excluded_token_ids) for spec in program.prompt_biases)
-        rules = len(program.ngrams) + len(program.prompt_biases)
+        rules = len(program.history_rules) + len(program.prompt_biases)
         parts = [_of_automaton(automaton) for automaton in program.automata]
         parts.append(
             cls(
                 admission=allowed + excluded,
                 entry=rules,
-                step=rules + len(program.per_request),
+                step=rules + MAX_MATCHES * len(program.dry) + len(program.per_request),
                 memory=TOKEN_ID_BYTES * (allowed + excluded),
             )
         )

@@ -12,13 +12,14 @@ import numpy as np
 from ...spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
+    DrySpec,
     LogitsProcessorSpec,
     NativeSpec,
     NoRepeatNgramSpec,
     PromptBiasSpec,
     SpecError,
 )
-from ...spec.limits import MAX_NGRAM_RULES, MAX_PROMPT_BIASES
+from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.failure_links import TooManyEdgesError
@@ -34,13 +35,15 @@ class Program:
 
     Attributes:
         automata: tables, shared by all requests that have this program.
-        ngrams: the history rules that are batched.
+        ngrams: the rules against n-grams, which are batched.
+        dry: the rules against repetitions, which are batched.
         prompt_biases: the biases that depend on the request's prompt alone.
         per_request: the parts that are made anew for each request.
     """
 
     automata: tuple[Automaton, ...] = ()
     ngrams: tuple[NoRepeatNgramSpec, ...] = ()
+    dry: tuple[DrySpec, ...] = ()
     prompt_biases: tuple[PromptBiasSpec, ...] = ()
     per_request: tuple[PerRequest, ...] = ()
 
@@ -50,9 +53,14 @@ class Program:
         return sum(automaton.cells for automaton in self.automata)
 
     @property
+    def history_rules(self) -> tuple[NoRepeatNgramSpec | DrySpec, ...]:
+        """All rules that look up the newest tokens in the history."""
+        return self.ngrams + self.dry
+
+    @property
     def needs_history(self) -> bool:
         """Whether the edits depend on the output so far, be it only on its length."""
-        return bool(self.ngrams or self.per_request) or any(
+        return bool(self.history_rules or self.per_request) or any(
             automaton.states > 1 for automaton in self.automata
         )
 
@@ -60,7 +68,7 @@ class Program:
     def reads_prompt(self) -> bool:
         """Whether a batched part depends on the prompt's token ids; callables may, too."""
         return (
-            bool(self.prompt_biases)
+            bool(self.dry or self.prompt_biases)
             or any(automaton.reads_prompt for automaton in self.automata)
             or not all(spec.output_only for spec in self.ngrams)
         )
@@ -68,7 +76,7 @@ class Program:
     @property
     def needs_output_ids(self) -> bool:
         """Whether the edits depend on more than the output's length and the forced tokens."""
-        return bool(self.ngrams or self.per_request) or any(
+        return bool(self.history_rules or self.per_request) or any(
             automaton.needs_output_ids for automaton in self.automata
         )
 
@@ -106,6 +114,8 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
             check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
+            if sum(isinstance(part, DrySpec) for part in parts) > MAX_DRY_RULES:
+                raise SpecError(f"Expected at most {MAX_DRY_RULES} `dry` on a request")
             if len(ngrams) > MAX_NGRAM_RULES:
                 raise SpecError(
                     f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` on a request"
@@ -120,6 +130,7 @@ def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
     return Program(
         automata=tuple(part for part in parts if isinstance(part, Automaton)),
         ngrams=tuple(ngrams),
+        dry=tuple(part for part in parts if isinstance(part, DrySpec)),
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )

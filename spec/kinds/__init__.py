@@ -20,6 +20,7 @@ from .choice import ChoiceSpec as ChoiceSpec
 from .trigger import TriggerSpec as TriggerSpec
 from .phases import Phase as Phase, PhaseEnd as PhaseEnd, PhasesSpec as PhasesSpec
 from .no_repeat_ngram import NoRepeatNgramSpec as NoRepeatNgramSpec
+from .dry import DrySpec as DrySpec
 from .prompt_bias import PromptBiasSpec as PromptBiasSpec
 from .grammar import GrammarSpec as GrammarSpec
 from .sampling import SamplingSpec as SamplingSpec

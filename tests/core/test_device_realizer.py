@@ -21,6 +21,7 @@ from logitport.adapters.core import (
 )
 from logitport.spec import (
     BannedTokensSpec,
+    DrySpec,
     ForcedEndSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
@@ -63,6 +64,7 @@ pytest.importorskip("triton")
 from logitport.adapters.core import logits as core_logits
 from logitport.adapters.core.device import (
     advance_kernel,
+    dry_kernel,
     edit_kernel,
     ngram_kernel,
     pool,
@@ -335,6 +337,8 @@ TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_id
         pytest.param(
             NoRepeatNgramSpec(9), [1, 2, 3, 4, 5, 6, 3, 7] * 500, id="n-grams across tiles"
         ),
+        pytest.param(DrySpec(1.0, 1.1), [5, 6, 7] + [0] * 2 * BLOCK + [5, 6], id="repetition"),
+        pytest.param(DrySpec(1.0, 1.1, 64), [5] * 2 * TILE, id="one token, repeated"),
         pytest.param(PromptBiasSpec(3.0, (2,)), [2, 3] + [0] * BLOCK + [4], id="bias"),
     ],
 )
@@ -395,6 +399,29 @@ def test_several_rules_of_a_kind(device: torch.device) -> None:
     )
     slots = [engine.add(request) for request in (Request((PromptBiasSpec(1.0),), [5]), several)]
     free_run(engine, slots, 10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_repetitions_of_any_kind(
+    device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tiles of a few candidates each, with drafts."""
+    monkeypatch.setattr(dry_kernel, "DRY_TILE", 128)
+    numbers = random.Random(seed)
+    engine = Engine(device)
+    slots: list[int] = []
+    for _ in range(3):
+        spec = DrySpec(
+            1.0,
+            numbers.choice((1.0, 1.1, 2.0)),
+            numbers.choice((1, 2, 3, 64)),
+            numbers.choice((None, 3, 20, 90, 200)),
+            tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
+        )
+        prompt = numbers.choices(range(numbers.randint(1, 4)), k=numbers.randint(0, 300))
+        slots.append(engine.add(Request((spec,), prompt)))
+    free_run(engine, slots, 6, drafts=3)
+    assert engine.realizer.failed_requests == 0
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,6 +13,7 @@ from logitport import spec as s
 from logitport.adapters.core import DeviceRealizer, History, LogitsLayout, compile_specs
 from logitport.adapters.core.device import (
     advance_kernel,
+    dry_kernel,
     edit_kernel,
     ngram_kernel,
     prompt_bias_kernel,
@@ -28,6 +29,7 @@ TYPES = {
     "is_link_ptr": "*i8",
     "edit_ptr": "*i8",
     "biases_ptr": "*fp32",
+    "penalties_ptr": "*fp32",
     "set_values_ptr": "*fp32",
     "progress_ptr": "*i64",
     "highest": "fp32",
@@ -40,6 +42,12 @@ KERNELS = {
     ),
     "advance": (advance_kernel._advance_kernel, {"block_size": advance_kernel.BLOCK_SIZE}, 4),
     "ngram": (ngram_kernel._ngram_kernel, {"tile_size": ngram_kernel.NGRAM_TILE}, 4),
+    "dry, find": (
+        dry_kernel._find_kernel,
+        {"places": True, "tile_size": dry_kernel.DRY_TILE},
+        4,
+    ),
+    "dry": (dry_kernel._penalize_kernel, {}, 4),
     "mark": (prompt_bias_kernel._mark_kernel, {"block_size": prompt_bias_kernel.BLOCK_SIZE}, 4),
     "prompt bias": (
         prompt_bias_kernel._prompt_bias_kernel,
@@ -121,7 +129,7 @@ def test_no_request_waits_for_a_kernel(
 ) -> None:
     """Whatever requests come, Triton has compiled what they need while the engine started."""
     launches: dict[str, Launches] = {}
-    for module in (advance_kernel, edit_kernel, ngram_kernel, prompt_bias_kernel):
+    for module in (advance_kernel, dry_kernel, edit_kernel, ngram_kernel, prompt_bias_kernel):
         for kernel, _, _ in KERNELS.values():
             name = kernel.fn.__name__
             if hasattr(module, name):
@@ -140,6 +148,7 @@ def test_no_request_waits_for_a_kernel(
         s.PromptBiasSpec(2.0),
         s.NoRepeatNgramSpec(1),
         s.NoRepeatNgramSpec(3, 16, (1,)),
+        s.DrySpec(1.0),
         s.TriggerSpec((1,), (2,)),
         s.AllowedTokensSpec((1, 2)),
         s.LogitBiasSpec({1: 1.0}),

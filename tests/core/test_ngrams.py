@@ -23,7 +23,7 @@ LARGE = 4 * LONG
 def banned(rules: NgramBatch) -> dict[int, set[int]]:
     """Tokens by row; each rule has one once."""
     by_row: dict[int, Counter[int]] = {}
-    for additions in rules.bans():
+    for additions in rules.additions():
         cells = additions.cells
         for row, token in zip(cells.rows.tolist(), cells.token_ids.tolist(), strict=True):
             by_row.setdefault(row, Counter())[token] += 1
@@ -193,7 +193,7 @@ def test_what_stays_banned_is_laid_out_once() -> None:
     laid_out: list[Any] = []
     for token in (3, 4 * LONG - 1, 5):
         rules.advance({})
-        laid_out.append(rules.bans())
+        laid_out.append(rules.additions())
         output.append(token)
     assert laid_out[0][0] is laid_out[1][0] is laid_out[2][0]
     assert [len(each) for each in laid_out] == [1, 1, 2]

@@ -353,6 +353,7 @@ ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
     s.ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
     s.TriggerSpec((1, 2), (3, 4), None),
     s.NoRepeatNgramSpec(2, 6),
+    s.DrySpec(2.0, 1.5, 1, 7, (3,)),
     s.PromptBiasSpec(3.0, (1,)),
 )
 

@@ -121,7 +121,7 @@ def cost_of(text: str, times: int, of: str) -> float:
     if not target.admit(text).admitted:
         return 0.0
     program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
-    if not (program.automata or program.ngrams or program.prompt_biases):
+    if not (program.automata or program.history_rules or program.prompt_biases):
         return 0.0
     if of == "memory":
         return float(memory(text))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.spec import (
+    DrySpec,
     LogitsProcessorSpec,
     NoRepeatNgramSpec,
     Payload,
@@ -14,7 +15,7 @@ from logitport.spec import (
     SamplingSpec,
     SpecError,
 )
-from logitport.spec.limits import MAX_NGRAM_RULES, MAX_PROMPT_BIASES
+from logitport.spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
 
 Spec = LogitsProcessorSpec
 Specs = st.SearchStrategy[Spec]
@@ -46,7 +47,8 @@ def within_limits(specs: Sequence[Spec]) -> bool:
     """Whether there are no more specs of a kind than one request may have."""
     rules = {spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)}
     biases = sum(isinstance(spec, PromptBiasSpec) for spec in specs)
-    return len(rules) <= MAX_NGRAM_RULES and biases <= MAX_PROMPT_BIASES
+    dry = sum(isinstance(spec, DrySpec) for spec in specs)
+    return dry <= MAX_DRY_RULES and len(rules) <= MAX_NGRAM_RULES and biases <= MAX_PROMPT_BIASES
 
 
 samplings = specs(2, kinds=[SamplingSpec])

@@ -119,14 +119,14 @@ def _ngram_kernel(
     drafts_ptr = row_tokens_ptr + row - drafts + 1 - kept  # so that drafts continue the positions
     lanes = tl.arange(0, tile_size)
     at = start - _MAX_NGRAM + lanes
-    tokens = _tokens_at(tokens_ptr, drafts_ptr, at, kept, (at >= 0) & (at < length))
+    tokens = tokens_at(tokens_ptr, drafts_ptr, at, kept, (at >= 0) & (at < length))
     matched = tl.zeros_like(lanes)  # how many tokens before each candidate match
     agrees = (at >= tl.maximum(start, reach)) & (at < length)
     alive = 1
     back = 1
     while (alive != 0) & (back < longest):
         newest_at = length - back
-        newest = _tokens_at(tokens_ptr, drafts_ptr, newest_at, kept, newest_at >= 0)
+        newest = tokens_at(tokens_ptr, drafts_ptr, newest_at, kept, newest_at >= 0)
         earlier = tl.gather(tokens, tl.maximum(lanes - back, 0), 0)
         agrees = agrees & (earlier == newest) & (at >= back)
         matched += agrees.to(tl.int32)
@@ -158,7 +158,7 @@ def _ngram_kernel(
 
 
 @triton.jit
-def _tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
+def tokens_at(tokens_ptr, drafts_ptr, at, kept, mask):
     """Load tokens of a history and the drafts that follow it."""
     committed = tl.load(tokens_ptr + at, mask=mask & (at < kept), other=-1)
     drafted = tl.load(drafts_ptr + at, mask=mask & (at >= kept), other=-1)

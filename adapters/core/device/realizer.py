@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....spec import AllowedTokensSpec, NoRepeatNgramSpec, PromptBiasSpec
+from ....spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec, PromptBiasSpec
+from ....spec.kinds.dry import MAX_MATCH
 from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, RequestCallables, instantiate, log_by
+from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending, forced_chain
-from ..logits import Additions, add, attempt, highest_logit
+from ..logits import Additions, Floats, add, attempt, highest_logit
 from ..program import Program, ProgramOf, compile_specs
 from .advance_kernel import NOT_PLACED, AdvanceKernel, History, LogitsLayout
+from .dry_kernel import DRY_FIELDS, DryKernel
 from .edit_kernel import EditKernel
 from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
 from .pool import DeviceArray, DevicePool
@@ -25,8 +28,13 @@ from .prompt_bias_kernel import WORD, add_prompt_biases, mark_prompt
 
 logger = logging.getLogger(__name__)
 
-_PLACES, _ALLOWS, _NGRAMS, _BIASES, _CODE = range(5)
-"""The counts of each request: automata, whether one may ALLOW, n-gram rules, biases, own code."""
+_PLACES, _ALLOWS, _NGRAMS, _DRY, _BIASES, _CODE = range(6)
+"""The counts of each request: automata, whether one may ALLOW, n-gram rules, rules against
+repetitions, biases, own code."""
+
+
+_ALL = np.iinfo(np.int32).max
+"""The window of a rule that has none."""
 
 
 @lru_cache(maxsize=64)
@@ -51,6 +59,8 @@ class _Request:
         stop_token_id: a token that makes the engine end the request, if there is one.
         ngrams: n, the window, the automaton that holds the tokens that may be repeated, and
             whether only the output counts.
+        dry: the allowed length, the range, the automaton that holds the breakers, and the penalties
+            by length.
         biases: the bias, and the automaton that holds the prompt's tokens to leave out.
         ends: whether the request has failed, and only its stop token acts on it.
     """
@@ -58,6 +68,7 @@ class _Request:
     stop_token_id: int | None
     automata: Sequence[Automaton] = ()
     ngrams: Sequence[tuple[int, int, Automaton, bool]] = ()
+    dry: Sequence[tuple[int, int, Automaton, Floats]] = ()
     biases: Sequence[tuple[float, Automaton]] = ()
     code: RequestCallables | None = None
     ends: bool = False
@@ -65,7 +76,8 @@ class _Request:
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
         of_ngrams = (holder for _, _, holder, _ in self.ngrams)
-        return [*self.automata, *of_ngrams, *(holder for _, holder in self.biases)]
+        of_dry = (breakers for _, _, breakers, _ in self.dry)
+        return [*self.automata, *of_ngrams, *of_dry, *(holder for _, holder in self.biases)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +166,18 @@ class DeviceRealizer:
         self._report = report or log_by("slot")
         self._device = device
         self._requests: dict[int, _Request] = {}
-        self._counts = np.zeros((5, max_requests), np.int32)
+        self._counts = np.zeros((6, max_requests), np.int32)
         self._tables = AutomatonPool()
         self._device_tables = DevicePool(self._tables, device, transitions=True)
         self._advance = AdvanceKernel(self._device_tables, max_requests, device)
+        self._penalize = DryKernel(self._device_tables, device)
         self._edit = EditKernel(self._device_tables, device)
         self._admissions = np.zeros(max_requests, np.int32)
         placed = np.full((2, max_requests), NOT_PLACED, np.int32)
         self._placed = _Inputs(placed, NOT_PLACED, device)
         self._ngrams = _Inputs(np.zeros((0, NGRAM_FIELDS, max_requests), np.int32), 0, device)
+        self._dry = _Inputs(np.zeros((0, DRY_FIELDS, max_requests), np.int32), 0, device)
+        self._penalties = _Inputs(np.zeros((0, 1 + MAX_MATCH, max_requests), np.float32), 0, device)
         self._biases = _Inputs(np.zeros((0, max_requests), np.float32), 0, device)
         self._masks = torch.zeros(
             (0, max_requests, -(-vocab_size // WORD)), dtype=torch.int32, device=device
@@ -202,16 +217,25 @@ class DeviceRealizer:
             ngrams = [
                 (
                     spec.n,
-                    spec.window or np.iinfo(np.int32).max,
+                    spec.window or _ALL,
                     _holder(spec.allowed_token_ids),
                     bool(spec.output_only),
                 )
                 for spec in program.ngrams
             ]
+            dry = [
+                (
+                    spec.allowed_length,
+                    spec.range or _ALL,
+                    _holder(spec.breaker_token_ids),
+                    penalties(spec),
+                )
+                for spec in program.dry
+            ]
             biases = [
                 (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
             ]
-            self._put(slot, _Request(stop_token_id, automata, ngrams, biases, code))
+            self._put(slot, _Request(stop_token_id, automata, ngrams, dry, biases, code))
         except Exception as error:
             self.fail(slot, error, stop_token_id)
 
@@ -220,6 +244,7 @@ class DeviceRealizer:
             len(request.automata),
             any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
             len(request.ngrams),
+            len(request.dry),
             len(request.biases),
             request.code is not None,
         )
@@ -295,7 +320,12 @@ class DeviceRealizer:
         device = history.token_ids.device
         errors: list[Exception] = []
         realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
-        everything = (AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), PromptBiasSpec(1.0))
+        everything = (
+            AllowedTokensSpec((0,)),
+            NoRepeatNgramSpec(1),
+            DrySpec(1.0),
+            PromptBiasSpec(1.0),
+        )
         realizer.add(0, compile_specs(everything))
         realizer._upload(history)
         row = torch.zeros(1, dtype=torch.int32, device=device)
@@ -340,7 +370,7 @@ class DeviceRealizer:
             self._own = self._run_code(logits, history, rows, slots) if has_code else []
         if self._stale:
             self._upload(history)
-        places, allows, ngrams, biases, _ = self._counts[:, slots].max(axis=1).tolist()
+        places, allows, ngrams, dry, biases, _ = self._counts[:, slots].max(axis=1).tolist()
         of_rows: dict[int, Exception] = {}
         failed: dict[int, Exception] = {}
         part = _Part(logits, rows)
@@ -348,6 +378,8 @@ class DeviceRealizer:
             attempt(of_rows, add, additions, logits)
         if ngrams:
             attempt(failed, self._ban_ngrams, part, history, ngrams, longest)
+        if dry:
+            attempt(failed, self._penalize_repetitions, part, history, longest)
         if biases:
             attempt(failed, self._add_biases, part, biases)
         if places:
@@ -363,6 +395,12 @@ class DeviceRealizer:
     def _ban_ngrams(self, part: _Part, history: History, ngrams: int, longest: int) -> None:
         rules, tables = self._ngrams.first(ngrams), self._device_tables
         ban_ngrams(part.logits, history, part.of, rules, tables, self._vocab_size, longest)
+
+    def _penalize_repetitions(self, part: _Part, history: History, longest: int) -> None:
+        rules, values = self._dry.first(1)[0], self._penalties.first(1)[0]
+        self._penalize.launch(
+            part.logits, history, part.of, rules, values, self._vocab_size, longest
+        )
 
     def _add_biases(self, part: _Part, biases: int) -> None:
         values = self._biases.first(biases)
@@ -428,7 +466,7 @@ class DeviceRealizer:
         for slot in self._stale:
             self._lay_out(slot)
         self._device_tables.update()
-        for inputs in (self._placed, self._ngrams, self._biases):
+        for inputs in (self._placed, self._ngrams, self._dry, self._penalties, self._biases):
             inputs.upload()
         for slot in self._stale & self._requests.keys():
             for i, (_, holder) in enumerate(self._requests[slot].biases):
@@ -462,6 +500,11 @@ class DeviceRealizer:
             for n, window, holder, output_only in request.ngrams
         ]
         self._ngrams.put(slot, ngrams)
+        dry = [
+            (allowed, window, self._state_of(holder)) for allowed, window, holder, _ in request.dry
+        ]
+        self._dry.put(slot, dry)
+        self._penalties.put(slot, [values for *_, values in request.dry])
         self._biases.put(slot, [bias for bias, _ in request.biases])
 
     def _state_of(self, automaton: Automaton) -> int:

@@ -1,4 +1,4 @@
-"""No n-gram twice: the history rules of ``no_repeat_ngram``.
+"""The history rules: ``no_repeat_ngram``, no n-gram twice, and ``dry``, no long repetition.
 
 Each request keeps its history once, plus an index of it for each rule. The index finds the tokens
 that followed earlier occurrences of the newest n - 1 tokens. It has two parts. All positions up to
@@ -8,22 +8,28 @@ the cost of a step does not depend on n, the window, the history's length or oth
 a token back removes it from its chain. A context that more than a few tokens followed has an array
 of these followers, with the last position of each; its later positions are in no chain.
 
+``dry`` reads the same index, for the newest ``allowed_length`` tokens. It keeps all positions, and
+compares the tokens before the last of them with the newest tokens, for all requests together.
+
 A hash only selects candidates: their contexts are compared before a token is banned. The hash of a
 single token needs no comparison, because a product with an odd number is different for each token.
 """
 
 import random
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ....spec import NoRepeatNgramSpec
+from ....spec import DrySpec, NoRepeatNgramSpec
+from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import BAN_BIAS, Ints, UnknownTokenError
-from ..logits import Additions, Cells, Standing, is_dense, mask
+from ..kinds.dry import penalties
+from ..logits import NO_CELLS, Additions, Cells, Mask, Standing, is_dense, mask
 from .state_table import FOLDED, ROW, Failures, Request, StateTable
 
 Tokens = npt.NDArray[np.int32]
@@ -52,12 +58,15 @@ _WRAP = (1 << _BITS) - 1
 _END, _SKIPPED, _NEVER = -1, -2, -3
 """Instead of a position: the chain ends; the position is not indexed; the token is new."""
 
+_Spec = NoRepeatNgramSpec | DrySpec
+
 Hashes = npt.NDArray[np.uint64]
 
 _MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
 """A random odd number, so that no client can choose tokens whose hashes collide."""
 
 _BAN = np.array(BAN_BIAS, np.float32)
+_NO_VALUES = np.empty(0, np.float32)
 
 
 class _History:
@@ -83,8 +92,9 @@ class _History:
         return max(self.prompt_length, self.length - _TAKEN_BACK)
 
     def _put(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-        self.numbers = tokens.data
+        self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
+        self.tokens = self._padded[MAX_MATCH:]
+        self.numbers = self.tokens.data
         self.bytes = self.numbers.cast("B")
 
     def append(self, token: int) -> None:
@@ -96,6 +106,15 @@ class _History:
             self._put(longer)
         self.numbers[self.length] = token
         self.length += 1
+
+    def matches(self, positions: Tokens) -> npt.NDArray[np.void]:
+        """Return the ``MAX_MATCH`` tokens before each position, and the token there, as bytes."""
+        windows = np.ndarray(len(self.tokens), f"V{4 * MAX_MATCH + 4}", self._padded, 0, (4,))
+        return windows[positions]
+
+    def newest(self) -> bytes:
+        """Return the ``MAX_MATCH`` newest tokens, as bytes."""
+        return bytes(self._padded.data.cast("B")[4 * self.length : 4 * (self.length + MAX_MATCH)])
 
     def before(self, position: int, count: int) -> bytes:
         """Return ``count`` tokens before a position, as bytes."""
@@ -113,20 +132,11 @@ class _Reach:
     Attributes:
         start: see above.
         tokens: the tokens of the part.
-        by_token: the positions, counted from ``start``, sorted by token and then ascending,
-            without positions of tokens beyond the vocabulary.
     """
 
     def __init__(self, history: _History, start: int, vocab_size: int) -> None:
         self.start, self.tokens = start, history.tokens[start : history.settled]
-        by_token = np.argsort(self.tokens.astype(np.uint16), kind="stable")
-        most = self.tokens.max(initial=0)
-        if most >> 16:
-            high = (self.tokens >> 16).astype(np.uint16)[by_token]
-            by_token = by_token[np.argsort(high, kind="stable")]
-        if most >= vocab_size:
-            by_token = by_token[self.tokens[by_token] < vocab_size]
-        self.by_token = by_token
+        self._vocab_size = vocab_size
         # Polynomial hashes of all tokens before each position.
         count = len(self.tokens)
         size = 1 << count.bit_length()
@@ -139,6 +149,21 @@ class _Reach:
         values *= inverses[:count]
         np.cumsum(values, out=values)
         values *= powers[:count]
+
+    @cached_property
+    def by_token(self) -> Ints:
+        """The positions, counted from ``start``, sorted by token and then ascending.
+
+        Positions of tokens beyond the vocabulary are left out.
+        """
+        by_token = np.argsort(self.tokens.astype(np.uint16), kind="stable")
+        most = self.tokens.max(initial=0)
+        if most >> 16:
+            high = (self.tokens >> 16).astype(np.uint16)[by_token]
+            by_token = by_token[np.argsort(high, kind="stable")]
+        if most >= self._vocab_size:
+            by_token = by_token[self.tokens[by_token] < self._vocab_size]
+        return by_token
 
     def hashes(self, back: int) -> Hashes:
         """Compute a hash of the ``back`` tokens before each position; valid until the next call.
@@ -271,11 +296,39 @@ class _Followers:
         self._put(tokens[order], last[order])
 
 
+class _Terms(NamedTuple):
+    """What the index of a rule depends on.
+
+    Attributes:
+        back: the number of newest tokens that are looked up.
+        window: the number of tokens that count, or ``None``.
+        exempt: tokens whose positions are not indexed.
+        output_only: whether only the output counts.
+    """
+
+    back: int
+    window: int | None
+    exempt: Sequence[int]
+    output_only: bool
+
+    @classmethod
+    def of(cls, spec: _Spec) -> "_Terms":
+        """Return the terms of a spec."""
+        if isinstance(spec, DrySpec):
+            return cls(spec.allowed_length, spec.range, spec.breaker_token_ids, False)
+        return cls(spec.n - 1, spec.window, spec.allowed_token_ids, bool(spec.output_only))
+
+    def start(self, history: _History, length: int) -> int:
+        """Return the first position that counts, in a history of some length."""
+        origin = history.prompt_length if self.output_only else 0
+        return max(length - (self.window or length), origin)
+
+
 class _Rule:
     """One of a request's rules, with an index of the request's history.
 
     Args:
-        spec: the rule.
+        terms: what the index depends on.
         history: the request's history.
         reach: the part of the history that the rule's window reaches, or more.
         vocab_size: tokens beyond it are not banned.
@@ -286,18 +339,17 @@ class _Rule:
         settled: positions before this one are never taken back.
     """
 
-    def __init__(
-        self, spec: NoRepeatNgramSpec, history: _History, reach: _Reach, vocab_size: int
-    ) -> None:
-        self._history, self._back, self._window = history, spec.n - 1, spec.window
-        self._origin = _origin(spec, history)
+    def __init__(self, terms: _Terms, history: _History, reach: _Reach, vocab_size: int) -> None:
+        self._terms, self._history = terms, history
+        self._back, self._window = terms.back, terms.window
+        self._origin = terms.start(history, 0)
         self._vocab_size, self._exempt = vocab_size, None
-        if spec.allowed_token_ids:
-            self._exempt = mask(spec.allowed_token_ids, vocab_size)
+        if terms.exempt:
+            self._exempt = mask(terms.exempt, vocab_size)
         self._dropping = pow(_MULTIPLIER, self._back, 1 << _BITS)  # drops the oldest token
         # A hash keeps 32 bits: the low ones identify one token; else the high ones carry the most.
         self._low = 0 if self._back <= 1 else 32
-        self._groups: dict[bytes, _Followers] = {}
+        self._groups: dict[bytes, Any] = {}
         self._laid_out: list[Standing] = []
         self._heads = array("i", [_END]) * (1 << _CHAIN_BITS)
         self._before = array("i")  # previous position in the chain, or the result of a group's push
@@ -311,7 +363,7 @@ class _Rule:
 
     def _first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
-        return self._back + max(length - (self._window or length), self._origin)
+        return self._back + self._terms.start(self._history, length)
 
     def _put_into_buckets(self, reach: _Reach) -> None:
         """Sort positions by the hash of their context and by token; keep the newest of equals."""
@@ -495,9 +547,117 @@ class _Rule:
         return candidates if len(candidates) > _FEW else candidates.tolist()
 
 
-def _origin(spec: NoRepeatNgramSpec, history: _History) -> int:
-    """Return the position before which no token counts for a rule."""
-    return history.prompt_length if spec.output_only else 0
+_NOWHERE = np.empty(0, np.int32)
+
+
+class _Positions:
+    """The positions after one context, if it came often since the index was made."""
+
+    def __init__(self, positions: list[int]) -> None:
+        self.positions = array("i", positions)
+
+    def push(self, position: int, token: int) -> int:
+        """See ``_Followers``."""
+        self.positions.append(position)
+        return _NEVER
+
+    def take_back(self, token: int, before: int) -> None:
+        """See ``_Followers``."""
+        self.positions.pop()
+
+
+class _DryRule(_Rule):
+    """A ``dry`` rule, whose index keeps all positions.
+
+    Args:
+        spec: the rule.
+        others: see ``_Rule``.
+
+    Attributes:
+        values: what is added after a match of each length.
+        positions: the last positions after the newest tokens.
+        matches: the tokens before and at each position; see ``_History.matches``.
+        newest: the newest tokens.
+        start: the first position that counts.
+        shortest: the number of tokens that a match has at least.
+        longest: the number of newest tokens that a match may have.
+    """
+
+    def __init__(self, spec: DrySpec, *others: Any) -> None:
+        self._breaks = [-1]  # the last breaker when the index was made, and those since then
+        super().__init__(_Terms.of(spec), *others)
+        self.values = penalties(spec)
+        self.positions = _NOWHERE
+        self.shortest = spec.allowed_length
+
+    def _put_into_buckets(self, reach: _Reach) -> None:
+        """Sort positions by the hash of their context, and keep them all."""
+        self._start = self._first(self._history.length - _TAKEN_BACK)
+        order = np.arange(max(self._start - reach.start, 0), len(reach.tokens))
+        keeps = reach.tokens < self._vocab_size
+        if self._exempt is not None:
+            is_exempt = keeps & self._exempt[np.minimum(reach.tokens, self._vocab_size - 1)]
+            self._breaks += (reach.start + np.flatnonzero(is_exempt)[-1:]).tolist()
+            keeps &= ~is_exempt
+        if not keeps.all():
+            order = order[keeps[order]]
+        hashes = (reach.hashes(self._back) >> np.uint64(self._low)).astype(np.uint32).take(order)
+        for shift in (0, 16):
+            by_half = np.argsort((hashes >> np.uint32(shift)).astype(np.uint16), kind="stable")
+            order, hashes = order.take(by_half), hashes.take(by_half)
+        self._hashes, self._positions = hashes, (order + reach.start).astype(np.int32)
+
+    def _is_break(self, token: int) -> bool:
+        return self._exempt is not None and token < self._vocab_size and bool(self._exempt[token])
+
+    def push(self, position: int) -> None:
+        """Take the token at ``position``."""
+        super().push(position)
+        if self._is_break(self._history.numbers[position]):
+            self._breaks.append(position)
+
+    def take_back(self, count: int) -> None:
+        """Undo the last pushes; the history has been shortened before."""
+        super().take_back(count)
+        while self._breaks[-1] >= self._history.length:
+            self._breaks.pop()
+
+    def look_up(self, *, may_stand: bool) -> bool:
+        """Find the last positions after the newest tokens, and the tokens before them."""
+        history, length = self._history, self._history.length
+        self.longest = min(length - 1 - self._breaks[-1], MAX_MATCH)
+        self.positions = self._last_positions() if self.longest >= self._back else _NOWHERE
+        if len(self.positions):
+            self.start = self._terms.start(history, length)
+            self.matches, self.newest = history.matches(self.positions), history.newest()
+        return False
+
+    def search(self) -> None:
+        """Find the positions token by token, because other contexts have the same hash."""
+        self.positions = self._last(np.append(self._search(), np.array(self._recent(), np.int32)))
+        self.matches = self._history.matches(self.positions)
+
+    def _last_positions(self) -> Tokens:
+        """Find the last positions after the newest tokens."""
+        if (group := self._groups.get(self._context)) is None:
+            recent = self._recent()
+            if len(recent) > _FEW:
+                self._groups[self._context] = _Positions(recent)
+        else:
+            recent = group.positions[-MAX_MATCHES:]
+        value, hashes = self._hash >> self._low & 0xFFFFFFFF, self._hashes.data
+        end = bisect_right(hashes, value)
+        older = self._positions[bisect_left(hashes, value, 0, end) : end]
+        if not recent:
+            return self._last(older)
+        return self._last(np.append(older[-MAX_MATCHES:], np.array(recent, np.int32)))
+
+    def _last(self, positions: Tokens) -> Tokens:
+        """Select the last positions that count."""
+        positions = positions[-MAX_MATCHES:]
+        if self._window is None:
+            return positions
+        return positions[positions >= self._first(self._history.length)]
 
 
 class _Rules:
@@ -512,9 +672,7 @@ class _Rules:
         UnknownTokenError: if a token is not known.
     """
 
-    def __init__(
-        self, request: Request, specs: Sequence[NoRepeatNgramSpec], vocab_size: int
-    ) -> None:
+    def __init__(self, request: Request, specs: Sequence[_Spec], vocab_size: int) -> None:
         self._specs, self._vocab_size = specs, vocab_size
         self._read(request)
 
@@ -522,12 +680,14 @@ class _Rules:
         """Read all tokens, from the beginning."""
         self._history = history = _History(request.prompt_array(), request.output_array())
         oldest = history.length - _TAKEN_BACK
-        start = min(
-            max(oldest - (spec.window or history.length), _origin(spec, history))
-            for spec in self._specs
-        )
+        start = min(_Terms.of(spec).start(history, oldest) for spec in self._specs)
         reach = _Reach(history, start, self._vocab_size)
-        self._rules = [_Rule(spec, history, reach, self._vocab_size) for spec in self._specs]
+        self._rules = [
+            _DryRule(spec, history, reach, self._vocab_size)
+            if isinstance(spec, DrySpec)
+            else _Rule(_Terms.of(spec), history, reach, self._vocab_size)
+            for spec in self._specs
+        ]
         self._is_looked_up = False
 
     def __iter__(self) -> Iterator[_Rule]:
@@ -598,7 +758,7 @@ class NgramBatch(StateTable):
         super().__init__(columns=2)
         self._vocab_size = vocab_size
 
-    def start(self, request: Request, specs: Sequence[NoRepeatNgramSpec]) -> None:
+    def start(self, request: Request, specs: Sequence[_Spec]) -> None:
         """Let rules act on a request.
 
         Raises:
@@ -621,13 +781,18 @@ class NgramBatch(StateTable):
             except Exception as error:
                 failed[request] = error
 
-    def bans(self) -> list[Additions]:
-        """Return the bans of tokens that would repeat an n-gram; no rule has a cell twice."""
+    def additions(self) -> list[Additions]:
+        """Return the bans and penalties of this step; no rule has a cell twice."""
         additions: list[Additions] = []
         banned: list[Tokens] = []
         rows: list[int] = []
+        penalized: list[tuple[int, _DryRule]] = []
         for entry, row in zip(self.entries, self.values[ROW, : len(self)].tolist(), strict=True):
             for rule in entry.what:
+                if isinstance(rule, _DryRule):
+                    if len(rule.positions):
+                        penalized.append((row, rule))
+                    continue
                 banned += rule.banned
                 rows += [row] * len(rule.banned)
                 if rule.standing is not None:
@@ -636,4 +801,38 @@ class NgramBatch(StateTable):
             tokens: Ints = np.concatenate(banned, dtype=np.int64)
             cells = Cells(np.repeat(rows, [*map(len, banned)]), tokens)
             additions.append(Additions(cells, np.broadcast_to(_BAN, len(tokens))))
+        if penalized:
+            additions.append(_penalties(*zip(*penalized, strict=True)))
         return additions
+
+
+def _penalties(rows: Sequence[int], rules: Sequence[_DryRule]) -> Additions:
+    """Lay out the penalties of all rows, one for each token that has followed."""
+    of_rule = np.repeat(np.arange(len(rules)), [len(rule.positions) for rule in rules])
+    bounds = np.array([(rule.shortest, rule.longest, rule.start) for rule in rules])
+    shortest, longest, start = bounds[of_rule].T
+    matches = np.concatenate([rule.matches for rule in rules]).view(np.int32)
+    matches = matches.reshape(-1, MAX_MATCH + 1)
+    newest = np.frombuffer(b"".join([rule.newest for rule in rules]), np.int32)
+    lengths = _newest_run(matches[:, :MAX_MATCH] == newest.reshape(-1, MAX_MATCH)[of_rule])
+    if (mistaken := lengths < shortest).any():
+        for i in set(of_rule[mistaken].tolist()):
+            rules[i].search()
+        left = [(row, rule) for row, rule in zip(rows, rules, strict=True) if len(rule.positions)]
+        return _penalties(*zip(*left, strict=True)) if left else Additions(NO_CELLS, _NO_VALUES)
+    positions = np.concatenate([rule.positions for rule in rules])
+    lengths = np.minimum(lengths, np.minimum(longest, positions - start))
+    # One number for each match: rule, token, length. The last of a rule and token is the longest.
+    keys = np.sort((of_rule << 32 | matches[:, MAX_MATCH]) << 8 | lengths)
+    is_last = np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)
+    keys = keys[is_last]
+    of_rule = keys >> 40
+    values = np.stack([rule.values for rule in rules])[of_rule, keys & 0xFF]
+    return Additions(Cells(np.array(rows)[of_rule], keys >> 8 & 0xFFFFFFFF), values)
+
+
+def _newest_run(matches: Mask) -> Ints:
+    """Count the tokens at the end of each row of ``[rows, MAX_MATCH]`` that match."""
+    differs = ~np.packbits(matches, axis=1).view(">u8").ravel().astype(np.uint64)
+    lowest = differs & (~differs + np.uint64(1))
+    return np.where(lowest, np.frexp(lowest.astype(np.float64))[1] - 1, MAX_MATCH)

@@ -162,8 +162,8 @@ class Realizer:
             self._automata.start(request, automata)
             if program.prompt_biases:
                 self._prompt_biases.start(request, program.prompt_biases)
-            if program.ngrams:
-                self._ngrams.start(request, program.ngrams)
+            if program.history_rules:
+                self._ngrams.start(request, program.history_rules)
         except Exception as error:
             self._fail(request, error)
         finally:
@@ -267,7 +267,7 @@ class Realizer:
                 self._apply_update(logits)
         additions = self._own + self._prompt_biases.additions()
         if len(self._ngrams):
-            additions += self._ngrams.bans()
+            additions += self._ngrams.additions()
         assert self._editor is not None  # ``_apply_update`` has made it
         for row, error in self._editor.apply(logits, additions).items():
             if (request := self._requests.get(row)) is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import singledispatch
 
-from ....spec import LogitsProcessorSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
+from ....spec import DrySpec, LogitsProcessorSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
 from ....spec.limits import MAX_CELLS
 from ..automaton import Automaton
 from ..plugins import PluginPart
@@ -17,7 +17,7 @@ class PerRequest:
     make: Callable[[], PluginPart]
 
 
-Part = Automaton | NoRepeatNgramSpec | PromptBiasSpec | PerRequest
+Part = Automaton | NoRepeatNgramSpec | DrySpec | PromptBiasSpec | PerRequest
 
 
 @singledispatch

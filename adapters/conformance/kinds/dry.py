@@ -1,0 +1,64 @@
+"""``dry``."""
+
+from typing import Any
+
+from ....spec import DrySpec
+from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
+from ....spec.limits import MAX_BIAS, MAX_COUNT
+from .base import Add, Draws, Edit, FreeRun, Kind, Tokens
+
+
+def _edit(spec: DrySpec, prompt: Tokens, output: Tokens) -> Edit:
+    history = prompt + output
+    if spec.range is not None:
+        history = history[-spec.range :]
+    ends = [
+        end
+        for end in range(spec.allowed_length, len(history))
+        if _matched(history, end, spec.breaker_token_ids) >= spec.allowed_length
+        and history[end] not in spec.breaker_token_ids
+    ]
+    longest: dict[int, int] = {}
+    for end in ends[-MAX_MATCHES:]:
+        matched = _matched(history, end, spec.breaker_token_ids)
+        longest[history[end]] = max(longest.get(history[end], 0), matched)
+    penalties = {
+        token: spec.multiplier * spec.base ** (length - spec.allowed_length)
+        for token, length in longest.items()
+    }
+    added = {token: -min(penalty, MAX_BIAS) for token, penalty in penalties.items()}
+    return Add(added) if added else None
+
+
+def _matched(history: Tokens, end: int, breakers: Tokens) -> int:
+    """Count the tokens before ``end`` that are the newest tokens, back to a breaker."""
+    matched = 0
+    while (
+        matched < min(end, MAX_MATCH)
+        and history[end - 1 - matched] == history[-1 - matched]
+        and history[-1 - matched] not in breakers
+    ):
+        matched += 1
+    return matched
+
+
+def _examples(free: FreeRun) -> list[DrySpec]:
+    history = free.prompt_ids + free.output_ids
+    repeats = any(
+        token in history[: len(free.prompt_ids) + i] for i, token in enumerate(free.output_ids)
+    )
+    return [DrySpec(1000.0, 1.0, 1)] if repeats else []
+
+
+def _strategy(draw: Draws) -> Any:
+    return draw.builds(
+        DrySpec,
+        draw.st.floats(0.01, 3),
+        draw.st.floats(1, 3),
+        draw.st.integers(1, draw.longest),
+        draw.st.none() | draw.st.integers(1, min(draw.count, MAX_COUNT)),
+        draw.maybe_tokens,
+    )
+
+
+KIND = Kind(DrySpec(1.0), _edit, _examples, _strategy)

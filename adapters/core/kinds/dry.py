@@ -1,0 +1,23 @@
+"""``dry``: batched as it is."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ....spec import DrySpec
+from ....spec.kinds.dry import MAX_MATCH
+from ....spec.limits import MAX_BIAS
+from ..logits import Floats
+from .base import Part, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: DrySpec) -> Iterable[Part]:
+    yield spec
+
+
+def penalties(spec: DrySpec) -> Floats:
+    """Compute what is added after a match of each length, ``[1 + MAX_MATCH]``."""
+    further = np.arange(1 + MAX_MATCH) - spec.allowed_length
+    penalties = np.minimum(spec.multiplier * spec.base ** np.maximum(further, 0.0), MAX_BIAS)
+    return np.where(further < 0, 0, -penalties).astype(np.float32)

@@ -1,0 +1,170 @@
+"""The rule against repetitions on the host, in the same batch as rules against n-grams."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logitport.adapters.conformance.reference import Add, edit
+from logitport.adapters.core.host import ngrams
+from logitport.adapters.core.host.ngrams import NgramBatch
+from logitport.adapters.core.host.state_table import Request
+from logitport.spec import DrySpec, NoRepeatNgramSpec
+
+from tests.core.test_ngrams import SMALL, STEPS
+
+VOCABULARY, LARGE = 8, 10_000
+
+
+def penalties(rules: NgramBatch) -> dict[int, dict[int, float]]:
+    """The values by row and token; each is there once."""
+    failed: dict[Any, Exception] = {}
+    rules.advance(failed)
+    assert not failed
+    by_row: dict[int, dict[int, float]] = {}
+    for each in rules.additions():
+        cells = zip(each.cells.rows.tolist(), each.cells.token_ids.tolist(), strict=True)
+        for (row, token), value in zip(cells, each.values.tolist(), strict=True):
+            assert token not in by_row.setdefault(row, {})
+            if value:
+                by_row[row][token] = value
+    return {row: values for row, values in by_row.items() if values}
+
+
+def check(rules: NgramBatch, specs: dict[int, DrySpec], vocab_size: int = VOCABULARY) -> None:
+    expected: dict[int, dict[int, float]] = {}
+    for entry in rules.entries:
+        request = entry.request
+        match edit(specs[request.row], list(request.prompt_ids), list(request.output_ids)):
+            case Add(values):
+                known = {token: each for token, each in values.items() if token < vocab_size}
+                expected |= {request.row: known} if known else {}
+            case other:
+                assert other is None
+    actual = penalties(rules)
+    assert actual.keys() == expected.keys()
+    for row, values in expected.items():
+        assert actual[row] == pytest.approx(values)
+
+
+@pytest.fixture(params=["as it is", "small"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a long history otherwise happens in short ones, too."""
+    if request.param == "small":
+        for name, value in SMALL.items():
+            monkeypatch.setattr(ngrams, name, value)
+
+
+RULES = st.builds(
+    DrySpec,
+    st.just(1.0),
+    st.sampled_from([1.0, 1.5, 2.0]),
+    st.integers(1, 5),
+    st.none() | st.integers(1, 40),
+    st.lists(st.integers(0, VOCABULARY - 1), max_size=2).map(tuple),
+)
+
+
+@given(
+    requests=st.lists(
+        st.tuples(RULES, st.integers(0, 60), st.integers(1, VOCABULARY)), min_size=1, max_size=3
+    ),
+    steps=STEPS,
+    seed=st.integers(0, 2**31),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_history(
+    sizes: None,
+    requests: list[tuple[DrySpec, int, int]],
+    steps: list[tuple[int, int, int]],
+    seed: int,
+) -> None:
+    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
+    numbers, rules = random.Random(seed), NgramBatch(VOCABULARY)
+    specs: dict[int, DrySpec] = {}
+    running: list[tuple[Request, int]] = []
+    for row, (spec, length, tokens) in enumerate(requests):
+        request = Request(numbers.choices(range(tokens), k=length), [], row=row)
+        rules.start(request, [spec])
+        specs[row] = spec
+        running.append((request, tokens))
+    check(rules, specs)
+    for back, more, step_seed in steps:
+        numbers = random.Random(step_seed)
+        for request, tokens in running:
+            output: Any = request.output_ids
+            before = len(output)
+            del output[max(len(output) - back, 0) :]
+            output += numbers.choices(range(tokens), k=more if back <= 6 else 0)
+            if len(output) == before and back:
+                output.append(0)  # as many in their place are not noticed
+        if more % 2 and len(running) > 1:
+            a, b = running[0][0], running[1][0]
+            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
+            a.row, b.row = b.row, a.row
+            for request in (a, b):
+                for entry in request.entries:
+                    entry.table.set_row(entry.slot, request.row)
+        check(rules, specs)
+
+
+@pytest.mark.parametrize("window", [None, 90, 3000])
+@pytest.mark.parametrize("allowed", [1, 2, 40, 64])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [5] * 2000,
+        list(range(2000)),
+        [token for i in range(1000) for token in (5, i)],
+        [*range(100)] * 20,
+        [LARGE, 2 * LARGE, 70_000, *range(500), 5, LARGE, 70_000],
+    ],
+    ids=["one token", "all different", "followed by everything", "blocks", "beyond the vocabulary"],
+)
+def test_long_prompts(prompt: Sequence[int], window: int | None, allowed: int) -> None:
+    spec = DrySpec(1.0, 1.5, allowed, window, (7,))
+    rules, output = NgramBatch(LARGE), list[int]()
+    rules.start(Request(prompt, output, row=2), [spec])
+    for step in range(50):
+        if step % 10 == 0 or step > 46:
+            check(rules, {2: spec}, LARGE)
+        else:
+            penalties(rules)
+        output.append(5 if step % 2 else step)
+        if step == 45:
+            del output[-20:]
+
+
+def test_beside_rules_against_ngrams() -> None:
+    both, output = NgramBatch(VOCABULARY), list[int]()
+    both.start(Request([1, 2, 3, 1, 2], output, row=0), [NoRepeatNgramSpec(2), DrySpec(1.0)])
+    both.advance({})
+    banned, penalized = both.additions()
+    assert (banned.cells.token_ids.tolist(), penalized.cells.token_ids.tolist()) == ([3], [3])
+    np.testing.assert_array_equal(penalized.values, [-1])
+
+
+def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a factor of 1, contexts of the same tokens in another order do."""
+    searched: list[Any] = []
+    search = ngrams._Rule._search
+
+    def note(rule: Any) -> Any:
+        searched.append(rule)
+        return search(rule)
+
+    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
+    monkeypatch.setattr(ngrams._Rule, "_search", note)
+    prompt = random.Random(0).choices(range(6), k=900)
+    spec = DrySpec(1.0, 1.5, 3)
+    rules, output = NgramBatch(VOCABULARY), list[int]()
+    rules.start(Request(prompt, output, row=0), [spec])
+    for token in (1, 2, 3, 2, 1):
+        check(rules, {0: spec})
+        output.append(token)
+    assert searched
