@@ -163,7 +163,7 @@ def _find_kernel(
     agreeing = agrees.to(tl.int32)
     count = tl.sum(agreeing, axis=0)
     if places:
-        slot = later + count - tl.cumsum(agreeing, axis=0)
+        slot = later + count - tl.cumsum(agreeing, axis=0)  # pyright: ignore[reportOperatorIssue]
         place_ptr = found_ptr + row.to(tl.int64) * _MAX_MATCHES + slot
         tl.store(place_ptr, at, mask=agrees & (slot < _MAX_MATCHES))
     else:
@@ -224,7 +224,7 @@ def _penalize_kernel(
     matched = tl.zeros_like(index)
     alive = 1
     back = 1
-    while (alive != 0) & (back <= longest):
+    while (alive != 0) & (back <= longest):  # pyright: ignore[reportOperatorIssue]
         agrees = agrees & (at - back >= start)
         earlier = tokens_at(tokens_ptr, drafted_ptr, at - back, kept, agrees)
         newest_one = tokens_at(tokens_ptr, drafted_ptr, length - back, kept, True)
