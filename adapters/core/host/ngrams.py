@@ -67,6 +67,7 @@ _MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
 
 _BAN = np.array(BAN_BIAS, np.float32)
 _NO_VALUES = np.empty(0, np.float32)
+_WINDOW = np.dtype(f"V{4 * MAX_MATCH + 4}")
 
 
 class _History:
@@ -109,7 +110,7 @@ class _History:
 
     def matches(self, positions: Tokens) -> npt.NDArray[np.void]:
         """Return the ``MAX_MATCH`` tokens before each position, and the token there, as bytes."""
-        windows = np.ndarray(len(self.tokens), f"V{4 * MAX_MATCH + 4}", self._padded, 0, (4,))
+        windows = np.ndarray(len(self.tokens), _WINDOW, self._padded, 0, (4,))
         return windows[positions]
 
     def newest(self) -> bytes:
@@ -650,7 +651,7 @@ class _DryRule(_Rule):
         older = self._positions[bisect_left(hashes, value, 0, end) : end]
         if not recent:
             return self._last(older)
-        return self._last(np.append(older[-MAX_MATCHES:], np.array(recent, np.int32)))
+        return self._last(np.concatenate((older[-MAX_MATCHES:], np.array(recent, np.int32))))
 
     def _last(self, positions: Tokens) -> Tokens:
         """Select the last positions that count."""
