@@ -54,7 +54,7 @@ MODULES = (
     *("host.state_table", "host.torch_editor", "logits", "program"),
 )
 DEVICE_MODULES = (
-    *("device.advance_kernel", "device.edit_kernel", "device.ngram_kernel"),
+    *("device.advance_kernel", "device.dry_kernel", "device.edit_kernel", "device.ngram_kernel"),
     *("device.prompt_bias_kernel", "device.pool", "device.realizer"),
 )
 METHODS = (

@@ -8,6 +8,7 @@ from logitport.spec import (
     BannedSequencesSpec,
     BannedTokensSpec,
     ChoiceSpec,
+    DrySpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
@@ -16,6 +17,7 @@ from logitport.spec import (
     NoRepeatNgramSpec,
     PhasesSpec,
     PromptBiasSpec,
+    SequenceBiasSpec,
     ThinkingBudgetSpec,
     Tokenizer,
     TriggerSpec,
@@ -35,7 +37,7 @@ class Request:
 
 
 def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
-    """Make a dozen requests with one spec each, and one with a mixture."""
+    """Make a request with each kind, and one with a mixture."""
 
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text, add_special_tokens=False))
@@ -57,6 +59,10 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
             prompt="The largest city of the United States is",
         ),
         request("logit bias", LogitBiasSpec(dict.fromkeys(ids(" Rome"), 1000.0))),
+        request(
+            "sequence bias",
+            SequenceBiasSpec((ids(" Paris"), ids(" New York")), (-1000.0, 5.0)),
+        ),
         request("min tokens", MinTokensSpec(10, (eos_token_id, *ids(".")))),
         request("forced end", ForcedEndSpec(6, ids(" The end."), eos_token_id)),
         request(
@@ -78,6 +84,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
             prompt="The capital of Italy?\n<think>",
         ),
         request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
+        request("dry", DrySpec(1000.0, 1.0), prompt="one two three one two three one"),
         request(
             "prompt bias", PromptBiasSpec(1000.0), prompt="Repeat after me: the cat sat on the mat"
         ),

@@ -11,7 +11,7 @@ from ..limits import MAX_BIAS
 MAX_MATCH = 64
 """The most tokens of a repetition that are compared; a longer repetition counts as this long."""
 
-MAX_MATCHES = 64
+MAX_MATCHES = 32
 """The most earlier occurrences of the newest tokens that count: the last ones."""
 
 _Multiplier = Annotated[float, msgspec.Meta(gt=0, le=MAX_BIAS)]

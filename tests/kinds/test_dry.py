@@ -74,16 +74,23 @@ class TestRows(RealizedKindTests):
         pytest.param(DrySpec(MOST, MOST, 1), [5] * 70, {5: -MOST}, id="largest penalty"),
         pytest.param(DrySpec(1e-15, 2, 1), [5] * 100, {5: -1e-15 * 2.0**63}, id="longest match"),
         pytest.param(
-            DrySpec(1, 2, 1), [7, 1, 3, *[1, 4] * 63, 7, 1], {3: -2, 4: -1}, id="most matches"
+            DrySpec(1, 2, 1),
+            [7, 1, 3, *[1, 4] * (MAX_MATCHES - 1), 7, 1],
+            {3: -2, 4: -1},
+            id="most matches",
         ),
-        pytest.param(DrySpec(1, 2, 1), [7, 1, 3, *[1, 4] * 64, 7, 1], {4: -1}, id="too many"),
         pytest.param(
-            DrySpec(1, 2, 1, None, (3,)), [7, 1, 4, *[1, 3] * 64, 7, 1], {4: -2}, id="breakers"
+            DrySpec(1, 2, 1), [7, 1, 3, *[1, 4] * MAX_MATCHES, 7, 1], {4: -1}, id="too many"
+        ),
+        pytest.param(
+            DrySpec(1, 2, 1, None, (3,)),
+            [7, 1, 4, *[1, 3] * MAX_MATCHES, 7, 1],
+            {4: -2},
+            id="breakers",
         ),
     ],
 )
 def test_bounds(spec: DrySpec, history: list[int], expected: dict[int, float]):
-    assert MAX_MATCHES == 64
     assert edit(spec, history, []) == Add(expected)
     assert edit(spec, [], history) == Add(expected)
 
