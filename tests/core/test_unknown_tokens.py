@@ -82,6 +82,7 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([s.TriggerSpec((1,), (2, 3), None)], True),
     ([s.NoRepeatNgramSpec(2)], True),
     ([s.NoRepeatNgramSpec(1, 1)], True),
+    ([s.DrySpec(1)], True),
     ([s.ThinkingBudgetSpec(3, (1,), (2,))], True),
     ([s.PluginSpec("turns")], False),
     ([s.PluginSpec("rule")], True),

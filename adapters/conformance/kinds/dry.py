@@ -43,11 +43,12 @@ def _matched(history: Tokens, end: int, breakers: Tokens) -> int:
 
 
 def _examples(free: FreeRun) -> list[DrySpec]:
-    history = free.prompt_ids + free.output_ids
-    repeats = any(
-        token in history[: len(free.prompt_ids) + i] for i, token in enumerate(free.output_ids)
-    )
-    return [DrySpec(1000.0, 1.0, 1)] if repeats else []
+    spec = DrySpec(1000.0, 1.0, 1)
+    for i, token in enumerate(free.output_ids):
+        edit = _edit(spec, free.prompt_ids, free.output_ids[:i])
+        if isinstance(edit, Add) and token in edit.values:
+            return [spec]
+    return []
 
 
 def _strategy(draw: Draws) -> Any:
