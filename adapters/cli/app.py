@@ -1,0 +1,38 @@
+"""The typer application, with all commands."""
+
+from typing import Annotated
+
+import typer
+
+from . import tables
+from .body import body
+from .check import check
+from .explain import explain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Portable logits processors: specs as data.",
+)
+for command in (explain, check, body):
+    app.command()(command)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print an object.")]
+
+
+@app.command()
+def capabilities(as_json: AsJson = False) -> None:
+    """Print what each installed backend can do, as a Markdown table."""
+    typer.echo(tables.capabilities(as_json=as_json))
+
+
+@app.command()
+def limits(as_json: AsJson = False) -> None:
+    """Print the limits on what clients send, which LOGITPORT_LIMITS lowers."""
+    typer.echo(tables.limits(as_json=as_json))
+
+
+@app.command()
+def schema(as_json: AsJson = True) -> None:
+    """Print the JSON Schema of the wire format."""
+    typer.echo(tables.schema(as_json=as_json))

@@ -1,0 +1,36 @@
+"""``logitport body``: the fields that a client adds to the body of a request."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from ...spec import SpecError, Stage
+from ..backend import backend, extra_body
+from .failures import failing_plainly
+from .source import read_specs
+
+
+@failing_plainly
+def body(
+    engine: Annotated[str, typer.Argument(help="An engine with a server, such as vllm.")],
+    file: Annotated[str, typer.Argument(help="A spec file; - reads stdin.")],
+    stage: Annotated[
+        Stage, typer.Option(help="The stage of the server that gets the request.")
+    ] = Stage.AGGREGATED,
+) -> None:
+    """Print the JSON fields that send the specs in a file to an engine's server."""
+    if backend(engine).body is None:
+        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
+    source = read_specs(file)
+    if source.problems:
+        for problem in source.problems:
+            typer.echo(problem, err=True)
+        raise typer.Exit(1)
+    specs = tuple(source.specs.values())
+    try:
+        fields = extra_body(engine, specs, stage=stage, generation_only=source.generation_only)
+    except SpecError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(1) from None
+    typer.echo(json.dumps(fields, indent=2))

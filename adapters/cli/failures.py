@@ -1,0 +1,33 @@
+"""Failures of a command as one line on standard error, with exit status 2."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+import typer
+
+from .source import missing
+
+P = ParamSpec("P")
+
+
+def failing_plainly(command: Callable[P, None]) -> Callable[P, None]:
+    """End a command with exit status 2 for a file, a package or an option that is not there."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            package = error.name == "tokenizers"
+            typer.echo(
+                "tokenizers is missing: pip install tokenizers" if package else missing(error),
+                err=True,
+            )
+        except (OSError, ValueError) as error:
+            typer.echo(str(error), err=True)
+        else:
+            return
+        raise typer.Exit(2)
+
+    return run

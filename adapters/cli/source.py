@@ -1,0 +1,219 @@
+"""Spec files: what a file holds, all its problems, and where in the file they are."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from ...spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, PluginSpec, SpecError, decode
+from ...spec.base import kind_of, spec_error
+from ...spec.conflicts import check_conflicts
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a file.
+
+    Attributes:
+        file: the name of the file.
+        line: the line, from 1.
+        column: the column, from 1.
+        path: the path of the value in the file.
+        message: what was expected and what was found.
+        advice: what to do, if the message does not imply it.
+    """
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message}"
+        return f"{text}. {self.advice}" if self.advice else text
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checked file.
+
+    Attributes:
+        specs: the valid specs, by their index in the file.
+        paths: the path in the file of each spec.
+        generation_only: as in ``Payload``.
+        problems: everything that is wrong.
+        notes: what could not be checked here.
+    """
+
+    specs: dict[int, LogitsProcessorSpec]
+    paths: list[str]
+    generation_only: bool
+    problems: list[Problem]
+    notes: list[str]
+
+
+def read_text(file: str) -> str:
+    """Read a file, or standard input for ``-``.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+
+
+def read_specs(file: str) -> Source:
+    """Read and check a payload, a list of entries or one spec."""
+    text = read_text(file)
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        at = Problem(file, error.lineno, error.colno, "$", f"Not JSON: {error.msg}")
+        return Source({}, [], True, [at], [])
+    except RecursionError:
+        return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")], [])
+    entries, form, whole = _entries(content)
+    specs: dict[int, LogitsProcessorSpec] = {}
+    errors: list[SpecError] = []
+    for i, entry in enumerate(entries):
+        try:
+            (specs[i],) = decode([entry]).specs
+        except SpecError as error:
+            errors += [each.under(f"$.specs[{i}]") for each in _all_of(entry, error)]
+    errors += _conflicts(specs)
+    notes: list[str] = []
+    errors += _costs(specs, notes)
+    try:
+        generation_only = decode(whole).generation_only
+    except SpecError as error:
+        generation_only = True
+        if not errors or not error.path.startswith("$.specs["):
+            errors.append(error)
+    positions = _positions(text)
+    problems = [_problem(file, text, positions, form, error) for error in errors]
+    paths = [form.format(i) for i in range(len(entries))]
+    return Source(specs, paths, generation_only, sorted(problems, key=_order), notes)
+
+
+def _order(problem: Problem) -> tuple[int, int]:
+    return problem.line, problem.column
+
+
+def _entries(content: Any) -> tuple[list[Any], str, Any]:
+    """Return the specs of a file, the form of their paths, and the payload that they make."""
+    if isinstance(content, Mapping) and "kind" in content:
+        return [content], "$", {"version": 1, "specs": [content]}
+    if isinstance(content, list):
+        entries = cast("list[Any]", content)
+        return entries, "$[{}]", {"version": 1, "specs": entries}
+    specs = cast("Any", content).get("specs") if isinstance(content, Mapping) else None
+    entries = cast("list[Any]", specs) if isinstance(specs, list) else []
+    return entries, "$.specs[{}]", content
+
+
+def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
+    """Yield the error of a spec, and the errors of its other fields."""
+    first = SpecError(first.message, re.sub(r"^\$\[0\]", "$", first.path))
+    yield first
+    kind = cast("Any", entry).get("kind") if isinstance(entry, Mapping) else None
+    of_kind = [each for each in WIRE_KINDS if kind_of(each) == kind]
+    for field in msgspec.structs.fields(of_kind[0]) if of_kind else ():
+        path = f"$.{field.name}"
+        if field.encode_name in entry and not re.match(re.escape(path) + r"\b", first.path):
+            try:
+                msgspec.convert(entry[field.encode_name], field.type, str_keys=True)
+            except msgspec.ValidationError as error:
+                yield spec_error(error).under(path)
+
+
+def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
+    """List the conflicts of each two specs; if no two conflict, that of all specs together."""
+
+    def conflict(indices: tuple[int, ...]) -> list[SpecError]:
+        try:
+            check_conflicts([specs[i] for i in indices])
+        except SpecError as error:
+            return [_renumbered(error, indices)]
+        return []
+
+    pairs = (error for pair in combinations(specs, 2) for error in conflict(pair))
+    return [*pairs] or conflict(tuple(specs))
+
+
+def _renumbered(error: SpecError, indices: tuple[int, ...]) -> SpecError:
+    def restored(text: str) -> str:
+        return re.sub(r"\$\.specs\[(\d+)\]", lambda at: f"$.specs[{indices[int(at[1])]}]", text)
+
+    return SpecError(restored(error.message), restored(error.path))
+
+
+def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
+    """Yield the errors of compilation. Plugins are installed on the server, not here."""
+    try:
+        from ..core import compile_specs
+    except ModuleNotFoundError as error:
+        notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
+        return
+    indices = tuple(i for i in specs if not isinstance(specs[i], NativeSpec | PluginSpec))
+    try:
+        compile_specs([specs[i] for i in indices])
+    except SpecError as error:
+        yield _renumbered(error, indices)
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """Say what to install."""
+    return f"{error.name} is missing: pip install 'logitport[core]'"
+
+
+def _problem(
+    file: str, text: str, positions: Mapping[str, int], form: str, error: SpecError
+) -> Problem:
+    """Put an error at its place in the file; without one, at the object around it."""
+
+    def in_file(text: str) -> str:
+        return re.sub(r"\$\.specs\[(\d+)\]", lambda at: form.format(at[1]), text)
+
+    path = around = in_file(error.path)
+    while around not in positions and around:
+        around = re.sub(r"(\.[^.\[\]]*|\[[^\[\]]*\]|.)$", "", around)
+    at = positions.get(around, 0)
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    advice = "Remove one of them" if error.message.startswith("Conflicts with") else ""
+    return Problem(file, line, column, path, in_file(error.message), advice)
+
+
+_SPACE = re.compile(r"\s*")
+
+
+def _positions(text: str) -> dict[str, int]:
+    """Map the path of each value of a JSON text to its position."""
+    found: dict[str, int] = {}
+
+    def skip(at: int) -> int:
+        return cast("re.Match[str]", _SPACE.match(text, at)).end()
+
+    def walk(at: int, path: str) -> int:
+        found[path] = at
+        if text[at] not in "{[":
+            return json.JSONDecoder().raw_decode(text, at)[1]
+        is_object, index, at = text[at] == "{", 0, skip(at + 1)
+        while text[at] not in "}]":
+            name = f"[{index}]"
+            if is_object:
+                key, at = json.JSONDecoder().raw_decode(text, at)
+                name, at = f".{key}", skip(skip(at) + 1)
+            at = skip(walk(at, path + name))
+            index += 1
+            if text[at] == ",":
+                at = skip(at + 1)
+        return at + 1
+
+    walk(skip(0), "$")
+    return found

@@ -1,0 +1,51 @@
+"""``capabilities``, ``limits`` and ``schema``: the tables that need no file and no typer."""
+
+import json
+from collections.abc import Callable
+
+from ...spec import WIRE_KINDS, PythonProcessorSpec, json_schema
+from ...spec.base import kind_of
+from ...spec.limits import LIMITS, VARIABLE
+from ..backend import Backend, backends
+
+
+def capabilities(*, as_json: bool = False) -> str:
+    """Tabulate backends and kinds: yes (by our processor), native (by the engine itself), or no."""
+    able = {
+        kind_of(kind): {name: _support(backend, kind) for name, backend in backends().items()}
+        for kind in (*WIRE_KINDS, PythonProcessorSpec)
+    }
+    if as_json:
+        return json.dumps(able, indent=2)
+    lines = [["kind", *backends()], ["---"] * (1 + len(backends()))]
+    lines += [[f"`{kind}`", *row.values()] for kind, row in able.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _support(backend: Backend, kind: type) -> str:
+    return "yes" if kind in backend.realizes else "native" if kind in backend.lowers else "no"
+
+
+def limits(*, as_json: bool = False) -> str:
+    """Format the limits in force, with their units: one line each, or a JSON object."""
+    if as_json:
+        return json.dumps({name: limit._asdict() for name, limit in LIMITS.items()}, indent=2)
+    width = max(map(len, LIMITS))
+    lines = [f"Limits on what a client can send. {VARIABLE}=name=value,... lowers them."]
+    for name, limit in LIMITS.items():
+        default = "" if limit.value == limit.default else f" (default {limit.default:,})"
+        what = " ".join(filter(None, [limit.unit, limit.meaning]))
+        lines.append(f"{name:{width}} {limit.value:>13,} {what}{default}")
+    return "\n".join(lines)
+
+
+def schema(*, as_json: bool = True) -> str:
+    """Format the JSON Schema of the wire format, which is JSON in any case."""
+    return json.dumps(json_schema(), indent=2)
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "capabilities": capabilities,
+    "limits": limits,
+    "schema": schema,
+}

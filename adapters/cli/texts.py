@@ -1,0 +1,32 @@
+"""The texts of tokens, from a Hugging Face tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TextOf = Callable[[int], str]
+"""The text of a token; empty if there is no tokenizer."""
+
+
+def texts_of(tokenizer: str | None) -> TextOf:
+    """Load a tokenizer from a folder, a ``tokenizer.json`` or the Hugging Face hub.
+
+    Raises:
+        ModuleNotFoundError: if the package ``tokenizers`` is missing.
+        ValueError: if there is no such tokenizer.
+    """
+    if tokenizer is None:
+        return lambda token_id: ""
+    from tokenizers import Tokenizer
+
+    path = Path(tokenizer)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        loaded: Any = (
+            Tokenizer.from_file(str(file))
+            if path.exists()
+            else Tokenizer.from_pretrained(tokenizer)
+        )
+    except Exception as error:  # the package raises no type of its own
+        raise ValueError(f"No tokenizer at {tokenizer!r}: {error}") from error
+    return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)

@@ -1,0 +1,231 @@
+"""The command ``logitport``: what it prints, and its exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from logitport.adapters import extra_body
+from logitport.adapters.cli.app import app
+from logitport.adapters.conformance.kinds import KINDS
+from logitport.spec import WIRE_KINDS, ForcedTokenSequenceSpec, Stage, encode, json_schema
+from logitport.spec.base import kind_of
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from typer.testing import CliRunner
+
+FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
+BANNED = {"kind": "banned_tokens", "token_ids": [8]}
+TRIGGER = {"kind": "trigger", "trigger_token_ids": [-1], "token_ids": [], "times": 0}
+CHOICE = {"kind": "choice", "choices": [[1, 2], [3]]}
+PHASES = {
+    "kind": "phases",
+    "phases": [{"specs": [CHOICE], "ends": [{"complete": True}]}, {"specs": []}],
+}
+
+
+def run(*arguments: str | Path, text: str | None = None) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)], input=text)
+
+
+def payload(*specs: Any) -> str:
+    return json.dumps({"version": 1, "specs": specs})
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    words = {f"word{i}": i for i in range(16)}
+    Tokenizer(WordLevel(words, unk_token="word0")).save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+class TestExplain:
+    @pytest.mark.parametrize(
+        ("content", "line"),
+        [
+            (json.dumps(FORCED), "$ forced_sequence: Output token `i` is `token_ids[i]`; then EOS"),
+            (json.dumps([FORCED]), "$[0] forced_sequence: "),
+            (payload(BANNED, CHOICE), "$.specs[1] choice: "),
+            (payload(FORCED), '    token_ids: 7 "word7", 8 "word8"'),
+            (payload(FORCED), '    eos_token_id: 2 "word2"'),
+            (payload(CHOICE), '    choices: [1 "word1", 2 "word2"], [3 "word3"]'),
+            (payload({"kind": "logit_bias", "bias": {"3": -2}}), '    bias: 3 "word3" -2'),
+            (payload(PHASES), "  $.specs[0].phases[0].specs[0] choice: "),
+            (payload(PHASES), "      $.specs[0].phases[0].ends[0].complete: true"),
+            (payload({**BANNED, "token_ids": [9] * 20}), ", and 4 more"),
+        ],
+    )
+    def test_words(self, content: str, line: str, tokenizer: Path):
+        result = run("explain", "-", "--tokenizer", tokenizer, text=content)
+        assert result.exit_code == 0, result.output
+        assert line in result.stdout
+
+    @pytest.mark.parametrize("kind", WIRE_KINDS, ids=kind_of)
+    def test_every_kind(self, kind: Any):
+        spec = KINDS[kind].minimal
+        result = run("explain", "-", "--json", text=encode(spec))
+        assert result.exit_code == 0, result.output
+        (found,) = json.loads(result.stdout)["specs"]
+        assert found.pop("meaning")
+        assert found.pop("path") == "$.specs[0]"
+        assert found == json.loads(msgspec.json.encode(spec))
+        assert run("explain", "-", text=encode(spec)).stdout.startswith(f"$.specs[0] {spec.kind}: ")
+
+    def test_problems_beside_the_words(self):
+        result = run("explain", "-", text=payload(FORCED, BANNED))
+        assert result.exit_code == 1
+        assert "banned_tokens" in result.stdout
+        assert "Conflicts with `$.specs[1]`" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("graph", "spec", "lines"),
+        [
+            ("mermaid", FORCED, ["stateDiagram-v2", "  s0: 0 force 7", "  s0 --> s1: 7"]),
+            ("dot", FORCED, ['digraph "$ forced_sequence" {', '  s0 -> s1 [label="7"];', "}"]),
+            ("dot", {"kind": "no_repeat_ngram", "n": 2, "window": 9}, ["// $ no_repeat_ngram"]),
+        ],
+    )
+    def test_graph(self, graph: str, spec: Any, lines: list[str]):
+        result = run("explain", "-", "--graph", graph, text=json.dumps(spec))
+        assert result.exit_code == 0, result.output
+        for line in lines:
+            assert line in result.stdout
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("explain", "/no/such/file"),
+            ("explain", "-", "--tokenizer", "/no/such/folder"),
+            ("explain", "-", "--graph", "svg"),
+            ("explain", "-", "--graph", "dot"),
+        ],
+        ids=" ".join,
+    )
+    def test_wrong_usage(self, arguments: tuple[str, ...]):
+        too_large = json.dumps({**FORCED, "token_ids": [7] * 200})
+        assert run(*arguments, text=too_large).exit_code == 2
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("content", "problems"),
+        [
+            (payload(FORCED), []),
+            (json.dumps(FORCED), []),
+            ('{"version": 1,\n "specs": [}', ["2:12: $: Not JSON"]),
+            ("[" * 100_000, ["1:1: $: Nested too deeply"]),
+            ("7", ["1:1: $: Expected a payload"]),
+            ("{}", ["1:1: $: Object missing required field `version`"]),
+            ('{"version": 2,\n"specs": []}', ["1:13: $.version: Version 2 is newer"]),
+            ('{"version": 1,\n"specs": []}', ["2:10: $.specs: Expected `array` of length >= 1"]),
+            ('[\n{"kind": "nope"}]', ["2:10: $[0].kind: Invalid value 'nope'"]),
+            ('[\n{"kind": "choice"}]', ["2:1: $[0]: Object missing required field `choices`"]),
+            (
+                json.dumps([FORCED, TRIGGER], indent=1),
+                [
+                    "13:4: $[1].trigger_token_ids[0]: Expected `int` >= 0",
+                    "15:16: $[1].token_ids: Expected `array` of length >= 1",
+                    "16:12: $[1].times: Expected `int` >= 1",
+                ],
+            ),
+            (
+                json.dumps([TRIGGER, FORCED, BANNED, {**BANNED, "token_ids": [7]}]),
+                [
+                    "$[0].trigger_token_ids[0]: ",
+                    "$[0].token_ids: ",
+                    "$[0].times: ",
+                    "$[1].token_ids[0]: Conflicts with `$[3]`, which bans token 7. Remove one",
+                    "$[1].token_ids[1]: Conflicts with `$[2]`, which bans token 8. Remove one",
+                ],
+            ),
+            (
+                json.dumps(
+                    [
+                        {"kind": "allowed_tokens", "token_ids": ids}
+                        for ids in ([1, 2], [2, 3], [3, 1])
+                    ]
+                ),
+                ["$[2]: Conflicts with `$[0]` and `$[1]`: no token is allowed by all"],
+            ),
+        ],
+        ids=lambda value: "" if isinstance(value, list) else value[:40],
+    )
+    def test_problems(self, content: str, problems: list[str], tmp_path: Path):
+        file = tmp_path / "spec.json"
+        file.write_text(content)
+        result = run("check", file)
+        found = result.stdout.splitlines()
+        assert result.exit_code == bool(problems), result.output
+        assert len(found) == len(problems), found
+        for line, problem in zip(found, problems, strict=True):
+            assert line.startswith(f"{file}:")
+            assert problem in line
+
+    def test_several_files(self, tmp_path: Path):
+        good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+        good.write_text(payload(FORCED))
+        bad.write_text(payload(TRIGGER))
+        result = run("check", "--json", good, bad)
+        assert result.exit_code == 1
+        assert [each["file"] for each in json.loads(result.stdout)] == [str(bad)] * 3
+
+
+class TestBody:
+    @pytest.mark.parametrize("engine", ["vllm", "sglang"])
+    @pytest.mark.parametrize("stage", Stage)
+    def test_body(self, engine: str, stage: Stage):
+        result = run("body", engine, "-", "--stage", stage, text=json.dumps(FORCED))
+        assert result.exit_code == 0, result.output
+        spec = ForcedTokenSequenceSpec((7, 8), 2)
+        assert json.loads(result.stdout) == extra_body(engine, spec, stage=stage)
+
+    def test_stages_are_kept(self):
+        text = json.dumps({"version": 1, "specs": [FORCED], "generation_only": False})
+        result = run("body", "vllm", "-", "--stage", "prefill", text=text)
+        assert json.loads(result.stdout)
+
+    @pytest.mark.parametrize(
+        ("engine", "content", "status"),
+        [
+            ("vllm", payload(FORCED, BANNED), 1),
+            ("no_engine", payload(FORCED), 2),
+            ("transformers", payload(FORCED), 2),
+        ],
+    )
+    def test_failures(self, engine: str, content: str, status: int):
+        result = run("body", engine, "-", text=content)
+        assert result.exit_code == status
+        assert result.stderr
+        assert not result.stdout
+
+
+def test_schema():
+    assert json.loads(run("schema").stdout) == json.loads(json.dumps(json_schema()))
+
+
+@pytest.mark.parametrize("name", ["capabilities", "limits"])
+def test_tables(name: str):
+    assert run(name).exit_code == 0
+    assert "forced_sequence" in run("capabilities").stdout
+    assert isinstance(json.loads(run(name, "--json").stdout), dict)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["limits", "--json"], 0), (["schema"], 0), (["explain", "-"], 2), ([], 2)],
+)
+def test_without_typer(arguments: list[str], status: int):
+    code = (
+        "import sys; sys.modules['typer'] = None\n"
+        "from logitport.adapters.cli import main; main()\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == status, result.stderr
+    assert ("pip install 'logitport[cli]'" in result.stderr) is bool(status)
+    assert bool(result.stdout) is not bool(status)
