@@ -8,13 +8,14 @@ from . import tables
 from .body import body
 from .check import check
 from .explain import explain
+from .replay import replay
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Portable logits processors: specs as data.",
 )
-for command in (explain, check, body):
+for command in (explain, check, body, replay):
     app.command()(command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print an object.")]

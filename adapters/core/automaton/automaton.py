@@ -1,6 +1,6 @@
 """Timed token automata: immutable tables that define, for each state, the edit and the edges."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from struct import pack
@@ -149,6 +149,13 @@ class Automaton:
 
         prompt_ids = () if prompt_ids is None else prompt_ids
         return fold_together((self,), TokenHistory(prompt_ids, output_ids))[0]
+
+    def states_along(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Iterator[int]:
+        """Yield the state before each output token, with all due time-outs taken."""
+        from .folding import states_along
+        from .history import TokenHistory
+
+        return states_along(self, TokenHistory(prompt_ids, output_ids))
 
     @property
     def needs_output_ids(self) -> bool:

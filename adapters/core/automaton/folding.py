@@ -8,7 +8,7 @@ each token, or for blocks of several tokens if only a few different tokens occur
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import accumulate
 from operator import getitem
@@ -86,6 +86,17 @@ def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[
             tokens[position] = next(forced, UNKNOWN)
         done = position
     return [(walk.state, walk.timer) for walk in walks]
+
+
+def states_along(automaton: Automaton, history: TokenHistory) -> Iterator[int]:
+    """Yield the state before each output token; see ``Automaton.states_along``."""
+    walk = _Walk(automaton)
+    if automaton.reads_prompt and len(history.prompt_ids):
+        _take([walk], _Tokens(history.prompt_array()))
+    for token in history.output_ids:
+        walk.settle()
+        yield walk.state
+        walk.take(_Tokens(np.array([token])), chosen=True)
 
 
 def _take(walks: "Sequence[_Walk]", tokens: "_Tokens", *, chosen: bool = False) -> None:

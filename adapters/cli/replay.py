@@ -1,0 +1,56 @@
+"""``logitport replay``: which spec acted on each token of a finished reply."""
+
+import json
+from math import exp
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .explain import token
+from .failures import failing_plainly
+from .page import page
+from .reply import read_reply
+from .source import read_specs
+from .texts import texts_of
+
+
+@failing_plainly
+def replay(
+    file: Annotated[str, typer.Argument(help="A spec file.")],
+    reply: Annotated[str, typer.Option(help="The server's answer, as JSON.")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer's folder, or its name on the Hugging Face hub.")
+    ] = None,
+    choice: Annotated[int, typer.Option(help="The index of the reply in the answer.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="Write a page with coloured tokens.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
+) -> None:
+    """Say why a reply has its tokens, with no engine; exit status 1 if one breaks a spec."""
+    from .steps import steps_of
+
+    source = read_specs(file)
+    if source.problems:
+        raise ValueError("\n".join(map(str, source.problems)))
+    answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
+    notes: list[str] = []
+    specs = {source.paths[i]: spec for i, spec in source.specs.items()}
+    steps = steps_of(specs, answer, notes)
+    broken = [step for step in steps if not step.obeyed]
+    if html:
+        html.write_text(page(steps, text_of), encoding="utf-8")
+    if as_json:
+        found = [{**step._asdict(), "text": text_of(step.token_id)} for step in steps]
+        typer.echo(json.dumps({"steps": found, "notes": notes}, indent=2))
+    else:
+        for step in steps:
+            chance = "" if step.logprob is None else f", probability {exp(step.logprob):.2g}"
+            what = f"{step.index}: {token(step.token_id, text_of)}: {step.why}{chance}"
+            typer.secho(what, fg=None if step.obeyed else "red")
+        verdict = "All tokens obey the specs."
+        if broken:
+            verdict = f"{len(broken)} token(s) break a spec, the first at index {broken[0].index}."
+        typer.echo(verdict)
+        for note in notes:
+            typer.echo(note, err=True)
+    raise typer.Exit(bool(broken))

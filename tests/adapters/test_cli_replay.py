@@ -1,0 +1,217 @@
+"""``logitport replay``: a reply that obeys, a reply with one token changed, forms of replies."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters.cli.app import app
+from logitport.adapters.cli.reply import Reply
+from logitport.adapters.cli.steps import steps_of
+from logitport.adapters.conformance.kinds import KINDS, REALIZED
+from logitport.adapters.conformance.kinds.base import FreeRun
+from logitport.adapters.conformance.reference import combine, edit
+from logitport.spec import (
+    AllowedTokensSpec,
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    PromptBiasSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    encode,
+)
+from logitport.spec.base import kind_of
+from typer.testing import CliRunner
+
+from tests.support.strategies import specs
+
+VOCAB = 32
+STEPS = 10
+REPLAYED = [kind for kind in REALIZED if kind is not PythonProcessorSpec]
+ONE = {"prompt_ids": [1], "output_ids": [7, 8, 2]}
+
+
+def row(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> Any:
+    """The edited logits of a model that prefers tokens at random."""
+    model = np.random.default_rng(len(output)).normal(size=VOCAB)
+    return combine(model, [edit(spec, prompt, output)])
+
+
+def greedy(spec: LogitsProcessorSpec, prompt: Sequence[int]) -> list[int]:
+    output: list[int] = []
+    while len(output) < STEPS:
+        output.append(int(row(spec, prompt, output).argmax()))
+    return output
+
+
+def broken(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
+    notes: list[str] = []
+    steps = steps_of({"$": spec}, Reply(prompt, output, ()), notes)
+    assert [step.token_id for step in steps] == list(output)
+    assert not notes
+    for step in steps:
+        assert step.broken == ([] if step.obeyed else ["$"])
+        assert step.obeyed or step.rule != "free"
+    return [step.index for step in steps if not step.obeyed]
+
+
+def check_changed_tokens(spec: LogitsProcessorSpec, prompt: Sequence[int], far: float) -> int:
+    """Check each change of one token; return how many of them break the spec."""
+    output, count = greedy(spec, prompt), 0
+    assert broken(spec, prompt, output) == []
+    for i in range(STEPS):
+        logits = row(spec, prompt, output[:i])
+        for token in (int(logits.argmin()), (output[i] + 1) % VOCAB):
+            changed = [*output[:i], token, *output[i + 1 :]]
+            breaks = bool(logits[token] < logits.max() - far)
+            assert (i in broken(spec, prompt, changed)) is breaks
+            assert not breaks or broken(spec, prompt, changed)[0] == i
+            count += breaks
+    return count
+
+
+@pytest.mark.parametrize("kind", REPLAYED, ids=kind_of)
+def test_examples_with_one_token_changed(kind: Any):
+    free = FreeRun((1, 2, 3, 4), tuple(greedy(LogitBiasSpec({0: 0.0}), ())), (28, 29, 30), 31)
+    examples = KINDS[kind].examples(free)
+    assert examples
+    assert sum(check_changed_tokens(spec, free.prompt_ids, 900) for spec in examples)
+
+
+@given(specs(VOCAB, kinds=REPLAYED), st.lists(st.integers(0, VOCAB - 1), max_size=4))
+def test_any_spec_with_one_token_changed(spec: LogitsProcessorSpec, prompt: list[int]):
+    check_changed_tokens(spec, prompt, 1e6)
+
+
+def replay(folder: Path, specs: Any, reply: Any, *options: str | Path) -> Any:
+    (folder / "spec.json").write_text(encode(specs))
+    (folder / "reply.json").write_text(json.dumps(reply))
+    files = [str(folder / "spec.json"), "--reply", str(folder / "reply.json")]
+    return CliRunner().invoke(app, ["replay", *files, *map(str, options)])
+
+
+FORCED = ForcedTokenSequenceSpec((7, 8), 2)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ONE,
+        {"output_ids": [7, 8, 2]},
+        {"choices": [{"token_ids": [7, 8, 2], "prompt_token_ids": [1]}]},
+        {"prompt_token_ids": [1], "choices": [{"token_ids": [7, 8, 2], "logprobs": None}]},
+        {"output_ids": [7, 8, 2], "meta_info": {"prompt_tokens": 1}},
+        [{"output_ids": [7, 8, 2]}],
+    ],
+    ids=json.dumps,
+)
+def test_forms_of_replies(reply: Any, tmp_path: Path):
+    result = replay(tmp_path, FORCED, reply)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "0: 7: $.specs[0] forced 7"
+    assert lines[-1] == "All tokens obey the specs."
+
+
+@pytest.mark.parametrize(
+    "scored",
+    [
+        {**ONE, "logprobs": [0.0, -0.7, None]},
+        {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"token_logprobs": [0, -0.7, None]}}]},
+        {
+            "choices": [
+                {
+                    "token_ids": [7, 8, 2],
+                    "logprobs": {"content": [{"logprob": 0}, {"logprob": -0.7}, {"logprob": -1}]},
+                }
+            ]
+        },
+        {
+            "output_ids": [7, 8, 2],
+            "meta_info": {"output_token_logprobs": [[0, 7, None], [-0.7, 8, None], [-1, 2, None]]},
+        },
+    ],
+    ids=json.dumps,
+)
+def test_probabilities(scored: Any, tmp_path: Path):
+    result = replay(tmp_path, FORCED, scored)
+    assert "1: 8: $.specs[0] forced 8, probability 0.5\n" in result.stdout
+
+
+def test_the_prompt_of_sglang(tmp_path: Path):
+    meta = {"prompt_tokens": 2, "input_token_logprobs": [[None, 5, None], [-1.5, 6, None]]}
+    reply = {"output_ids": [5], "meta_info": meta}
+    result = replay(tmp_path, PromptBiasSpec(2.0), reply)
+    assert result.stdout.startswith("0: 5: $.specs[0] added +2 to this token")
+
+
+@pytest.mark.parametrize(
+    ("specs", "output", "line", "status"),
+    [
+        (FORCED, [7, 9], "1: 9: $.specs[0] forced 8; breaks $.specs[0]", 1),
+        (
+            AllowedTokensSpec((1, 2)),
+            [3],
+            "0: 3: $.specs[0] allowed 2 token(s); breaks $.specs[0]",
+            1,
+        ),
+        (BannedTokensSpec((1, 2)), [3], "0: 3: $.specs[0] banned 2 token(s)", 0),
+        (LogitBiasSpec({3: 2}), [4], "0: 4: $.specs[0] added to 1 other token(s)", 0),
+        (
+            (LogitBiasSpec({3: 5000}), BannedTokensSpec((3,))),
+            [4],
+            "0: 4: $.specs[0] added to 1 other token(s); $.specs[1] banned 1 token(s)",
+            0,
+        ),
+    ],
+)
+def test_words(specs: Any, output: list[int], line: str, status: int, tmp_path: Path):
+    result = replay(tmp_path, specs, {"output_ids": output})
+    assert result.exit_code == status, result.output
+    assert line in result.stdout.splitlines()
+
+
+def test_json_and_page(tmp_path: Path):
+    result = replay(
+        tmp_path, FORCED, {"output_ids": [7, 9]}, "--json", "--html", tmp_path / "page.html"
+    )
+    assert result.exit_code == 1
+    steps = json.loads(result.stdout)["steps"]
+    assert [(step["rule"], step["obeyed"]) for step in steps] == [
+        ("forced", True),
+        ("forced", False),
+    ]
+    page = (tmp_path / "page.html").read_text()
+    assert '<span class="broken" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
+    assert "http" not in page
+
+
+def test_what_an_engine_realizes_is_noted(tmp_path: Path):
+    result = replay(tmp_path, [SamplingSpec(temperature=0), FORCED], ONE)
+    assert result.exit_code == 0
+    assert "$.specs[0] `sampling` is not replayed: the engine realizes it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("specs", "reply", "message"),
+    [
+        (FORCED, {"choices": [{"text": "yes"}]}, '"return_token_ids": true'),
+        (PromptBiasSpec(1.0), {"output_ids": [1]}, "reads the prompt"),
+        (FORCED, [], "Expected a choice below 0"),
+        (FORCED, 7, "expected an object"),
+        (FORCED, {"output_ids": ["7"]}, "expected token ids"),
+        (FORCED, {"output_ids": [1 << 64]}, "expected token ids"),
+        (FORCED, {"output_ids": 7}, "expected the answer of a server"),
+        (FORCED, {"choices": [7]}, "expected the answer of a server"),
+    ],
+)
+def test_wrong_usage(specs: Any, reply: Any, message: str, tmp_path: Path):
+    result = replay(tmp_path, specs, reply)
+    assert result.exit_code == 2
+    assert message in result.stderr
