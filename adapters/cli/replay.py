@@ -1,6 +1,7 @@
 """``logitport replay``: which spec acted on each token of a finished reply."""
 
 import json
+from dataclasses import asdict
 from math import exp
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +41,7 @@ def replay(
     if html:
         html.write_text(page(steps, text_of), encoding="utf-8")
     if as_json:
-        found = [{**step._asdict(), "text": text_of(step.token_id)} for step in steps]
+        found = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
         typer.echo(json.dumps({"steps": found, "notes": notes}, indent=2))
     else:
         for step in steps:

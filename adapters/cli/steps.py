@@ -1,17 +1,19 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
-from ..conformance.kinds.base import Add, Allow, Edit, Force, Several, flat
-from ..conformance.reference import DECISIVE, edit, permits
+from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
+from ..conformance.reference import DECISIVE, edit
 from ..core import Automaton, compile_specs
 from .reply import ASK, Reply
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """One token of a reply.
 
     Attributes:
@@ -39,6 +41,30 @@ class Step(NamedTuple):
         return "; ".join(parts) + (f"; breaks {' and '.join(self.broken)}" if self.broken else "")
 
 
+class _Marked(NamedTuple):
+    """An edit, and the counts in it that do not depend on the token.
+
+    Attributes:
+        edit: the edit.
+        banned: the number of tokens that it bans.
+        wanted: the tokens with a bias that decides.
+    """
+
+    edit: Force | Allow | Add
+    banned: int
+    wanted: Sequence[int]
+
+
+def _marked(edits: Iterable[Edit]) -> list[_Marked]:
+    marked: list[_Marked] = []
+    for each in flat(edits):
+        values = each.values if isinstance(each, Add) else {}
+        wanted = [token for token, value in values.items() if value >= DECISIVE]
+        banned = sum(value <= -DECISIVE for value in values.values())
+        marked.append(_Marked(each, banned, wanted))
+    return marked
+
+
 def steps_of(
     specs: Mapping[str, LogitsProcessorSpec], reply: Reply, notes: list[str]
 ) -> list[Step]:
@@ -52,7 +78,7 @@ def steps_of(
     Raises:
         ValueError: if a spec reads the prompt, and the reply has none.
     """
-    ways: dict[str, Iterator[Edit]] = {}
+    ways: dict[str, Iterator[list[_Marked]]] = {}
     for path, spec in specs.items():
         why = "the engine realizes it"
         try:
@@ -69,10 +95,10 @@ def steps_of(
         prompt, output = tuple(reply.prompt_ids or ()), tuple(reply.output_ids)
         parts = [_along(automaton, prompt, output) for automaton in program.automata]
         parts += [
-            (edit(rule, prompt, output[:i]) for i in range(len(output)))
+            (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
             for rule in (*program.ngrams, *program.prompt_biases)
         ]
-        ways[path] = (Several(tuple(flat(edits))) for edits in zip(*parts, strict=True))
+        ways[path] = ([*chain(*edits)] for edits in zip(*parts, strict=True))
     steps: list[Step] = []
     for i, token in enumerate(reply.output_ids):
         edits = {path: next(way) for path, way in ways.items()}
@@ -81,12 +107,14 @@ def steps_of(
     return steps
 
 
-def _along(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> Iterator[Edit]:
+def _along(
+    automaton: Automaton, prompt: Sequence[int], output: Sequence[int]
+) -> Iterator[list[_Marked]]:
     """Yield the automaton's edit before each output token."""
-    edits: dict[int, Edit] = {}
+    edits: dict[int, list[_Marked]] = {}
     for state in automaton.states_along(prompt, output):
         if state not in edits:
-            edits[state] = _edit(automaton, state)
+            edits[state] = _marked([_edit(automaton, state)])
         yield edits[state]
 
 
@@ -104,55 +132,62 @@ def _edit(automaton: Automaton, state: int) -> Edit:
     return Add(dict(zip(tokens, automaton.set_values[part].tolist(), strict=True)))
 
 
-def _step(index: int, token: int, edits: Mapping[str, Edit], logprob: float | None) -> Step:
-    said = {path: words for path, each in edits.items() if (words := _words(each, token))}
-    rules = {words.split()[0] for words in said.values()}
-    order = ("forced", "allowed", "banned", "added")
-    rule = next((each for each in order if each in rules), "free")
-    every = flat(edits.values())
-    obeyed = _permitted(every, token)
-    forces = [path for path, each in edits.items() if _words(each, token).startswith("forced")]
-    blamed = forces[:1] or [path for path, each in edits.items() if not permits(each, token)]
-    broken = [] if obeyed else blamed
-    return Step(index, token, rule, said, obeyed, broken, logprob)
+RULES = ("forced", "allowed", "banned", "added")
+"""The rules, the strongest first."""
 
 
-def _words(acting: Edit, token: int) -> str:
+def _step(
+    index: int, token: int, edits: Mapping[str, list[_Marked]], logprob: float | None
+) -> Step:
+    acting = {path: words for path, each in edits.items() if (words := _words(each, token))}
+    rules = {words.split()[0] for words in acting.values()}
+    rule = next((each for each in RULES if each in rules), "free")
+    obeyed, broken = _permitted([*chain(*edits.values())], token), list[str]()
+    if not obeyed:
+        forcing = [path for path, words in acting.items() if words.startswith("forced")]
+        each_alone = (path for path, each in edits.items() if not _permitted(each, token))
+        broken = forcing[:1] or [*each_alone] or [*acting]
+    return Step(index, token, rule, acting, obeyed, broken, logprob)
+
+
+def _words(edits: Iterable[_Marked], token: int) -> str:
     """Say what the edits of a spec did, with what they did to this token."""
     found: list[str] = []
-    for each in flat([acting]):
+    for each, banned, _ in edits:
         match each:
             case Force():
                 found.append(f"forced {each.token}")
             case Allow():
                 found.append(f"allowed {len(each.tokens)} token(s)")
             case Add():
-                banned = sum(value <= -DECISIVE for value in each.values.values())
                 if banned:
                     found.append(f"banned {banned} token(s)")
-                if token in each.values:
+                if each.values.get(token, -DECISIVE) > -DECISIVE:
                     found.append(f"added {each.values[token]:+g} to this token")
                 elif others := len(each.values) - banned:
                     found.append(f"added to {others} other token(s)")
-    order = ("forced", "allowed", "banned", "added")
-    return ", ".join(sorted(found, key=lambda words: order.index(words.split()[0])))
+    return ", ".join(sorted(found, key=lambda words: RULES.index(words.split()[0])))
 
 
-def _permitted(edits: Sequence[Force | Allow | Add], token: int) -> bool:
+def _permitted(edits: Sequence[_Marked], token: int) -> bool:
     """Whether a token may follow all edits together.
 
     Biases add up. A forced token beats all else, and a token that is not allowed never comes; of
     the allowed tokens, one comes even if all of them are banned.
     """
-    total: Counter[int] = Counter()
-    for each in edits:
-        if isinstance(each, Add):
-            total.update(each.values)  # pyright: ignore
-    others = [each for each in edits if not isinstance(each, Add)]
-    together = Several((Add(total), *others))
-    if permits(together, token):
-        return True
-    allows = [each.tokens for each in others if isinstance(each, Allow)]
-    if not allows or any(isinstance(each, Force) for each in others):
-        return False
-    return token in allows[0] and not any(permits(together, each) for each in allows[0])
+    forces = [each.edit.token for each in edits if isinstance(each.edit, Force)]
+    if forces:
+        return token == forces[0]
+    allows = [each.edit.tokens for each in edits if isinstance(each.edit, Allow)]
+    adds = [each.edit.values for each in edits if isinstance(each.edit, Add)]
+
+    def total(token: int) -> float:
+        return sum(values.get(token, 0) for values in adds)
+
+    wanted = {t for each in edits for t in each.wanted if total(t) >= DECISIVE}
+
+    def may(token: int) -> bool:
+        is_wanted = total(token) > -DECISIVE and (not wanted or token in wanted)
+        return is_wanted and all(token in tokens for tokens in allows)
+
+    return may(token) or bool(allows and token in allows[0] and not any(map(may, allows[0])))
