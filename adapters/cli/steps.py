@@ -96,7 +96,7 @@ def steps_of(
         parts = [_along(automaton, prompt, output) for automaton in program.automata]
         parts += [
             (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
-            for rule in (*program.ngrams, *program.prompt_biases)
+            for rule in (*program.history_rules, *program.prompt_biases)
         ]
         ways[path] = ([*chain(*edits)] for edits in zip(*parts, strict=True))
     steps: list[Step] = []

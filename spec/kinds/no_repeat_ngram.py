@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, schema_default
 from ..claims import TokenFields
 from ..errors import SpecError
 from ..limits import MAX_NGRAM
@@ -14,7 +13,9 @@ from ..limits import MAX_NGRAM
 _Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM)]
 
 
-class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram"):
+class NoRepeatNgramSpec(
+    LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_repeat_ngram"
+):
     """No token completes an n-gram that the window already holds.
 
     The window is the last ``window`` tokens of prompt and output together, or of the output alone,
@@ -30,22 +31,23 @@ class NoRepeatNgramSpec(LogitsProcessorSpec, frozen=True, tag="no_repeat_ngram")
         allowed_token_ids: up to ``MAX_TOKEN_IDS`` token ids that may repeat: digits, say, or the
             tags of a table.
         output_only: whether the window is of the output alone: neither the prompt's n-grams nor
-            n-grams that begin in the prompt count. ``False`` becomes ``UNSET``: it is not encoded,
-            and older workers accept the payload.
+            n-grams that begin in the prompt count.
 
     Raises:
         SpecError: if a field is out of bounds.
     """
 
     n: _Ngram
-    window: PositiveCount | None = None
-    allowed_token_ids: MaybeTokenIds = ()
-    output_only: bool | UnsetType = UNSET
+    window: Annotated[PositiveCount | None, schema_default(None)] = msgspec.field(
+        default_factory=lambda: None
+    )
+    allowed_token_ids: Annotated[MaybeTokenIds, schema_default(())] = msgspec.field(
+        default_factory=lambda: ()
+    )
+    output_only: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.output_only:
-            msgspec.structs.force_setattr(self, "output_only", UNSET)
         if self.window is not None and self.window < self.n:
             raise SpecError(
                 f"Expected a window of at least n={self.n} tokens, got {self.window}", "$.window"

@@ -13,6 +13,7 @@ from ..base import (
     TokenIds,
     check_pattern,
     check_total,
+    schema_default,
 )
 from ..claims import Claims, Forces, TokenFields
 from ..errors import SpecError
@@ -27,10 +28,6 @@ from ..tokenization import Tokenizer, token_ids_of
 
 _OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
 """Further spellings of a tag, or further tags."""
-
-_ALWAYS_ON_THE_WIRE = msgspec.Meta(extra_json_schema={"default": ()})
-"""For a field with a default that payloads have always had: its default comes from a factory, which
-``omit_defaults`` does not compare with."""
 
 
 class ThinkingBudgetSpec(
@@ -93,7 +90,7 @@ class ThinkingBudgetSpec(
     budget: Count
     start_token_ids: TokenIds
     end_token_ids: TokenIds
-    message_token_ids: Annotated[MaybeTokenIds, _ALWAYS_ON_THE_WIRE] = msgspec.field(
+    message_token_ids: Annotated[MaybeTokenIds, schema_default(())] = msgspec.field(
         default_factory=lambda: ()
     )
     other_start_token_ids: _OtherTags = ()

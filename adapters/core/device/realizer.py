@@ -219,7 +219,7 @@ class DeviceRealizer:
                     spec.n,
                     spec.window or _ALL,
                     _holder(spec.allowed_token_ids),
-                    bool(spec.output_only),
+                    spec.output_only,
                 )
                 for spec in program.ngrams
             ]

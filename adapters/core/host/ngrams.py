@@ -317,7 +317,7 @@ class _Terms(NamedTuple):
         """Return the terms of a spec."""
         if isinstance(spec, DrySpec):
             return cls(spec.allowed_length, spec.range, spec.breaker_token_ids, False)
-        return cls(spec.n - 1, spec.window, spec.allowed_token_ids, bool(spec.output_only))
+        return cls(spec.n - 1, spec.window, spec.allowed_token_ids, spec.output_only)
 
     def start(self, history: _History, length: int) -> int:
         """Return the first position that counts, in a history of some length."""
