@@ -19,11 +19,7 @@ def failing_plainly(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except ModuleNotFoundError as error:
-            package = error.name == "tokenizers"
-            typer.echo(
-                "tokenizers is missing: pip install tokenizers" if package else missing(error),
-                err=True,
-            )
+            typer.echo(missing(error), err=True)
         except (OSError, ValueError) as error:
             typer.echo(str(error), err=True)
         else:

@@ -169,7 +169,8 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
 
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
-    return f"{error.name} is missing: pip install 'logitport[core]'"
+    extra = "cli" if error.name == "tokenizers" else "core"
+    return f"{error.name} is missing: pip install 'logitport[{extra}]'"
 
 
 def _problem(
