@@ -423,12 +423,8 @@ class TestLimits:
         assert code == 1
         assert f"ValueError: {limits.VARIABLE}: {message}" in text
 
-    def test_printed(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-        for arguments in (["limits"], ["limits", "--json"]):
-            monkeypatch.setattr(sys, "argv", ["logitport", *arguments])
-            cli.main()
-        text = capsys.readouterr().out
-        lines, as_json = text[: text.index("\n{")], json.loads(text[text.index("\n{") :])
+    def test_printed(self):
+        lines, as_json = cli.limits(), json.loads(cli.limits(as_json=True))
         assert as_json["max_specs"]["value"] == limits.MAX_SPECS == 16
         for name, limit in limits.LIMITS.items():
             constant = getattr(limits, name.upper())
