@@ -418,7 +418,11 @@ REQUESTS = {
     **{f"neighbour {i}": Request(prompt=f"Tell me about the number {i}.") for i in range(8)},
     # Seeds are by position: what is new comes last.
     "sequence bias": Request(sequences_biased_away),
-    "dry": Request(lambda free: lp.DrySpec(1000.0, 1.0), prompt=ECHO),
+    "dry": Request(
+        lambda free: [lp.DrySpec(1000.0, 1.0), says(free, " nothing, one two")],
+        lambda output, free: free.ids(" three")[0] != output[len(free.ids(" nothing, one two"))],
+        prompt=ECHO,
+    ),
     "thinking, then an answer": Request(
         think_then_answer,
         lambda output, free: output[:8] == free.output[:8] and closes(output, free, 8),
