@@ -4,7 +4,7 @@ vLLM's logprobs are those of the model itself, before any logits processor (``ra
 request that is forced to give an answer shows how likely its tokens were without the spec.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp
 from typing import Any
 
@@ -14,7 +14,7 @@ from vllm import LLM, SamplingParams
 
 from ._support.smollm2 import prepare
 
-Answers = Mapping[str, Sequence[int]]
+Answers = Mapping[str, tuple[int, ...]]
 """Texts and their token ids."""
 
 
@@ -54,7 +54,7 @@ if __name__ == "__main__":  # vLLM starts processes that import this file
     llm = LLM(str(prepare()), max_model_len=256, enforce_eager=True)
     prompt, texts = "The capital of France is", [" Paris", " Rome", " New York"]
     tokenizer = llm.get_tokenizer()
-    answers = {text: tokenizer.encode(text, add_special_tokens=False) for text in texts}
+    answers = {text: tuple(tokenizer.encode(text, add_special_tokens=False)) for text in texts}
     short = {text: ids for text, ids in answers.items() if len(ids) == 1}
     print("one token:", {k: round(p, 5) for k, p in of_one_token(llm, prompt, short).items()})
     print("any length:", {k: round(p, 5) for k, p in of_any_length(llm, prompt, answers).items()})
