@@ -7,7 +7,7 @@ import triton.language as tl
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..logits import highest_logit
 from .advance_kernel import ROW_POINTERS, History, LogitsLayout
-from .edit_kernel import bounded_sum, first_from
+from .edit_kernel import bounded_sum, is_among
 from .ngram_kernel import tokens_at
 from .pool import DevicePool
 
@@ -91,12 +91,12 @@ class DryKernel:
 
 
 @triton.jit
-def _is_in(set_ends_ptr, set_tokens_ptr, token_set, tokens):
-    """Return whether tokens are in a token set."""
-    lo = tl.load(set_ends_ptr + token_set)
-    hi = tl.load(set_ends_ptr + token_set + 1)
-    place = first_from(set_tokens_ptr, lo, hi, tokens)
-    return tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
+def _is_breaker(rule_ptr, requests, operand_ptr, set_ends_ptr, set_tokens_ptr, tokens):
+    """Return whether tokens are breakers of a rule."""
+    breakers = tl.load(operand_ptr + tl.load(rule_ptr + 2 * requests))
+    start = tl.load(set_ends_ptr + breakers)
+    end = tl.load(set_ends_ptr + breakers + 1)
+    return is_among(set_tokens_ptr, start, end, tokens)
 
 
 @triton.jit(do_not_specialize=["tiles", "requests"], do_not_specialize_on_alignment=ROW_POINTERS)
@@ -158,8 +158,9 @@ def _find_kernel(
         alive = tl.max(agrees.to(tl.int32), axis=0)
         back += 1
     if alive != 0:
-        breakers = tl.load(operand_ptr + tl.load(rules_ptr + 2 * requests + request))
-        agrees = agrees & ~_is_in(set_ends_ptr, set_tokens_ptr, breakers, tokens)
+        agrees = agrees & ~_is_breaker(
+            rules_ptr + request, requests, operand_ptr, set_ends_ptr, set_tokens_ptr, tokens
+        )
     agreeing = agrees.to(tl.int32)
     count = tl.sum(agreeing, axis=0)
     if places:
@@ -212,8 +213,9 @@ def _penalize_kernel(
     backs = tl.arange(0, _MAX_MATCH)
     at = length - 1 - backs
     newest = tokens_at(tokens_ptr, drafted_ptr, at, kept, at >= 0)
-    breakers = tl.load(operand_ptr + tl.load(rules_ptr + 2 * requests + request))
-    is_break = (at >= 0) & _is_in(set_ends_ptr, set_tokens_ptr, breakers, newest)
+    is_break = (at >= 0) & _is_breaker(
+        rules_ptr + request, requests, operand_ptr, set_ends_ptr, set_tokens_ptr, newest
+    )
     longest = tl.min(tl.where(is_break, backs, _MAX_MATCH), axis=0)
 
     index = tl.arange(0, _MAX_MATCHES)

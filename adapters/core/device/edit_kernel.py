@@ -159,10 +159,9 @@ def _edit_kernel(
             if is_allow & (token_set != strict):
                 other_start = tl.load(set_ends_ptr + token_set)
                 other_end = tl.load(set_ends_ptr + token_set + 1)
-                place = first_from(set_tokens_ptr, other_start, other_end, tokens)
-                found = tl.load(set_tokens_ptr + place, mask=place < other_end, other=-1)
+                allowed = is_among(set_tokens_ptr, other_start, other_end, tokens)
                 ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
-                kept = tl.where(found == tokens, kept, bounded_sum(kept, ban, highest, dtype))
+                kept = tl.where(allowed, kept, bounded_sum(kept, ban, highest, dtype))
         best: tl.tensor = tl.max(kept.to(tl.float32), axis=0)  # pyright: ignore[reportAssignmentType]
         tl.debug_barrier()
         masked = first_column + tl.arange(0, block_size)
@@ -196,6 +195,13 @@ def first_from(set_tokens_ptr, start, end, wanted):
         at += tl.where(tl.load(set_tokens_ptr + at + half - 1) < wanted, half, 0)
         left -= half
     return at
+
+
+@triton.jit
+def is_among(set_tokens_ptr, start, end, tokens):
+    """Return whether tokens are in a token set, which is ``[start, end)`` of all sets' tokens."""
+    place = first_from(set_tokens_ptr, start, end, tokens)
+    return tl.load(set_tokens_ptr + place, mask=place < end, other=-1) == tokens
 
 
 @triton.jit

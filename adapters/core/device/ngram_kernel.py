@@ -8,7 +8,7 @@ from ....spec.limits import MAX_NGRAM
 from ..automaton import BAN_BIAS
 from ..logits import highest_logit
 from .advance_kernel import ROW_POINTERS, History, LogitsLayout
-from .edit_kernel import first_from, sum_as
+from .edit_kernel import is_among, sum_as
 from .pool import DevicePool
 
 NGRAM_TILE = 2048
@@ -147,9 +147,8 @@ def _ngram_kernel(
             token_set = tl.load(operand_ptr + state)
             lo = tl.load(set_ends_ptr + token_set)
             hi = tl.load(set_ends_ptr + token_set + 1)
-            place = first_from(set_tokens_ptr, lo, hi, tokens)
-            found = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1)
-            forbidding = tl.where(of_rule & (found != tokens), 1, forbidding)
+            may_repeat = is_among(set_tokens_ptr, lo, hi, tokens)
+            forbidding = tl.where(of_rule & ~may_repeat, 1, forbidding)
     banned = forbidding != 0
     logits = tl.load(row_ptr + tokens, mask=banned, other=-float("inf"))
     banned = banned & (logits.to(tl.float32) > -highest / 2)

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from ..logits import highest_logit
 from .advance_kernel import History, LogitsLayout
-from .edit_kernel import first_from, sum_as
+from .edit_kernel import is_among, sum_as
 from .pool import DevicePool
 
 BLOCK_SIZE = 1024
@@ -76,8 +76,7 @@ def _mark_kernel(
     for start in range(0, length, block_size):
         at = start + offsets
         tokens = tl.load(tokens_ptr + at, mask=at < length, other=-1)
-        place = first_from(set_tokens_ptr, lo, hi, tokens)
-        left_out = tl.load(set_tokens_ptr + place, mask=place < hi, other=-1) == tokens
+        left_out = is_among(set_tokens_ptr, lo, hi, tokens)
         # A prompt may have tokens beyond the vocabulary, such as images' placeholders.
         marked = (tokens >= 0) & (tokens < words * _WORD) & ~left_out
         bit = tl.full((block_size,), 1, tl.int32) << (tokens % _WORD)
