@@ -220,7 +220,8 @@ def _spellings(
     texts: tuple[str, ...], family: ThinkingFamily, tokenizer: VocabularyTokenizer
 ) -> list[tuple[int, ...]]:
     if family.tokens:
-        return [_special(text, family, tokenizer) for text in texts]
+        vocabulary = tokenizer.get_vocab()
+        return [_special(text, family, vocabulary, tokenizer) for text in texts]
     found = dict.fromkeys(token_ids_of(text, tokenizer) for text in texts)
     for before, after, text in product(_BEFORE, _AFTER, texts):
         tokens = token_ids_of(before + text + after, tokenizer)
@@ -233,9 +234,13 @@ def _spellings(
     return [*found]
 
 
-def _special(text: str, family: ThinkingFamily, tokenizer: VocabularyTokenizer) -> tuple[int, ...]:
+def _special(
+    text: str,
+    family: ThinkingFamily,
+    vocabulary: dict[str, int],
+    tokenizer: VocabularyTokenizer,
+) -> tuple[int, ...]:
     """Tokenize a text with special tokens."""
-    vocabulary = tokenizer.get_vocab()
     if text in vocabulary:
         return (vocabulary[text],)
     tokens = token_ids_of(text, tokenizer)
