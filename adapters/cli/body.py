@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...spec import SpecError, Stage
-from ..backend import backend, extra_body
+from ..backend import extra_body
 from .failures import failing_plainly
 from .source import read_specs
 
@@ -20,8 +20,7 @@ def body(
     ] = Stage.AGGREGATED,
 ) -> None:
     """Print the JSON fields that send the specs in a file to an engine's server."""
-    if backend(engine).body is None:
-        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
+    extra_body(engine, ())  # raises for an engine without a server
     source = read_specs(file)
     if source.problems:
         for problem in source.problems:

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...spec import LogitsProcessorSpec, SpecError
+from ..conformance.automata import edit_of
+from ..conformance.kinds.base import Add, Allow, Force
 from ..core import Automaton, compile_specs
 from .explain import GraphFormat, token
 from .texts import TextOf
@@ -49,13 +51,15 @@ def draw(
 
 def _state(automaton: Automaton, state: int, text_of: TextOf) -> str:
     """Name the edit of a state."""
-    edit, operand = automaton.edit[state], int(automaton.operand[state])
-    name = ("free", "force", "allow", "add to")[edit]
-    if name == "free":
-        return f"{state} free"
-    if name == "force":
-        return f"{state} force {token(operand, text_of)}"
-    return f"{state} {name} {int(automaton.set_sizes[operand])} token(s)"
+    match edit_of(automaton, state):
+        case None:
+            return f"{state} free"
+        case Force(forced):
+            return f"{state} force {token(forced, text_of)}"
+        case Allow(tokens):
+            return f"{state} allow {len(tokens)} token(s)"
+        case Add(values):
+            return f"{state} add to {len(values)} token(s)"
 
 
 def _edges(automaton: Automaton, text_of: TextOf) -> Iterator[tuple[int, int, str]]:

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
+from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
 from ..core import Automaton, compile_specs
@@ -114,22 +115,8 @@ def _along(
     edits: dict[int, list[_Marked]] = {}
     for state in automaton.states_along(prompt, output):
         if state not in edits:
-            edits[state] = _marked([_edit(automaton, state)])
+            edits[state] = _marked([edit_of(automaton, state)])
         yield edits[state]
-
-
-def _edit(automaton: Automaton, state: int) -> Edit:
-    name, operand = automaton.edit[state], int(automaton.operand[state])
-    if name == 0:
-        return None
-    if name == 1:
-        return Force(operand)
-    end = int(automaton.set_ends[operand])
-    part = slice(end - int(automaton.set_sizes[operand]), end)
-    tokens = automaton.set_tokens[part].tolist()
-    if name == 2:
-        return Allow(frozenset(tokens))
-    return Add(dict(zip(tokens, automaton.set_values[part].tolist(), strict=True)))
 
 
 RULES = ("forced", "allowed", "banned", "added")

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import CARRY, KEEP, unreachable
@@ -26,7 +27,6 @@ from tests.core.test_automaton import (
     AUTOMATA,
     VOCABULARY,
     automata,
-    edit_of,
     folded,
     histories,
     merged,

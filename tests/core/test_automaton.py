@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
+from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.conformance.kinds.base import flat
 from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
@@ -23,7 +24,7 @@ from logitport.adapters.core import (
     compile_specs,
     unreachable,
 )
-from logitport.adapters.core.automaton import NO_TIMER, Edit, folding, tries
+from logitport.adapters.core.automaton import NO_TIMER, folding, tries
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
 from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, _hops
 from logitport.adapters.core.automaton.folding import fold_together
@@ -97,20 +98,6 @@ def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> 
         take(token)
     settle()
     return state, timer
-
-
-def edit_of(automaton: Automaton, state: int) -> Any:
-    """A state's edit in the words of the reference."""
-    kind, operand = automaton.edit[state], int(automaton.operand[state])
-    if kind == Edit.FREE:
-        return None
-    if kind == Edit.FORCE:
-        return Force(operand)
-    first, end = [0, *automaton.set_ends.tolist()][operand : operand + 2]
-    token_ids = automaton.set_tokens[first:end].tolist()
-    if kind == Edit.ALLOW:
-        return Allow(frozenset(token_ids))
-    return Add(dict(zip(token_ids, automaton.set_values[first:end].tolist(), strict=True)))
 
 
 def merged(edits: list[Any]) -> Any:
