@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 from logitport.adapters.core import plugins
+from logitport.adapters.core.host import ngrams
 from logitport.spec import PluginSpec
+
+from tests.support.histories import TAKEN_BACK
 
 
 @pytest.fixture
@@ -16,3 +19,22 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
         return PluginSpec("p")
 
     return install
+
+
+_SMALL = {
+    "_TAKEN_BACK": TAKEN_BACK,
+    "_FEW": 1,
+    "_MANY": 2,
+    "_HUGE": 3,
+    "_NEW": 4,
+    "_CHAIN_BITS": 1,
+    "_LAID_OUT": 1,
+}
+
+
+@pytest.fixture(params=["as it is", "small"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs a long history otherwise happens in short ones, too."""
+    if request.param == "small":
+        for name, value in _SMALL.items():
+            monkeypatch.setattr(ngrams, name, value)

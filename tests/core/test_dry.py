@@ -1,7 +1,7 @@
 """The rule against repetitions on the host, in the same batch as rules against n-grams."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from logitport.adapters.core.host.ngrams import NgramBatch
 from logitport.adapters.core.host.state_table import Request
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 
-from tests.core.test_ngrams import SMALL, STEPS
+from tests.support.histories import STEPS, simulate
 
 VOCABULARY, LARGE = 8, 10_000
 
@@ -34,11 +34,14 @@ def penalties(rules: NgramBatch) -> dict[int, dict[int, float]]:
     return {row: values for row, values in by_row.items() if values}
 
 
-def check(rules: NgramBatch, specs: dict[int, DrySpec], vocab_size: int = VOCABULARY) -> None:
+def check(
+    rules: NgramBatch, specs: Mapping[int, Sequence[DrySpec]], vocab_size: int = VOCABULARY
+) -> None:
     expected: dict[int, dict[int, float]] = {}
     for entry in rules.entries:
         request = entry.request
-        match edit(specs[request.row], list(request.prompt_ids), list(request.output_ids)):
+        (spec,) = specs[request.row]
+        match edit(spec, list(request.prompt_ids), list(request.output_ids)):
             case Add(values):
                 known = {token: each for token, each in values.items() if token < vocab_size}
                 expected |= {request.row: known} if known else {}
@@ -48,14 +51,6 @@ def check(rules: NgramBatch, specs: dict[int, DrySpec], vocab_size: int = VOCABU
     assert actual.keys() == expected.keys()
     for row, values in expected.items():
         assert actual[row] == pytest.approx(values)
-
-
-@pytest.fixture(params=["as it is", "small"])
-def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What needs a long history otherwise happens in short ones, too."""
-    if request.param == "small":
-        for name, value in SMALL.items():
-            monkeypatch.setattr(ngrams, name, value)
 
 
 RULES = st.builds(
@@ -70,7 +65,9 @@ RULES = st.builds(
 
 @given(
     requests=st.lists(
-        st.tuples(RULES, st.integers(0, 60), st.integers(1, VOCABULARY)), min_size=1, max_size=3
+        st.tuples(RULES.map(lambda rule: [rule]), st.integers(0, 60), st.integers(1, VOCABULARY)),
+        min_size=1,
+        max_size=3,
     ),
     steps=STEPS,
     seed=st.integers(0, 2**31),
@@ -80,37 +77,11 @@ RULES = st.builds(
 )
 def test_any_history(
     sizes: None,
-    requests: list[tuple[DrySpec, int, int]],
+    requests: list[tuple[list[DrySpec], int, int]],
     steps: list[tuple[int, int, int]],
     seed: int,
 ) -> None:
-    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
-    numbers, rules = random.Random(seed), NgramBatch(VOCABULARY)
-    specs: dict[int, DrySpec] = {}
-    running: list[tuple[Request, int]] = []
-    for row, (spec, length, tokens) in enumerate(requests):
-        request = Request(numbers.choices(range(tokens), k=length), [], row=row)
-        rules.start(request, [spec])
-        specs[row] = spec
-        running.append((request, tokens))
-    check(rules, specs)
-    for back, more, step_seed in steps:
-        numbers = random.Random(step_seed)
-        for request, tokens in running:
-            output: Any = request.output_ids
-            before = len(output)
-            del output[max(len(output) - back, 0) :]
-            output += numbers.choices(range(tokens), k=more if back <= 6 else 0)
-            if len(output) == before and back:
-                output.append(0)  # as many in their place are not noticed
-        if more % 2 and len(running) > 1:
-            a, b = running[0][0], running[1][0]
-            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
-            a.row, b.row = b.row, a.row
-            for request in (a, b):
-                for entry in request.entries:
-                    entry.table.set_row(entry.slot, request.row)
-        check(rules, specs)
+    simulate(NgramBatch(VOCABULARY), requests, steps, seed, check)
 
 
 @pytest.mark.parametrize("window", [None, 90, 3000])
@@ -132,7 +103,7 @@ def test_long_prompts(prompt: Sequence[int], window: int | None, allowed: int) -
     rules.start(Request(prompt, output, row=2), [spec])
     for step in range(50):
         if step % 10 == 0 or step > 46:
-            check(rules, {2: spec}, LARGE)
+            check(rules, {2: [spec]}, LARGE)
         else:
             penalties(rules)
         output.append(5 if step % 2 else step)
@@ -165,6 +136,6 @@ def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
     rules, output = NgramBatch(VOCABULARY), list[int]()
     rules.start(Request(prompt, output, row=0), [spec])
     for token in (1, 2, 3, 2, 1):
-        check(rules, {0: spec})
+        check(rules, {0: [spec]})
         output.append(token)
     assert searched

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from logitport.adapters.core.host import ngrams
 from logitport.adapters.core.host.ngrams import NgramBatch
 from logitport.adapters.core.host.state_table import Failures, Request
 from logitport.spec import NoRepeatNgramSpec
+
+from tests.support.histories import STEPS, simulate
 
 VOCABULARY = 8
 LONG = 2 * ngrams._HUGE
@@ -59,7 +61,7 @@ def advance(rules: NgramBatch) -> None:
 
 def check(
     rules: NgramBatch,
-    all_specs: dict[int, Sequence[NoRepeatNgramSpec]],
+    all_specs: Mapping[int, Sequence[NoRepeatNgramSpec]],
     vocab_size: int = VOCABULARY,
 ) -> None:
     advance(rules)
@@ -68,25 +70,6 @@ def check(
         for entry in rules.entries
     }
     assert banned(rules) == {row: tokens for row, tokens in expected.items() if tokens}
-
-
-SMALL = {
-    "_TAKEN_BACK": 6,
-    "_FEW": 1,
-    "_MANY": 2,
-    "_HUGE": 3,
-    "_NEW": 4,
-    "_CHAIN_BITS": 1,
-    "_LAID_OUT": 1,
-}
-
-
-@pytest.fixture(params=["as it is", "small"])
-def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What needs a long history otherwise happens in short ones, too."""
-    if request.param == "small":
-        for name, value in SMALL.items():
-            monkeypatch.setattr(ngrams, name, value)
 
 
 @st.composite
@@ -103,11 +86,6 @@ def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
         for each in n
     ]
     return list(dict.fromkeys(rules))
-
-
-STEPS = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(0, 2**31)), max_size=20
-)
 
 
 @given(
@@ -128,35 +106,9 @@ def test_any_history(
     steps: list[tuple[int, int, int]],
     seed: int,
 ) -> None:
-    """Tokens come, alone or several at once, and are taken back; rows are exchanged."""
-    numbers, rules = random.Random(seed), NgramBatch(VOCABULARY)
-    specs: dict[int, Sequence[NoRepeatNgramSpec]] = {}
-    running: list[tuple[Request, int]] = []
-    for row, (given_specs, length, tokens) in enumerate(requests):  # some beyond the vocabulary
-        request = Request(numbers.choices(range(tokens), k=length), [], row=row)
-        rules.start(request, given_specs)
-        specs[row] = given_specs
-        running.append((request, tokens))
-    check(rules, specs)
-    for back, more, step_seed in steps:
-        numbers = random.Random(step_seed)
-        for request, tokens in running:
-            output: Any = request.output_ids
-            before = len(output)
-            del output[max(len(output) - back, 0) :]
-            # What is taken back is noticed so far, or if there are fewer tokens then.
-            output += numbers.choices(range(tokens), k=more if back <= 6 else 0)
-            if len(output) == before and back:
-                output.append(0)  # as many in their place are not noticed
-        if more % 2 and len(running) > 1:
-            a, b = running[0][0], running[1][0]
-            specs[a.row], specs[b.row] = specs[b.row], specs[a.row]
-            a.row, b.row = b.row, a.row
-            for request in (a, b):
-                for entry in request.entries:
-                    entry.table.set_row(entry.slot, request.row)
-        check(rules, specs)
-    for request, _ in running:
+    """Some tokens are beyond the vocabulary; what is deleted bans nothing."""
+    rules = NgramBatch(VOCABULARY)
+    for request in simulate(rules, requests, steps, seed, check):
         request.entries[0].table.delete(request.entries[0].slot)
     assert (len(rules), banned(rules)) == (0, {})
 
