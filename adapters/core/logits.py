@@ -263,6 +263,8 @@ def bounded_sum(cells: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 def flattened(logits: torch.Tensor) -> torch.Tensor:
     """View the rows end to end, with the gaps between them."""
+    if logits.is_contiguous():
+        return logits.view(-1)
     rows, columns = logits.shape
     return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
 

@@ -55,8 +55,9 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
-        self._added: Sequence[Additions] = ()  # of the last step
-        self._grouped: dict[int, list[Additions]] = {}
+        self._narrow = False  # see _in_order
+        self._parts: Sequence[Additions | AllowedRow] = ()
+        self._ordered: list[Additions | AllowedRow] = []
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
@@ -65,21 +66,11 @@ class PlanEditor(Editor):
 
     def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
-        plan = self._plan
-        added, allowed_rows = [*plan.added, *more], plan.allowed_rows
-        if self.highest_logit(logits.dtype) < FORCED_LOGIT:
-            added += [part.edit for part in allowed_rows if len(part.edit.standing)]
-            added = [merged(added)] if added else []
-            added += [part.mask for part in allowed_rows]
-        else:
-            added += [part.edit for part in allowed_rows]
-        allowed_in = {part.row: part for part in allowed_rows}
-        failed: dict[int, Exception] = {}
-        for row, parts in self._by_row(added).items():  # cells of several rows come first
-            for additions in parts:
-                attempt(failed, self._add, additions, logits)
-            if row in allowed_in:
-                attempt(failed, self._allow_in_row, allowed_in[row], logits)
+        plan, failed = self._plan, dict[int, Exception]()
+        narrow = self.highest_logit(logits.dtype) < FORCED_LOGIT
+        for part in self._in_order([*plan.added, *more], plan.allowed_rows, narrow):
+            write = self._allow_in_row if isinstance(part, AllowedRow) else self._add
+            attempt(failed, write, part, logits)
         if len(plan.allowed.rows):
             attempt(failed, self._allow, plan.allowed, logits)
             plan.allowed.kept = None
@@ -87,14 +78,42 @@ class PlanEditor(Editor):
             attempt(failed, self._force, plan.forced, logits)
         return failed
 
+    def _in_order(
+        self, added: list[Additions], allowed_rows: list[AllowedRow], narrow: bool
+    ) -> list[Additions | AllowedRow]:
+        """Order the parts of a step: cells of several rows first, then row by row.
+
+        Most steps have the parts of the last step, the same objects, and so the same order.
+
+        Args:
+            added: the additions.
+            allowed_rows: the rows with ALLOWs of many tokens.
+            narrow: whether the logits' type cannot hold every sum.
+        """
+        parts = added + allowed_rows
+        known = self._parts
+        if narrow == self._narrow and len(parts) == len(known) and all(map(is_, parts, known)):
+            return self._ordered
+        if narrow:
+            added += [part.edit for part in allowed_rows if len(part.edit.standing)]
+            added = [merged(added)] if added else []
+            added += [part.mask for part in allowed_rows]
+        else:
+            added += [part.edit for part in allowed_rows]
+        allowed_in = {part.row: part for part in allowed_rows}
+        ordered: list[Additions | AllowedRow] = []
+        for row, of_row in self._by_row(added).items():
+            ordered += of_row
+            if row in allowed_in:
+                ordered.append(allowed_in[row])
+        self._narrow, self._parts, self._ordered = narrow, parts, ordered
+        return ordered
+
     def _by_row(self, added: Sequence[Additions]) -> dict[int, list[Additions]]:
         """Group additions by row, so that one pass adds all that stays on a row.
 
-        The key of additions to several rows is -1, and comes first. Most steps have the additions
-        of the last step, the same objects, and so the same groups.
+        The key of additions to several rows is -1, and comes first.
         """
-        if len(added) == len(self._added) and all(map(is_, added, self._added)):
-            return self._grouped
         by_row: dict[int, list[Additions]] = {-1: []}
         staying: dict[int, list[RowAdditions]] = {}
         for each in added:
@@ -113,7 +132,7 @@ class PlanEditor(Editor):
                     together[key] = self._together.get(key) or Standing.together(key)
                 all_of_row = together[key].on(row)
             by_row.setdefault(row, []).append(all_of_row)
-        self._together, self._added, self._grouped = together, added, by_row
+        self._together = together
         return by_row
 
     def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:

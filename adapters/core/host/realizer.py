@@ -265,7 +265,9 @@ class Realizer:
                 for request, error in failed.items():
                     self._fail(request, error)
                 self._apply_update(logits)
-        additions = self._own + self._prompt_biases.additions()
+        additions = [*self._own]
+        if len(self._prompt_biases):
+            additions += self._prompt_biases.additions()
         if len(self._ngrams):
             additions += self._ngrams.additions()
         assert self._editor is not None  # ``_apply_update`` has made it

@@ -29,7 +29,7 @@ class TorchEditor(PlanEditor):
 
     def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
-        if logits.stride(1) != 1 and logits.shape[1] > 1:
+        if not logits.is_contiguous() and logits.stride(1) != 1 and logits.shape[1] > 1:
             copy = logits.contiguous()
             failed = self.apply(copy, more)
             logits.copy_(copy)
