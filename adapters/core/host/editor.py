@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +56,8 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
-        self._narrow = False  # see _in_order
-        self._parts: Sequence[Additions | AllowedRow] = ()
-        self._ordered: list[Additions | AllowedRow] = []
+        self._staying: list[RowAdditions | AllowedRow] = []  # of the last step
+        self._ordered: list[RowAdditions | AllowedRow] = []
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
@@ -66,9 +66,12 @@ class PlanEditor(Editor):
 
     def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
-        plan, failed = self._plan, dict[int, Exception]()
+        plan = self._plan
+        failed: dict[int, Exception] = {}
         narrow = self.highest_logit(logits.dtype) < FORCED_LOGIT
-        for part in self._in_order([*plan.added, *more], plan.allowed_rows, narrow):
+        added, allowed_rows = [*plan.added, *more], plan.allowed_rows
+        is_any = added or allowed_rows or self._staying
+        for part in self._in_order(added, allowed_rows, narrow) if is_any else ():
             write = self._allow_in_row if isinstance(part, AllowedRow) else self._add
             attempt(failed, write, part, logits)
         if len(plan.allowed.rows):
@@ -81,59 +84,56 @@ class PlanEditor(Editor):
     def _in_order(
         self, added: list[Additions], allowed_rows: list[AllowedRow], narrow: bool
     ) -> list[Additions | AllowedRow]:
-        """Order the parts of a step: cells of several rows first, then row by row.
+        """Order the parts of a step: first those that change often, then row by row.
 
-        Most steps have the parts of the last step, the same objects, and so the same order.
+        Most steps have the other parts of the last step, the same objects, and so their order.
 
         Args:
             added: the additions.
             allowed_rows: the rows with ALLOWs of many tokens.
             narrow: whether the logits' type cannot hold every sum.
         """
-        parts = added + allowed_rows
-        known = self._parts
-        if narrow == self._narrow and len(parts) == len(known) and all(map(is_, parts, known)):
-            return self._ordered
         if narrow:
             added += [part.edit for part in allowed_rows if len(part.edit.standing)]
             added = [merged(added)] if added else []
-            added += [part.mask for part in allowed_rows]
-        else:
-            added += [part.edit for part in allowed_rows]
-        allowed_in = {part.row: part for part in allowed_rows}
-        ordered: list[Additions | AllowedRow] = []
-        for row, of_row in self._by_row(added).items():
-            ordered += of_row
-            if row in allowed_in:
-                ordered.append(allowed_in[row])
-        self._narrow, self._parts, self._ordered = narrow, parts, ordered
-        return ordered
-
-    def _by_row(self, added: Sequence[Additions]) -> dict[int, list[Additions]]:
-        """Group additions by row, so that one pass adds all that stays on a row.
-
-        The key of additions to several rows is -1, and comes first.
-        """
-        by_row: dict[int, list[Additions]] = {-1: []}
-        staying: dict[int, list[RowAdditions]] = {}
-        for each in added:
-            if not isinstance(each, RowAdditions):
-                by_row[-1].append(each)
-            elif each.standing.moves:
-                by_row.setdefault(each.row, []).append(each)
+            return [*added, *chain(*((part.mask, part) for part in allowed_rows))]
+        changing: list[Additions] = []
+        staying: list[RowAdditions | AllowedRow] = []
+        for part in added:
+            if isinstance(part, RowAdditions) and not part.standing.moves:
+                staying.append(part)
             else:
-                staying.setdefault(each.row, []).append(each)
+                changing.append(part)
+        staying += allowed_rows
+        if len(staying) != len(self._staying) or not all(map(is_, staying, self._staying)):
+            self._ordered = self._by_row(staying)
+            self._staying = staying
+        return [*changing, *self._ordered]
+
+    def _by_row(self, parts: list[RowAdditions | AllowedRow]) -> list[RowAdditions | AllowedRow]:
+        """Order parts by row, so that one pass adds all that stays on a row."""
+        staying: dict[int, list[RowAdditions]] = {}
+        after: dict[int, list[RowAdditions | AllowedRow]] = {}
+        for part in parts:
+            if isinstance(part, RowAdditions):
+                staying.setdefault(part.row, []).append(part)
+            elif part.edit.standing.moves:
+                after[part.row] = [part.edit, part]
+            else:
+                staying.setdefault(part.row, []).append(part.edit)
+                after[part.row] = [part]
         together: dict[tuple[Standing, ...], Standing] = {}  # what no row has any more is dropped
-        for row, parts in staying.items():
-            all_of_row = parts[0]
-            if len(parts) > 1:
-                key = tuple(part.standing for part in parts)
+        ordered: list[RowAdditions | AllowedRow] = []
+        for row in staying | after:
+            of_row = staying.get(row, [])
+            if len(of_row) > 1:
+                key = tuple(part.standing for part in of_row)
                 if key not in together:
                     together[key] = self._together.get(key) or Standing.together(key)
-                all_of_row = together[key].on(row)
-            by_row.setdefault(row, []).append(all_of_row)
+                of_row = [together[key].on(row)]
+            ordered += of_row + after.get(row, [])
         self._together = together
-        return by_row
+        return ordered
 
     def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:
         """Return ``make(plan)``, which is made again only for another plan."""
