@@ -147,8 +147,9 @@ def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path
     assert not failure, failure
 
 
-def test_json():
-    payloads = [code for code, _, _ in blocks(text("docs/kinds.md"), "json")]
+@pytest.mark.parametrize("page", ["docs/kinds.md", "docs/wire.md"])
+def test_json(page: str):
+    payloads = [code for code, _, _ in blocks(text(page), "json")]
     assert payloads
     for payload in payloads:
         decode(payload)
@@ -162,9 +163,16 @@ def test_make_targets():
     assert named <= set(targets)
 
 
-def test_the_table_of_kinds_has_them_all():
-    _, kinds = text("README.md").split("## The kinds")
-    table, _ = kinds.split("`grammar` and `sampling` are *native*")
+@pytest.mark.parametrize(
+    ("page", "heading", "after"),
+    [
+        ("README.md", "## The kinds", "`grammar` and `sampling` are *native*"),
+        ("docs/wire.md", "## Kinds", "**`choice`.**"),
+    ],
+)
+def test_the_table_of_kinds_has_them_all(page: str, heading: str, after: str):
+    _, kinds = text(page).split(heading)
+    table, *_ = kinds.split(after)
     cells = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
     assert [each for each in map(kind_of, WIRE_KINDS) if f"`{each}`" not in cells] == []
 

@@ -1,0 +1,69 @@
+"""The language-neutral vectors are what the reference says, and the core does what they say."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from logitport.adapters.conformance.kinds import REALIZED
+from logitport.adapters.conformance.reference import combine
+from logitport.adapters.core import Realizer, compile_specs
+from logitport.spec import WIRE_KINDS, SpecError, decode
+from logitport.spec.base import kind_of
+
+from tests.core.test_realizer import assert_row, random_logits
+from tests.support import vectors
+from tests.support.vectors import read_edit
+
+VECTORS: dict[str, list[Any]] = json.loads(vectors.FILE.read_text(encoding="utf-8"))
+EVERY = [kind_of(kind) for kind in WIRE_KINDS]
+
+
+def test_file():
+    """`python -m tests.support.vectors` writes it. Change no vector that a release has had."""
+    assert vectors.text().splitlines() == vectors.FILE.read_text(encoding="utf-8").splitlines()
+    assert vectors.FILE.stat().st_size < 200_000
+
+
+def test_every_kind_has_vectors():
+    edited = {each["payload"]["specs"][0]["kind"] for each in VECTORS["edits"]}
+    assert edited == {kind_of(kind) for kind in REALIZED} & {*EVERY}
+    assert {each["payload"]["specs"][0]["kind"] for each in VECTORS["refused"]} == {*EVERY}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_core_edits_as_the_vectors_say(kind: str):
+    """Step by step in one row, and from the whole history in another."""
+    for vector in VECTORS["edits"]:
+        payload = decode(vector["payload"])
+        if payload.specs[0].kind != kind:
+            continue
+        size, prompt = vector["vocab_size"], vector["prompt_ids"]
+        payload.check_vocabulary(size)
+        program, realizer, output = compile_specs(payload.specs), Realizer(size), list[int]()
+        realizer.add(0, program, prompt, output)
+        for n, acting in enumerate(vector["edits"]):
+            realizer.add(1, program, prompt, vector["output_ids"][:n])
+            before = random_logits(1, size, n, torch.float32).repeat(2, 1)
+            after = before.clone()
+            realizer.apply(after)
+            for row in range(2):
+                assert_row(before[row], after[row], [*map(read_edit, acting)])
+            output.extend(vector["output_ids"][n : n + 1])
+
+
+@pytest.mark.parametrize("vector", VECTORS["rows"])
+def test_edits_together(vector: Any):
+    before, after = (
+        np.array([-np.inf if value is None else value for value in vector[name]])
+        for name in ("logits", "edited")
+    )
+    np.testing.assert_array_equal(combine(before, map(read_edit, vector["edits"])), after)
+
+
+@pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["path"])
+def test_refused(vector: Any):
+    with pytest.raises(SpecError) as error:
+        decode(vector["payload"]).check_vocabulary(vector.get("vocab_size", 1 << 31))
+    assert error.value.path == vector["path"]
