@@ -9,13 +9,14 @@ from .body import body
 from .check import check
 from .explain import explain
 from .replay import replay
+from .tags import tags
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Portable logits processors: specs as data.",
 )
-for command in (explain, check, body, replay):
+for command in (explain, check, body, replay, tags):
     app.command()(command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print an object.")]

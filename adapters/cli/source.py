@@ -169,7 +169,7 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
 
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
-    extra = "cli" if error.name == "tokenizers" else "core"
+    extra = "cli" if error.name in ("jinja2", "tokenizers") else "core"
     return f"{error.name} is missing: pip install 'logitport[{extra}]'"
 
 

@@ -9,24 +9,29 @@ TextOf = Callable[[int], str]
 
 
 def texts_of(tokenizer: str | None) -> TextOf:
+    """Make a function of the tokenizer that ``load_tokenizer`` loads, if one is named."""
+    if tokenizer is None:
+        return lambda token_id: ""
+    loaded = load_tokenizer(tokenizer)
+    return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)
+
+
+def load_tokenizer(tokenizer: str) -> Any:
     """Load a tokenizer from a folder, a ``tokenizer.json`` or the Hugging Face hub.
 
     Raises:
         ModuleNotFoundError: if the package ``tokenizers`` is missing.
         ValueError: if there is no such tokenizer.
     """
-    if tokenizer is None:
-        return lambda token_id: ""
     from tokenizers import Tokenizer
 
     path = Path(tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
-        loaded: Any = (
+        return (
             Tokenizer.from_file(str(file))
             if path.exists()
             else Tokenizer.from_pretrained(tokenizer)
         )
     except Exception as error:  # the package raises no type of its own
         raise ValueError(f"No tokenizer at {tokenizer!r}: {error}") from error
-    return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)

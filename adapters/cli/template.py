@@ -1,0 +1,74 @@
+"""The prompt that a model's chat template makes."""
+
+import json
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+QUESTION = "Where is the treasure?"
+"""The only message of the chat, which the user has written."""
+
+
+class _Generation(Extension):
+    """The tag around an assistant's answer, by which transformers finds the answer's tokens."""
+
+    tags = {"generation"}  # noqa: RUF012  (as jinja2 declares it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def prompt_of(model: str) -> str:
+    """Render a model's chat template for one question, in the environment that transformers makes.
+
+    Raises:
+        Exception: if there is no template, or it cannot be rendered.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
+    config = json.loads(_file(model, "tokenizer_config.json").read_text(encoding="utf-8"))
+    return environment.from_string(_template(model, config)).render(
+        {name: _text(value) for name, value in config.items() if name.endswith("_token")},
+        messages=[{"role": "user", "content": QUESTION}],
+        add_generation_prompt=True,
+    )
+
+
+def _template(model: str, config: dict[str, Any]) -> str:
+    """Return the template: in a file of its own, or one or several in the configuration."""
+    try:
+        return _file(model, "chat_template.jinja").read_text(encoding="utf-8")
+    except OSError:
+        found: Any = config.get("chat_template")
+    if isinstance(found, list):
+        named = cast("list[dict[str, str]]", found)
+        found = {each["name"]: each["template"] for each in named}.get("default")
+    if not found:
+        raise ValueError("the model has none")
+    return found
+
+
+def _file(model: str, name: str) -> Path:
+    if (folder := Path(model)).is_dir():
+        return folder / name
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(model, name))
+
+
+def _text(token: Any) -> Any:
+    return cast("dict[str, Any]", token)["content"] if isinstance(token, dict) else token
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
