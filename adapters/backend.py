@@ -47,6 +47,8 @@ class Backend:
             the object with the payload: ``{"/v1/completions": "vllm_xargs"}``. A route matches the
             end of a URL's path, and the longest match counts; ``None`` excludes a route.
         prefill_samples: whether prefill workers choose the first token, and so need native specs.
+        serve: makes the command line of the engine's own server, with all that logitport needs, of
+            the model and the engine's arguments; ``None`` for an engine without such a server.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Backend:
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
     routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
     prefill_samples: bool = False
+    serve: Callable[[str, Sequence[str]], list[str]] | None = None
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.

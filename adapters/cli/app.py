@@ -9,6 +9,7 @@ from .body import body
 from .check import check
 from .explain import explain
 from .replay import replay
+from .serve import serve
 from .tags import tags
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 for command in (explain, check, body, replay, tags):
     app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True})(serve)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print an object.")]
 

@@ -1,10 +1,18 @@
 """SGLang's backend: the kinds that it supports, and the request bodies of its HTTP clients."""
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from ...spec import GrammarSpec, LogitsProcessorSpec, PythonProcessorSpec, SamplingSpec, encode
+from ...spec import (
+    GrammarSpec,
+    LogitsProcessorSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    encode,
+)
 from ...spec.base import processor_specs
 from .. import KEY, REALIZABLE, Backend
 from .native import body_fields
@@ -36,6 +44,19 @@ def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[st
     return fields
 
 
+def serve(model: str, arguments: Sequence[str]) -> list[str]:
+    """Make the command line of SGLang's server.
+
+    Raises:
+        SpecError: if ``SGLANG_PLUGINS`` keeps SGLang from loading logitport.
+    """
+    plugins = os.environ.get("SGLANG_PLUGINS", "")
+    if plugins and "logitport" not in map(str.strip, plugins.split(",")):
+        raise SpecError(f"SGLANG_PLUGINS lists {plugins!r}: add `logitport` to the list")
+    server = ["sglang", "serve", "--model-path", model]
+    return [*server, *arguments, "--enable-custom-logit-processor"]
+
+
 BACKEND = Backend(
     "sglang",
     realizes=REALIZABLE - {PythonProcessorSpec},
@@ -43,5 +64,6 @@ BACKEND = Backend(
     body=body,
     routes=ROUTES,
     prefill_samples=True,
+    serve=serve,
 )
 """SGLang's backend. Its workers are separate processes, which no live callable can reach."""

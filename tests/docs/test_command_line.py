@@ -25,7 +25,7 @@ def test_console(command: str, output: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_something_is_tested():
     assert len(FILES) == 3
-    assert len(RUNS) == 4
+    assert len(RUNS) == 5
 
 
 def test_every_command_has_a_row():
