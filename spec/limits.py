@@ -145,7 +145,7 @@ MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it 
 MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
 
 MAX_PHASE_SPECS = _limit(
-    "max_phase_specs", 32, "specs", "of an output: the number of phases times the most of one phase"
+    "max_phase_specs", 28, "specs", "of an output: the number of phases times the most of one phase"
 )
 """Each takes some 100 microseconds at admission, and so does a phase without a spec where others
 have one.
