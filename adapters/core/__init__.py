@@ -25,6 +25,7 @@ from .automaton import (
 from .defaults import default_specs
 from .plugins import HistoryRule
 from .program import Program, ProgramOf, compile_specs, unsupported
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .callables import log_failure
@@ -52,6 +53,7 @@ __all__ = [
     "ProgramOf",
     "Realizer",
     "UnknownTokenError",
+    "Vocabulary",
     "admit",
     "admit_live",
     "compile_specs",
