@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 
 ROOMS = ("spec", "adapters", "hooks")
 LAYERS = (
-    *("automaton", "logits", "defaults", "plugins", "vocabulary", "kinds", "program"),
+    *("automaton", "logits", "defaults", "plugins", "vocabulary", "texts", "kinds", "program"),
     *("cost", "callables", "admission", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""

@@ -92,6 +92,7 @@ class VocabularyTrie:
         first: ``[nodes]``, the place in ``order`` of the first token below each node.
         own_end: ``[nodes]``, the end of the tokens whose bytes lead to the node.
         end: ``[nodes]``, the end of the tokens below the node.
+        node_of: ``[size]``, the node that each token's bytes lead to; the root for special tokens.
     """
 
     keys: Ints
@@ -100,6 +101,7 @@ class VocabularyTrie:
     first: Ints
     own_end: Ints
     end: Ints
+    node_of: Ints
 
     @classmethod
     def of(cls, tokens: Sequence[bytes]) -> "VocabularyTrie":
@@ -109,13 +111,13 @@ class VocabularyTrie:
         data = np.frombuffer(b"".join(tokens[i] for i in by_text), np.uint8)
         starts = np.cumsum(lengths) - lengths
         n = len(lengths)
-        node_of = np.zeros(n, np.int64)  # as deep as the levels that are made
+        reached = np.zeros(n, np.int64)  # by the bytes whose levels are made
         keys, firsts, ends = [np.empty(0, np.int64)], [np.zeros(1, np.int64)], [np.array([n])]
         level_ends, depth, left = [1], 0, np.arange(n)
         while len(left):
-            level = node_of[left] << 8 | data[starts[left] + depth]
+            level = reached[left] << 8 | data[starts[left] + depth]
             is_first = differ(level)
-            node_of[left] = level_ends[-1] - 1 + np.cumsum(is_first)
+            reached[left] = level_ends[-1] - 1 + np.cumsum(is_first)
             at = np.flatnonzero(is_first)
             keys.append(level[at])
             firsts.append(left[at])
@@ -124,14 +126,11 @@ class VocabularyTrie:
             depth += 1
             left = left[lengths[left] > depth]
         first = np.concatenate(firsts)
-        own = np.bincount(node_of, minlength=len(first))
+        own_end = first + np.bincount(reached, minlength=len(first))
+        order, node_of = np.array(by_text, np.int64), np.zeros(len(tokens), np.int64)
+        node_of[order] = reached
         return cls(
-            np.concatenate(keys),
-            level_ends,
-            np.array(by_text, np.int64),
-            first,
-            first + own,
-            np.concatenate(ends),
+            np.concatenate(keys), level_ends, order, first, own_end, np.concatenate(ends), node_of
         )
 
 

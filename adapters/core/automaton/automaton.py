@@ -106,16 +106,8 @@ class Automaton:
 
     @property
     def table_bytes(self) -> int:
-        """An upper estimate of the automaton's memory, here and in the pools of host and device.
-
-        A pool may hold twice the room that it needs, and the host's columns are as wide as indices.
-        """
-        return (
-            140 * self.states
-            + 60 * len(self.keys)
-            + 48 * len(self.set_tokens)
-            + 28 * len(self.set_ends)
-        )
+        """An upper estimate of the automaton's memory, here and in the pools of host and device."""
+        return table_bytes(self.states, len(self.keys), len(self.set_tokens), len(self.set_ends))
 
     def of_tokens(
         self,
@@ -171,6 +163,14 @@ class UnknownTokenError(ValueError):
             "the engine does not provide the ids of sampled tokens to this processor: load it with "
             "--logits-processors, or turn asynchronous scheduling off"
         )
+
+
+def table_bytes(states: int, edges: int, set_tokens: int, sets: int = 0) -> int:
+    """Estimate the memory of an automaton, here and in the pools of host and device, from above.
+
+    A pool may hold twice the room that it needs, and the host's columns are as wide as indices.
+    """
+    return 140 * states + 60 * edges + 48 * set_tokens + 28 * sets
 
 
 def entered(on_entry: int, timer: int, tokens: int = 1) -> int:

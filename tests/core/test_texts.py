@@ -1,0 +1,155 @@
+"""Texts times a vocabulary, against the bytes of the whole output."""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters.core import Vocabulary
+from logitport.adapters.core.texts import Symbol, completing_texts
+from logitport.spec import SpecError
+
+from tests.core.test_automaton import edit_of, folded, walk
+
+# Like the letters k and a, an e with an accent, and one more, in both cases.
+SYMBOLS: tuple[Symbol, ...] = (
+    (b"k", b"K", b"\xe2\x84\xaa"),
+    (b"a", b"A"),
+    (b"\xc3\xa9", b"\xc3\x89"),
+    (b"x",),
+)
+PIECES = (*(encoding for symbol in SYMBOLS for encoding in symbol), b"\xe2", b"\x84", b"\xaa", b"-")
+
+
+def texts_of(symbols: Sequence[Symbol]) -> st.SearchStrategy[list[list[Symbol]]]:
+    text = st.lists(st.sampled_from(symbols), min_size=1, max_size=5)
+    return st.lists(text, min_size=1, max_size=5)
+
+
+texts = texts_of(SYMBOLS) | texts_of(SYMBOLS[:2])
+pieces = st.sampled_from(PIECES) | st.sampled_from((b"a", b"k"))
+token = st.lists(pieces, min_size=1, max_size=5).map(b"".join) | st.none()
+vocabularies = st.lists(token, min_size=1, max_size=12).map(
+    lambda tokens: [*tokens, b"a", b"k", b"x", b"\xe2", b"\x84\xaa", None]
+)
+
+
+def no_limit(memory: int) -> None:
+    pass
+
+
+def completing(
+    texts: Sequence[Sequence[Symbol]], tokens: Sequence[bytes | None], output: Sequence[int]
+) -> set[int]:
+    """The tokens that would complete a text: in the bytes since the last special token."""
+    before = b""
+    for i in output:
+        piece = tokens[i]
+        before = b"" if piece is None else before + piece
+    encodings = (
+        b"".join(b"(%b)" % b"|".join(map(re.escape, symbol)) for symbol in text) for text in texts
+    )
+    ends_with_one = re.compile(b"(%b)\\Z" % b"|".join(encodings))
+    return {
+        i
+        for i, piece in enumerate(tokens)
+        if piece is not None
+        if any(ends_with_one.search(before + piece[:n]) for n in range(1, len(piece) + 1))
+    }
+
+
+@given(texts, vocabularies, st.data())
+def test_bans_what_completes_a_text(
+    texts: list[list[Symbol]], tokens: list[bytes | None], data: st.DataObject
+):
+    banned, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    output: list[int] = []
+    for token in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=12)):
+        found = {*banned}
+        if automaton is not None:
+            state, _ = folded(automaton, [], output)
+            assert (state, -1) == walk(automaton, [], output)
+            in_state = edit_of(automaton, state)
+            found |= {*in_state.values} if in_state else set()
+        assert found == completing(texts, tokens, output), output
+        output.append(token)
+
+
+def symbols(text: str) -> list[Symbol]:
+    return [(c.encode(),) for c in text]
+
+
+WORDS = (b" Ban", b"anas", b"ana", b"a", b"n", b"Banana", b"bananas", b"b", None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "output", "banned"),
+    [
+        (["banana"], [], {6}),
+        (["Banana"], [0], {1, 2, 5}),
+        (["Banana"], [0, 3], {5}),
+        (["Banana"], [0, 3, 4], {1, 2, 3, 5}),
+        (["Banana"], [0, 4], {5}),
+        (["Banana"], [0, 8], {5}),  # a special token
+        (["nan"], [], {5, 6}),
+        (["nan"], [2, 4], {1, 2, 5, 6}),
+        (["aa", "ba"], [7, 3], {1, 2, 3, 6}),
+        (["Banana!", "an"], [], {0, 1, 2, 5, 6}),
+        (["Bans", "anb"], [0], {6, 7}),
+        (["Banaa", "nab"], [0, 3], {1, 2, 3, 6, 7}),
+        (["Banan", "bananas", "ananas"], [0], {1, 2, 5, 6}),
+        (["Banb", "anana"], [0], {1, 2, 5, 6, 7}),
+    ],
+)
+def test_words(texts: list[str], output: list[int], banned: set[int]):
+    made = [symbols(text) for text in texts]
+    everywhere, automaton = completing_texts(made, Vocabulary.of_tokens(WORDS), no_limit)
+    assert automaton is not None
+    in_state = edit_of(automaton, automaton.fold([], output)[0])
+    assert {*everywhere, *(in_state.values if in_state else ())} == banned
+    assert completing(made, WORDS, output) == banned
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens", "banned"),
+    [
+        (["a"], [None], []),
+        (["a"], [b"b", b"ab", b"a"], [1, 2]),
+        (["ab"], [b"c", None], []),
+        (["ab"], [b"abc", b"b"], [0]),
+    ],
+)
+def test_no_automaton_where_no_token_begins_a_text(
+    texts: list[str], tokens: list[bytes | None], banned: list[int]
+):
+    everywhere, automaton = completing_texts(
+        [symbols(each) for each in texts], Vocabulary.of_tokens(tokens), no_limit
+    )
+    assert (everywhere.tolist(), automaton) == (banned, None)
+
+
+def test_states_share_the_tokens_that_complete_them():
+    tokens = [bytes([byte]) for byte in range(256)]
+    texts = [symbols(text) for text in ("cat", "rat", "bat")]
+    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    assert automaton is not None
+    assert automaton.set_tokens.tolist() == [ord("t")]
+
+
+def test_memory_is_checked_before_tables_are_made():
+    tokens = [b"a", b"aa", *(b"b%c" % byte for byte in range(256))]
+    checked: list[int] = []
+    completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), checked.append)
+    _, automaton = completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), no_limit)
+    assert automaton is not None
+    assert (automaton.states, len(automaton.keys), len(automaton.set_tokens)) == (3, 4, 256)
+    assert checked == sorted(checked)
+    assert automaton.table_bytes - 100 < checked[-1] <= automaton.table_bytes
+
+    def check(memory: int) -> None:
+        if memory >= checked[-1]:
+            raise SpecError("too large")
+
+    with pytest.raises(SpecError, match="too large"):
+        completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), check)
