@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..spec import (
     VERSION,
@@ -18,6 +18,10 @@ from ..spec import (
     encode,
 )
 from ..spec.base import as_specs, kind_of, processor_specs
+from ..spec.errors import text_of
+
+if TYPE_CHECKING:
+    from .core.vocabulary import Vocabulary
 
 GROUP = "logitport.adapters"
 """The entry-point group of installed backends. Each entry is a name and a ``Backend``."""
@@ -49,6 +53,9 @@ class Backend:
         prefill_samples: whether prefill workers choose the first token, and so need native specs.
         serve: makes the command line of the engine's own server, with all that logitport needs, of
             the model and the engine's arguments; ``None`` for an engine without such a server.
+        load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. An
+            adapter that has found the tokenizer of its engine adds this with
+            ``dataclasses.replace``, once: programs are cached for each loader.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Backend:
     routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
     prefill_samples: bool = False
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
+    load_vocabulary: "Callable[[], Vocabulary] | None" = None
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.
@@ -72,6 +80,29 @@ class Backend:
                 raise SpecError(
                     f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", f"$.specs[{i}]"
                 )
+
+    def vocabulary(self) -> "Vocabulary | None":
+        """Return the vocabulary of the engine's tokenizer, which is loaded at the first call.
+
+        Raises:
+            SpecError: if it cannot be loaded.
+        """
+        if self.load_vocabulary is None:
+            return None
+        loaded = _loaded(self.load_vocabulary)
+        if isinstance(loaded, Exception):
+            what = f"The vocabulary of {self.name}'s tokenizer cannot be read: {text_of(loaded)}"
+            raise SpecError(what) from loaded
+        return loaded
+
+
+@lru_cache
+def _loaded(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary | Exception":
+    """Load a vocabulary, or keep the error: the next call would take as long and fail, too."""
+    try:
+        return load_vocabulary()
+    except Exception as error:
+        return error
 
 
 def payload_for(

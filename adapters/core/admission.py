@@ -131,7 +131,7 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
-    program = compile_specs(payload.specs)
+    program = compile_specs(payload.specs, backend.vocabulary)
     cost = Cost.of(program)
     cost.check()
     return _Admitted(payload, program, cost.memory)

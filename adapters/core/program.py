@@ -23,7 +23,7 @@ from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.failure_links import TooManyEdgesError
-from .kinds import Part, PerRequest, compile_spec
+from .kinds import Part, PerRequest, VocabularyOf, compile_spec, compiling_for
 from .kinds.banned_sequences import adding_at_ends
 from .kinds.banned_tokens import adding
 from .kinds.base import check_size
@@ -85,14 +85,26 @@ ProgramOf = Callable[[Any], Program | None]
 """A function from a request, as its adapter has it, to its program; ``None`` if it has none."""
 
 
-def compile_specs(specs: Sequence[LogitsProcessorSpec]) -> Program:
+def compile_specs(
+    specs: Sequence[LogitsProcessorSpec], vocabulary: VocabularyOf | None = None
+) -> Program:
     """Compile the specs of a request.
+
+    Args:
+        specs: the specs of a payload.
+        vocabulary: returns the vocabulary of the engine's tokenizer. It is called only if a spec
+            needs one.
 
     Raises:
         SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
-            a kind that the engine implements itself, and beyond ``MAX_CELLS``,
-            ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
+            a kind that the engine implements itself or that needs a vocabulary where none is known,
+            and beyond ``MAX_CELLS``, ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
     """
+    with compiling_for(vocabulary):
+        return _compiled(specs)
+
+
+def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     parts: list[Part] = []
     allowed: list[Sequence[int]] = []
     sequences: list[Sequence[int]] = []
@@ -146,13 +158,20 @@ def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:
 
 
 def unsupported(
-    specs: Sequence[LogitsProcessorSpec], asks: Callable[[Program], bool], why: str
+    specs: Sequence[LogitsProcessorSpec],
+    asks: Callable[[Program], bool],
+    why: str,
+    vocabulary: VocabularyOf | None = None,
 ) -> SpecError:
     """Make the error for a feature that an engine lacks, at the spec whose program ``asks`` for it.
 
-    ``why`` is the text after the spec's kind in the message.
+    Args:
+        specs: specs that have been compiled together.
+        asks: whether a program needs the feature.
+        why: the text after the spec's kind in the message.
+        vocabulary: as for ``compile_specs``.
     """
     for i, spec in enumerate(specs):
-        if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,))):
+        if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,), vocabulary)):
             return SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
     raise AssertionError("unreachable: what the whole asks for, one of the specs does")

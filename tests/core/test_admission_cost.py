@@ -262,11 +262,11 @@ class TestCache:
         compiling, done = threading.Event(), threading.Event()
         compile_now = admission.compile_specs
 
-        def compile_slowly(specs: Any) -> Program:
+        def compile_slowly(specs: Any, *vocabulary: Any) -> Program:
             if specs[0].token_ids == (1,):
                 compiling.set()
                 assert done.wait(60)
-            return compile_now(specs)
+            return compile_now(specs, *vocabulary)
 
         monkeypatch.setattr(admission, "compile_specs", compile_slowly)
         programs: list[Program] = []

@@ -1,6 +1,8 @@
 """What compile functions have in common: one for each kind, found by the spec's type."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -8,6 +10,7 @@ from ....spec import DrySpec, LogitsProcessorSpec, NoRepeatNgramSpec, PromptBias
 from ....spec.limits import MAX_CELLS
 from ..automaton import Automaton
 from ..plugins import PluginPart
+from ..vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +31,37 @@ def compile_spec(spec: LogitsProcessorSpec) -> Iterable[Part]:
         SpecError: for what cannot be compiled.
     """
     raise NotImplementedError(f"`{spec.kind}` has no compile function")
+
+
+VocabularyOf = Callable[[], Vocabulary | None]
+"""A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
+
+_vocabulary: ContextVar[VocabularyOf | None] = ContextVar("vocabulary", default=None)
+
+
+@contextmanager
+def compiling_for(vocabulary: VocabularyOf | None) -> Generator[None]:
+    """Have compile functions that need a vocabulary ask for it here. Most kinds need none."""
+    token = _vocabulary.set(vocabulary)
+    try:
+        yield
+    finally:
+        _vocabulary.reset(token)
+
+
+def vocabulary_for(spec: LogitsProcessorSpec) -> Vocabulary:
+    """Return the vocabulary that a spec is compiled for.
+
+    Raises:
+        SpecError: if there is none.
+    """
+    vocabulary_of = _vocabulary.get()
+    vocabulary = None if vocabulary_of is None else vocabulary_of()
+    if vocabulary is None:
+        raise SpecError(
+            f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known here"
+        )
+    return vocabulary
 
 
 def check_size(cells: int) -> None:

@@ -1,0 +1,81 @@
+"""How a kind's compile function gets the vocabulary of an engine's tokenizer."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters.core import Vocabulary, compile_specs, unsupported
+from logitport.adapters.core.kinds import Part, compile_spec
+from logitport.adapters.core.kinds.banned_tokens import adding
+from logitport.adapters.core.kinds.base import vocabulary_for
+from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
+
+BANNED = BannedTokensSpec((1,))
+
+
+class FirstByteSpec(LogitsProcessorSpec, frozen=True, tag="first_byte"):
+    """Bans the tokens that begin with a byte."""
+
+    byte: int
+
+
+@compile_spec.register
+def _compile(spec: FirstByteSpec) -> Iterable[Part]:
+    tokens = vocabulary_for(spec).tokens()
+    yield adding(i for i, token in enumerate(tokens) if token[:1] == bytes([spec.byte]))
+
+
+def small() -> Vocabulary:
+    return Vocabulary.of_tokens([b"ab", b"b", None, b"a"])
+
+
+def test_a_spec_is_compiled_for_a_vocabulary():
+    spec = FirstByteSpec(ord("a"))
+    first, second = compile_specs((BANNED, spec), small).automata
+    assert (first.set_tokens.tolist(), second.set_tokens.tolist()) == ([1], [0, 3])
+    for unknown in (None, lambda: None):
+        with pytest.raises(SpecError) as error:
+            compile_specs((BANNED, spec), unknown)
+        assert error.value.path == "$.specs[1]"
+        assert error.value.message == (
+            "`first_byte` needs the vocabulary of the engine's tokenizer, which is not known here"
+        )
+    error = unsupported((BANNED, spec), lambda program: program.cells == 3, "no", small)
+    assert error.path == "$.specs[1]"
+
+
+def test_a_vocabulary_is_loaded_when_a_spec_needs_it_and_once():
+    calls: list[str] = []
+
+    def load() -> Vocabulary:
+        calls.append("load")
+        return small()
+
+    backend = Backend("engine", REALIZABLE, load_vocabulary=load)
+    compile_specs((BANNED,), backend.vocabulary)
+    assert calls == []
+    for _ in range(2):
+        compile_specs((FirstByteSpec(1),), backend.vocabulary)
+        assert backend.vocabulary() is replace(backend).vocabulary()
+    assert calls == ["load"]
+    assert Backend("engine", REALIZABLE).vocabulary() is None
+    assert backend != replace(backend, load_vocabulary=lambda: small())
+
+
+def test_a_vocabulary_that_cannot_be_loaded():
+    calls: list[str] = []
+
+    def load() -> Vocabulary:
+        calls.append("load")
+        raise ValueError("no file")
+
+    backend = Backend("engine", REALIZABLE, load_vocabulary=load)
+    for _ in range(2):
+        with pytest.raises(SpecError) as error:
+            compile_specs((FirstByteSpec(1),), backend.vocabulary)
+        assert error.value.path == "$.specs[0]"
+        assert error.value.message == (
+            "The vocabulary of engine's tokenizer cannot be read: no file"
+        )
+    assert calls == ["load"]
