@@ -18,6 +18,8 @@ from .limits import (
     MAX_COUNT,
     MAX_PATTERN,
     MAX_SEQUENCES,
+    MAX_TEXT_BYTES,
+    MAX_TEXTS,
     MAX_TOKEN_ID,
     MAX_TOKEN_IDS,
 )
@@ -62,10 +64,14 @@ class Sizes(NamedTuple):
     Attributes:
         token_ids: the token ids. In sequences and with biases, each counts twice.
         sequences: the sequences, and the choices of a grammar. A ``ChoiceSpec``'s count twice.
+        texts: the texts that are looked for.
+        text_bytes: the bytes of these texts.
     """
 
     token_ids: int = 0
     sequences: int = 0
+    texts: int = 0
+    text_bytes: int = 0
 
 
 class LogitsProcessorSpec(
@@ -73,10 +79,10 @@ class LogitsProcessorSpec(
 ):
     """The base of all kinds, which describe edits of one request's next-token logits as data.
 
-    A spec holds token ids, never text (except for a grammar), and depends on no engine. Its fields
-    have constraints (``msgspec.Meta``), which hold for decoded and for constructed specs. A list or
-    tuple of integers may be passed for a declared tuple of token ids. Specs of the same kind and
-    content are equal and have the same hash.
+    A spec holds token ids, and text only where a kind is about text (``banned_text``, ``grammar``).
+    It depends on no engine. Its fields have constraints (``msgspec.Meta``), which hold for decoded
+    and for constructed specs. A list or tuple of integers may be passed for a declared tuple of
+    token ids. Specs of the same kind and content are equal and have the same hash.
 
     Raises:
         SpecError: from the constructor, with the path of the offending value.
@@ -248,8 +254,13 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     Raises:
         SpecError: at the spec that goes beyond a limit.
     """
-    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES)
-    counted = "token ids (twice in sequences and with biases)", "sequences (choices twice)"
+    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_TEXTS, MAX_TEXT_BYTES)
+    counted = (
+        "token ids (twice in sequences and with biases)",
+        "sequences (choices twice)",
+        "texts to look for",
+        "bytes of texts to look for",
+    )
     total = Sizes()
     for i, spec in enumerate(specs):
         total = Sizes(*map(sum, zip(total, spec.sizes(), strict=True)))

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from ...spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, PluginSpec, SpecError, decode
+from ...spec import (
+    WIRE_KINDS,
+    BannedTextSpec,
+    LogitsProcessorSpec,
+    NativeSpec,
+    PluginSpec,
+    SpecError,
+    decode,
+)
 from ...spec.base import kind_of, spec_error
 from ...spec.conflicts import check_conflicts
 
@@ -154,13 +162,14 @@ def _renumbered(error: SpecError, indices: tuple[int, ...]) -> SpecError:
 
 
 def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
-    """Yield the errors of compilation. Plugins are installed on the server, not here."""
+    """Yield the errors of compilation. Plugins and the tokenizer are on the server, not here."""
     try:
         from ..core import compile_specs
     except ModuleNotFoundError as error:
         notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
         return
-    indices = tuple(i for i in specs if not isinstance(specs[i], NativeSpec | PluginSpec))
+    servers = NativeSpec | PluginSpec | BannedTextSpec
+    indices = tuple(i for i in specs if not isinstance(specs[i], servers))
     try:
         compile_specs([specs[i] for i in indices])
     except SpecError as error:

@@ -5,6 +5,7 @@ Requests that carry the same payload share a program.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ...spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
+    BannedTextSpec,
     DrySpec,
     LogitsProcessorSpec,
     NativeSpec,
@@ -109,6 +111,7 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     allowed: list[Sequence[int]] = []
     sequences: list[Sequence[int]] = []
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
+    cells = 0
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
@@ -120,10 +123,20 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
             if i != last:  # one automaton looks for all sequences
                 continue
         try:
+            if isinstance(spec, BannedTextSpec):  # one automaton looks for all texts
+                every = (each for each in specs if isinstance(each, BannedTextSpec))
+                same = [each for each in every if each.ignore_case == spec.ignore_case]
+                if spec is not same[-1]:
+                    continue
+                spec = BannedTextSpec(
+                    tuple(chain(*(each.texts for each in same))), spec.ignore_case
+                )
             made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
+            if not isinstance(spec, BannedTextSpec):  # whose size depends on the vocabulary
+                cells += sum(part.cells for part in made if isinstance(part, Automaton))
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
-            check_size(sum(part.cells for part in parts if isinstance(part, Automaton)))
+            check_size(cells)
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
             if sum(isinstance(part, DrySpec) for part in parts) > MAX_DRY_RULES:

@@ -11,6 +11,7 @@ from .forced_sequence import ForcedTokenSequenceSpec as ForcedTokenSequenceSpec
 from .allowed_tokens import AllowedTokensSpec as AllowedTokensSpec
 from .banned_tokens import BannedTokensSpec as BannedTokensSpec
 from .banned_sequences import BannedSequencesSpec as BannedSequencesSpec
+from .banned_text import BannedTextSpec as BannedTextSpec
 from .logit_bias import LogitBiasSpec as LogitBiasSpec
 from .sequence_bias import SequenceBiasSpec as SequenceBiasSpec
 from .min_tokens import MinTokensSpec as MinTokensSpec

@@ -20,6 +20,7 @@ from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
 from ..limits import MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS
+from .banned_text import BannedTextSpec
 from .dry import DrySpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
@@ -115,9 +116,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``no_repeat_ngram``, ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and ``plugin`` stand
-    beside ``phases``, not within. Some phases need tables that are refused when the request is
-    admitted:
+    ``banned_text``, ``no_repeat_ngram``, ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and
+    ``plugin`` stand beside ``phases``, not within. Some phases need tables that are refused when
+    the request is admitted:
 
     - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
       ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
@@ -246,8 +247,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 yield f"$.phases[{i}].specs[{j}]", spec
 
 
-BESIDE = (NoRepeatNgramSpec, DrySpec, PromptBiasSpec, NativeSpec, PluginSpec)
-"""The kinds that stand beside phases, because they are more than automata."""
+BESIDE = (NoRepeatNgramSpec, DrySpec, PromptBiasSpec, BannedTextSpec, NativeSpec, PluginSpec)
+"""The kinds that stand beside phases, because they are more than automata, or large ones."""
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec], path: str) -> None:

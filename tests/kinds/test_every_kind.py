@@ -19,6 +19,7 @@ from logitport.adapters.conformance.reference import edit, obeys
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.spec import (
     WIRE_KINDS,
+    BannedTextSpec,
     GrammarSpec,
     LogitsProcessorSpec,
     Payload,
@@ -187,7 +188,8 @@ def test_each_kind_has_its_rows():
         rows = import_module(f"tests.kinds.test_{kind_of(spec_type)}").TestRows
         assert type(rows.golden) is spec_type
         assert issubclass(rows, RealizedKindTests) is (spec_type in REALIZED)
-    assert {*WIRE_KINDS} - {*REALIZED} == {GrammarSpec, SamplingSpec, PluginSpec}
+    others = {BannedTextSpec, GrammarSpec, SamplingSpec, PluginSpec}
+    assert {*WIRE_KINDS} - {*REALIZED} == others
     assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)
 
 

@@ -1,6 +1,7 @@
 from functools import partial
 
 from logitport.spec import ThinkingBudgetSpec, decode, encode, limits
+from logitport.spec.base import Sizes
 
 from tests.support.paths import GOLDEN
 
@@ -209,9 +210,9 @@ def test_all_fields():
 
 def test_edges_count():
     """A request's limits hold for what tags and newlines multiply to."""
-    assert BARE.sizes() == (2, 0)
-    assert MINIMAL(other_start_token_ids=((3,), (4, 5))).sizes() == (5 + 4 * 4 * 2, 2)
-    assert GRACE.sizes() == (6 + 2 * 2 * 2, 0)
+    assert BARE.sizes() == Sizes(2, 0)
+    assert MINIMAL(other_start_token_ids=((3,), (4, 5))).sizes() == Sizes(5 + 4 * 4 * 2, 2)
+    assert GRACE.sizes() == Sizes(6 + 2 * 2 * 2, 0)
 
 
 def test_text():

@@ -1,0 +1,46 @@
+"""``banned_text``: an automaton over bytes, times the vocabulary of the engine's tokenizer."""
+
+from collections.abc import Iterable
+from functools import cache
+
+from ....spec import BannedTextSpec, SpecError
+from ....spec.limits import MAX_PROGRAM_BYTES
+from ..texts import Symbol, completing_texts
+from .banned_tokens import adding
+from .base import Part, compile_spec, vocabulary_for
+
+
+@compile_spec.register
+def _compile(spec: BannedTextSpec) -> Iterable[Part]:
+    """Tokens that hold a text have an automaton of their own: they are banned in every state."""
+    variants = _variants() if spec.ignore_case else {}
+    texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
+    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), _check_memory)
+    if len(everywhere):
+        yield adding(everywhere.tolist())
+    if automaton is not None:
+        yield automaton
+
+
+@cache
+def _variants() -> dict[str, Symbol]:
+    """Map each character to all that are equal to it but for their case, if there are others.
+
+    Characters are equal if ``str.casefold`` makes the same of them. All letters with a case are
+    below U+20000.
+    """
+    blocks = ("".join(map(chr, range(i, i + 256))) for i in range(0, 0x20000, 256))
+    in_blocks = (block for block in blocks if block.casefold() != block)  # one in ten
+    folded = {c: fold for block in in_blocks for c in block if (fold := c.casefold()) != c}
+    of_fold: dict[str, list[str]] = {fold: [fold] for fold in folded.values() if len(fold) == 1}
+    for c, fold in folded.items():
+        of_fold.setdefault(fold, []).append(c)
+    return {c: tuple(each.encode() for each in same) for same in of_fold.values() for c in same}
+
+
+def _check_memory(memory: int) -> None:
+    if memory > MAX_PROGRAM_BYTES:
+        raise SpecError(
+            f"Expected texts that cost at most {MAX_PROGRAM_BYTES} bytes of memory with this "
+            f"vocabulary; these cost {memory} or more"
+        )

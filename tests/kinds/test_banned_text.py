@@ -1,0 +1,250 @@
+"""Banned texts, over a vocabulary whose tokens overlap and split characters."""
+
+import random
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters.conformance.kinds.banned_text import completing, texts
+from logitport.adapters.conformance.kinds.base import Draws
+from logitport.adapters.core import Realizer, Vocabulary, admission, admit, compile_specs
+from logitport.adapters.core.kinds.banned_text import _variants
+from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
+
+from tests.core.test_automaton import edit_of
+from tests.support.paths import ROOT
+
+from .test_every_kind import AT_MOST, SOME, KindTests
+
+SMOLLM2 = ROOT / ".models" / "SmolLM2-135M-Instruct" / "tokenizer.json"
+
+EMPTY = "Expected `str` of length >= 1"
+TOO_LONG = f"Expected `str` of length <= {limits.MAX_TEXT}"
+IN_BYTES = f"Expected at most {limits.MAX_TEXT} bytes in UTF-8, got {limits.MAX_TEXT + 1}"
+IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got {limits.MAX_TEXT_BYTES + 1}"
+FULL = ("x" * limits.MAX_TEXT,) * (limits.MAX_TEXT_BYTES // limits.MAX_TEXT)
+
+
+class TestRows(KindTests):
+    golden = BannedTextSpec((" banana", "Größe"), ignore_case=True)
+    refused = (
+        ({"texts": []}, SOME, "texts"),
+        ({"texts": "ab"}, "Expected `array`, got `str`", "texts"),
+        ({"texts": ["a", ""]}, EMPTY, "texts[1]"),
+        ({"texts": ["a", 1]}, "Expected `str`, got `int`", "texts[1]"),
+        ({"texts": ["a"] * (limits.MAX_TEXTS + 1)}, f"{AT_MOST}{limits.MAX_TEXTS}", "texts"),
+        ({"texts": ["a" * (limits.MAX_TEXT + 1)]}, TOO_LONG, "texts[0]"),
+        ({"texts": ["a", "é" * 63 + "狐"]}, IN_BYTES, "texts[1]"),
+        ({"texts": [*FULL, "x"]}, IN_ALL, "texts"),
+        ({"texts": ["a"], "ignore_case": 1}, "Expected `bool`, got `int`", "ignore_case"),
+    )
+    largest = (BannedTextSpec(FULL), BannedTextSpec(("x",) * limits.MAX_TEXTS))
+
+
+TOKENS = (b" Ban", b"anas", b"ana", b"a", b"n", b"Banana", b"bananas", b"b", b"K", None)
+"""And one special token, with the id 9."""
+BAN, ANAS, ANA, A, N, BANANA, BANANAS, B, K, SPECIAL = range(10)
+
+
+def banned(
+    specs: Sequence[BannedTextSpec], tokens: Sequence[bytes | None], output: Sequence[int]
+) -> set[int]:
+    """The tokens that the compiled automata ban after an output."""
+    found: set[int] = set()
+    for automaton in compile_specs(specs, lambda: Vocabulary.of_tokens(tokens)).automata:
+        edit = edit_of(automaton, automaton.fold([], output)[0])
+        found |= {*edit.values} if edit else set()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "output", "expected"),
+    [
+        (BannedTextSpec(("banana",)), [], {BANANAS}),
+        (BannedTextSpec(("Banana",)), [], {BANANA}),
+        (BannedTextSpec(("Banana",)), [BAN], {ANAS, ANA, BANANA}),
+        (BannedTextSpec(("Banana",)), [BAN, A, N], {ANAS, ANA, A, BANANA}),
+        (BannedTextSpec(("Banana",)), [BAN, A, N, N], {BANANA}),
+        (BannedTextSpec(("Banana",)), [BAN, SPECIAL], {BANANA}),
+        (BannedTextSpec(("banana",), True), [], {BANANA, BANANAS}),
+        (BannedTextSpec(("BANANA",), True), [BAN], {ANAS, ANA, BANANA, BANANAS}),
+        (BannedTextSpec(("k",)), [], set()),
+        (BannedTextSpec(("\u212a",), True), [], {K}),
+        (BannedTextSpec(("ab",)), [A], {BANANAS, B}),
+        (BannedTextSpec(("not here",)), [A], set()),
+    ],
+)
+def test_what_completes_a_text(spec: BannedTextSpec, output: list[int], expected: set[int]):
+    assert banned([spec], TOKENS, output) == expected
+    assert completing(spec, TOKENS, tuple(output)) == expected
+
+
+PIECES = (*"abAkKsß\u1e9eé ", "\u212a")
+pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from(
+    [bytes([byte]) for piece in PIECES for byte in piece.encode()]
+)
+vocabularies = st.lists(
+    st.lists(pieces, min_size=1, max_size=4).map(b"".join) | st.none(), min_size=2, max_size=20
+)
+many = st.lists(st.builds(BannedTextSpec, texts(Draws(2)), st.booleans()), min_size=1, max_size=3)
+
+
+@given(many, vocabularies, st.data())
+def test_bans_what_the_reference_bans(
+    specs: list[BannedTextSpec], tokens: list[bytes | None], data: st.DataObject
+):
+    vocabulary = Vocabulary.of_tokens(tokens)
+    program = compile_specs(specs, lambda: vocabulary)
+    assert len(program.automata) <= 4  # two for each way to compare, however many specs
+    realizer, output = Realizer(len(tokens)), list[int]()
+    realizer.add(0, program, [0], output)
+    for token in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=10)):
+        logits = torch.zeros(1, len(tokens))
+        realizer.apply(logits)
+        expected = set[int]().union(*(completing(spec, tokens, tuple(output)) for spec in specs))
+        assert {i for i, logit in enumerate(logits[0].tolist()) if logit < 0} == expected
+        output.append(token)
+
+
+@given(texts(Draws(2)), st.booleans(), vocabularies, st.randoms())
+def test_no_output_has_a_banned_text(
+    banned: tuple[str, ...], ignore_case: bool, tokens: list[bytes | None], choose: random.Random
+):
+    tokens.append(None)  # there is always something left to choose
+    realizer, output = Realizer(len(tokens)), list[int]()
+    spec = BannedTextSpec(banned, ignore_case)
+    realizer.add(0, compile_specs((spec,), lambda: Vocabulary.of_tokens(tokens)), [], output)
+    for _ in range(20):
+        logits = torch.tensor([[choose.random() for _ in tokens]])
+        realizer.apply(logits)
+        output.append(int(logits.argmax()))
+    parts = b"".join(b"\xff" if tokens[i] is None else tokens[i] for i in output).split(b"\xff")
+    for part in parts:
+        written = part.decode(errors="replace")
+        for text in banned:
+            assert text not in written
+            assert not (ignore_case and text.lower() in written.lower())
+
+
+def test_all_tokenizations_with_a_real_vocabulary():
+    if not SMOLLM2.exists():
+        pytest.skip("SmolLM2 is not here")
+    vocabulary = Vocabulary.of_tokenizer(SMOLLM2)
+    ids = {token: i for i, token in enumerate(vocabulary.tokens()) if token}
+    spec = BannedTextSpec((" banana", "größe"), ignore_case=True)
+    automata = compile_specs((spec,), lambda: vocabulary).automata
+    choose = random.Random(0)
+    for before, after_it in (("I like baNAna", "s"), ("Die GRÖSSE, die GRÖße", " zählt")):
+        text, last = (before + after_it).encode(), len(before.encode()) - 1
+        for _ in range(200):
+            output, at = list[int](), 0
+            while at < len(text):
+                ends = [k for k in range(at + 1, len(text) + 1) if text[at:k] in ids]
+                after = choose.choice(ends)
+                token = ids[text[at:after]]
+                edits = [edit_of(each, each.fold([], output)[0]) for each in automata]
+                is_banned = any(edit and token in edit.values for edit in edits)
+                assert is_banned == (at <= last < after), text[:after]
+                output.append(token)
+                at = after
+
+
+def test_specs_of_a_request_share_an_automaton():
+    specs = [BannedTextSpec((text,), case) for text in ("ab", "ba") for case in (False, True)]
+    program = compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
+    alone = compile_specs(
+        [BannedTextSpec(("ab", "ba")), BannedTextSpec(("ab", "ba"), True)],
+        lambda: Vocabulary.of_tokens(TOKENS),
+    )
+    assert program.cells == alone.cells
+    assert len(program.automata) == len(alone.automata) == 4
+
+
+@pytest.mark.parametrize(
+    ("characters", "others"),
+    [
+        ("kK\u212a", "c"),
+        ("sS\u017f", "ß"),
+        ("ß\u1e9e", "s"),
+        ("σςΣ", "o"),
+        ("éÉ", "e"),
+        ("ǆǅǄ", "d"),
+    ],
+)
+def test_characters_that_are_equal_but_for_their_case(characters: str, others: str):
+    same = {c.encode() for c in characters}
+    for c in characters:
+        assert {*_variants()[c]} == same
+    for c in others:
+        assert not {*_variants().get(c, ())} & same
+
+
+def test_variants_are_equal_or_disjoint():
+    found = {encoding: same for same in _variants().values() for encoding in same}
+    for c, same in _variants().items():
+        assert c.encode() in same
+        assert all(found[encoding] == same for encoding in same)
+
+
+def test_every_letter_with_a_case_has_variants():
+    for c in map(chr, range(0x110000)):
+        if c.casefold() != c and not unicodedata.category(c).startswith("C"):
+            assert c in _variants()
+
+
+class TestEngines:
+    """What an engine's backend admits."""
+
+    BACKEND = Backend("engine", REALIZABLE)
+    TEXT = encode([BannedTokensSpec((1,)), BannedTextSpec(("ab",))])
+
+    def test_without_a_vocabulary(self):
+        with pytest.raises(SpecError) as error:
+            admit(self.BACKEND, self.TEXT, len(TOKENS))
+        assert error.value.path == "$.specs[1]"
+        assert error.value.message.startswith("`banned_text` needs the vocabulary")
+
+    def test_programs_are_those_of_the_vocabulary(self):
+        """Two engines in one process, or one that gets a vocabulary later."""
+        swapped = [*TOKENS[::-1]]
+        first, second = (
+            replace(
+                self.BACKEND,
+                load_vocabulary=cache(lambda tokens=tokens: Vocabulary.of_tokens(tokens)),
+            )
+            for tokens in (TOKENS, swapped)
+        )
+        admission.forget()
+        self.test_without_a_vocabulary()
+        _, program = admit(first, self.TEXT, len(TOKENS))
+        assert admit(first, self.TEXT, len(TOKENS))[1] is program
+        _, other = admit(second, self.TEXT, len(TOKENS))
+        sets = [each.automata[-1].set_tokens.tolist() for each in (program, other)]
+        assert sets == [[BANANAS, B], [9 - B, 9 - BANANAS]]
+        self.test_without_a_vocabulary()
+
+    def test_too_much_memory(self):
+        tokens = [b"a", *(b"b%d" % i for i in range(limits.MAX_PROGRAM_BYTES // 48))]
+        backend = replace(self.BACKEND, load_vocabulary=lambda: Vocabulary.of_tokens(tokens))
+        with pytest.raises(SpecError, match="bytes of memory with this vocabulary") as error:
+            admit(backend, self.TEXT, len(tokens))
+        assert error.value.path == "$.specs[1]"
+
+
+def test_all_specs_together():
+    with pytest.raises(SpecError) as error:
+        encode([BannedTextSpec(FULL), BannedTextSpec(("x",))])
+    assert error.value.path == "$.specs[1]"
+    assert error.value.message == (
+        f"Expected at most {limits.MAX_TEXT_BYTES} bytes of texts to look for in all specs "
+        f"together, got {limits.MAX_TEXT_BYTES + 1}"
+    )
+    many = BannedTextSpec(("x",) * (limits.MAX_TEXTS // 2 + 1))
+    with pytest.raises(SpecError, match="texts to look for in all specs together"):
+        encode([many, many])
