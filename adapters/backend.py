@@ -1,10 +1,11 @@
 """Backends: the capabilities of engines, and the request bodies with which clients use them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 from ..spec import (
     VERSION,
@@ -53,9 +54,8 @@ class Backend:
         prefill_samples: whether prefill workers choose the first token, and so need native specs.
         serve: makes the command line of the engine's own server, with all that logitport needs, of
             the model and the engine's arguments; ``None`` for an engine without such a server.
-        load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. An
-            adapter that has found the tokenizer of its engine adds this with
-            ``dataclasses.replace``, once: programs are cached for each loader.
+        load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. See
+            ``for_tokenizer``.
     """
 
     name: str
@@ -81,6 +81,28 @@ class Backend:
                     f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", f"$.specs[{i}]"
                 )
 
+    def for_tokenizer(
+        self,
+        tokenizer: Any,
+        vocab_size: int,
+        read: "Callable[[Any], Vocabulary] | None" = None,
+    ) -> "Backend":
+        """Return this backend with the vocabulary of an engine's tokenizer.
+
+        The tokenizer is read when a request first needs its vocabulary, and only once, although an
+        adapter may call this for each request. Nothing here keeps the tokenizer alive.
+
+        Args:
+            tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
+            vocab_size: the number of the engine's tokens. A tokenizer may have more.
+            read: makes the vocabulary of the object; by default ``Vocabulary.of_tokenizer``.
+        """
+        if tokenizer is None:
+            return self
+        loaders = _loaders.setdefault(tokenizer, {})
+        loader = partial(_read, ref(tokenizer), vocab_size, read)
+        return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
+
     def vocabulary(self) -> "Vocabulary | None":
         """Return the vocabulary of the engine's tokenizer, which is loaded at the first call.
 
@@ -96,7 +118,19 @@ class Backend:
         return loaded
 
 
-@lru_cache
+_loaders: "WeakKeyDictionary[Any, dict[int, Callable[[], Vocabulary]]]" = WeakKeyDictionary()
+"""By tokenizer and size. A loader is part of the key of cached programs, so there is just one."""
+
+
+def _read(
+    tokenizer: ref[Any], vocab_size: int, read: "Callable[[Any], Vocabulary] | None"
+) -> "Vocabulary":
+    from .core import Vocabulary
+
+    return (read or Vocabulary.of_tokenizer)(tokenizer()).first(vocab_size)
+
+
+@lru_cache(maxsize=8)
 def _loaded(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary | Exception":
     """Load a vocabulary, or keep the error: the next call would take as long and fail, too."""
     try:

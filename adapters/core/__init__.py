@@ -23,6 +23,7 @@ from .automaton import (
     unreachable,
 )
 from .defaults import default_specs
+from .kinds import VocabularyOf
 from .plugins import HistoryRule
 from .program import Program, ProgramOf, compile_specs, unsupported
 from .vocabulary import Vocabulary
@@ -54,6 +55,7 @@ __all__ = [
     "Realizer",
     "UnknownTokenError",
     "Vocabulary",
+    "VocabularyOf",
     "admit",
     "admit_live",
     "compile_specs",

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +62,12 @@ class Vocabulary:
             ModuleNotFoundError: for a file of tekken or SentencePiece, whose library is missing.
         """
         return cls.of_tokens(_tokens(tokenizer))
+
+    def first(self, size: int) -> "Vocabulary":
+        """Return the vocabulary of the first ``size`` tokens: a model may have no others."""
+        if self.size <= size:
+            return self
+        return replace(self, ends=self.ends[:size], is_special=self.is_special[:size])
 
     @property
     def size(self) -> int:

@@ -1,14 +1,16 @@
 """The processor that llama.cpp's sampler calls."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.base import as_specs
-from ..core import Realizer, admit_live
+from ..core import Realizer, Vocabulary, admit_live
 from .backend import BACKEND
 
 
@@ -37,7 +39,9 @@ class LogitportProcessor:
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
                 raise SpecError(what, f"$.specs[{i}]")
         self._vocab_size: int = llm.n_vocab()
-        self._program = admit_live(BACKEND, specs, self._vocab_size)
+        self._program = admit_live(
+            BACKEND.for_tokenizer(llm, self._vocab_size, _vocabulary_of), specs, self._vocab_size
+        )
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm
@@ -82,3 +86,15 @@ class LogitportProcessor:
         for token_id in input_ids[known:length].tolist():
             self._realizer.append([token_id])
         self._history = input_ids[:length].copy()
+
+
+def _vocabulary_of(llm: Any) -> Vocabulary:
+    """Read the bytes of each token. ``Llama.detokenize`` takes tokens of up to 32 bytes alone."""
+    vocab: Any = llama_cpp.llama_model_get_vocab(llm.model)
+    buffer = ctypes.create_string_buffer(1 << 16)
+
+    def piece(token_id: int) -> bytes:
+        size = llama_cpp.llama_token_to_piece(vocab, token_id, buffer, len(buffer), 0, False)
+        return bytes(memoryview(buffer)[:size])  # nothing for control tokens
+
+    return Vocabulary.of_tokens([piece(token_id) for token_id in range(llm.n_vocab())])

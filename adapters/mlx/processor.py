@@ -51,7 +51,8 @@ class LogitportProcessor:
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
-        program = admit_live(BACKEND, specs, self._vocab_size)
+        backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
+        program = admit_live(backend, specs, self._vocab_size)
         self._stop: int | None = tokenizer.eos_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
         # No method of this object: the realizers would keep it, and its arrays, alive.

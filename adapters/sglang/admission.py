@@ -76,6 +76,7 @@ class Admission:
 
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
+        self._backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
@@ -160,7 +161,7 @@ class Admission:
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
-        decoded, program = admit(BACKEND, payload, self._vocab_size)
+        decoded, program = admit(self._backend, payload, self._vocab_size)
         check_request(sampling_params, decoded.specs, self._eos_token_ids)
         if not decoded.is_active(stage()):
             return False
@@ -169,10 +170,11 @@ class Admission:
                 decoded.specs,
                 lambda program: program.reads_prompt,
                 "looks at the token ids of the prompt, and a prompt of embeddings has none",
+                self._backend.vocabulary,
             )
         if get_spec().speculative_algorithm:
             raise SpecError(WITH_DRAFTS)
-        check_tokens_in_time(decoded.specs, program)
+        check_tokens_in_time(decoded.specs, program, self._backend.vocabulary)
         if get_exec().dllm.dllm_algorithm:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
         if _has_beams(sampling_params):

@@ -186,13 +186,16 @@ class Batch:
     def _enter(self, row: int, req: "Req", payload: Any) -> None:
         # For a prompt of embeddings, SGLang makes up ids.
         prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
-        self.realizer.enter(row, payload, prompt_ids, req.output_ids, stop_token_of(req))
+        request = payload, req.tokenizer
+        self.realizer.enter(row, request, prompt_ids, req.output_ids, stop_token_of(req))
 
 
-def _program_of(vocab_size: int, payload: Any) -> Program | None:
+def _program_of(vocab_size: int, request: tuple[Any, Any]) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    checked, program = admit(BACKEND, payload, vocab_size)
+    payload, tokenizer = request
+    backend = BACKEND.for_tokenizer(tokenizer, vocab_size)
+    checked, program = admit(backend, payload, vocab_size)
     if not checked.is_active(stage()):
         return None
-    check_tokens_in_time(checked.specs, program)
+    check_tokens_in_time(checked.specs, program, backend.vocabulary)
     return program

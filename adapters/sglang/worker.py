@@ -12,7 +12,7 @@ from sglang.srt.runtime_context import get_disagg, get_exec, get_parallel, get_s
 
 from ...spec import LogitsProcessorSpec, Stage
 from .. import stage_from_environment
-from ..core import Program, unsupported
+from ..core import Program, VocabularyOf, unsupported
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -74,7 +74,9 @@ def output_ids_lag() -> bool:
     return explicitly_off and not get_schedule().disable_overlap_schedule
 
 
-def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
+def check_tokens_in_time(
+    specs: Sequence[LogitsProcessorSpec], program: Program, vocabulary: VocabularyOf
+) -> None:
     """Refuse specs that need the output's tokens, if these tokens come late.
 
     Raises:
@@ -86,6 +88,7 @@ def check_tokens_in_time(specs: Sequence[LogitsProcessorSpec], program: Program)
             lambda program: program.needs_history,
             "needs the tokens that are out, which SGLang's overlap scheduling tells too late: "
             f"start the engine without {_DELAY}=0, or with --disable-overlap-schedule",
+            vocabulary,
         )
 
 

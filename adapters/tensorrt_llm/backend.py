@@ -1,12 +1,12 @@
 """What this adapter can do."""
 
-from ...spec import GrammarSpec, PythonProcessorSpec, SamplingSpec
+from ...spec import BannedTextSpec, GrammarSpec, PythonProcessorSpec, SamplingSpec
 from .. import REALIZABLE, Backend
 
 BACKEND = Backend(
     "tensorrt_llm",
-    realizes=REALIZABLE - {PythonProcessorSpec},
+    realizes=REALIZABLE - {BannedTextSpec, PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
 )
-"""Its workers are separate processes, which no live callable can reach."""
+"""Its workers are separate processes, which no live callable can reach, and have no tokenizer."""

@@ -32,6 +32,7 @@ class LogitportProcessor(LogitsProcessor):
             embeddings alone are not supported.
         attention_mask: ``[prompts, length]``, 0 at padding; without a mask, there is no padding.
         generation_config: ``generate``'s, if it is not the model's; other arguments are not seen.
+        tokenizer: the model's tokenizer. Only rules about text (``banned_text``) need it.
         others: the tokenizer's other results; not used.
 
     Raises:
@@ -49,6 +50,7 @@ class LogitportProcessor(LogitsProcessor):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         generation_config: Any = None,
+        tokenizer: Any = None,
         **others: Any,
     ) -> None:
         if model.config.is_encoder_decoder:
@@ -61,6 +63,7 @@ class LogitportProcessor(LogitsProcessor):
             raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
         self._vocab_size: int = model.config.get_text_config().vocab_size
         self._programs: list[Program | None] = []
+        backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
         # The keys are identities: equal specs may differ in parameters (1 and True), and live
         # objects need not have a hash. The values hold the specs, so that identities stay unique.
         made: dict[tuple[int, ...], tuple[Any, Program | None]] = {(): ((), None)}
@@ -74,7 +77,7 @@ class LogitportProcessor(LogitsProcessor):
                 check_own_fields(of_prompt, own)
                 key = tuple(map(id, of_prompt))
                 if key not in made:
-                    made[key] = of_prompt, admit_live(BACKEND, of_prompt, self._vocab_size)
+                    made[key] = of_prompt, admit_live(backend, of_prompt, self._vocab_size)
             except SpecError as error:
                 if not error.path.startswith("$"):  # a field of the configuration of all prompts
                     raise

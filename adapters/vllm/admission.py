@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import check_grammar, check_own_fields, count
-from ..core import Program, admit, default_specs, unsupported
+from ..core import Program, VocabularyOf, admit, default_specs, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
-from .engine_config import eos_token_ids_of, load_tokenizer, once_per_engine, role_of
+from .engine_config import backend_of, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .native import GRAMMARS
 from .own_fields import own_fields
 from .placeholders import provides_output_ids
@@ -57,15 +57,16 @@ def admit_request(
     config = admitting.vllm_config
     stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
+    backend = BACKEND if config is None else backend_of(config)
     decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
     try:
-        checked, program = admit(BACKEND, payload, vocab_size)
+        checked, program = admit(backend, payload, vocab_size)
         check_grammar(checked.specs, sampling_params, GRAMMARS)
         acts = checked.is_active(stage)
         if acts:
             if config is not None:
                 check_engine(config, checked, program)
-            _check_request(admitting, sampling_params, checked.specs, program)
+            _check_request(admitting, sampling_params, checked.specs, program, backend.vocabulary)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -79,6 +80,7 @@ def _check_request(
     sampling_params: Any,
     specs: Sequence[LogitsProcessorSpec],
     program: Program,
+    vocabulary: VocabularyOf,
 ) -> None:
     """Refuse specs that this request's prompt or its own fields rule out."""
     if program.reads_prompt and not admitting.has_prompt_ids:
@@ -86,6 +88,7 @@ def _check_request(
             specs,
             lambda program: program.reads_prompt,
             "looks at the token ids of the prompt, and a prompt of embeddings has none",
+            vocabulary,
         )
     config = admitting.vllm_config
     eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
@@ -107,6 +110,7 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
             "needs the ids of the sampled tokens, which vLLM's asynchronous scheduling tells no "
             "processor that it has found by itself: start the engine with --logits-processors "
             "logitport.adapters.vllm:LogitportProcessor, or with --no-async-scheduling",
+            backend_of(vllm_config).vocabulary,
         )
 
 

@@ -3,15 +3,18 @@
 import weakref
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...spec import Stage, Tokenizer
-from .. import STAGE_VARIABLE, stage_from_environment
+from .. import STAGE_VARIABLE, Backend, stage_from_environment
+from ..core import Vocabulary
+from .backend import BACKEND
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
@@ -81,11 +84,27 @@ def role_of(vllm_config: "VllmConfig") -> Role:
     return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
 
 
+@once_per_engine
+def backend_of(vllm_config: "VllmConfig") -> Backend:
+    """Return the backend with the vocabulary of the engine's tokenizer."""
+    model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
+
+    def load() -> Vocabulary:
+        vocabulary = Vocabulary.of_tokenizer(_tokenizer_of(model_config))
+        return vocabulary.first(model_config.get_vocab_size())
+
+    return replace(BACKEND, load_vocabulary=load)
+
+
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
     """Load the engine's tokenizer, even if the engine itself is configured to skip it."""
+    return _tokenizer_of(vllm_config.model_config)
+
+
+def _tokenizer_of(model_config: "ModelConfig") -> Tokenizer:
     from vllm.tokenizers import cached_tokenizer_from_config
 
-    model = copy(vllm_config.model_config)
+    model = copy(model_config)
     model.skip_tokenizer_init = False
     tokenizer = cached_tokenizer_from_config(model)
     assert tokenizer is not None  # it is None only if the tokenizer is skipped

@@ -13,11 +13,11 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
-from .. import KEY, check_grammar, check_spelling
+from .. import KEY, Backend, check_grammar, check_spelling
 from ..core import Program, admit, default_specs
 from .admission import admit_request, admitting_engine, check_engine, check_free
 from .backend import BACKEND
-from .engine_config import Role, load_tokenizer, once_per_engine, role_of
+from .engine_config import Role, backend_of, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
 from .native import GRAMMARS
 
@@ -97,7 +97,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         vocab_size = vllm_config.model_config.get_vocab_size()
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
-        program_of = partial(_program_of, role, vocab_size, self._default)
+        program_of = partial(_program_of, role, backend_of(vllm_config), vocab_size, self._default)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
 
@@ -163,14 +163,15 @@ def _load_default(vllm_config: "VllmConfig") -> str | None:
     if not specs:
         return None
     payload = encode(specs)
-    decoded, program = admit(BACKEND, payload, vllm_config.model_config.get_vocab_size())
+    vocab_size = vllm_config.model_config.get_vocab_size()
+    decoded, program = admit(backend_of(vllm_config), payload, vocab_size)
     if decoded.is_active(role_of(vllm_config).stage):
         check_engine(vllm_config, decoded, program)
     return payload
 
 
 def _program_of(
-    role: Role, vocab_size: int, default: str | None, params: "SamplingParams"
+    role: Role, backend: Backend, vocab_size: int, default: str | None, params: "SamplingParams"
 ) -> Program | None:
     """Return the program that acts on a request in this worker.
 
@@ -180,7 +181,7 @@ def _program_of(
     given = (params.extra_args or {}).get(KEY, default)
     if given is None or (given is default and _reads_probabilities(params)):
         return None
-    payload, program = admit(BACKEND, given, vocab_size)
+    payload, program = admit(backend, given, vocab_size)
     if given is default:
         try:
             check_grammar(payload.specs, params, GRAMMARS)

@@ -13,13 +13,16 @@ from llama_cpp import Llama, LogitsProcessorList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.core import Vocabulary
 from logitport.adapters.llama_cpp import BACKEND, LogitportProcessor, arguments
 from logitport.adapters.llama_cpp.json_schema import gbnf
+from logitport.adapters.llama_cpp.processor import _vocabulary_of
 
 from examples._support.smollm2 import gguf
 from tests.adapters.failing import fails_later
 from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.texts import BANNED, is_free_of_banned
 
 pytestmark = pytest.mark.engine
 
@@ -165,6 +168,19 @@ def test_think_then_answer(llm: Llama):
     for _ in range(3):
         text = complete(llm, QUESTION, specs, max_tokens=40)
         assert ANSWERED.fullmatch(text), text
+
+
+def test_banned_text(llm: Llama):
+    for _ in range(3):
+        text = complete(llm, PARIS, [BANNED, lp.SamplingSpec(temperature=1)], max_tokens=24)
+        assert is_free_of_banned(text), text
+
+
+def test_vocabulary(llm: Llama, model: Path):
+    """llama.cpp and the tokenizer's own file agree on each token."""
+    ours, theirs = _vocabulary_of(llm), Vocabulary.of_tokenizer(model)
+    assert ours.tokens() == theirs.tokens()
+    assert ours.is_special.tolist() == theirs.is_special.tolist()
 
 
 def test_chat(llm: Llama):

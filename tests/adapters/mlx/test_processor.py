@@ -29,6 +29,7 @@ from mlx_lm.sample_utils import make_sampler
 from tests.adapters.failing import fails_later
 from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED
+from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -139,6 +140,12 @@ def test_think_then_answer(loaded: Any):
     for _ in range(3):
         text = say(loaded, QUESTION, spec, sampler=make_sampler(1.0), max_tokens=40)
         assert ANSWERED.fullmatch(text), text
+
+
+def test_banned_text(loaded: Any):
+    for _ in range(3):
+        text = say(loaded, PARIS, BANNED, sampler=make_sampler(1.0), max_tokens=24)
+        assert is_free_of_banned(text), text
 
 
 def test_chat(loaded: Any):

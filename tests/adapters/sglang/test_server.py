@@ -16,6 +16,7 @@ from logitport.adapters.sglang.admission import REFUSED
 from openai import BadRequestError, OpenAI
 
 from examples._support.sglang_server import SglangServer
+from tests.support.texts import BANNED, is_free_of_banned
 
 pytestmark = pytest.mark.engine
 
@@ -48,6 +49,12 @@ def test_probe(client: OpenAI, model: Path):
     with SglangServer(model, env={"SGLANG_PLUGINS": "none"}) as server:
         without = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
         assert probe(without, model.name, "sglang") is Support.IGNORED
+
+
+def test_banned_text(client: OpenAI):
+    for seed in range(3):
+        specs = [BANNED, lp.SamplingSpec(temperature=1, seed=seed)]
+        assert is_free_of_banned(text := complete(client, specs)), text
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -19,6 +19,7 @@ from transformers import NoRepeatNGramLogitsProcessor
 
 from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -132,6 +133,21 @@ def test_think_then_answer(generator: Any, tokenizer: Any):
         text = tokenizer.decode(output, skip_special_tokens=True)
         assert ANSWERED.fullmatch(text), text
     assert said[3] == [*TEXT, EOS]
+
+
+def test_banned_text(generator: Any, tokenizer: Any, inputs: Any):
+    specs = [BANNED, (), BANNED]
+    with pytest.raises(lp.SpecError, match="the vocabulary of the engine's tokenizer") as error:
+        LogitportProcessor(generator, specs, **inputs)
+    assert error.value.path == "$[0].specs[0]"
+    processor = LogitportProcessor(generator, specs, tokenizer=tokenizer, **inputs)
+    torch.manual_seed(0)
+    rows = generator.generate(
+        **inputs, logits_processor=[processor], do_sample=True, temperature=1.0, max_new_tokens=24
+    )
+    for row in rows[::2, inputs["input_ids"].shape[1] :]:
+        text = tokenizer.decode(row, skip_special_tokens=True)
+        assert is_free_of_banned(text), text
 
 
 def test_beams_without_specs_are_left_alone(generator: Any, inputs: Any):

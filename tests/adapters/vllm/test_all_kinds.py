@@ -23,6 +23,7 @@ from logitport.adapters.core import BAN_BIAS, Automaton, AutomatonBuilder, Histo
 from logitport.adapters.vllm import attach
 
 from tests.adapters.packages import plugin_package
+from tests.support.texts import BANNED, is_free_of_banned
 
 from .in_process import FLAG, Drafts, Engine, engine, lookup, params, refused
 
@@ -428,6 +429,10 @@ REQUESTS = {
         lambda output, free: output[:8] == free.output[:8] and closes(output, free, 8),
         prompt=THINKING,
     ),
+    "banned text": Request(
+        lambda free: BANNED,
+        lambda output, free: is_free_of_banned(free.tokenizer.decode(output)),
+    ),
 }
 
 
@@ -522,9 +527,8 @@ def _wrong(batch: Batch) -> Iterator[tuple[str, str]]:
 
 
 def _is_right(name: str, free: Free, specs: list[lp.LogitsProcessorSpec], output: Tokens) -> bool:
-    checked = [
-        spec for spec in specs if not isinstance(spec, lp.PluginSpec | lp.PythonProcessorSpec)
-    ]
+    without = lp.BannedTextSpec | lp.PluginSpec | lp.PythonProcessorSpec  # a reference
+    checked = [spec for spec in specs if not isinstance(spec, without)]
     obeyed = all(obeys(spec, free.prompt, output) for spec in checked)
     return obeyed and REQUESTS[name].also(output, free)
 
