@@ -6,9 +6,11 @@ Requests that carry the same payload share a program.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...spec import (
     AllowedTokensSpec,
@@ -87,6 +89,10 @@ ProgramOf = Callable[[Any], Program | None]
 """A function from a request, as its adapter has it, to its program; ``None`` if it has none."""
 
 
+_options = attrgetter("ignore_case", "whole_words")
+"""What a `banned_text` has besides its texts."""
+
+
 def compile_specs(
     specs: Sequence[LogitsProcessorSpec], vocabulary: VocabularyOf | None = None
 ) -> Program:
@@ -125,12 +131,10 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
         try:
             if isinstance(spec, BannedTextSpec):  # one automaton looks for all texts
                 every = (each for each in specs if isinstance(each, BannedTextSpec))
-                same = [each for each in every if each.ignore_case == spec.ignore_case]
+                same = [each for each in every if _options(each) == _options(spec)]
                 if spec is not same[-1]:
                     continue
-                spec = BannedTextSpec(
-                    tuple(chain(*(each.texts for each in same))), spec.ignore_case
-                )
+                spec = replace(spec, texts=tuple(chain(*(each.texts for each in same))))
             made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
             if not isinstance(spec, BannedTextSpec):  # whose size depends on the vocabulary

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .automaton import Automaton, AutomatonBuilder, Ints
-from .automaton.arrays import TOKEN, distinct, looked_up, members, token_array
+from .automaton.arrays import TOKEN, distinct, looked_up, members, ranges, token_array
 from .automaton.automaton import Edit, table_bytes
 from .vocabulary import Vocabulary, VocabularyTrie
 
@@ -20,6 +20,8 @@ Symbol = tuple[bytes, ...]
 """One character of a text: its encodings, each of one byte or more, and none begins another. Two
 symbols are equal, or have no encoding in common.
 """
+Character = tuple[tuple[int, int], ...]
+"""A range of characters: the first and the last value of each byte."""
 Flags = npt.NDArray[np.bool_]
 
 NOWHERE = -1
@@ -29,9 +31,10 @@ class ByteAutomaton(NamedTuple):
     """Aho and Corasick's automaton over bytes. A state is a proper prefix of a text.
 
     State 0 is the empty prefix. A state's failure link leads to the longest proper suffix that is
-    a state, which has a lower number.
+    a state, which has a lower number. With separators, a prefix begins with one of them.
 
     Attributes:
+        start: the state in which a text may begin.
         failure: ``[states]``, the failure links.
         edges: ``[edges]``, ascending, ``state << 8 | byte``.
         targets: ``[edges]``, the next prefix, or ``NOWHERE`` if no text goes on.
@@ -41,6 +44,7 @@ class ByteAutomaton(NamedTuple):
         is_end: ``[states, classes]``, whether the byte completes any text.
     """
 
+    start: int
     failure: Ints
     edges: Ints
     targets: Ints
@@ -50,9 +54,11 @@ class ByteAutomaton(NamedTuple):
     is_end: Flags
 
     @classmethod
-    def of(cls, texts: Sequence[Sequence[Symbol]]) -> "ByteAutomaton":
-        """Make the automaton of some texts, none of which is empty."""
-        graph = _Graph(texts)
+    def of(
+        cls, texts: Sequence[Sequence[Symbol]], separators: Sequence[Character] = ()
+    ) -> "ByteAutomaton":
+        """Make the automaton of some texts, none of which is empty; see ``completing_texts``."""
+        graph = _Graph(texts, separators)
         # A state has more symbols than its failure link: take them by the number of symbols, and
         # within a symbol by the number of bytes.
         levels = np.array(graph.levels)
@@ -91,7 +97,8 @@ class ByteAutomaton(NamedTuple):
             at, byte, to = sources[of_level], classes[of_level], targets[of_level]
             next_state[at[to >= 0], byte[to >= 0]] = to[to >= 0]
             is_end[at, byte] |= completes[of_level]
-        return cls(failure, keys, targets, completes, class_of, next_state, is_end)
+        start = int(number[graph.start])
+        return cls(start, failure, keys, targets, completes, class_of, next_state, is_end)
 
 
 class _Graph:
@@ -101,15 +108,24 @@ class _Graph:
         targets: ``state << 8 | byte`` to the next state, or to ``NOWHERE``.
         ends: the keys of ``targets`` whose byte completes a text.
         levels: of each state, the number of symbols before it, and of bytes since.
+        start: the state in which a text may begin.
     """
 
-    def __init__(self, texts: Sequence[Sequence[Symbol]]) -> None:
+    def __init__(self, texts: Sequence[Sequence[Symbol]], separators: Sequence[Character]) -> None:
         self.targets: dict[int, int] = {}
         self.ends: set[int] = set()
         self.levels = [0]
+        self.start = self._state(1 << 8) if separators else 0
+        for *before, (first, last) in separators:
+            state = 0
+            for low, high in before:
+                within = self.targets.get(state << 8 | low) or self._state(self.levels[state] + 1)
+                self.targets |= {state << 8 | byte: within for byte in range(low, high + 1)}
+                state = within
+            self.targets |= {state << 8 | byte: self.start for byte in range(first, last + 1)}
         after: dict[tuple[int, Symbol], int] = {}
         for text in texts:
-            state = 0
+            state = self.start
             for symbol in text[:-1]:
                 key = state, symbol
                 if key not in after:
@@ -138,34 +154,51 @@ class _Graph:
 
 
 def completing_texts(
-    texts: Sequence[Sequence[Symbol]], vocabulary: Vocabulary, check_memory: Callable[[int], None]
+    texts: Sequence[Sequence[Symbol]],
+    vocabulary: Vocabulary,
+    check_memory: Callable[[int], None],
+    separators: Sequence[Character] = (),
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that would complete a text, in any tokenization.
 
-    A special token has no bytes, and leads to the empty prefix.
+    A special token has no bytes. No text that begins before it is completed after it.
 
     Args:
         texts: the texts, each of one symbol or more.
         vocabulary: the bytes of each token.
         check_memory: called with the bytes of the automaton's tables, or fewer, before they are
             made.
+        separators: if there are any, a text counts only where one is before it and after it. The
+            start of the output, the end of the output so far and a special token count as one. The
+            first byte of several is not a range. No symbol is a separator in one of its encodings
+            and none in another, and no text begins with one.
 
     Returns:
         The tokens that hold a text, which are banned in every state; and the automaton that bans
         the tokens that complete what earlier tokens have begun, ``None`` if none can begin one.
     """
-    trie, automaton = vocabulary.trie, ByteAutomaton.of(texts)
-    state, holds_text = _from_root(automaton, trie)
-    state, is_banned = state[trie.node_of], holds_text[trie.node_of]
+    trie, automaton = vocabulary.trie, ByteAutomaton.of(texts, separators)
+    if not len(trie.order):
+        return trie.order, None
+    state, nodes = _from_root(automaton, trie)
+    state = state[trie.node_of]
+    is_banned = np.zeros(vocabulary.size, np.bool_)
+    _, first, end = _places(trie, nodes, separators)
+    is_banned[trie.order[ranges(first, end - first)]] = True
     banned, tokens = np.flatnonzero(is_banned), np.flatnonzero(state)
-    if not len(tokens):
+    if automaton.start == 0 and not len(tokens):
         return banned, None
     states, edges = len(automaton.failure), len(tokens)
     edge_parts = [(np.zeros(edges, np.int64), tokens, state[tokens])]
+    if automaton.start > 0:
+        special = np.flatnonzero(vocabulary.is_special)
+        edge_parts.append((np.zeros_like(special), special, np.full_like(special, automaton.start)))
+        edges += len(special)
     completed: dict[int, list[tuple[int, int]]] = {}
     for at, to, nodes, completes in _from_prefixes(automaton, trie):
-        ends = at[completes], trie.first[nodes[completes]], trie.end[nodes[completes]]
-        for state_before, first, end in zip(*(each.tolist() for each in ends), strict=True):
+        owner, *ends = _places(trie, nodes[completes], separators)
+        parts = (each.tolist() for each in (at[completes][owner], *ends))
+        for state_before, first, end in zip(*parts, strict=True):
             completed.setdefault(state_before, []).append((first, end))
         goes_on = to >= 0
         first = trie.first[nodes[goes_on]]
@@ -184,33 +217,74 @@ def completing_texts(
     cells = np.sort(in_set[owner[others]] << 32 | tokens[others])
     lengths = np.bincount(cells >> 32, minlength=len(sets))
     adds = lengths[set_of] > 0
+    # An automaton begins in state 0: it changes places with the start.
+    number = np.arange(states)
+    number[[0, automaton.start]] = automaton.start, 0
+    sources, keys, targets = map(np.concatenate, zip(*edge_parts, strict=True))
     builder = AutomatonBuilder()
     builder.token_sets(cells & TOKEN, lengths)
     builder.extend(
-        np.where(adds, Edit.ADD.value, Edit.FREE.value),
-        np.where(adds, set_of, 0),
-        automaton.failure,
-        is_failure_link=np.arange(states) > 0,
+        np.where(adds, Edit.ADD.value, Edit.FREE.value)[number],
+        np.where(adds, set_of, 0)[number],
+        number[automaton.failure][number],
+        is_failure_link=number > 0,
     )
-    builder.edges(*map(np.concatenate, zip(*edge_parts, strict=True)))
+    builder.edges(number[sources], keys, number[targets])
     return banned, builder.build(check=False)
 
 
-def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, Flags]:
-    """Compute, for each node of the trie, the state after its bytes, and whether they hold a text.
+def _places(
+    trie: VocabularyTrie, nodes: Ints, separators: Sequence[Character]
+) -> tuple[Ints, Ints, Ints]:
+    """List the tokens below nodes where a text ends: ranges in ``order``, none of which is empty.
+
+    With separators, a token counts if it ends at the node, or if a separator may follow: its first
+    two bytes decide, and a token that ends within it counts.
+
+    Returns:
+        The index in ``nodes``, the start and the end of each range.
+    """
+    every = np.arange(len(nodes))
+    found = [(every, trie.first[nodes], trie.end[nodes])]
+    if separators:
+        found = [(every, trie.first[nodes], trie.own_end[nodes])]
+    for (low, high), *more in separators:
+        if not more:
+            found.append((every, _place(trie, nodes, low), _place(trie, nodes, high + 1)))
+            continue
+        child, has_child = looked_up(trie.keys, nodes << 8 | low)
+        owner, child = every[has_child], child[has_child] + 1
+        low, high = more[0]
+        found.append((owner, trie.first[child], trie.own_end[child]))
+        found.append((owner, _place(trie, child, low), _place(trie, child, high + 1)))
+    owner, first, end = map(np.concatenate, zip(*found, strict=True))
+    some = first < end
+    return owner[some], first[some], end[some]
+
+
+def _place(trie: VocabularyTrie, nodes: Ints, byte: int) -> Ints:
+    """Find the place of the first token below each node that goes on with ``byte`` or higher."""
+    keys = nodes << 8 | byte
+    child = trie.keys.searchsorted(keys)
+    is_below = trie.keys.take(child, mode="clip") >> 8 == nodes
+    is_below &= child < len(trie.keys)
+    return np.where(is_below, trie.first.take(child + 1, mode="clip"), trie.end[nodes])
+
+
+def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, Ints]:
+    """Compute the state after the bytes of each node of the trie, and the nodes where a text ends.
 
     This is one pass over the trie, level by level.
     """
     classes = automaton.next_state.shape[1]
     next_state, is_end = automaton.next_state.ravel(), automaton.is_end.ravel()
     parent, byte_class = trie.keys >> 8, automaton.class_of[trie.keys & 0xFF]
-    state, holds = np.zeros(len(trie.first), np.int64), np.zeros(len(trie.first), np.bool_)
+    state, ends = np.zeros(len(trie.first), np.int64), np.zeros(len(trie.first), np.bool_)
     for start, end in pairwise(trie.level_ends):
-        up = parent[start - 1 : end - 1]
-        at = state[up] * classes + byte_class[start - 1 : end - 1]
+        at = state[parent[start - 1 : end - 1]] * classes + byte_class[start - 1 : end - 1]
         state[start:end] = next_state[at]
-        holds[start:end] = is_end[at] | holds[up]
-    return state, holds
+        ends[start:end] = is_end[at]
+    return state, np.flatnonzero(ends)
 
 
 def _from_prefixes(

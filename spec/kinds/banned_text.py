@@ -12,6 +12,14 @@ from ..limits import MAX_TEXT, MAX_TEXT_BYTES, MAX_TEXTS
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TEXTS)]
 
+SEPARATORS = (
+    *(("\0", "/"), (":", "@"), ("[", "^"), ("`", "`"), ("{", "\x7f")),
+    *(("\x80", "\xb4"), ("\xb6", "\xbf")),  # the signs of Latin-1, but for micro, which is a mu
+    *(("\u2000", "\u20ff"), ("\u2190", "\u21bf"), ("\u21c0", "\u2bff")),  # General Punctuation
+    *(("\u3000", "\u303f"), ("\U0001f000", "\U0001ffff")),  # East Asian; pictures
+)
+"""Ranges of the characters that are in no word. Of each range, each byte in UTF-8 has a range."""
+
 
 class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_defaults=True):
     """The output, as text, never contains one of ``texts``.
@@ -25,6 +33,12 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     ``class`` free. Texts that begin with a space also take much less memory, because few tokens
     end with a space and the first letters of a word.
 
+    With ``whole_words``, a text counts only where no word goes on before or after it. The end of
+    the output so far is the end of a word, because the output may end there: the model can still
+    choose ``assess`` as a token that holds all of it, but not ``ass`` and then ``ess``. Letters,
+    digits, the underscore, and most characters beyond ASCII are in words; spaces, punctuation,
+    symbols and emoji are not (``SEPARATORS``). This takes little memory, with or without a space.
+
     Only the output is read: a text that the prompt begins is not completed by the output. A
     special token has no text, and nothing that begins before it is completed after it.
 
@@ -32,7 +46,8 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     refused. The texts' tables are refused where they would take more than ``MAX_PROGRAM_BYTES``:
     many texts that begin with different letters, or end with a space.
 
-    ``BannedTextSpec((" banana", " as an AI"), ignore_case=True)`` bans `` Banana`` as well.
+    ``BannedTextSpec(("banana", "as an AI"), ignore_case=True, whole_words=True)`` bans ``Banana``
+    as well, and leaves ``bananas`` free where that is one token.
 
     Args:
         texts: 1 to ``MAX_TEXTS`` non-empty texts of up to ``MAX_TEXT`` bytes in UTF-8, and
@@ -41,19 +56,30 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
             ``k``, ``K`` and the Kelvin sign; ``ß`` and ``ẞ``; the two small sigmas and ``Σ``. One
             character never equals two: ``ß`` is not ``ss``. The Turkish letters, ``İ`` and the
             dotless i, equal only themselves.
+        whole_words: whether a text counts only as a whole word, or as several. Each text begins and
+            ends with a character of a word then.
 
     Raises:
-        SpecError: if a field is out of bounds.
+        SpecError: if a field is out of bounds, or a text begins or ends between words although
+            ``whole_words`` is set.
     """
 
     texts: _Texts
     ignore_case: bool = False
+    whole_words: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for i, text in enumerate(self.texts):
-            if (size := len(text.encode())) > MAX_TEXT:
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise SpecError("Expected valid Unicode", f"$.texts[{i}]") from None
+            if size > MAX_TEXT:
                 what = f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}"
+                raise SpecError(what, f"$.texts[{i}]")
+            if self.whole_words and not (in_word(text[0]) and in_word(text[-1])):
+                what = "Expected a text that begins and ends in a word, because of `whole_words`"
                 raise SpecError(what, f"$.texts[{i}]")
         check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "$.texts")
 
@@ -64,3 +90,8 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
         return Sizes(
             texts=len(self.texts), text_bytes=sum(len(text.encode()) for text in self.texts)
         )
+
+
+def in_word(character: str) -> bool:
+    """Whether a character is part of a word."""
+    return not any(first <= character <= last for first, last in SEPARATORS)

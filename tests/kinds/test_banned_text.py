@@ -1,23 +1,27 @@
 """Banned texts, over a vocabulary whose tokens overlap and split characters."""
 
 import random
+import re
+import string
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import REALIZABLE, Backend
-from logitport.adapters.conformance.kinds.banned_text import completing, texts
+from logitport.adapters.conformance.kinds.banned_text import KIND, completing
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Realizer, Vocabulary, admission, admit, compile_specs
 from logitport.adapters.core.kinds.banned_text import _variants
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
+from logitport.spec.kinds.banned_text import in_word
 
-from tests.core.test_automaton import edit_of
+from tests.core.test_automaton import edit_of, folded, walk
 from tests.support.paths import ROOT
 
 from .test_every_kind import AT_MOST, SOME, KindTests
@@ -28,6 +32,7 @@ EMPTY = "Expected `str` of length >= 1"
 TOO_LONG = f"Expected `str` of length <= {limits.MAX_TEXT}"
 IN_BYTES = f"Expected at most {limits.MAX_TEXT} bytes in UTF-8, got {limits.MAX_TEXT + 1}"
 IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got {limits.MAX_TEXT_BYTES + 1}"
+IN_A_WORD = "Expected a text that begins and ends in a word, because of `whole_words`"
 FULL = ("x" * limits.MAX_TEXT,) * (limits.MAX_TEXT_BYTES // limits.MAX_TEXT)
 
 
@@ -43,8 +48,16 @@ class TestRows(KindTests):
         ({"texts": ["a", "é" * 63 + "狐"]}, IN_BYTES, "texts[1]"),
         ({"texts": [*FULL, "x"]}, IN_ALL, "texts"),
         ({"texts": ["a"], "ignore_case": 1}, "Expected `bool`, got `int`", "ignore_case"),
+        ({"texts": ["a", " b"], "whole_words": True}, IN_A_WORD, "texts[1]"),
+        ({"texts": ["C++"], "whole_words": True}, IN_A_WORD, "texts[0]"),
     )
     largest = (BannedTextSpec(FULL), BannedTextSpec(("x",) * limits.MAX_TEXTS))
+
+
+def test_text_is_unicode():
+    with pytest.raises(SpecError) as error:
+        BannedTextSpec(("a", "\ud800"))
+    assert (error.value.message, error.value.path) == ("Expected valid Unicode", "$.texts[1]")
 
 
 TOKENS = (b" Ban", b"anas", b"ana", b"a", b"n", b"Banana", b"bananas", b"b", b"K", None)
@@ -85,14 +98,76 @@ def test_what_completes_a_text(spec: BannedTextSpec, output: list[int], expected
     assert completing(spec, TOKENS, tuple(output)) == expected
 
 
-PIECES = (*"abAkKsß\u1e9eé ", "\u212a")
+WORDS = {
+    token.encode(): i
+    for i, token in enumerate(
+        ("ass", " ass", "ess", " assess", "cl", " ", "a", "s", "ss", "ss ", "ss\u2014", "ssé")
+    )
+} | {b"ss\xe2": 12, b"ss\xe2\x80": 13, b"ss\xc3": 14, b"\xe2\x80": 15, b"\x94": 16, b"\x94ass": 17}
+DASH = [15, 16]
+
+
+@pytest.mark.parametrize(
+    ("texts", "output", "expected"),
+    [
+        (["ass"], [], ["ass", " ass"]),
+        (["ass"], [" "], ["ass", " ass"]),
+        (["ass"], ["cl"], [" ass"]),
+        (["ass"], ["cl", " "], ["ass", " ass"]),
+        (["ass"], ["cl", "a"], [" ass"]),
+        (["ass"], ["a"], [" ass", "ss", "ss ", "ss\u2014", b"ss\xe2", b"ss\xe2\x80"]),
+        (["ass"], [" ", "a", "s"], [" ass", "s"]),
+        (["ass"], ["cl", None], ["ass", " ass"]),
+        (["ass"], ["cl", b"\xe2\x80"], [" ass", b"\x94ass"]),
+        (["ass"], ["cl", b"\xe2\x80", b"\x94"], ["ass", " ass"]),
+        (["ass"], [b"ss\xe2", "ass"], [" ass"]),
+        (["assess"], ["ass"], [" assess", "ess"]),
+        (["assess"], ["cl", "ass"], [" assess"]),
+        (["ass cl", "ass"], [" ass", " "], ["ass", " ass", "cl"]),
+        (["a", "s"], [], ["a", "s"]),
+        (["a", "s"], ["cl"], []),
+    ],
+)
+def test_whole_words(texts: list[str], output: list[Any], expected: list[str | bytes]):
+    def token(text: str | bytes | None) -> int:
+        text = text.encode() if isinstance(text, str) else text
+        return len(WORDS) if text is None else WORDS[text]
+
+    spec, tokens = BannedTextSpec(tuple(texts), whole_words=True), [*WORDS, None]
+    output = [*map(token, output)]
+    assert banned([spec], tokens, output) == {*map(token, expected)}
+    assert completing(spec, tokens, tuple(output)) == {*map(token, expected)}
+
+
+@pytest.mark.parametrize("tokens", [[b"a "], [b"a}"], ["a—".encode()], [b"b", b"a", b"a\xf0"], []])
+def test_whole_words_of_few_tokens(tokens: list[bytes]):
+    everything = {i for i, token in enumerate(tokens) if token != b"b"}
+    assert banned([BannedTextSpec(("a",), whole_words=True)], tokens, []) == everything
+
+
+def test_separators():
+    """No character is in a word in one case and in none in the other."""
+    for c, same in _variants().items():
+        assert {in_word(each.decode()) for each in same} == {in_word(c)}
+    assert {c for c in map(chr, range(128)) if in_word(c)} == {
+        *string.ascii_letters,
+        *"0123456789_",
+    }
+    assert all(map(in_word, "é\u00b5ßжλ中あ한\u212aक"))
+    assert not any(map(in_word, "\u00a0\u00ab\u2014\u201c\u2192\u20ac\u3002\U0001f600"))
+
+
+LETTERS = "abAkKsß\u1e9eé\u212a\ufffd"
+PIECES = (*"abAkKsß\u1e9eé \u2014\u2190", "\u212a", "\U0001f600")
 pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from(
     [bytes([byte]) for piece in PIECES for byte in piece.encode()]
 )
 vocabularies = st.lists(
     st.lists(pieces, min_size=1, max_size=4).map(b"".join) | st.none(), min_size=2, max_size=20
 )
-many = st.lists(st.builds(BannedTextSpec, texts(Draws(2)), st.booleans()), min_size=1, max_size=3)
+assert KIND.strategy is not None
+any_spec = KIND.strategy(Draws(2))
+many = st.lists(any_spec, min_size=1, max_size=3)
 
 
 @given(many, vocabularies, st.data())
@@ -101,7 +176,6 @@ def test_bans_what_the_reference_bans(
 ):
     vocabulary = Vocabulary.of_tokens(tokens)
     program = compile_specs(specs, lambda: vocabulary)
-    assert len(program.automata) <= 4  # two for each way to compare, however many specs
     realizer, output = Realizer(len(tokens)), list[int]()
     realizer.add(0, program, [0], output)
     for token in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=10)):
@@ -110,15 +184,16 @@ def test_bans_what_the_reference_bans(
         expected = set[int]().union(*(completing(spec, tokens, tuple(output)) for spec in specs))
         assert {i for i, logit in enumerate(logits[0].tolist()) if logit < 0} == expected
         output.append(token)
+    for automaton in program.automata:
+        assert folded(automaton, [], output) == walk(automaton, [], output)
 
 
-@given(texts(Draws(2)), st.booleans(), vocabularies, st.randoms())
+@given(any_spec, vocabularies, st.randoms())
 def test_no_output_has_a_banned_text(
-    banned: tuple[str, ...], ignore_case: bool, tokens: list[bytes | None], choose: random.Random
+    spec: BannedTextSpec, tokens: list[bytes | None], choose: random.Random
 ):
     tokens.append(None)  # there is always something left to choose
     realizer, output = Realizer(len(tokens)), list[int]()
-    spec = BannedTextSpec(banned, ignore_case)
     realizer.add(0, compile_specs((spec,), lambda: Vocabulary.of_tokens(tokens)), [], output)
     for _ in range(20):
         logits = torch.tensor([[choose.random() for _ in tokens]])
@@ -127,9 +202,12 @@ def test_no_output_has_a_banned_text(
     parts = b"".join(b"\xff" if tokens[i] is None else tokens[i] for i in output).split(b"\xff")
     for part in parts:
         written = part.decode(errors="replace")
-        for text in banned:
-            assert text not in written
-            assert not (ignore_case and text.lower() in written.lower())
+        for text in spec.texts:
+            pattern = re.escape(text)
+            if spec.whole_words:
+                pattern = rf"(?<![{LETTERS}]){pattern}(?![{LETTERS}])"
+            assert not re.search(pattern, written)
+            assert not (spec.ignore_case and re.search(pattern.lower(), written.lower()))
 
 
 def test_all_tokenizations_with_a_real_vocabulary():
@@ -156,14 +234,15 @@ def test_all_tokenizations_with_a_real_vocabulary():
 
 
 def test_specs_of_a_request_share_an_automaton():
-    specs = [BannedTextSpec((text,), case) for text in ("ab", "ba") for case in (False, True)]
+    ways = [(False, False), (True, False), (False, True), (True, True)]
+    specs = [BannedTextSpec((text,), *way) for text in ("ab", "ba") for way in ways]
     program = compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
     alone = compile_specs(
-        [BannedTextSpec(("ab", "ba")), BannedTextSpec(("ab", "ba"), True)],
+        [BannedTextSpec(("ab", "ba"), *way) for way in ways],
         lambda: Vocabulary.of_tokens(TOKENS),
     )
     assert program.cells == alone.cells
-    assert len(program.automata) == len(alone.automata) == 4
+    assert len(program.automata) == len(alone.automata) == 6  # two hold a text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....spec import BannedTextSpec
+from ....spec.kinds.banned_text import SEPARATORS, in_word
 from .base import Draws, Kind, Tokens
 
 
@@ -25,7 +26,10 @@ def completing(
         token
         for token, piece in enumerate(vocabulary)
         if piece is not None
-        if any(_ends(spec, before + piece[: n + 1]) for n in range(len(piece)))
+        if any(
+            _ends(spec, before + piece[:n]) and (not spec.whole_words or _separates(piece[n:]))
+            for n in range(1, len(piece) + 1)
+        )
     }
 
 
@@ -33,23 +37,42 @@ def _ends(spec: BannedTextSpec, written: bytes) -> bool:
     """Whether the bytes end with one of the texts. Bytes of no character equal no text."""
     shown = written.decode(errors="surrogateescape")
     for text in spec.texts:
-        end = shown[-len(text) :]
-        if end == text or (spec.ignore_case and _folded(end) == _folded(text)):
+        before, end = shown[: -len(text)], shown[-len(text) :]
+        is_text = end == text or (spec.ignore_case and _folded(end) == _folded(text))
+        if is_text and not (spec.whole_words and before and in_word(before[-1])):
             return True
     return False
+
+
+def _separates(after: bytes) -> bool:
+    """Whether the bytes after a text begin, or may begin, with a character that is in no word.
+
+    A token may end within a character, of which the first two bytes decide.
+    """
+    ranges = ([*zip(first.encode(), last.encode(), strict=True)][:2] for first, last in SEPARATORS)
+    return not after or any(
+        all(low <= byte <= high for byte, (low, high) in zip(after, each, strict=False))
+        for each in ranges
+    )
 
 
 def _folded(text: str) -> list[str]:
     return [c.casefold() for c in text]
 
 
-def texts(draw: Draws) -> Any:
+def _strategy(draw: Draws) -> Any:
     """Draw texts of letters that equal others, or look like them."""
-    text = draw.st.text("abAkK\u212aßẞsé ", min_size=1, max_size=6)
-    return draw.st.lists(text, min_size=1, max_size=4).map(tuple)
+    st, letters = draw.st, "abAkK\u212aßẞsé"
+    inner = st.text(f"{letters} \u2014", max_size=4)
+    word = st.builds(lambda *parts: "".join(parts), *map(st.sampled_from, (letters, letters)))
+    words = st.builds("{0[0]}{1}{0[1]}".format, word, inner) | st.sampled_from(letters)
+    texts = st.lists(st.text(f"{letters} \u2014", min_size=1, max_size=6), min_size=1, max_size=4)
+    return st.builds(BannedTextSpec, texts.map(tuple), st.booleans()) | st.builds(
+        BannedTextSpec,
+        st.lists(words, min_size=1, max_size=4).map(tuple),
+        st.booleans(),
+        st.just(True),
+    )
 
 
-KIND = Kind(
-    BannedTextSpec(("a",)),
-    strategy=lambda draw: draw.builds(BannedTextSpec, texts(draw), draw.st.booleans()),
-)
+KIND = Kind(BannedTextSpec(("a",)), strategy=_strategy)

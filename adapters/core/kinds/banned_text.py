@@ -4,10 +4,13 @@ from collections.abc import Iterable
 from functools import cache
 
 from ....spec import BannedTextSpec, SpecError
+from ....spec.kinds.banned_text import SEPARATORS
 from ....spec.limits import MAX_PROGRAM_BYTES
 from ..texts import Symbol, completing_texts
 from .banned_tokens import adding
 from .base import Part, compile_spec, vocabulary_for
+
+_SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
 
 
 @compile_spec.register
@@ -15,7 +18,8 @@ def _compile(spec: BannedTextSpec) -> Iterable[Part]:
     """Tokens that hold a text have an automaton of their own: they are banned in every state."""
     variants = _variants() if spec.ignore_case else {}
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
-    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), _check_memory)
+    separators = _SEPARATORS if spec.whole_words else ()
+    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), _check_memory, separators)
     if len(everywhere):
         yield adding(everywhere.tolist())
     if automaton is not None:
