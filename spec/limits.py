@@ -208,7 +208,7 @@ MAX_TEXT_BYTES = _limit(
     "max_text_bytes", 1 << 11, "bytes", "in all texts of a request that are looked for"
 )
 """Each becomes a state, or several where case is ignored. For a vocabulary of 131,072 tokens, they
-take up to 20 ms at admission; 250 English words take 10 to 15 ms."""
+take up to 25 ms at admission; 250 English words take 10 to 15 ms."""
 
 MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
 """As deep as vLLM lets a JSON schema nest."""
