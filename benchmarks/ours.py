@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from logitport.adapters.core import Realizer, compile_specs, editor_for
+from logitport.adapters.core import Program, Realizer, compile_specs, editor_for
 from logitport.adapters.core.automaton import Edit
 from logitport.adapters.core.host.state_table import ROW
 from logitport.adapters.vllm import KEY, LogitportProcessor
@@ -14,6 +14,7 @@ from logitport.spec import encode
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate
 
+from .timing import Begin
 from .workload import History, Step, Workload
 
 # Requests with equal specs share one program, here as in an engine.
@@ -73,8 +74,10 @@ class Parts:
 
     def advance(self) -> None:
         """Bring states and plan up to date, as ``Realizer.apply`` does."""
-        if self._automata.advance({}) or self._automata.changed:
+        self._automata.advance({})
+        if self._automata.moved or self._automata.changed:
             self._editor.update()
+            self._automata.moved = False
 
     def edit(self, logits: torch.Tensor) -> None:
         """Edit the logits."""
@@ -96,6 +99,18 @@ def begin_host(workload: Workload, history: History) -> Step:
     """Make the host's part of a step."""
     parts = Parts(workload, history)
     return lambda logits: parts.advance()
+
+
+def begin_program(program: Program) -> Begin:
+    """Make the step of a batch in which all requests have a program."""
+
+    def begin(workload: Workload, history: History) -> Step:
+        realizer = Realizer(workload.vocab_size)
+        for row in workload.active:
+            realizer.add(row, program, workload.prompts[row], history.outputs[row])
+        return realizer.apply
+
+    return begin
 
 
 class EditAlone:

@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
 import torch
+from logitport.adapters import Backend
 from logitport.adapters.core import admission, compile_specs
 from logitport.adapters.core.automaton import Edit
 from logitport.adapters.vllm import BACKEND
@@ -75,6 +76,7 @@ def targets(
         "target: idle": _idle,
         "target: host": lambda: _host(seconds, device, rows),
         "target: admission": _admission,
+        "target: text": lambda: _text(seconds, rows // 4),
         "target: fold": _fold,
     }
     for name, measure in measures.items():
@@ -270,38 +272,61 @@ def _admission() -> Iterator[Target]:
         "forced_sequence": w.forced_sequence(10_000),
         "banned_sequences": w.banned_sequences(3333),
     }
-    admit, forget = admission.admit, admission.forget
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
-        first = timing.time_call(
-            lambda text=text: admit(BACKEND, text, VOCAB),
-            repetitions=20,
-            before=forget,
-        )
-        # Each request brings a new string, whose hash is not computed yet.
-        copies: list[str] = []
-        cached = timing.time_call(
-            lambda copies=copies: admit(BACKEND, copies.pop(), VOCAB),
-            repetitions=50,
-            before=lambda copies=copies, text=text: copies.append(text.encode().decode()),
-        )
-        case = f"admission of 10,000 tokens, {kind}"
-        yield Target(
-            f"{case}, first time",
-            "below 5 ms",
-            first.median * 1e3,
-            5.0,
-            unit="ms",
-            detail={OURS: first},
-        )
-        yield Target(
-            f"{case}, cached",
-            "below 50 microseconds",
-            cached.median * 1e6,
-            50.0,
-            unit="us",
-            detail={OURS: cached},
-        )
+        yield from _admitted(f"admission of 10,000 tokens, {kind}", BACKEND, text, 5)
+
+
+def _admitted(case: str, backend: Backend, text: str, most_ms: float) -> Iterator[Target]:
+    admit, forget = admission.admit, admission.forget
+    first = timing.time_call(lambda: admit(backend, text, VOCAB), repetitions=20, before=forget)
+    # Each request brings a new string, whose hash is not computed yet.
+    copies: list[str] = []
+    cached = timing.time_call(
+        lambda: admit(backend, copies.pop(), VOCAB),
+        repetitions=50,
+        before=lambda: copies.append(text.encode().decode()),
+    )
+    yield Target(
+        f"{case}, first time",
+        f"below {most_ms:g} ms",
+        first.median * 1e3,
+        most_ms,
+        unit="ms",
+        detail={OURS: first},
+    )
+    yield Target(
+        f"{case}, cached",
+        "below 50 microseconds",
+        cached.median * 1e6,
+        50.0,
+        unit="us",
+        detail={OURS: cached},
+    )
+
+
+def _text(seconds: float, rows: int) -> Iterator[Target]:
+    """Ban 100 words as texts: admission, and a step beside one with as many token sequences."""
+    rng = random.Random(0)
+    vocabulary = w.vocabulary(rng, VOCAB)
+    backend = replace(BACKEND, load_vocabulary=lambda: vocabulary)
+    texts, sequences = w.banned_text(rng, vocabulary, 100), w.banned_sequences(100)(rng, VOCAB)
+    yield from _admitted("admission of 100 banned texts", backend, encode(texts), 100)
+    programs = [compile_specs([spec], backend.vocabulary) for spec in (texts, sequences)]
+    names = ("banned_text", "banned_sequences")
+    times = timing.time_steps(
+        {name: ours.begin_program(made) for name, made in zip(names, programs, strict=True)},
+        w.workload([w.banned_sequences(1)], rows, VOCAB),
+        Logits(rows, VOCAB, "cpu"),
+        seconds=seconds,
+    )
+    yield Target(
+        f"100 banned texts, {rows} rows, over 100 banned sequences",
+        "at most 1.5 times the time",
+        **_ratio(times, "banned_text", "banned_sequences"),
+        bound=1.5,
+        detail=_detail(times),
+    )
 
 
 def _fold() -> Iterator[Target]:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from itertools import chain, cycle, islice, repeat
 
 import torch
+from logitport.adapters.core import Vocabulary
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
+    BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
     ForcedEndSpec,
@@ -170,6 +172,23 @@ def banned_sequences(n: int) -> Callable[[random.Random, int], LogitsProcessorSp
     return lambda rng, size: BannedSequencesSpec(
         tuple(tuple(tokens(rng, size, 3)) for _ in range(n))
     )
+
+
+def vocabulary(rng: random.Random, size: int) -> Vocabulary:
+    """Make a vocabulary of the bytes, and of words and their parts, with a space before or not."""
+    syllables = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("", "n", "r", "s")]
+    pieces = {bytes([byte]): None for byte in range(256)}
+    while len(pieces) < size:
+        word = "".join(rng.choices(syllables, k=rng.randint(1, 4)))
+        spelled = rng.choice((word, word, word.title(), word.upper()))
+        pieces[(rng.choice(("", " ")) + spelled).encode()] = None
+    return Vocabulary.of_tokens([*pieces])
+
+
+def banned_text(rng: random.Random, vocabulary: Vocabulary, n: int) -> LogitsProcessorSpec:
+    """Ban words that are tokens of a vocabulary."""
+    words = [text for token in vocabulary.tokens()[256:] if (text := token.decode()).isalpha()]
+    return BannedTextSpec(tuple(rng.sample(words, n)), ignore_case=True, whole_words=True)
 
 
 def logit_bias(n: int) -> Callable[[random.Random, int], LogitsProcessorSpec]:
