@@ -5,14 +5,29 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from random import Random
 from typing import Any, NamedTuple
 
 from logitport.adapters.backend import REALIZABLE, Backend
-from logitport.adapters.core import admission, plugins
+from logitport.adapters.core import Vocabulary, admission, plugins
 from logitport.spec import GrammarSpec, SamplingSpec, SpecError, limits
 from logitport.spec.limits import MAX_MESSAGE, MAX_PATH
 
-BACKEND = Backend("fuzzed", REALIZABLE, frozenset({GrammarSpec, SamplingSpec}))
+from benchmarks.workload import vocabulary
+
+
+@cache
+def _vocabulary() -> Vocabulary:
+    return vocabulary(Random(0), VOCAB)
+
+
+BACKEND = Backend(
+    "fuzzed",
+    REALIZABLE,
+    frozenset({GrammarSpec, SamplingSpec}),
+    load_vocabulary=_vocabulary,
+)
 VOCAB = 151_936
 
 
@@ -66,6 +81,7 @@ def install() -> None:
     later, instead of having the kernel hand out the same pages again and again.
     """
     bytes(1 << 24)
+    assert _vocabulary().trie
     loaders = {name: lambda make=make: make for name, make in PLUGINS.items()}
     plugins._plugins = lambda: loaders  # pyright: ignore
 
