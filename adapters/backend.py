@@ -90,7 +90,7 @@ class Backend:
         """Return this backend with the vocabulary of an engine's tokenizer.
 
         The tokenizer is read when a request first needs its vocabulary, and only once, although an
-        adapter may call this for each request. Nothing here keeps the tokenizer alive.
+        adapter may call this for each request. The result does not keep the tokenizer alive.
 
         Args:
             tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
@@ -99,7 +99,11 @@ class Backend:
         """
         if tokenizer is None:
             return self
-        loaders = _loaders.setdefault(tokenizer, {})
+        try:
+            loaders = _loaders.setdefault(tokenizer, {})
+        except TypeError:  # it takes no weak reference: its vocabulary is not kept
+            loader = partial(_read, lambda: tokenizer, vocab_size, read)
+            return replace(self, load_vocabulary=loader)
         loader = partial(_read, ref(tokenizer), vocab_size, read)
         return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
 
@@ -123,7 +127,7 @@ _loaders: "WeakKeyDictionary[Any, dict[int, Callable[[], Vocabulary]]]" = WeakKe
 
 
 def _read(
-    tokenizer: ref[Any], vocab_size: int, read: "Callable[[Any], Vocabulary] | None"
+    tokenizer: Callable[[], Any], vocab_size: int, read: "Callable[[Any], Vocabulary] | None"
 ) -> "Vocabulary":
     from .core import Vocabulary
 

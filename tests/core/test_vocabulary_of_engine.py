@@ -79,3 +79,24 @@ def test_a_vocabulary_that_cannot_be_loaded():
             "The vocabulary of engine's tokenizer cannot be read: no file"
         )
     assert calls == ["load"]
+
+
+class Tokenizer:
+    """A tokenizer whose tokens have bytes."""
+
+
+@pytest.mark.parametrize("tokenizer", [Tokenizer(), {}], ids=["kept", "takes no weak reference"])
+def test_the_vocabulary_of_a_tokenizer(tokenizer: object):
+    calls: list[object] = []
+
+    def read(tokenizer: object) -> Vocabulary:
+        calls.append(tokenizer)
+        return small()
+
+    backend = Backend("engine", REALIZABLE)
+    assert backend.for_tokenizer(None, 3) is backend
+    of_request = [backend.for_tokenizer(tokenizer, 3, read) for _ in range(2)]
+    sizes = [vocabulary.size for each in of_request if (vocabulary := each.vocabulary())]
+    assert sizes == [3, 3]  # of four tokens, the engine has three
+    is_kept = isinstance(tokenizer, Tokenizer)
+    assert (of_request[0] == of_request[1], len(calls)) == (is_kept, 1 if is_kept else 2)
