@@ -72,7 +72,8 @@ class ByteAutomaton(NamedTuple):
         keys, targets = keys[by_key], targets[by_key]
         targets[targets >= 0] = number[targets[targets >= 0]]
         ends = np.fromiter(graph.ends, np.int64, len(graph.ends))
-        completes = np.isin(keys, number[ends >> 8] << 8 | ends & 0xFF)
+        completes = np.zeros(len(keys), np.bool_)
+        completes[keys.searchsorted(number[ends >> 8] << 8 | ends & 0xFF)] = True
 
         states, sources, used = len(order), keys >> 8, distinct(keys & 0xFF)
         class_of = np.zeros(256, np.uint8)

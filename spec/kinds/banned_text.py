@@ -1,5 +1,6 @@
 """``banned_text``: the output never contains some texts, however they are tokenized."""
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,9 @@ SEPARATORS = (
     *(("\u3000", "\u303f"), ("\U0001f000", "\U0001ffff")),  # East Asian; pictures
 )
 """Ranges of the characters that are in no word. Of each range, each byte in UTF-8 has a range."""
+
+_RANGES = (f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS)
+_SEPARATOR = re.compile(f"[{''.join(_RANGES)}]")
 
 
 class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_defaults=True):
@@ -94,4 +98,4 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
 
 def in_word(character: str) -> bool:
     """Whether a character is part of a word."""
-    return not any(first <= character <= last for first, last in SEPARATORS)
+    return not _SEPARATOR.match(character)

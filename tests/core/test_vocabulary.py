@@ -70,9 +70,8 @@ def mistral(name: str) -> Any:
 
 
 def tekken() -> Any:
-    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-
-    return Tekkenizer.from_file(mistral("tekken_240911.json"))
+    library = pytest.importorskip("mistral_common.tokens.tokenizers.tekken")
+    return library.Tekkenizer.from_file(mistral("tekken_240911.json"))
 
 
 def sentencepiece() -> Any:
