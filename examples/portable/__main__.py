@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from logitport.adapters.conformance.reference import obeys
+from logitport.spec import BannedTextSpec
 from rich.console import Console
 from rich.table import Table
 
@@ -34,11 +35,15 @@ class Said(msgspec.Struct):
     with_specs: dict[str, list[int]]
     free: dict[str, list[int]]
 
-    def obeys(self, request: Request) -> bool:
+    def obeys(self, request: Request, tokenizer: Any) -> bool:
         """Whether an output obeys the request's specs, and differs from the output without them."""
         output = self.with_specs[request.name]
+        text = tokenizer.decode(output).lower()
         return output != self.free[request.name] and all(
-            obeys(spec, request.prompt_ids, output) for spec in request.specs
+            not any(each in text for each in spec.texts)
+            if isinstance(spec, BannedTextSpec)
+            else obeys(spec, request.prompt_ids, output)
+            for spec in request.specs
         )
 
 
@@ -58,7 +63,8 @@ def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None
         free=dict(zip(names, outputs[n:], strict=True)),
     )
     _file(engine).write_bytes(msgspec.json.encode(said))
-    console.print(f"{engine}: {sum(map(said.obeys, asked))} of {n} obeyed")
+    obeyed = sum(said.obeys(request, tokenizer) for request in asked)
+    console.print(f"{engine}: {obeyed} of {n} obeyed")
 
 
 def _ask(engine: str, asked: list[Request]) -> Outputs:
@@ -100,7 +106,7 @@ def compare() -> None:
     table = Table(*("", *said, f"{first} says"), box=None)
     right = True
     for request in asked:
-        obeyed = [each.obeys(request) for each in said.values()]
+        obeyed = [each.obeys(request, tokenizer) for each in said.values()]
         right &= all(obeyed)
         text = tokenizer.decode(said[first].with_specs[request.name])
         marks = ("obeys" if each else "DOES NOT" for each in obeyed)

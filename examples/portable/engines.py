@@ -70,7 +70,8 @@ def transformers(requests: Sequence[Request]) -> Outputs:
     tokenizer = AutoTokenizer.from_pretrained(prepare(), padding_side="left")
     prompts = [{"input_ids": request.prompt_ids} for request in requests]
     inputs = tokenizer.pad(prompts, return_tensors="pt")
-    processor = LogitportProcessor(model, [request.specs for request in requests], **inputs)
+    specs = [request.specs for request in requests]
+    processor = LogitportProcessor(model, specs, tokenizer=tokenizer, **inputs)
     output = model.generate(
         **inputs, logits_processor=[processor], do_sample=False, max_new_tokens=MAX_TOKENS
     )

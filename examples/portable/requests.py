@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
+    BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
     DrySpec,
@@ -58,6 +59,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
             BannedSequencesSpec.from_words(["New York"], tokenizer),
             prompt="The largest city of the United States is",
         ),
+        request("banned text", BannedTextSpec(("paris", "capital"), ignore_case=True)),
         request("logit bias", LogitBiasSpec(dict.fromkeys(ids(" Rome"), 1000.0))),
         request(
             "sequence bias",
