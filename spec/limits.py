@@ -207,8 +207,8 @@ MAX_TEXT = _limit("max_text", 128, "bytes", "in a text that is looked for, as UT
 MAX_TEXT_BYTES = _limit(
     "max_text_bytes", 1 << 11, "bytes", "in all texts of a request that are looked for"
 )
-"""Each becomes a state, or several where case is ignored. For a vocabulary of 131,072 tokens, they
-take up to 25 ms at admission; 250 English words take 10 to 15 ms."""
+"""Each becomes a state, or several where case is ignored. For a vocabulary of 151,936 tokens, they
+take up to 17 ms at admission, and so do 256 words."""
 
 MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
 """As deep as vLLM lets a JSON schema nest."""
