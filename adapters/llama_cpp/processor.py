@@ -4,7 +4,6 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -90,6 +89,8 @@ class LogitportProcessor:
 
 def _vocabulary_of(llm: Any) -> Vocabulary:
     """Read the bytes of each token. ``Llama.detokenize`` takes tokens of up to 32 bytes alone."""
+    import llama_cpp
+
     vocab: Any = llama_cpp.llama_model_get_vocab(llm.model)
     buffer = ctypes.create_string_buffer(1 << 16)
 

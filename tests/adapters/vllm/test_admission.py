@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from logitport import spec as lp
 from logitport.adapters.core import compile_specs
-from logitport.adapters.vllm import KEY, LogitportProcessor
+from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.processor import _program_of
@@ -135,6 +135,8 @@ def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any
 
     grammar = StructuredOutputsParams(regex=regex) if regex else None
     role = Role(lp.Stage.AGGREGATED, "a test")
-    program = _program_of(role, 100, lp.encode(default), params(structured_outputs=grammar))
+    program = _program_of(
+        role, BACKEND, 100, lp.encode(default), params(structured_outputs=grammar)
+    )
     gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
     assert (program is None) is gives_way
