@@ -198,12 +198,18 @@ def is_dense(cells: int, columns: int) -> bool:
     return cells > columns // 16
 
 
+def joined(additions: Sequence[Additions]) -> Additions:
+    """Join additions, at least one, to apply them with one call. A cell may occur several times."""
+    rows = np.concatenate([each.cells.rows for each in additions])
+    token_ids = np.concatenate([each.cells.token_ids for each in additions], dtype=np.int64)
+    return Additions(Cells(rows, token_ids), np.concatenate([each.values for each in additions]))
+
+
 def merged(additions: Sequence[Additions]) -> Additions:
-    """Merge additions into one that has each cell once."""
-    cells = np.concatenate([each.cells.rows << 32 | each.cells.token_ids for each in additions])
-    values = np.concatenate([each.values for each in additions])
-    cells, place = np.unique(cells, return_inverse=True)
-    sums = np.bincount(place.ravel(), values, len(cells)).astype(np.float32)
+    """Merge additions, at least one, into one that has each cell once."""
+    every = joined(additions)
+    cells, place = np.unique(every.rows << 32 | every.cells.token_ids, return_inverse=True)
+    sums = np.bincount(place.ravel(), every.values, len(cells)).astype(np.float32)
     return Additions(Cells(cells >> 32, cells & 0xFFFFFFFF), sums)
 
 

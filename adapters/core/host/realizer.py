@@ -11,7 +11,7 @@ import torch
 from ....spec import SpecError
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
-from ..logits import Additions
+from ..logits import Additions, joined
 from ..program import Program, ProgramOf
 from .batch import AutomatonBatch
 from .editor import Editor
@@ -311,6 +311,7 @@ class Realizer:
                     additions += code.run(prompt_ids, output_ids, tensor, request.row)
                 except Exception as error:
                     failed[request] = error
+        additions[:] = [joined(additions)] if additions else []
         return failed
 
     def fail(
