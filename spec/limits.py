@@ -180,13 +180,13 @@ MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one requ
 """A device has a bit per token of the vocabulary for each of them, times the most requests."""
 
 MAX_NGRAM_RULES = _limit(
-    "max_ngram_rules", 2, "n-gram rules", "on one request; equal ones count once"
+    "max_ngram_rules", 2, "n-gram rules", "on one request, `dry` among them; equal ones count once"
 )
 """Each has an index of the request's history, which takes 3 ms to make of 128k tokens, and is read
-at each step: two rules of 64 requests take 1 ms."""
+at each step. Two rules of 64 requests take 1 ms, and longer if they ban thousands of tokens."""
 
 MAX_DRY_RULES = _limit("max_dry_rules", 1, "`dry`", "on one request")
-"""Each has an index of the request's history, as an n-gram rule has."""
+"""It compares up to 32 earlier positions with the newest tokens at each step."""
 
 MAX_NGRAM = _limit("max_ngram", 64, "tokens", "in an n-gram that is kept from repeating")
 

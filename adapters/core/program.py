@@ -143,11 +143,13 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
             check_size(cells)
             if sum(isinstance(part, PromptBiasSpec) for part in parts) > MAX_PROMPT_BIASES:
                 raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
-            if sum(isinstance(part, DrySpec) for part in parts) > MAX_DRY_RULES:
+            dry = sum(isinstance(part, DrySpec) for part in parts)
+            if dry > MAX_DRY_RULES:
                 raise SpecError(f"Expected at most {MAX_DRY_RULES} `dry` on a request")
-            if len(ngrams) > MAX_NGRAM_RULES:
+            if dry + len(ngrams) > MAX_NGRAM_RULES:
                 raise SpecError(
-                    f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` on a request"
+                    f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` and `dry` "
+                    "on a request"
                 )
         except TooManyEdgesError as error:
             raise SpecError(f"Expected a simpler spec: {error}", f"$.specs[{i}]") from None

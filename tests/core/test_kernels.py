@@ -147,14 +147,13 @@ def test_no_request_waits_for_a_kernel(
         s.PromptBiasSpec(1.0, (1, 2, 3)),
         s.PromptBiasSpec(2.0),
         s.NoRepeatNgramSpec(1),
-        s.NoRepeatNgramSpec(3, 16, (1,)),
-        s.DrySpec(1.0),
         s.TriggerSpec((1,), (2,)),
         s.AllowedTokensSpec((1, 2)),
         s.LogitBiasSpec({1: 1.0}),
     )
     for number in range(requests):
-        realizer.add(number, compile_specs(several[number % 2 : 3 + number]))
+        rule = s.DrySpec(1.0) if number % 2 else s.NoRepeatNgramSpec(3, 16, (1,))
+        realizer.add(number, compile_specs((rule, *several[number % 2 : 3 + number])))
         realizer.upload(history)
         for dtype in (torch.int32, torch.int64):
             for first in range(number + 1):  # drafts are verified in chunks of rows

@@ -1,6 +1,6 @@
 import pytest
 from logitport.adapters.core import compile_specs
-from logitport.spec import NoRepeatNgramSpec, SpecError, decode, encode, limits
+from logitport.spec import DrySpec, NoRepeatNgramSpec, SpecError, decode, encode, limits
 
 from .test_every_kind import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
 
@@ -77,6 +77,7 @@ def test_output_only_does_not_read_the_prompt():
 def test_rules_that_are_too_many():
     most = [NoRepeatNgramSpec(1 + i) for i in range(limits.MAX_NGRAM_RULES)]
     assert compile_specs(most * 4).ngrams == tuple(most)  # equal ones are one
-    with pytest.raises(SpecError, match="at most 2 different `no_repeat_ngram`") as error:
-        compile_specs([*most, most[0], NoRepeatNgramSpec(9)])
-    assert error.value.path == "$.specs[3]"
+    for one_more in (NoRepeatNgramSpec(9), DrySpec(1, 2, 1)):
+        with pytest.raises(SpecError, match="at most 2 different `no_repeat_ngram` and `dry`") as e:
+            compile_specs([*most, most[0], one_more])
+        assert e.value.path == "$.specs[3]"

@@ -48,7 +48,8 @@ def within_limits(specs: Sequence[Spec]) -> bool:
     rules = {spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)}
     biases = sum(isinstance(spec, PromptBiasSpec) for spec in specs)
     dry = sum(isinstance(spec, DrySpec) for spec in specs)
-    return dry <= MAX_DRY_RULES and len(rules) <= MAX_NGRAM_RULES and biases <= MAX_PROMPT_BIASES
+    few = dry + len(rules) <= MAX_NGRAM_RULES and biases <= MAX_PROMPT_BIASES
+    return few and dry <= MAX_DRY_RULES
 
 
 samplings = specs(2, kinds=[SamplingSpec])
