@@ -158,7 +158,7 @@ def costs_at_admission(texts: Mapping[str, str], times: int = 15) -> Costs:
     return costs
 
 
-def costs_later(texts: Mapping[str, str], of: str, times: int = 3) -> Costs:
+def costs_later(texts: Mapping[str, str], of: str, times: int = 6) -> Costs:
     """What payloads that are admitted cost then; ``of`` is one of ``running.COSTS``."""
     costs = {name: running.cost_of(text, times, of) for name, text in texts.items()}
     return {
