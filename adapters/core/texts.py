@@ -182,7 +182,6 @@ def completing_texts(
     if not len(trie.order):
         return trie.order, None
     state, nodes = _from_root(automaton, trie)
-    state = state[trie.node_of]
     is_banned = np.zeros(vocabulary.size, np.bool_)
     _, first, end = _places(trie, nodes, separators)
     is_banned[trie.order[ranges(first, end - first)]] = True
@@ -273,19 +272,22 @@ def _place(trie: VocabularyTrie, nodes: Ints, byte: int) -> Ints:
 
 
 def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, Ints]:
-    """Compute the state after the bytes of each node of the trie, and the nodes where a text ends.
+    """Compute the state after the bytes of each token, and the nodes of the trie where a text ends.
 
     This is one pass over the trie, level by level.
     """
     classes = automaton.next_state.shape[1]
-    next_state, is_end = automaton.next_state.ravel(), automaton.is_end.ravel()
-    parent, byte_class = trie.keys >> 8, automaton.class_of[trie.keys & 0xFF]
-    state, ends = np.zeros(len(trie.first), np.int64), np.zeros(len(trie.first), np.bool_)
+    rows = automaton.next_state.ravel() * np.int64(classes)  # where the next state's row begins
+    parent = trie.keys >> 8
+    cells = automaton.class_of.astype(np.int64).take(trie.keys & 0xFF)
+    row = np.zeros(len(trie.first), np.int64)
     for start, end in pairwise(trie.level_ends):
-        at = state[parent[start - 1 : end - 1]] * classes + byte_class[start - 1 : end - 1]
-        state[start:end] = next_state[at]
-        ends[start:end] = is_end[at]
-    return state, np.flatnonzero(ends)
+        cell = cells[start - 1 : end - 1]
+        cell += row.take(parent[start - 1 : end - 1], mode="clip")  # does not check the bounds
+        rows.take(cell, out=row[start:end], mode="clip")
+    return row.take(trie.node_of) // classes, np.flatnonzero(
+        automaton.is_end.ravel().take(cells)
+    ) + 1
 
 
 def _from_prefixes(

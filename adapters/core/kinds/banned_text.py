@@ -21,7 +21,7 @@ def _compile(spec: BannedTextSpec) -> Iterable[Part]:
     separators = _SEPARATORS if spec.whole_words else ()
     everywhere, automaton = completing_texts(texts, vocabulary_for(spec), _check_memory, separators)
     if len(everywhere):
-        yield adding(everywhere.tolist())
+        yield adding(everywhere)
     if automaton is not None:
         yield automaton
 
