@@ -42,7 +42,7 @@ SGLANG_VERSION := ==0.5.23
 SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
 	apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0
 SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools dill einops \
-	fastapi gguf httpx hypothesis interegular ipython 'llguidance>=1.7.6,<2' loguru 'nixl[cu13]==1.4.1' \
+	fastapi fonttools gguf httpx hypothesis interegular ipython 'llguidance>=1.7.6,<2' loguru 'nixl[cu13]==1.4.1' \
 	openai==2.8.0 openai-harmony==0.0.8 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
 	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
 	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard

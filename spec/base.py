@@ -116,6 +116,11 @@ class LogitsProcessorSpec(
         """Whether there may be nothing left to do for the spec; see ``PhasesSpec``."""
         return False
 
+    @property
+    def needs_vocabulary(self) -> bool:
+        """Whether the spec is about text: it is compiled for the bytes of a vocabulary's tokens."""
+        return False
+
     def sizes(self) -> Sizes:
         """Count the items in the spec's lists. A token id outside of a list does not count."""
         lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "]")

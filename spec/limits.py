@@ -210,6 +210,10 @@ MAX_TEXT_BYTES = _limit(
 """Each becomes a state, or several where case is ignored. For a vocabulary of 151,936 tokens, they
 take up to 17 ms at admission, and so do 256 words."""
 
+MAX_SCRIPTS = _limit("max_scripts", 32, "scripts", "that a spec names")
+
+MAX_SCRIPT_NAME = _limit("max_script_name", 64, "characters", "in the name of a script")
+
 MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
 """As deep as vLLM lets a JSON schema nest."""
 

@@ -23,8 +23,8 @@ from tests.support.paths import ROOT
 
 ROOMS = ("spec", "adapters", "hooks")
 LAYERS = (
-    *("automaton", "logits", "defaults", "plugins", "vocabulary", "texts", "kinds", "program"),
-    *("cost", "callables", "admission", "device", "host"),
+    *("automaton", "logits", "defaults", "plugins", "vocabulary", "texts"),
+    *("scripts", "kinds", "program", "cost", "callables", "admission", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
 ENGINES = ("dynamo", "llama_cpp", "mlx", "sglang", "tensorrt_llm", "transformers", "vllm")

@@ -13,7 +13,6 @@ import msgspec
 
 from ...spec import (
     WIRE_KINDS,
-    BannedTextSpec,
     LogitsProcessorSpec,
     NativeSpec,
     PluginSpec,
@@ -168,8 +167,10 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
     except ModuleNotFoundError as error:
         notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
         return
-    servers = NativeSpec | PluginSpec | BannedTextSpec
-    indices = tuple(i for i in specs if not isinstance(specs[i], servers))
+    servers = NativeSpec | PluginSpec
+    indices = tuple(
+        i for i, each in specs.items() if not (isinstance(each, servers) or each.needs_vocabulary)
+    )
     try:
         compile_specs([specs[i] for i in indices])
     except SpecError as error:

@@ -23,14 +23,17 @@ from ...spec import (
     PromptBiasSpec,
     SpecError,
 )
+from ...spec.kinds.banned_scripts import ScriptsSpec
 from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.failure_links import TooManyEdgesError
 from .kinds import Part, PerRequest, VocabularyOf, compile_spec, compiling_for
+from .kinds.banned_scripts import banned_by, banning
 from .kinds.banned_sequences import adding_at_ends
 from .kinds.banned_tokens import adding
 from .kinds.base import check_size
+from .scripts import Characters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +120,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     allowed: list[Sequence[int]] = []
     sequences: list[Sequence[int]] = []
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
+    scripts: list[Characters] = []
+    last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
     cells = 0
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
@@ -135,9 +140,15 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 if spec is not same[-1]:
                     continue
                 spec = replace(spec, texts=tuple(chain(*(each.texts for each in same))))
-            made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
+            if isinstance(spec, ScriptsSpec):  # one automaton bans the characters of all
+                scripts.append(banned_by(spec))
+                if i != last_scripts:
+                    continue
+                made = list(banning(spec, scripts))
+            else:
+                made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
-            if not isinstance(spec, BannedTextSpec):  # whose size depends on the vocabulary
+            if not spec.needs_vocabulary:  # its size depends on the vocabulary
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             check_size(cells)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .automaton import Automaton, AutomatonBuilder, Ints
-from .automaton.arrays import TOKEN, distinct, looked_up, members, ranges, token_array
+from .automaton.arrays import TOKEN, differ, distinct, looked_up, members, token_array
 from .automaton.automaton import Edit, table_bytes
 from .vocabulary import Vocabulary, VocabularyTrie
 
@@ -59,19 +59,33 @@ class ByteAutomaton(NamedTuple):
     ) -> "ByteAutomaton":
         """Make the automaton of some texts, none of which is empty; see ``completing_texts``."""
         graph = _Graph(texts, separators)
+        keys = np.fromiter(graph.targets, np.int64, len(graph.targets))
+        targets = np.fromiter(graph.targets.values(), np.int64, len(keys))
+        ends = np.fromiter(graph.ends, np.int64, len(graph.ends))
         # A state has more symbols than its failure link: take them by the number of symbols, and
         # within a symbol by the number of bytes.
-        levels = np.array(graph.levels)
+        return cls.of_edges(keys, targets, ends, np.array(graph.levels), graph.start)
+
+    @classmethod
+    def of_edges(
+        cls, keys: Ints, targets: Ints, ends: Ints, levels: Ints, start: int = 0
+    ) -> "ByteAutomaton":
+        """Find the failure links of prefixes.
+
+        Args:
+            keys: ``[edges]``, ``state << 8 | byte``, in any order.
+            targets: ``[edges]``, the next prefix, or ``NOWHERE`` if no text goes on.
+            ends: the keys whose byte completes a text.
+            levels: ``[states]``; a state's failure link has a lower level.
+            start: the state in which a text may begin.
+        """
         order = levels.argsort(kind="stable")
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
-        keys = np.fromiter(graph.targets, np.int64, len(graph.targets))
-        targets = np.fromiter(graph.targets.values(), np.int64, len(keys))
         keys = number[keys >> 8] << 8 | keys & 0xFF
         by_key = keys.argsort()
         keys, targets = keys[by_key], targets[by_key]
         targets[targets >= 0] = number[targets[targets >= 0]]
-        ends = np.fromiter(graph.ends, np.int64, len(graph.ends))
         completes = np.zeros(len(keys), np.bool_)
         completes[keys.searchsorted(number[ends >> 8] << 8 | ends & 0xFF)] = True
 
@@ -89,16 +103,16 @@ class ByteAutomaton(NamedTuple):
             classes[goes_on],
         )
         starts = np.flatnonzero(np.diff(levels[order], prepend=-1)).tolist()
-        for start, end in pairwise([*starts, states]):
-            up, of_level = parent[start:end], slice(*keys.searchsorted([start << 8, end << 8]))
-            links = next_state[failure[up], parent_class[start:end]]
-            failure[start:end] = np.where(up > 0, links, 0)
-            next_state[start:end] = next_state[failure[start:end]]
-            is_end[start:end] = is_end[failure[start:end]]
+        for first, end in pairwise([*starts, states]):
+            up, of_level = parent[first:end], slice(*keys.searchsorted([first << 8, end << 8]))
+            links = next_state[failure[up], parent_class[first:end]]
+            failure[first:end] = np.where(up > 0, links, 0)
+            next_state[first:end] = next_state[failure[first:end]]
+            is_end[first:end] = is_end[failure[first:end]]
             at, byte, to = sources[of_level], classes[of_level], targets[of_level]
             next_state[at[to >= 0], byte[to >= 0]] = to[to >= 0]
             is_end[at, byte] |= completes[of_level]
-        start = int(number[graph.start])
+        start = int(number[start])
         return cls(start, failure, keys, targets, completes, class_of, next_state, is_end)
 
 
@@ -178,13 +192,25 @@ def completing_texts(
         The tokens that hold a text, which are banned in every state; and the automaton that bans
         the tokens that complete what earlier tokens have begun, ``None`` if none can begin one.
     """
-    trie, automaton = vocabulary.trie, ByteAutomaton.of(texts, separators)
+    automaton = ByteAutomaton.of(texts, separators)
+    return completing(automaton, vocabulary, check_memory, separators)
+
+
+def completing(
+    automaton: ByteAutomaton,
+    vocabulary: Vocabulary,
+    check_memory: Callable[[int], None],
+    separators: Sequence[Character] = (),
+) -> tuple[Ints, Automaton | None]:
+    """Ban each token that would complete a text of an automaton: see ``completing_texts``."""
+    trie = vocabulary.trie
     if not len(trie.order):
         return trie.order, None
     state, nodes = _from_root(automaton, trie)
     is_banned = np.zeros(vocabulary.size, np.bool_)
     _, first, end = _places(trie, nodes, separators)
-    is_banned[trie.order[ranges(first, end - first)]] = True
+    begun, ended = (np.bincount(each, minlength=len(trie.order) + 1) for each in (first, end))
+    is_banned[trie.order] = np.cumsum(begun - ended)[:-1] > 0  # ranges may be within others
     banned, tokens = np.flatnonzero(is_banned), np.flatnonzero(state)
     if automaton.start == 0 and not len(tokens):
         return banned, None
@@ -196,8 +222,13 @@ def completing_texts(
         edges += len(special)
     completed: dict[int, list[tuple[int, int]]] = {}
     for at, to, nodes, completes in _from_prefixes(automaton, trie):
-        owner, *ends = _places(trie, nodes[completes], separators)
-        parts = (each.tolist() for each in (at[completes][owner], *ends))
+        owner, first, end = _places(trie, nodes[completes], separators)
+        owner = at[completes][owner]
+        # Neighbours become one range.
+        is_first, is_last = differ(owner), np.ones(len(owner), np.bool_)
+        is_first[1:] |= first[1:] != end[:-1]
+        is_last[:-1] = is_first[1:]
+        parts = (each.tolist() for each in (owner[is_first], first[is_first], end[is_last]))
         for state_before, first, end in zip(*parts, strict=True):
             completed.setdefault(state_before, []).append((first, end))
         goes_on = to >= 0
@@ -285,9 +316,8 @@ def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, In
         cell = cells[start - 1 : end - 1]
         cell += row.take(parent[start - 1 : end - 1], mode="clip")  # does not check the bounds
         rows.take(cell, out=row[start:end], mode="clip")
-    return row.take(trie.node_of) // classes, np.flatnonzero(
-        automaton.is_end.ravel().take(cells)
-    ) + 1
+    ends = np.flatnonzero(automaton.is_end.ravel().take(cells)) + 1
+    return row.take(trie.node_of) // classes, ends
 
 
 def _from_prefixes(

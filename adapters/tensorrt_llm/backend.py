@@ -1,11 +1,19 @@
 """What this adapter can do."""
 
-from ...spec import BannedTextSpec, GrammarSpec, PythonProcessorSpec, SamplingSpec
+from ...spec import (
+    AllowedScriptsSpec,
+    BannedScriptsSpec,
+    BannedTextSpec,
+    GrammarSpec,
+    PythonProcessorSpec,
+    SamplingSpec,
+)
 from .. import REALIZABLE, Backend
 
 BACKEND = Backend(
     "tensorrt_llm",
-    realizes=REALIZABLE - {BannedTextSpec, PythonProcessorSpec},
+    realizes=REALIZABLE
+    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
 )

@@ -12,6 +12,8 @@ from .allowed_tokens import AllowedTokensSpec as AllowedTokensSpec
 from .banned_tokens import BannedTokensSpec as BannedTokensSpec
 from .banned_sequences import BannedSequencesSpec as BannedSequencesSpec
 from .banned_text import BannedTextSpec as BannedTextSpec
+from .banned_scripts import BannedScriptsSpec as BannedScriptsSpec
+from .allowed_scripts import AllowedScriptsSpec as AllowedScriptsSpec
 from .logit_bias import LogitBiasSpec as LogitBiasSpec
 from .sequence_bias import SequenceBiasSpec as SequenceBiasSpec
 from .min_tokens import MinTokensSpec as MinTokensSpec

@@ -87,6 +87,10 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
                 raise SpecError(what, f"$.texts[{i}]")
         check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "$.texts")
 
+    @property
+    def needs_vocabulary(self) -> bool:
+        return True
+
     def token_fields(self) -> TokenFields:
         return iter(())
 

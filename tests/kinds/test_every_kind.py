@@ -19,6 +19,8 @@ from logitport.adapters.conformance.reference import edit, obeys
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.spec import (
     WIRE_KINDS,
+    AllowedScriptsSpec,
+    BannedScriptsSpec,
     BannedTextSpec,
     GrammarSpec,
     LogitsProcessorSpec,
@@ -188,7 +190,8 @@ def test_each_kind_has_its_rows():
         rows = import_module(f"tests.kinds.test_{kind_of(spec_type)}").TestRows
         assert type(rows.golden) is spec_type
         assert issubclass(rows, RealizedKindTests) is (spec_type in REALIZED)
-    others = {BannedTextSpec, GrammarSpec, SamplingSpec, PluginSpec}
+    others = {GrammarSpec, SamplingSpec, PluginSpec}
+    others |= {BannedTextSpec, BannedScriptsSpec, AllowedScriptsSpec}
     assert {*WIRE_KINDS} - {*REALIZED} == others
     assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)
 

@@ -14,7 +14,7 @@ TOKEN = 0xFFFFFFFF
 N = TypeVar("N", bound=np.integer[Any])
 
 
-def token_array(token_ids: Iterable[int] | Ints) -> npt.NDArray[np.int32]:
+def token_array(token_ids: Iterable[int] | npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Convert token ids to an array, in half the time that numpy takes."""
     if isinstance(token_ids, np.ndarray):
         return token_ids.astype(np.int32)

@@ -111,7 +111,7 @@ class Automaton:
 
     def of_tokens(
         self,
-        token_ids: Iterable[int],
+        token_ids: Iterable[int] | Ints,
         values: Iterable[float] | float = BAN_BIAS,
         **columns: npt.NDArray[Any],
     ) -> "Automaton":
@@ -186,7 +186,7 @@ def bounded(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
 
 
 def token_set(
-    token_ids: Iterable[int], values: Iterable[float] | float
+    token_ids: Iterable[int] | Ints, values: Iterable[float] | float
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Make the columns of ``AutomatonBuilder.token_set``: token ids and values."""
     tokens = token_array(token_ids)

@@ -19,7 +19,7 @@ def _compile(spec: BannedTextSpec) -> Iterable[Part]:
     variants = _variants() if spec.ignore_case else {}
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
     separators = _SEPARATORS if spec.whole_words else ()
-    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), _check_memory, separators)
+    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), check_memory, separators)
     if len(everywhere):
         yield adding(everywhere)
     if automaton is not None:
@@ -42,9 +42,10 @@ def _variants() -> dict[str, Symbol]:
     return {c: tuple(each.encode() for each in same) for same in of_fold.values() for c in same}
 
 
-def _check_memory(memory: int) -> None:
+def check_memory(memory: int) -> None:
+    """Refuse tables of more bytes than a request may have."""
     if memory > MAX_PROGRAM_BYTES:
         raise SpecError(
-            f"Expected texts that cost at most {MAX_PROGRAM_BYTES} bytes of memory with this "
-            f"vocabulary; these cost {memory} or more"
+            f"Expected a spec that costs at most {MAX_PROGRAM_BYTES} bytes of memory with this "
+            f"vocabulary; this one costs {memory} or more"
         )

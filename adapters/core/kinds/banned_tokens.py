@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ....spec import BannedTokensSpec
-from ..automaton import Automaton, AutomatonBuilder
+from ..automaton import Automaton, AutomatonBuilder, Ints
 from .base import Part, compile_spec
 
 _builder = AutomatonBuilder()
@@ -12,7 +12,7 @@ ADDING = _builder.build()
 """Made once: the automata of different requests differ only in the tokens."""
 
 
-def adding(token_ids: Iterable[int], *values: Iterable[float] | float) -> Automaton:
+def adding(token_ids: Iterable[int] | Ints, *values: Iterable[float] | float) -> Automaton:
     """Build an automaton that adds to some tokens in any state; by default it bans them."""
     return ADDING.of_tokens(token_ids, *values)
 

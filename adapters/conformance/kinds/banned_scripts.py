@@ -1,0 +1,89 @@
+"""``banned_scripts``. It has a meaning only with a vocabulary: see ``completing``."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import product
+from typing import Any
+
+from ....spec import BannedScriptsSpec
+from ....spec.kinds.banned_scripts import ScriptsSpec
+from .base import Draws, Kind, Tokens
+
+SHARED = ("Common", "Inherited")
+FREE, BANNED, NEITHER = "free", "banned", "neither"
+
+
+def completing(
+    specs: Sequence[ScriptsSpec], vocabulary: Sequence[bytes | None], output: Tokens
+) -> set[int]:
+    """Find the tokens that would complete a banned character, or leave no other to complete.
+
+    This is the reference, by the characters of the whole output. It needs fontTools.
+
+    Args:
+        specs: all that a request has of ``banned_scripts`` and ``allowed_scripts``.
+        vocabulary: the bytes of each token, ``None`` for a special token.
+        output: the output so far.
+    """
+    before = b""
+    for token in output:
+        piece = vocabulary[token]
+        before = b"" if piece is None else before + piece
+    return {
+        token
+        for token, piece in enumerate(vocabulary)
+        if piece is not None
+        if any(
+            _is_banned(specs, (before + piece[:n])[-length:])
+            for n in range(1, len(piece) + 1)
+            for length in range(1, 5)
+        )
+    }
+
+
+def _is_banned(specs: Sequence[ScriptsSpec], begun: bytes) -> bool:
+    """Whether bytes are a banned character, or begin some and no character that is free."""
+    kinds = {_kind(specs, script) for script in _scripts_of(begun)}
+    return BANNED in kinds and FREE not in kinds
+
+
+def _kind(specs: Sequence[ScriptsSpec], script: str) -> str:
+    kinds: set[str] = set()
+    for spec in specs:
+        named = {name.replace("_", " ") for name in spec.scripts}
+        if isinstance(spec, BannedScriptsSpec):
+            is_unknown, is_banned = script == "Unknown", script in named
+            kinds.add(NEITHER if is_unknown else BANNED if is_banned else FREE)
+        else:
+            kinds.add(FREE if script in {*SHARED, *named} else BANNED)
+    return BANNED if BANNED in kinds else FREE if FREE in kinds else NEITHER
+
+
+@cache
+def _scripts_of(begun: bytes) -> frozenset[str]:
+    """List the scripts of the characters whose bytes begin so."""
+    from fontTools.unicodedata import script, script_name
+
+    lead = begun[0]
+    missing = (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0) + 1 - len(begun)
+    found: set[str] = set()
+    for rest in product(range(0x80, 0xC0), repeat=max(missing, 0)):
+        with suppress(UnicodeDecodeError):
+            character = (begun + bytes(rest)).decode()
+            if len(character) == 1:
+                found.add(script(character))
+    return frozenset(map(script_name, found))
+
+
+def _strategy(draw: Draws) -> Any:
+    return draw.st.builds(BannedScriptsSpec, names(draw))
+
+
+def names(draw: Draws) -> Any:
+    """Draw the names of some scripts."""
+    scripts = ("Latin", "Greek", "Cyrillic", "Han", "Hiragana", "Linear_B", "Thai")
+    return draw.st.lists(draw.st.sampled_from(scripts), min_size=1, max_size=4).map(tuple)
+
+
+KIND = Kind(BannedScriptsSpec(("Han",)), strategy=_strategy)

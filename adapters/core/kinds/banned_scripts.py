@@ -1,0 +1,56 @@
+"""``banned_scripts`` and ``allowed_scripts``: the characters' bytes, times the vocabulary."""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+import numpy as np
+
+from ....spec import AllowedScriptsSpec, SpecError
+from ....spec.kinds.banned_scripts import ScriptsSpec
+from ..automaton import Edit
+from ..scripts import Characters, automaton_of, banned_characters, characters_beside, script_codes
+from ..texts import completing
+from .banned_text import check_memory
+from .banned_tokens import ADDING, adding
+from .base import Part, compile_spec, vocabulary_for
+
+_ALLOW = np.array([Edit.ALLOW], np.int8)
+
+
+@compile_spec.register
+def _compile(spec: ScriptsSpec) -> Iterable[Part]:
+    return banning(spec, [banned_by(spec)])
+
+
+def banned_by(spec: ScriptsSpec) -> Characters:
+    """Find the characters that a spec bans.
+
+    Raises:
+        SpecError: for a name that is no script's, and if Unicode's table is missing.
+    """
+    try:
+        codes = script_codes(spec.scripts)
+    except ModuleNotFoundError as error:
+        what = f"needs {error.name} on the server: pip install 'logitport[scripts]'"
+        raise SpecError(f"`{spec.kind}` {what}") from None
+    is_allowed = isinstance(spec, AllowedScriptsSpec)
+    return characters_beside(codes) if is_allowed else banned_characters(codes)
+
+
+def banning(spec: ScriptsSpec, characters: Sequence[Characters]) -> Iterable[Part]:
+    """Ban characters, in one automaton for all specs of a request.
+
+    Args:
+        spec: the spec that errors are about.
+        characters: what each spec bans.
+    """
+    automaton, vocabulary = automaton_of(reduce(np.maximum, characters)), vocabulary_for(spec)
+    everywhere, within = completing(automaton, vocabulary, check_memory)
+    if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
+        others = np.ones(vocabulary.size, np.bool_)
+        others[everywhere] = False
+        yield ADDING.of_tokens(np.flatnonzero(others), edit=_ALLOW)
+    elif len(everywhere):
+        yield adding(everywhere)
+    if within is not None:
+        yield within

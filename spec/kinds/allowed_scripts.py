@@ -1,0 +1,23 @@
+"""``allowed_scripts``: the output has characters of some scripts only."""
+
+from .banned_scripts import ScriptsSpec
+
+
+class AllowedScriptsSpec(ScriptsSpec, frozen=True, tag="allowed_scripts"):
+    """Every character of the output is of one of the Unicode scripts ``scripts``, or is shared.
+
+    Digits, spaces, punctuation, emoji, combining marks and other characters that many scripts use
+    (``Common`` and ``Inherited``) are always allowed, and so are special tokens, EOS among them.
+    Code points that are unassigned or for private use are of no script, and banned. Several specs
+    of this kind on a request allow what all of them do.
+
+    All else is as for ``BannedScriptsSpec``.
+
+    ``AllowedScriptsSpec(("Latin", "Greek"))`` makes the model write in Latin and Greek letters.
+
+    Args:
+        scripts: 1 to ``MAX_SCRIPTS`` names of scripts; order and repetition mean nothing.
+
+    Raises:
+        SpecError: if a field is out of bounds.
+    """

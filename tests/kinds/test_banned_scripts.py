@@ -1,0 +1,208 @@
+"""Banned and allowed scripts, over a vocabulary whose tokens overlap and split characters."""
+
+import random
+import re
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters.conformance.kinds import KINDS
+from logitport.adapters.conformance.kinds.banned_scripts import completing
+from logitport.adapters.conformance.kinds.base import Draws
+from logitport.adapters.core import Automaton, Realizer, Vocabulary, admit, compile_specs
+from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
+
+from tests.core.test_automaton import edit_of
+
+from .test_banned_text import SMOLLM2
+from .test_every_kind import AT_MOST, SOME, KindTests
+
+with_table = pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
+
+SHAPE = "Expected `str` matching regex '^[A-Za-z _-]+$'"
+
+
+class ScriptsTests(KindTests):
+    refused = (
+        ({"scripts": []}, SOME, "scripts"),
+        ({"scripts": "Han"}, "Expected `array`, got `str`", "scripts"),
+        ({"scripts": ["Han", ""]}, SHAPE, "scripts[1]"),
+        ({"scripts": ["Han", "H\u00e4n"]}, SHAPE, "scripts[1]"),
+        ({"scripts": [1]}, "Expected `str`, got `int`", "scripts[0]"),
+        ({"scripts": ["a" * 65]}, "Expected `str` of length <= 64", "scripts[0]"),
+        ({"scripts": ["Han"] * 33}, f"{AT_MOST}{limits.MAX_SCRIPTS}", "scripts"),
+    )
+
+
+class TestRows(ScriptsTests):
+    golden = BannedScriptsSpec(("Han", "Old Italic"))
+    largest = (
+        BannedScriptsSpec(("a" * limits.MAX_SCRIPT_NAME,)),
+        BannedScriptsSpec(("Han",) * limits.MAX_SCRIPTS),
+    )
+
+
+BYTES: list[bytes | None] = [
+    *(token.encode() for token in ("a", " Привет", "中文", "1!", "é", "あ", "😀", "\u0378")),
+    *(b"\xd0", b"\x9f", b"\xd0\x9f\xd1", b"\xd2", b"a\xd2", b"\x85", b"\x8a", b"\x8aa"),
+    *(b"\xe4", b"\xb7", b"\xb8", b"\xe4\xb8", b"\xe5", b"\xff", None),
+]
+TOKENS = {BYTES[i]: i for i in range(len(BYTES))}
+Spec = BannedScriptsSpec | AllowedScriptsSpec
+
+
+def banned_after(
+    specs: Sequence[Spec], tokens: Sequence[bytes | None], output: Sequence[int]
+) -> set[int]:
+    """The tokens that may not come after an output."""
+    realizer = Realizer(len(tokens))
+    realizer.add(0, compile_specs(specs, lambda: Vocabulary.of_tokens(tokens)), [], [*output])
+    logits = torch.zeros(1, len(tokens))
+    realizer.apply(logits)
+    return {i for i, logit in enumerate(logits[0].tolist()) if logit < 0}
+
+
+CYRILLIC = [" Привет", b"\xd0", b"\xd0\x9f\xd1"]
+HAN = ["中文", b"\xe4\xb8", b"\xe5"]
+CYR, ZH = BannedScriptsSpec(("Cyrillic",)), BannedScriptsSpec(("Han",))
+LATIN = AllowedScriptsSpec(("Latin",))
+OTHERS = [*CYRILLIC, *HAN, "あ", "\u0378"]
+
+
+@with_table
+@pytest.mark.parametrize(
+    ("specs", "output", "expected"),
+    [
+        ([CYR], [], CYRILLIC),
+        ([BannedScriptsSpec(("CYRILLIC", "Cyrillic"))], [], CYRILLIC),
+        # After D2, 85 is a combining mark, 8A and 9F are letters.
+        ([CYR], [b"\xd2"], [*CYRILLIC, b"\x8a", b"\x8aa", b"\x9f", b"\xb7", b"\xb8"]),
+        ([CYR], ["é", b"a\xd2"], [*CYRILLIC, b"\x8a", b"\x8aa", b"\x9f", b"\xb7", b"\xb8"]),
+        ([CYR], [b"\xd2", None], CYRILLIC),
+        ([CYR], [b"\xd2", "a"], CYRILLIC),
+        ([CYR], [b"\xd2", b"\x85"], CYRILLIC),
+        # E4 B7 begins hexagrams, and all else after E4 is Han.
+        ([ZH], [], HAN),
+        ([ZH], [b"\xe4"], [*HAN, b"\x9f", b"\x85", b"\x8a", b"\x8aa", b"\xb8"]),
+        ([ZH], [b"\xe4", b"\xb7"], HAN),
+        ([CYR, ZH], [], [*CYRILLIC, *HAN]),
+        ([BannedScriptsSpec(("Han", "Cyrillic"))], [], [*CYRILLIC, *HAN]),
+        ([LATIN], [], OTHERS),
+        ([AllowedScriptsSpec(("Han", "Latin"))], [], [*CYRILLIC, "あ", "\u0378"]),
+        ([AllowedScriptsSpec(("Han", "Latin")), LATIN], [], OTHERS),
+        ([AllowedScriptsSpec(("Han", "Latin")), ZH], [], OTHERS),
+        ([AllowedScriptsSpec(("Cherokee",))], [], [*OTHERS, "a", "é", b"a\xd2", b"\x8aa"]),
+    ],
+)
+def test_what_completes_a_character(
+    specs: list[Spec], output: list[str | bytes | None], expected: list[str | bytes]
+):
+    def ids(tokens: Sequence[str | bytes | None]) -> list[int]:
+        return [TOKENS[each.encode() if isinstance(each, str) else each] for each in tokens]
+
+    assert banned_after(specs, BYTES, ids(output)) == {*ids(expected)}
+    assert completing(specs, texts_of(BYTES), tuple(ids(output))) == {*ids(expected)}
+
+
+PIECES = (*"a\u03b1\u0387\u03e2Ж\u0485中䷀々あ\u30fb1\u0301😀", "\u0378", "\U00010000")
+pieces = st.sampled_from([each.encode() for each in PIECES])
+cut = st.tuples(pieces, st.integers(0, 3), st.integers(1, 4)).map(
+    lambda cut: cut[0][cut[1] : cut[2]]
+)
+token = st.lists(pieces | cut | st.binary(max_size=1), min_size=1, max_size=3).map(b"".join)
+vocabularies = st.lists(
+    token.filter(lambda each: each[:1] not in (b"", b"\xff")) | st.none(), min_size=1, max_size=20
+)
+any_spec = st.one_of(
+    *(KINDS[kind].strategy(Draws(2)) for kind in (BannedScriptsSpec, AllowedScriptsSpec))
+)  # pyright: ignore
+
+
+def texts_of(tokens: Sequence[bytes | None]) -> list[bytes | None]:
+    """The tokens as a vocabulary takes them: what begins with FF is special."""
+    return [None if each is None or each[:1] == b"\xff" else each for each in tokens]
+
+
+@with_table
+@given(st.lists(any_spec, min_size=1, max_size=3), vocabularies, st.data())
+def test_bans_what_the_reference_bans(
+    specs: list[Spec], tokens: list[bytes | None], data: st.DataObject
+):
+    tokens = [*tokens, None]  # there is always something left to choose
+    for output in data.draw(
+        st.lists(st.lists(st.integers(0, len(tokens) - 1), max_size=4), max_size=8)
+    ):
+        assert banned_after(specs, tokens, output) == completing(specs, tokens, tuple(output))
+
+
+@with_table
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (BannedScriptsSpec(("Han", "Klingon")), "'Klingon' is no script"),
+        (AllowedScriptsSpec(("Han", "Hani")), "'Hani' is no script"),
+        (BannedScriptsSpec(("Han", "Unknown")), "'Unknown' is no script"),
+        (BannedScriptsSpec(("Han", "common")), "'common' is shared by all scripts"),
+        (AllowedScriptsSpec(("Han", "Inherited")), "'Inherited' is shared by all scripts"),
+    ],
+)
+def test_names(spec: Spec, message: str):
+    others = [AllowedScriptsSpec(("Latin",)), BannedScriptsSpec(("Han",))]
+    with pytest.raises(SpecError) as error:
+        compile_specs([*others, spec, *others], lambda: Vocabulary.of_tokens(BYTES))
+    assert error.value.path == "$.specs[2].scripts[1]"
+    assert error.value.message.endswith(message)
+
+
+def test_without_the_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "fontTools.unicodedata", None)
+    with pytest.raises(SpecError, match=r"needs fontTools.*'logitport\[scripts\]'") as error:
+        compile_specs([BannedScriptsSpec(("Han",))], lambda: Vocabulary.of_tokens(BYTES))
+    assert error.value.path == "$.specs[0]"
+
+
+@with_table
+def test_without_a_vocabulary():
+    backend = Backend("engine", REALIZABLE)
+    for spec in (BannedScriptsSpec(("Han",)), AllowedScriptsSpec(("Latin",))):
+        with pytest.raises(SpecError, match=f"`{spec.kind}` needs the vocabulary") as error:
+            admit(backend, encode(spec), None)
+        assert error.value.path == "$.specs[0]"
+
+
+def edit_values(automaton: Automaton, output: list[int]) -> set[int]:
+    edit = edit_of(automaton, automaton.fold([], output)[0])
+    return {*edit.values} if edit else set()
+
+
+@with_table
+def test_a_real_vocabulary():
+    """Each token that ends a Cyrillic or Han character is banned, however the text is split."""
+    if not SMOLLM2.exists():
+        pytest.skip("SmolLM2 is not here")
+    vocabulary = Vocabulary.of_tokenizer(SMOLLM2)
+    tokens = vocabulary.tokens()
+    ids = {token: i for i, token in enumerate(tokens) if token}
+    spec = BannedScriptsSpec(("Cyrillic", "Han"))
+    program = compile_specs([spec], lambda: vocabulary)
+    banned = {i for a in program.automata for i in edit_values(a, [])}
+    for i, token in enumerate(tokens):
+        if re.search("[\u0410-\u044f\u4e00-\u9fa5]", token.decode(errors="ignore")):
+            assert i in banned, token
+    choose = random.Random(0)
+    for text in ("Привет, мир", "Hej 中文 ok", "a \u0485\u0486 ䷀䷁ b"):
+        for _ in range(100):
+            left, output = text.encode(), list[int]()
+            while left:
+                token = ids[left[: choose.choice([n for n in range(1, 9) if left[:n] in ids])]]
+                if token in {i for a in program.automata for i in edit_values(a, output)}:
+                    break
+                output.append(token)
+                left = left[len(tokens[token]) :]
+            written = b"".join(tokens[i] for i in output).decode(errors="ignore")
+            assert written == {"П": "", "H": "Hej ", "a": text}[text[0]]
