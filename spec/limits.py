@@ -142,6 +142,10 @@ MAX_COUNT = _limit("max_count", (1 << 31) - 1, "tokens", "the most that a spec c
 
 MAX_TIMES = _limit("max_times", 1024, "times", "that a trigger fires, unless it always does")
 
+MAX_STATES = _limit("max_states", 1024, "states", "of an `automaton`, and as many token sets")
+
+MAX_TIMEOUTS = _limit("max_timeouts", 4, "time-outs", "of an `automaton` in a row")
+
 MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
 
 MAX_PHASE_SPECS = _limit(

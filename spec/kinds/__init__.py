@@ -22,6 +22,11 @@ from .thinking_budget import ThinkingBudgetSpec as ThinkingBudgetSpec
 from .choice import ChoiceSpec as ChoiceSpec
 from .trigger import TriggerSpec as TriggerSpec
 from .phases import Phase as Phase, PhaseEnd as PhaseEnd, PhasesSpec as PhasesSpec
+from .automaton import (
+    AutomatonEdge as AutomatonEdge,
+    AutomatonSpec as AutomatonSpec,
+    AutomatonState as AutomatonState,
+)
 from .no_repeat_ngram import NoRepeatNgramSpec as NoRepeatNgramSpec
 from .dry import DrySpec as DrySpec
 from .prompt_bias import PromptBiasSpec as PromptBiasSpec
@@ -43,6 +48,8 @@ else:  # what msgspec makes a decoder of: any of them, told apart by the field `
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "WIRE_KINDS",
+    "AutomatonEdge",
+    "AutomatonState",
     "Phase",
     "PhaseEnd",
     *(kind.__name__ for kind in WIRE_KINDS),

@@ -20,6 +20,7 @@ from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
 from ..limits import MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS
+from .automaton import AutomatonSpec
 from .banned_scripts import ScriptsSpec
 from .banned_text import BannedTextSpec
 from .dry import DrySpec
@@ -117,9 +118,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``banned_text``, ``banned_scripts``, ``allowed_scripts``, ``no_repeat_ngram``, ``dry``,
-    ``prompt_bias``, ``grammar``, ``sampling`` and ``plugin`` stand beside ``phases``, not within.
-    Some phases need tables that are refused when the request is admitted:
+    ``automaton``, ``banned_text``, ``banned_scripts``, ``allowed_scripts``, ``no_repeat_ngram``,
+    ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and ``plugin`` stand beside ``phases``, not
+    within. Some phases need tables that are refused when the request is admitted:
 
     - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
       ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
@@ -249,10 +250,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
 
 BESIDE = (
-    *(NoRepeatNgramSpec, DrySpec, PromptBiasSpec, BannedTextSpec, ScriptsSpec),
+    *(AutomatonSpec, NoRepeatNgramSpec, DrySpec, PromptBiasSpec, BannedTextSpec, ScriptsSpec),
     *(NativeSpec, PluginSpec),
 )
-"""The kinds that stand beside phases, because they are more than automata, or large ones."""
+"""The kinds that stand beside phases: they are no automata, large ones, or begin anywhere."""
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec], path: str) -> None:

@@ -207,7 +207,7 @@ def test_sorted_as_by_numpy(values: list[int], others: list[int]) -> None:
 
 
 @settings(deadline=None)
-@given(specs(VOCABULARY, kinds=AUTOMATA))
+@given(specs(VOCABULARY, kinds=[kind for kind in AUTOMATA if kind is not s.AutomatonSpec]))
 def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
     with patch.object(phases, "TO_PRUNE", 1 << 30):  # whatever the size
         assert not any(unreachable(automaton) for automaton in automata(spec))

@@ -129,11 +129,12 @@ class AutomatonBuilder:
         default_target: Ints,
         *,
         is_failure_link: npt.NDArray[np.bool_] | None = None,
-        timer: int = CLEAR,
+        timer: int | Ints = CLEAR,
     ) -> None:
         """Make many states at once, from columns of ``Automaton``, ``[states]`` each.
 
-        By default, no ``default_target`` is a failure link. ``timer`` is the same for all states.
+        By default, no ``default_target`` is a failure link. ``timer`` is one for all, or
+        ``[states]``.
         """
         n = len(edit)
         self._edit.frombytes(edit.astype(np.int8).tobytes())
@@ -141,7 +142,7 @@ class AutomatonBuilder:
         self._default_target.frombytes(default_target.astype(np.int32).tobytes())
         links = np.zeros(n, np.int8) if is_failure_link is None else is_failure_link.astype(np.int8)
         self._is_failure_link.frombytes(links.tobytes())
-        self._timer.extend(array("i", [timer]) * n)
+        self._timer.frombytes(np.broadcast_to(timer, n).astype(np.int32).tobytes())
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
 
     def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
