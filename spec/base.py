@@ -18,6 +18,7 @@ from .limits import (
     MAX_COUNT,
     MAX_PATTERN,
     MAX_SEQUENCES,
+    MAX_TEXT,
     MAX_TEXT_BYTES,
     MAX_TEXTS,
     MAX_TOKEN_ID,
@@ -251,6 +252,16 @@ def check_pattern(token_ids: Sequence[int], path: str) -> None:
     if len(token_ids) > MAX_PATTERN:
         what = f"Expected at most {MAX_PATTERN} token ids to look for, got {len(token_ids)}"
         raise SpecError(what, path)
+
+
+def check_text(text: str, path: str) -> None:
+    """Refuse a text that is too long to be looked for in the output, or is not valid Unicode."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise SpecError("Expected valid Unicode", path) from None
+    if size > MAX_TEXT:
+        raise SpecError(f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}", path)
 
 
 def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:

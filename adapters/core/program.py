@@ -148,7 +148,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
             else:
                 made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
-            if not spec.needs_vocabulary:  # its size depends on the vocabulary
+            # The sizes of these depend on the vocabulary, and are bounded by their memory.
+            if not isinstance(spec, BannedTextSpec | ScriptsSpec):
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             check_size(cells)

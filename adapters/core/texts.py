@@ -264,6 +264,70 @@ def completing(
     return banned, builder.build(check=False)
 
 
+def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], None]) -> Automaton:
+    """Look for a text, in any tokenization.
+
+    The states are the numbers of bytes of the text that have been read. The last state is reached
+    with the token that completes the text, whatever else the token holds.
+
+    Args:
+        text: the text, which is not empty.
+        vocabulary: the bytes of each token.
+        check_size: called with the number of edges, in parts, before the automaton is made.
+    """
+    n, trie = len(text), vocabulary.trie
+    after = _read_by_tokens(text, vocabulary)
+    tokens = np.flatnonzero(after)
+    check_size(n + 1 + len(tokens))
+    parts = [(np.zeros(len(tokens), np.int64), tokens, after[tokens])]
+    # From each other state, along the text.
+    symbols = np.frombuffer(text, np.uint8).astype(np.int64)
+    at = to = np.arange(1, n)
+    nodes = np.zeros(n - 1, np.int64)
+    while len(at):
+        child, found = looked_up(trie.keys, nodes << 8 | symbols[to])
+        at, to, nodes = at[found], to[found] + 1, child[found] + 1
+        first = trie.first[nodes]
+        end = np.where(to == n, trie.end[nodes], trie.own_end[nodes])
+        check_size(int((end - first).sum()))
+        owner, place = members(first, end - first)
+        parts.append((at[owner], trie.order[place], to[owner]))
+        goes_on = to < n
+        at, to, nodes = at[goes_on], to[goes_on], nodes[goes_on]
+    states = np.arange(n + 1)
+    builder, free = AutomatonBuilder(), np.zeros(n + 1, np.int64)
+    is_link = (states > 0) & (states < n)
+    links = np.append(_failure_links(text), n)
+    builder.extend(free, free, links, is_failure_link=is_link)
+    builder.edges(*map(np.concatenate, zip(*parts, strict=True)))
+    return builder.build(check=False)
+
+
+def _read_by_tokens(text: bytes, vocabulary: Vocabulary) -> Ints:
+    """Compute how many bytes of a text each token ends with; all of them if it holds the text."""
+    after = np.zeros(vocabulary.size, np.int64)
+    data, is_last = vocabulary.data, vocabulary.is_last
+    at = np.flatnonzero(data[: len(is_last)] == text[0])
+    for n, symbol in enumerate(text, start=1):
+        at = at[data[at] == symbol]
+        is_end = is_last[at] if n < len(text) else np.ones(len(at), np.bool_)
+        # The longest beginning of the text counts: it comes last.
+        after[vocabulary.ends.searchsorted(at[is_end], side="right")] = n
+        at = at[~is_end] + 1
+    return after
+
+
+def _failure_links(text: bytes) -> Ints:
+    """Compute the length of the longest text that begins and ends each proper prefix."""
+    links = [0, 0]
+    for symbol in text[1:-1]:
+        link = links[-1]
+        while link and text[link] != symbol:
+            link = links[link]
+        links.append(link + (text[link] == symbol))
+    return np.array(links[: len(text)])
+
+
 def _places(
     trie: VocabularyTrie, nodes: Ints, separators: Sequence[Character]
 ) -> tuple[Ints, Ints, Ints]:

@@ -80,6 +80,13 @@ class Vocabulary:
         return [text[start:end] for start, end in pairwise(ends)]
 
     @cached_property
+    def is_last(self) -> npt.NDArray[np.bool_]:
+        """``[bytes]``, whether a byte of ``data`` is the last of its token."""
+        is_last = np.zeros(self.ends[-1] if self.size else 0, np.bool_)
+        is_last[self.ends[~self.is_special] - 1] = True
+        return is_last
+
+    @cached_property
     def trie(self) -> "VocabularyTrie":
         """The trie of all tokens, made at first use: 0.2 s for 150,000 tokens."""
         return VocabularyTrie.of(self.tokens())

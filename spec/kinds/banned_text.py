@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, check_total
+from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
 from ..claims import TokenFields
 from ..errors import SpecError
 from ..limits import MAX_TEXT, MAX_TEXT_BYTES, MAX_TEXTS
@@ -75,13 +75,7 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     def __post_init__(self) -> None:
         super().__post_init__()
         for i, text in enumerate(self.texts):
-            try:
-                size = len(text.encode())
-            except UnicodeEncodeError:
-                raise SpecError("Expected valid Unicode", f"$.texts[{i}]") from None
-            if size > MAX_TEXT:
-                what = f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}"
-                raise SpecError(what, f"$.texts[{i}]")
+            check_text(text, f"$.texts[{i}]")
             if self.whole_words and not (in_word(text[0]) and in_word(text[-1])):
                 what = "Expected a text that begins and ends in a word, because of `whole_words`"
                 raise SpecError(what, f"$.texts[{i}]")

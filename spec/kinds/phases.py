@@ -15,11 +15,13 @@ from ..base import (
     TokenId,
     check_fields,
     check_pattern,
+    check_text,
+    check_total,
 )
 from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
-from ..limits import MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS
+from ..limits import MAX_END_TEXTS, MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS, MAX_TEXT
 from .automaton import AutomatonSpec
 from .banned_scripts import ScriptsSpec
 from .banned_text import BannedTextSpec
@@ -34,30 +36,37 @@ from .thinking_budget import ThinkingBudgetSpec
 class PhaseEnd(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What ends a phase, and the phase that follows. Exactly one of the first three is given.
+    """What ends a phase, and the phase that follows. Exactly one of the first four is given.
 
     Args:
         n: the phase ends after this many tokens, 1 to ``MAX_COUNT``.
         token_ids: the phase ends when the output of the phase ends with these 1 to
             ``MAX_PATTERN`` token ids.
+        text: the phase ends when its output, as text, contains these up to ``MAX_TEXT`` bytes in
+            UTF-8, whatever tokens they are made of. A token that completes the text and goes on
+            beyond it ends the phase all the same, after this token. A special token has no text,
+            and nothing that begins before it is completed after it. The engine's adapter has to
+            give the vocabulary of its tokenizer; where it does not, the phases are refused.
         complete: the phase ends when all its specs are complete that can be; see ``PhasesSpec``.
         phase: the index of the phase that follows, the next one by default. The number of phases
             stands for what comes after the last phase.
 
     Raises:
-        SpecError: if a field is out of bounds, or not exactly one of the three is given.
+        SpecError: if a field is out of bounds, or not exactly one of the four is given.
     """
 
     n: PositiveCount | None = None
     token_ids: MaybeTokenIds = ()
+    text: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
     complete: bool = False
     phase: Annotated[int, msgspec.Meta(ge=0, le=MAX_PHASES)] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_pattern(self.token_ids, "$.token_ids")
-        if (self.n is not None) + bool(self.token_ids) + self.complete != 1:
-            raise SpecError("Expected exactly one of n, token_ids and complete")
+        check_text(self.text, "$.text")
+        if (self.n is not None) + bool(self.token_ids) + bool(self.text) + self.complete != 1:
+            raise SpecError("Expected exactly one of n, token_ids, text and complete")
 
 
 _Specs = Annotated["tuple[kinds.WireSpec, ...]", msgspec.Meta(max_length=MAX_SPECS)]
@@ -130,7 +139,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
     - if the first phase ends when a ``thinking_budget`` is complete: more than
       ``MAX_PROMPT_READERS`` specs in one phase, because what acts in them has to read the prompt;
     - phases whose tables are too large together: a long text or many sequences beside an end that
-      looks for long sequences.
+      looks for long sequences, or for a ``text`` that begins like many tokens end. Newlines, tags
+      and words after a space begin like few.
 
     Args:
         phases: 1 to ``MAX_PHASES`` phases. Their number times the most specs of one of them is at
@@ -158,6 +168,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 f"Expected at most {MAX_PHASE_SPECS} as the number of phases times the most specs"
             )
             raise SpecError(f"{what} of one, got {count}", "$.phases")
+        check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "$.phases")
         for i, phase in enumerate(self.phases):
             try:
                 _check_specs(phase.specs, f"`$.phases[{i}].specs")
@@ -224,10 +235,16 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         if self.eos_token_id is not None:
             yield "$.eos_token_id", (self.eos_token_id,)
 
+    @property
+    def needs_vocabulary(self) -> bool:
+        return bool(self._texts())
+
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
         sizes = [spec.sizes() for _, spec in self._specs()]
-        sizes.append(Sizes(2 * sum(map(len, sought)), len(sought)))
+        texts = self._texts()
+        text_bytes = sum(len(text.encode()) for text in texts)
+        sizes.append(Sizes(2 * sum(map(len, sought)), len(sought), len(texts), text_bytes))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
     def claims(self) -> Claims:
@@ -241,6 +258,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                     yield claim._replace(path=path + claim.path[1:], first=None)
         if self.eos_token_id is not None:
             yield Forces("$.eos_token_id", ((self.eos_token_id,),), in_reply=False)
+
+    def _texts(self) -> list[str]:
+        """List the texts that end phases."""
+        return [end.text for phase in self.phases for end in phase.ends if end.text]
 
     def _specs(self) -> Iterator[tuple[str, LogitsProcessorSpec]]:
         """Yield all specs with their paths."""

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import Draws, Several
 from logitport.adapters.conformance.kinds.phases import strategy
-from logitport.adapters.conformance.reference import combine, edit
-from logitport.adapters.core import Program, Realizer, compile_specs
+from logitport.adapters.conformance.reference import combine
+from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -112,18 +113,33 @@ class TestRows(RealizedKindTests):
         (phases({"ends": [ONE] * 9}), f"{AT_MOST}8", "phases[0].ends"),
         (
             phases({"ends": [ONE, {}]}),
-            "Expected exactly one of n, token_ids and complete",
+            "Expected exactly one of n, token_ids, text and complete",
             "phases[0].ends[1]",
         ),
         (
             phases({"ends": [{"n": 1, "token_ids": [1]}]}),
-            "Expected exactly one of n, token_ids and complete",
+            "Expected exactly one of n, token_ids, text and complete",
             "phases[0].ends[0]",
         ),
         (
             phases({"ends": [{"token_ids": [1] * 65}]}),
             TOO_LONG_TO_FIND,
             "phases[0].ends[0].token_ids",
+        ),
+        (
+            phases({"ends": [{"text": "a" * 129}]}),
+            f"Expected `str` of length <= {limits.MAX_TEXT}",
+            "phases[0].ends[0].text",
+        ),
+        (
+            phases({"ends": [{"text": "\u00e9" * 65}]}),
+            "Expected at most 128 bytes in UTF-8, got 130",
+            "phases[0].ends[0].text",
+        ),
+        (
+            phases({"ends": [{"text": "a"}] * 4}, {"ends": [{"text": "a"}]}),
+            "Expected at most 4 texts that end a phase in all, got 5",
+            "phases",
         ),
         (
             phases({"ends": [ONE]}, {"specs": [WITH]}, {"ends": [ONE]}),
@@ -378,36 +394,140 @@ def test_specs_beside_phases(beside: LogitsProcessorSpec, path: str | None):
     assert error.value.path == path
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    strategy(Draws(4, most=3, longest=3, count=5)),
-    st.lists(st.integers(0, 3), max_size=5),
-    st.lists(st.integers(0, 3), min_size=12, max_size=12),
-    st.booleans(),
-)
-def test_phases_are_what_their_specs_are(
-    spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool
+def check_against_reference(
+    spec: PhasesSpec,
+    prompt: list[int],
+    liked: list[int],
+    obeys: bool,
+    tokens: Sequence[bytes | None] = (),
 ):
     """The host realizer does what the reference finds in the history, for any spec it takes."""
-    if (program := compiled(spec)) is None:
+    if (program := compiled(spec, tokens)) is None:
         return
+
+    def expected(logits: Any, output: list[int]) -> Any:
+        found: Any = KINDS[PhasesSpec].edit(spec, tuple(prompt), tuple(output), tokens)  # pyright: ignore
+        return shown(combine(logits[0].numpy(), [found]))
+
     realizer, output = Realizer(5), list[int]()
     realizer.add(0, program, prompt, output)
     for token in liked:
         logits = torch.zeros(1, 5)
         logits[0, token] = 1
-        expected = combine(logits[0].numpy(), [edit(spec, prompt, output)])
+        wanted = expected(logits, output)
         realizer.apply(logits)
         chosen = int(logits[0].argmax())
-        assert shown(logits[0].numpy()) == shown(expected), output
+        assert shown(logits[0].numpy()) == wanted, output
         output.append(chosen if obeys else token)
     # A request that comes with its output, or with some of it, goes on from there.
     for n in range(len(output) + 1):
         logits, resumed = torch.zeros(1, 5), Realizer(5)
+        wanted = expected(logits, output[:n])
         resumed.add(0, program, prompt, output[:n])
         resumed.apply(logits)
-        expected = combine(np.zeros(5), [edit(spec, prompt, output[:n])])
-        assert shown(logits[0].numpy()) == shown(expected), output[:n]
+        assert shown(logits[0].numpy()) == wanted, output[:n]
+
+
+histories = (
+    strategy(Draws(4, most=3, longest=3, count=5)),
+    st.lists(st.integers(0, 3), max_size=5),
+    st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    st.booleans(),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(*histories)
+def test_phases_are_what_their_specs_are(
+    spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool
+):
+    check_against_reference(spec, prompt, liked, obeys)
+
+
+TOKENS = (b"a", b"b", b"ba", b"aba", None)
+
+
+def with_texts(spec: PhasesSpec) -> PhasesSpec:
+    """The same with the texts of sequences that end a phase."""
+
+    def end(each: PhaseEnd) -> PhaseEnd:
+        if not each.token_ids:
+            return each
+        text = b"".join(TOKENS[token] or b"" for token in each.token_ids)
+        return PhaseEnd(text=text.decode(), phase=each.phase)
+
+    phases = [Phase(phase.specs, tuple(map(end, phase.ends))) for phase in spec.phases]
+    return PhasesSpec(tuple(phases), spec.eos_token_id, spec.repeat)
+
+
+@settings(deadline=None, max_examples=150)
+@given(*histories)
+def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool):
+    if sum(bool(end.token_ids) for phase in spec.phases for end in phase.ends) > 4:
+        return
+    # Special tokens come, too.
+    liked = [4 if token == 3 and i % 3 == 0 else token for i, token in enumerate(liked)]
+    check_against_reference(with_texts(spec), prompt, liked, obeys, TOKENS)
+
+
+def until(text: str, *specs: LogitsProcessorSpec) -> PhasesSpec:
+    """Specs until a text is out, and then a word."""
+    return PhasesSpec((Phase(specs, (PhaseEnd(text=text),)), Phase((Forced((9,)),))))
+
+
+WORDS = (b"</", b"think", b">", b"<", b"/t", b"hink", b">\n", b"x</think>y", b"</th", b".", None)
+
+
+@pytest.mark.parametrize(
+    ("output", "is_over"),
+    [
+        ([0, 1], False),
+        ([0, 1, 2], True),
+        ([0, 1, 6], True),
+        ([3, 4, 5, 2], True),
+        ([3, 0, 1, 2], True),
+        ([7], True),
+        ([0, 10, 1, 2], False),
+        ([8, 10, 0, 1, 2], True),
+        ([8, 0, 1, 6, 7], True),
+    ],
+)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        until("</think>"),
+        until("</think>", BannedTokensSpec((9,))),
+        until("</think>", BannedSequencesSpec(((9, 9),)), MinTokensSpec(9, (9,))),
+    ],
+)
+def test_a_text_in_any_tokenization(spec: PhasesSpec, output: list[int], is_over: bool):
+    program = compile_specs((spec,), lambda: Vocabulary.of_tokens(WORDS))
+    realizer = Realizer(len(WORDS))
+    realizer.add(0, program, [0, 1, 2], output)
+    logits = torch.zeros(1, len(WORDS))
+    realizer.apply(logits)
+    assert (int(logits[0].argmax()) == 9) is is_over
+
+
+def test_a_text_needs_a_vocabulary():
+    spec = PhasesSpec((Phase((), (PhaseEnd(n=1),)), Phase((), (PhaseEnd(n=9), PhaseEnd(text="a")))))
+    with pytest.raises(SpecError, match="`phases` needs the vocabulary") as error:
+        compile_specs((spec,))
+    assert error.value.path == "$.specs[0].phases[1].ends[1].text"
+
+
+@pytest.mark.parametrize(
+    ("specs", "text", "path"),
+    [
+        ((), "a", ".ends[0].text"),
+        ((BannedSequencesSpec(((1, 2, 3), (4, 5, 6))),), "b" * 30, ""),
+    ],
+)
+def test_texts_that_begin_like_many_tokens_end(specs: Any, text: str, path: str):
+    tokens = [*(b"a%d" % i for i in range(limits.MAX_CELLS)), *(b"%db" % i for i in range(900))]
+    with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS} states and edges") as error:
+        compile_specs((until(text, *specs),), lambda: Vocabulary.of_tokens(tokens))
+    assert error.value.path == f"$.specs[0].phases[0]{path}"
 
 
 REFUSALS = (
@@ -418,10 +538,10 @@ REFUSALS = (
 """What the tables cannot hold, with small numbers."""
 
 
-def compiled(spec: PhasesSpec) -> Program | None:
+def compiled(spec: PhasesSpec, tokens: Sequence[bytes | None]) -> Program | None:
     """The program of a spec; ``None`` if the tables cannot hold it."""
     try:
-        return compile_specs((spec,))
+        return compile_specs((spec,), lambda: Vocabulary.of_tokens(tokens))
     except SpecError as error:
         at_a_part = re.match(r"\$\.specs\[0\]\.phases\[\d\]\.(specs|ends)\[\d\]", error.path)
         if not at_a_part or not error.message.startswith(REFUSALS):

@@ -1,5 +1,6 @@
 """``phases``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....spec import (
@@ -17,14 +18,16 @@ from ....spec.kinds.phases import BESIDE
 from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, flat
 
 
-def _edit(spec: PhasesSpec, prompt: Tokens, output: Tokens) -> Edit:
+def _edit(
+    spec: PhasesSpec, prompt: Tokens, output: Tokens, vocabulary: Sequence[bytes | None] = ()
+) -> Edit:
     from . import KINDS
 
     index = 0
     while index < len(spec.phases):
         phase = spec.phases[index]
         for n in range(len(output) + 1):
-            followed = _following(phase, prompt, output[:n], index + 1)
+            followed = _following(phase, prompt, output[:n], index + 1, vocabulary)
             if followed is not None:
                 index, prompt, output = followed, (), output[n:]
                 break
@@ -37,18 +40,35 @@ def _edit(spec: PhasesSpec, prompt: Tokens, output: Tokens) -> Edit:
     return None if spec.eos_token_id is None else Force(spec.eos_token_id)
 
 
-def _following(phase: Phase, prompt: Tokens, said: Tokens, next_phase: int) -> int | None:
+def _following(
+    phase: Phase,
+    prompt: Tokens,
+    said: Tokens,
+    next_phase: int,
+    vocabulary: Sequence[bytes | None],
+) -> int | None:
     """Return the index of the phase that follows, if the phase ends right here."""
     for end in phase.ends:
         if end.n is not None:
             is_over = len(said) == end.n
         elif end.token_ids:
             is_over = said[-len(end.token_ids) :] == end.token_ids
+        elif end.text:
+            is_over = _has_completed(end.text.encode(), said, vocabulary)
         else:
             is_over = _is_complete(phase, prompt, said)
         if is_over:
             return next_phase if end.phase is None else end.phase
     return None
+
+
+def _has_completed(text: bytes, said: Tokens, vocabulary: Sequence[bytes | None]) -> bool:
+    """Whether the last token completes a text, in the bytes since the last special token."""
+    before = now = b""
+    for token in said:
+        piece = vocabulary[token]
+        before, now = (b"", b"") if piece is None else (now, now + piece)
+    return any(now[:end].endswith(text) for end in range(len(before) + 1, len(now) + 1))
 
 
 def _is_complete(phase: Phase, prompt: Tokens, said: Tokens) -> bool:

@@ -6,6 +6,7 @@ thousands of sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,15 +135,56 @@ def detector(patterns: Mapping[int, Sequence[int]], check_size: CheckSize) -> Ma
     return Marked(builder.build(check=False), np.array(marks))
 
 
+def unlinked(marked: Marked, check_size: CheckSize) -> Marked:
+    """Give each state all edges that its failure links lead to.
+
+    Args:
+        marked: an automaton in which a link leads to a state with a lower number.
+        check_size: called with the number of edges and states before they are made.
+    """
+    automaton = marked.automaton
+    if not automaton.is_failure_link.any():
+        return marked
+    bounds = np.searchsorted(automaton.keys >> 32, np.arange(automaton.states + 1)).tolist()
+    links, default = automaton.default_target.tolist(), automaton.default_target.copy()
+    edges: list[tuple[Ints, npt.NDArray[np.int32]]] = []
+    for state, (start, end) in enumerate(pairwise(bounds)):
+        tokens, targets = automaton.keys[start:end] & TOKEN, automaton.targets[start:end]
+        if automaton.is_failure_link[state]:
+            more, more_targets = edges[links[state]]
+            if len(tokens):
+                lacking = ~looked_up(tokens, more)[1]
+                more, more_targets = more[lacking], more_targets[lacking]
+            order = (tokens := np.append(tokens, more)).argsort(kind="stable")
+            tokens, targets = tokens[order], np.append(targets, more_targets)[order]
+            default[state] = default[links[state]]
+        check_size(1 + len(tokens))
+        edges.append((tokens, targets))
+    sizes = [len(tokens) for tokens, _ in edges]
+    keys = np.repeat(np.arange(automaton.states) << 32, sizes)
+    tokens, targets = map(np.concatenate, zip(*edges, strict=True))
+    made = replace(
+        automaton,
+        default_target=default,
+        is_failure_link=np.zeros(automaton.states, np.bool_),
+        branches=np.array(sizes) > 0,
+        keys=keys | tokens,
+        targets=targets,
+    )
+    return Marked(made, marked.marks)
+
+
 def product(one: Marked, other: Marked, check_size: CheckSize) -> Marked:
     """Run two automata side by side.
 
     Args:
         one: an automaton. The product makes its edits.
-        other: an automaton without failure links, whose edits are dropped. At most one of the two
-            sets the timer.
+        other: an automaton whose edits are dropped. Its failure links lead to states with lower
+            numbers. At most one of the two sets the timer.
         check_size: called before the product is made.
     """
+    if one.automaton.states > 1:
+        other = unlinked(other, check_size)
     a, d = one.automaton, other.automaton
     m = d.states
     if a.states == 1:

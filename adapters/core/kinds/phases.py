@@ -1,7 +1,7 @@
 """``phases``: the automata of the phases, one after the other, each beside what ends its phase."""
 
-from collections.abc import Iterable, Iterator
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from typing import NamedTuple, cast
 
 import msgspec
@@ -29,7 +29,9 @@ from ..automaton.algebra import (
 )
 from ..automaton.arrays import Ints
 from ..automaton.failure_links import TooManyEdgesError
-from .base import Part, check_size, compile_spec
+from ..texts import detecting
+from ..vocabulary import Vocabulary
+from .base import Part, check_size, compile_spec, vocabulary_for
 from .thinking_budget import thinking
 
 SHORT = 3
@@ -49,10 +51,12 @@ def _compile(spec: PhasesSpec) -> Iterable[Part]:
     Each of them goes through all phases. It follows what ends the phases by itself.
     """
     indices, size = _reachable(spec), _Size()
+    vocabulary_of = partial(vocabulary_for, spec)
     phases: list[_CompiledPhase] = []
     for i in indices:
         try:
-            phases.append(_CompiledPhase(spec.phases[i], size, reads_prompt=i == 0))
+            made = _CompiledPhase(spec.phases[i], size, vocabulary_of, reads_prompt=i == 0)
+            phases.append(made)
         except SpecError as error:
             raise error.under(f"$.phases[{i}]") from error.__cause__
     # The phases that nothing leads to are left out.
@@ -90,7 +94,7 @@ class _Size:
     """The size of all phases of a request, against the limits."""
 
     def __init__(self) -> None:
-        self._cells = self._products = 0
+        self._cells = self._products = self._texts = 0
 
     def check_cells(self, cells: int) -> None:
         """Check whether there is room for more cells of specs by themselves."""
@@ -104,13 +108,22 @@ class _Size:
     def add_product(self, size: int) -> None:
         """Count the states and edges of products."""
         self._products += size
-        if self._products > MAX_CELLS:
-            what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
-            raise SpecError(f"Expected phases that compile to {what}")
+        _check_edges(self._products)
+
+    def add_text(self, size: int) -> None:
+        """Count the states and edges of what looks for texts, by itself."""
+        self._texts += size
+        _check_edges(self._texts)
 
     def add_detector(self, size: int) -> None:
         """Count what is made state by state, and takes longer."""
         self.add_product(SLOWER * size)
+
+
+def _check_edges(size: int) -> None:
+    if size > MAX_CELLS:
+        what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
+        raise SpecError(f"Expected phases that compile to {what}")
 
 
 class _SpecPart(NamedTuple):
@@ -134,7 +147,14 @@ class _CompiledPhase:
         completing: those whose specs together complete the phase, if an end asks for it.
     """
 
-    def __init__(self, phase: Phase, size: _Size, *, reads_prompt: bool) -> None:
+    def __init__(
+        self,
+        phase: Phase,
+        size: _Size,
+        vocabulary_of: Callable[[], Vocabulary],
+        *,
+        reads_prompt: bool,
+    ) -> None:
         self.ends = phase.ends
         self.parts: list[_SpecPart] = []
         self.completing: list[_SpecPart] = []
@@ -161,6 +181,16 @@ class _CompiledPhase:
         self._reads_prompt, self._size = reads_prompt, size
         sequences = {1 << k: end.token_ids for k, end in enumerate(self.ends) if end.token_ids}
         self._sequences = detector(sequences, size.add_detector) if sequences else None
+        self._texts: list[Marked] = []
+        for k, end in enumerate(self.ends):
+            try:
+                if end.text:
+                    automaton = detecting(end.text.encode(), vocabulary_of(), size.add_text)
+                    self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
+            except TooManyEdgesError as error:
+                raise SpecError(f"Expected a simpler text: {error}", f"$.ends[{k}].text") from None
+            except SpecError as error:
+                raise error.under(f"$.ends[{k}].text") from None
         counts = [(end.n, k) for k, end in enumerate(self.ends) if end.n is not None]
         self._count = min(counts, default=None)
         self._joined: dict[tuple[int, bool], Marked] = {}
@@ -205,6 +235,7 @@ class _CompiledPhase:
 
     def _detectors(self, timed: list[_SpecPart]) -> Iterator[Marked]:
         """Yield what ends the phase, beside the specs that complete it."""
+        yield from self._texts
         if self._sequences is not None:
             yield self._sequences
         if self._count is not None:
