@@ -160,6 +160,9 @@ MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
 MAX_END_TEXTS = _limit("max_end_texts", 4, "texts", "that end phases of an output")
 """Each takes up to 3 ms at admission, with 151,936 tokens."""
 
+MAX_TEXT_SPECS = _limit("max_text_specs", 2, "specs", "about text within the phases of an output")
+"""Each takes up to 17 ms at admission, as one beside phases does."""
+
 MAX_CELLS = _limit(
     "max_cells", 3 << 14, "cells", "in the tables of a request: states, and tokens that they edit"
 )

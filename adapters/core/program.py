@@ -20,6 +20,7 @@ from ...spec import (
     LogitsProcessorSpec,
     NativeSpec,
     NoRepeatNgramSpec,
+    PhasesSpec,
     PromptBiasSpec,
     SpecError,
 )
@@ -122,7 +123,7 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
     scripts: list[Characters] = []
     last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
-    cells = 0
+    cells, has_phases = 0, False
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
@@ -134,6 +135,10 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
             if i != last:  # one automaton looks for all sequences
                 continue
         try:
+            if isinstance(spec, PhasesSpec) and spec.needs_vocabulary:
+                if has_phases:
+                    raise SpecError("Expected at most 1 `phases` about text on a request")
+                has_phases = True
             if isinstance(spec, BannedTextSpec):  # one automaton looks for all texts
                 every = (each for each in specs if isinstance(each, BannedTextSpec))
                 same = [each for each in every if _options(each) == _options(spec)]
@@ -149,7 +154,7 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
             # The sizes of these depend on the vocabulary, and are bounded by their memory.
-            if not isinstance(spec, BannedTextSpec | ScriptsSpec):
+            if not spec.needs_vocabulary:
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             check_size(cells)

@@ -21,10 +21,16 @@ from ..base import (
 from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
-from ..limits import MAX_END_TEXTS, MAX_ENDS, MAX_PHASE_SPECS, MAX_PHASES, MAX_SPECS, MAX_TEXT
+from ..limits import (
+    MAX_END_TEXTS,
+    MAX_ENDS,
+    MAX_PHASE_SPECS,
+    MAX_PHASES,
+    MAX_SPECS,
+    MAX_TEXT,
+    MAX_TEXT_SPECS,
+)
 from .automaton import AutomatonSpec
-from .banned_scripts import ScriptsSpec
-from .banned_text import BannedTextSpec
 from .dry import DrySpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
@@ -127,9 +133,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``automaton``, ``banned_text``, ``banned_scripts``, ``allowed_scripts``, ``no_repeat_ngram``,
-    ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and ``plugin`` stand beside ``phases``, not
-    within. Some phases need tables that are refused when the request is admitted:
+    ``automaton``, ``no_repeat_ngram``, ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and
+    ``plugin`` stand beside ``phases``, not within. Some phases need tables that are refused when
+    the request is admitted:
 
     - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
       ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
@@ -140,11 +146,14 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
       ``MAX_PROMPT_READERS`` specs in one phase, because what acts in them has to read the prompt;
     - phases whose tables are too large together: a long text or many sequences beside an end that
       looks for long sequences, or for a ``text`` that begins like many tokens end. Newlines, tags
-      and words after a space begin like few.
+      and words after a space begin like few. The same holds for ``banned_text``,
+      ``banned_scripts`` and ``allowed_scripts``, if they ban many tokens, or look for texts that
+      begin like many tokens end. ``whole_words`` needs the least.
 
     Args:
         phases: 1 to ``MAX_PHASES`` phases. Their number times the most specs of one of them is at
-            most ``MAX_PHASE_SPECS``.
+            most ``MAX_PHASE_SPECS``. Up to ``MAX_TEXT_SPECS`` of them are about text:
+            ``banned_text``, ``banned_scripts`` and ``allowed_scripts``.
         eos_token_id: token to force after the last phase, for ever; ``None`` forces nothing more.
         repeat: whether to go on with the first phase after the last.
 
@@ -169,6 +178,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             )
             raise SpecError(f"{what} of one, got {count}", "$.phases")
         check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "$.phases")
+        about_text = sum(spec.needs_vocabulary for _, spec in self._specs())
+        check_total(about_text, MAX_TEXT_SPECS, "specs about text", "$.phases")
         for i, phase in enumerate(self.phases):
             try:
                 _check_specs(phase.specs, f"`$.phases[{i}].specs")
@@ -237,7 +248,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     @property
     def needs_vocabulary(self) -> bool:
-        return bool(self._texts())
+        return bool(self._texts()) or any(spec.needs_vocabulary for _, spec in self._specs())
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
@@ -270,11 +281,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 yield f"$.phases[{i}].specs[{j}]", spec
 
 
-BESIDE = (
-    *(AutomatonSpec, NoRepeatNgramSpec, DrySpec, PromptBiasSpec, BannedTextSpec, ScriptsSpec),
-    *(NativeSpec, PluginSpec),
-)
-"""The kinds that stand beside phases: they are no automata, large ones, or begin anywhere."""
+BESIDE = (AutomatonSpec, NoRepeatNgramSpec, DrySpec, PromptBiasSpec, NativeSpec, PluginSpec)
+"""The kinds that stand beside phases. An ``automaton`` may go through phases of its own; the others
+are more than automata.
+"""
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec], path: str) -> None:

@@ -14,7 +14,9 @@ from logitport.adapters.conformance.reference import combine
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.spec import (
     AllowedTokensSpec,
+    BannedScriptsSpec,
     BannedSequencesSpec,
+    BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
     DrySpec,
@@ -35,6 +37,7 @@ from logitport.spec import (
     limits,
 )
 
+from .test_banned_scripts import with_table
 from .test_every_kind import (
     AT_LEAST_1,
     AT_MOST,
@@ -139,6 +142,11 @@ class TestRows(RealizedKindTests):
         (
             phases({"ends": [{"text": "a"}] * 4}, {"ends": [{"text": "a"}]}),
             "Expected at most 4 texts that end a phase in all, got 5",
+            "phases",
+        ),
+        (
+            phases({"specs": [{"kind": "banned_text", "texts": ["a"]}] * 3}),
+            "Expected at most 2 specs about text in all, got 3",
             "phases",
         ),
         (
@@ -470,6 +478,19 @@ def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int],
     check_against_reference(with_texts(spec), prompt, liked, obeys, TOKENS)
 
 
+@settings(deadline=None, max_examples=150)
+@given(*histories, st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=2))
+def test_texts_are_banned_in_a_phase(
+    spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool, texts: list[str]
+):
+    """In the last phase, beside what it has."""
+    *before, last = spec.phases
+    last = Phase((*last.specs, BannedTextSpec(tuple(texts))), last.ends)
+    spec = PhasesSpec((*before, last), spec.eos_token_id, spec.repeat)
+    liked = [4 if token == 3 and i % 3 == 0 else token for i, token in enumerate(liked)]
+    check_against_reference(spec, prompt, liked, obeys, TOKENS)
+
+
 def until(text: str, *specs: LogitsProcessorSpec) -> PhasesSpec:
     """Specs until a text is out, and then a word."""
     return PhasesSpec((Phase(specs, (PhaseEnd(text=text),)), Phase((Forced((9,)),))))
@@ -507,6 +528,33 @@ def test_a_text_in_any_tokenization(spec: PhasesSpec, output: list[int], is_over
     logits = torch.zeros(1, len(WORDS))
     realizer.apply(logits)
     assert (int(logits[0].argmax()) == 9) is is_over
+
+
+def test_phases_about_text_are_one():
+    specs = [until("a"), BannedTextSpec(("a",)), PhasesSpec((Phase((BannedTextSpec(("b",)),)),))]
+    with pytest.raises(SpecError, match="at most 1 `phases` about text") as error:
+        compile_specs(specs, lambda: Vocabulary.of_tokens(WORDS))
+    assert error.value.path == "$.specs[2]"
+    compile_specs((*specs[:2], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+
+
+@with_table
+def test_scripts_in_a_phase():
+    """A character that the phase before has begun is not completed in this one."""
+    tokens = ["中".encode(), b".", b"\xe4", b"\xb8", b"\xad", None]
+    phases = (Phase((), (PhaseEnd(text="."),)), Phase((BannedScriptsSpec(("Han",)),)))
+    program = compile_specs((PhasesSpec(phases),), lambda: Vocabulary.of_tokens(tokens))
+    for output, banned in (
+        ([0], []),
+        ([0, 1], [0]),
+        ([0, 1, 2], [0, 3, 4]),
+        ([1, 3], [0]),
+        ([2, 5, 1], [0]),
+    ):
+        realizer, logits = Realizer(len(tokens)), torch.zeros(1, len(tokens))
+        realizer.add(0, program, [], output)
+        realizer.apply(logits)
+        assert [i for i, logit in enumerate(logits[0].tolist()) if logit < 0] == banned, output
 
 
 def test_a_text_needs_a_vocabulary():

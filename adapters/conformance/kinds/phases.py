@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....spec import (
+    BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
     ForcedTokenSequenceSpec,
@@ -14,15 +15,15 @@ from ....spec import (
     SpecError,
     ThinkingBudgetSpec,
 )
+from ....spec.kinds.banned_scripts import ScriptsSpec
 from ....spec.kinds.phases import BESIDE
-from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, flat
+from . import banned_scripts, banned_text
+from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, ban, flat
 
 
 def _edit(
     spec: PhasesSpec, prompt: Tokens, output: Tokens, vocabulary: Sequence[bytes | None] = ()
 ) -> Edit:
-    from . import KINDS
-
     index = 0
     while index < len(spec.phases):
         phase = spec.phases[index]
@@ -32,12 +33,24 @@ def _edit(
                 index, prompt, output = followed, (), output[n:]
                 break
         else:  # the phase is not over
-            references = [(each, KINDS[type(each)].edit) for each in phase.specs]
-            edits = flat(edit(each, prompt, output) for each, edit in references if edit)
+            edits = flat(_edit_of(each, prompt, output, vocabulary) for each in phase.specs)
             return edits[0] if len(edits) == 1 else Several(tuple(edits)) if edits else None
         if index == len(spec.phases) and spec.repeat:
             index = 0
     return None if spec.eos_token_id is None else Force(spec.eos_token_id)
+
+
+def _edit_of(
+    spec: LogitsProcessorSpec, prompt: Tokens, output: Tokens, vocabulary: Sequence[bytes | None]
+) -> Edit:
+    from . import KINDS
+
+    if isinstance(spec, BannedTextSpec):
+        return ban(banned_text.completing(spec, vocabulary, output))
+    if isinstance(spec, ScriptsSpec):
+        return ban(banned_scripts.completing([spec], vocabulary, output))
+    edit = KINDS[type(spec)].edit
+    return edit(spec, prompt, output) if edit else None
 
 
 def _following(
@@ -114,7 +127,7 @@ def strategy(draw: Draws) -> Any:
         *(
             each.strategy(draw)
             for kind, each in KINDS.items()
-            if each.strategy and not issubclass(kind, (*BESIDE, PhasesSpec))
+            if each.strategy and each.edit and not issubclass(kind, (*BESIDE, PhasesSpec))
         )
     )
     ends = st.one_of(

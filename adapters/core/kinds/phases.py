@@ -169,7 +169,8 @@ class _CompiledPhase:
                     made = [_completing(spec, bit)]
                 else:
                     made = [Marked.of(automaton) for automaton in _automata(spec)]
-                size.add_cells(sum(each.automaton.cells for each in made))
+                if not spec.needs_vocabulary:  # its memory is bounded
+                    size.add_cells(sum(each.automaton.cells for each in made))
             except TooManyEdgesError as error:
                 raise SpecError(f"Expected a simpler spec: {error}", f"$.specs[{j}]") from None
             except SpecError as error:
