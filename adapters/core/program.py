@@ -34,7 +34,7 @@ from .kinds.banned_scripts import banned_by, banning
 from .kinds.banned_sequences import adding_at_ends
 from .kinds.banned_tokens import adding
 from .kinds.base import check_size
-from .scripts import Characters
+from .scripts import Kinds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +121,7 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     allowed: list[Sequence[int]] = []
     sequences: list[Sequence[int]] = []
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
-    scripts: list[Characters] = []
+    scripts: list[Kinds] = []
     last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
     cells, has_phases = 0, False
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts

@@ -15,8 +15,8 @@ from ...spec import SpecError
 from .automaton import Ints
 from .texts import NOWHERE, ByteAutomaton
 
-Characters = npt.NDArray[np.uint8]
-"""``[code points]``: ``FREE``, ``BANNED``, or 0 for a code point that does not count."""
+Kinds = npt.NDArray[np.uint8]
+"""``[scripts]``: ``FREE``, ``BANNED``, or 0 for a script whose characters do not count."""
 FREE, BANNED = 1, 2
 MIXED = FREE | BANNED
 
@@ -81,30 +81,29 @@ def script_codes(names: Iterable[str]) -> list[str]:
     return codes
 
 
-def banned_characters(codes: Iterable[str]) -> Characters:
+def banned_scripts(codes: Iterable[str]) -> Kinds:
     """Ban the characters of some scripts. Those of no script do not count."""
-    return _characters(dict.fromkeys(codes, BANNED) | {UNKNOWN: 0}, FREE)
+    return _kinds(dict.fromkeys(codes, BANNED) | {UNKNOWN: 0}, FREE)
 
 
-def characters_beside(codes: Iterable[str]) -> Characters:
+def scripts_beside(codes: Iterable[str]) -> Kinds:
     """Ban the characters of all other scripts, and of none. Those that all scripts use are free."""
-    return _characters(dict.fromkeys((*codes, *SHARED), FREE), BANNED)
+    return _kinds(dict.fromkeys((*codes, *SHARED), FREE), BANNED)
 
 
-def _characters(kinds: dict[str, int], default: int) -> Characters:
-    scripts = _scripts()
-    of_script = np.array([kinds.get(code, default) for code in scripts.codes], np.uint8)
-    characters = np.zeros(FORMS[-1][-1], np.uint8)
-    characters[: LAST + 1] = np.repeat(of_script[scripts.script], scripts.lengths)
-    characters[SURROGATES] = 0
-    return characters
+def _kinds(kinds: dict[str, int], default: int) -> Kinds:
+    return np.array([kinds.get(code, default) for code in _scripts().codes], np.uint8)
 
 
-def automaton_of(characters: Characters) -> ByteAutomaton:
+def automaton_of(of_script: Kinds) -> ByteAutomaton:
     """Make the automaton that completes a text where no free character is left.
 
     Its states are the beginnings of both free and banned characters.
     """
+    scripts = _scripts()
+    characters = np.zeros(FORMS[-1][-1], np.uint8)
+    characters[: LAST + 1] = np.repeat(of_script[scripts.script], scripts.lengths)
+    characters[SURROGATES] = 0
     edges: list[tuple[Ints, Ints]] = []
     levels = [np.zeros(1, np.int64)]
     states = 1

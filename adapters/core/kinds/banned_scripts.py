@@ -8,7 +8,7 @@ import numpy as np
 from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
 from ..automaton import Edit
-from ..scripts import Characters, automaton_of, banned_characters, characters_beside, script_codes
+from ..scripts import Kinds, automaton_of, banned_scripts, script_codes, scripts_beside
 from ..texts import completing
 from .banned_text import check_memory
 from .banned_tokens import ADDING, adding
@@ -22,8 +22,8 @@ def _compile(spec: ScriptsSpec) -> Iterable[Part]:
     return banning(spec, [banned_by(spec)])
 
 
-def banned_by(spec: ScriptsSpec) -> Characters:
-    """Find the characters that a spec bans.
+def banned_by(spec: ScriptsSpec) -> Kinds:
+    """Find the scripts whose characters a spec bans.
 
     Raises:
         SpecError: for a name that is no script's, and if Unicode's table is missing.
@@ -34,17 +34,17 @@ def banned_by(spec: ScriptsSpec) -> Characters:
         what = f"needs {error.name} on the server: pip install 'logitport[scripts]'"
         raise SpecError(f"`{spec.kind}` {what}") from None
     is_allowed = isinstance(spec, AllowedScriptsSpec)
-    return characters_beside(codes) if is_allowed else banned_characters(codes)
+    return scripts_beside(codes) if is_allowed else banned_scripts(codes)
 
 
-def banning(spec: ScriptsSpec, characters: Sequence[Characters]) -> Iterable[Part]:
+def banning(spec: ScriptsSpec, banned: Sequence[Kinds]) -> Iterable[Part]:
     """Ban characters, in one automaton for all specs of a request.
 
     Args:
         spec: the spec that errors are about.
-        characters: what each spec bans.
+        banned: the scripts that each spec bans.
     """
-    automaton, vocabulary = automaton_of(reduce(np.maximum, characters)), vocabulary_for(spec)
+    automaton, vocabulary = automaton_of(reduce(np.maximum, banned)), vocabulary_for(spec)
     everywhere, within = completing(automaton, vocabulary, check_memory)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)
