@@ -25,6 +25,8 @@ def edit(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]
     reference = KINDS[type(spec)].edit
     if reference is None:
         raise ValueError(f"Expected a kind that has a reference, got `{spec.kind}`")
+    if spec.needs_vocabulary:
+        raise ValueError(f"Expected a spec that needs no vocabulary, got `{spec.kind}`")
     return reference(spec, tuple(prompt), tuple(output))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import Draws, Several
 from logitport.adapters.conformance.kinds.phases import strategy
-from logitport.adapters.conformance.reference import combine
+from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.spec import (
     AllowedTokensSpec,
@@ -562,6 +562,8 @@ def test_a_text_needs_a_vocabulary():
     with pytest.raises(SpecError, match="`phases` needs the vocabulary") as error:
         compile_specs((spec,))
     assert error.value.path == "$.specs[0].phases[1].ends[1].text"
+    with pytest.raises(ValueError, match="a spec that needs no vocabulary"):
+        edit(spec, [], [])
 
 
 @pytest.mark.parametrize(
