@@ -175,13 +175,19 @@ def banned_sequences(n: int) -> Callable[[random.Random, int], LogitsProcessorSp
 
 
 def vocabulary(rng: random.Random, size: int) -> Vocabulary:
-    """Make a vocabulary of the bytes, and of words and their parts, with a space before or not."""
+    """Make a vocabulary of the bytes, and of words and their parts, with a space before or not.
+
+    As in a real one, most tokens go on from another one: a trie has about two nodes a token.
+    """
     syllables = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in ("", "n", "r", "s")]
     pieces = {bytes([byte]): None for byte in range(256)}
+    words = ["", " "]
     while len(pieces) < size:
-        word = "".join(rng.choices(syllables, k=rng.randint(1, 4)))
-        spelled = rng.choice((word, word, word.title(), word.upper()))
-        pieces[(rng.choice(("", " ")) + spelled).encode()] = None
+        stem = words[int(rng.random() ** 4 * len(words))]  # more often a short one
+        end = rng.choice(syllables)
+        word = stem + (end if stem.strip() else rng.choice((end, end, end.title(), end.upper())))
+        words.append(word)
+        pieces[word.encode()] = None
     return Vocabulary.of_tokens([*pieces])
 
 

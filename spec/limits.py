@@ -157,11 +157,10 @@ have one.
 
 MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
 
-MAX_END_TEXTS = _limit("max_end_texts", 4, "texts", "that end phases of an output")
+MAX_END_TEXTS = _limit("max_end_texts", 2, "texts", "that end phases of an output")
 """Each takes up to 3 ms at admission, with 151,936 tokens."""
 
-MAX_TEXT_SPECS = _limit("max_text_specs", 2, "specs", "about text within the phases of an output")
-"""Each takes up to 17 ms at admission, as one beside phases does."""
+MAX_TEXT_SPECS = _limit("max_text_specs", 1, "spec", "about text within the phases of an output")
 
 MAX_CELLS = _limit(
     "max_cells", 3 << 14, "cells", "in the tables of a request: states, and tokens that they edit"
@@ -210,15 +209,19 @@ MAX_GRAMMAR = _limit(
     "max_grammar", 1 << 18, "characters", "in a grammar: in its text, or in all of its choices"
 )
 
-MAX_TEXTS = _limit("max_texts", 256, "texts", "of a request that are looked for")
+MAX_TEXT_RULES = _limit("max_text_rules", 2, "rules", "of a request about text")
+"""Bans of texts with equal options are one rule, and so are all scripts. Each takes up to 10 ms at
+admission, with 151,936 tokens, and so do phases with a text.
+"""
 
-MAX_TEXT = _limit("max_text", 128, "bytes", "in a text that is looked for, as UTF-8")
+MAX_TEXTS = _limit("max_texts", 128, "texts", "of a request that are looked for")
+
+MAX_TEXT = _limit("max_text", 64, "bytes", "in a text that is looked for, as UTF-8")
 
 MAX_TEXT_BYTES = _limit(
-    "max_text_bytes", 1 << 11, "bytes", "in all texts of a request that are looked for"
+    "max_text_bytes", 1 << 10, "bytes", "in all texts of a request that are looked for"
 )
-"""Each becomes a state, or several where case is ignored. For a vocabulary of 151,936 tokens, they
-take up to 17 ms at admission, and so do 256 words."""
+"""Each becomes a state, or several where case is ignored."""
 
 MAX_SCRIPTS = _limit("max_scripts", 32, "scripts", "that a spec names")
 

@@ -20,12 +20,11 @@ from ...spec import (
     LogitsProcessorSpec,
     NativeSpec,
     NoRepeatNgramSpec,
-    PhasesSpec,
     PromptBiasSpec,
     SpecError,
 )
 from ...spec.kinds.banned_scripts import ScriptsSpec
-from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
+from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES, MAX_TEXT_RULES
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.failure_links import TooManyEdgesError
@@ -123,7 +122,7 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
     scripts: list[Kinds] = []
     last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
-    cells, has_phases = 0, False
+    cells = text_rules = 0
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
@@ -135,10 +134,6 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
             if i != last:  # one automaton looks for all sequences
                 continue
         try:
-            if isinstance(spec, PhasesSpec) and spec.needs_vocabulary:
-                if has_phases:
-                    raise SpecError("Expected at most 1 `phases` about text on a request")
-                has_phases = True
             if isinstance(spec, BannedTextSpec):  # one automaton looks for all texts
                 every = (each for each in specs if isinstance(each, BannedTextSpec))
                 same = [each for each in every if _options(each) == _options(spec)]
@@ -149,6 +144,10 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 scripts.append(banned_by(spec))
                 if i != last_scripts:
                     continue
+            text_rules += spec.needs_vocabulary
+            if text_rules > MAX_TEXT_RULES:
+                raise SpecError(f"Expected at most {MAX_TEXT_RULES} rules about text on a request")
+            if isinstance(spec, ScriptsSpec):
                 made = list(banning(spec, scripts))
             else:
                 made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))

@@ -206,7 +206,7 @@ def completing(
     trie = vocabulary.trie
     if not len(trie.order):
         return trie.order, None
-    state, nodes = _from_root(automaton, trie)
+    state, nodes = _from_root(automaton, trie, outermost=not separators)
     is_banned = np.zeros(vocabulary.size, np.bool_)
     _, first, end = _places(trie, nodes, separators)
     begun, ended = (np.bincount(each, minlength=len(trie.order) + 1) for each in (first, end))
@@ -366,10 +366,13 @@ def _place(trie: VocabularyTrie, nodes: Ints, byte: int) -> Ints:
     return np.where(is_below, trie.first.take(child + 1, mode="clip"), trie.end[nodes])
 
 
-def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, Ints]:
+def _from_root(
+    automaton: ByteAutomaton, trie: VocabularyTrie, *, outermost: bool
+) -> tuple[Ints, Ints]:
     """Compute the state after the bytes of each token, and the nodes of the trie where a text ends.
 
-    This is one pass over the trie, level by level.
+    This is one pass over the trie, level by level. With ``outermost``, nodes below a node where a
+    text ends may be left out.
     """
     classes = automaton.next_state.shape[1]
     rows = automaton.next_state.ravel() * np.int64(classes)  # where the next state's row begins
@@ -380,7 +383,10 @@ def _from_root(automaton: ByteAutomaton, trie: VocabularyTrie) -> tuple[Ints, In
         cell = cells[start - 1 : end - 1]
         cell += row.take(parent[start - 1 : end - 1], mode="clip")  # does not check the bounds
         rows.take(cell, out=row[start:end], mode="clip")
-    ends = np.flatnonzero(automaton.is_end.ravel().take(cells)) + 1
+    is_end = np.append(False, automaton.is_end.ravel().take(cells))
+    ends = np.flatnonzero(is_end)
+    if outermost:
+        ends = ends[~is_end[parent[ends - 1]]]
     return row.take(trie.node_of) // classes, ends
 
 

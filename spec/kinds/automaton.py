@@ -130,15 +130,17 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        states, sets = len(self.states), len(self.token_sets)
-        if max(map(_highest_state, self.states)) >= states or self._highest_set() >= sets:
-            raise next(_out_of_range(self.states, sets))
+        # Lists without a call for each state: a payload may have thousands of states.
+        edges = [edge for state in self.states for edge in state.edges]
+        states = [edge.state for edge in edges]
+        states += [state.default or 0 for state in self.states]
+        states += [state.timeout or 0 for state in self.states]
+        sets = [edge.token_set for edge in edges]
+        used = [index for each in self.states for index in (each.allow, each.ban, each.add)]
+        sets += [index for index in used if index is not None]
+        if max(states) >= len(self.states) or max(sets, default=-1) >= len(self.token_sets):
+            raise next(_out_of_range(self.states, len(self.token_sets)))
         _check_timeouts(self.states)
-
-    def _highest_set(self) -> int:
-        edges = (edge.token_set for state in self.states for edge in state.edges)
-        used = (_set_of(state) for state in self.states)
-        return max(max(edges, default=-1), max(used))
 
     def token_fields(self) -> TokenFields:
         for i, token_ids in enumerate(self.token_sets):
@@ -149,33 +151,20 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
 
     def sizes(self) -> Sizes:
         sizes = [*map(len, self.token_sets)]
-        edges = sum(sizes[edge.token_set] for state in self.states for edge in state.edges)
-        return Sizes(STATE * len(self.states) + sum(sizes) + edges)
+        edges = [sizes[edge.token_set] for state in self.states for edge in state.edges]
+        return Sizes(STATE * len(self.states) + sum(sizes) + sum(edges))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        forced = max(-1 if state.force is None else state.force for state in self.states)
-        if max(forced, *map(max, self.token_sets), -1) >= vocab_size:
+        forced = [-1 if state.force is None else state.force for state in self.states]
+        if max(*forced, *map(max, self.token_sets), -1) >= vocab_size:
             super().check_vocabulary(vocab_size)
 
     def claims(self) -> Claims:
         forced = [() if state.force is None else (state.force,) for state in self.states]
         if any(forced):
             yield Forces("$.states[{choice}].force", forced)
-        if any(state.allow is not None for state in self.states):
+        if any([state.allow is not None for state in self.states]):  # noqa: C419  fewer calls
             yield Unknown()
-
-
-def _highest_state(state: AutomatonState) -> int:
-    default, timeout = state.default or 0, state.timeout or 0
-    return max(default, timeout, *(edge.state for edge in state.edges))
-
-
-def _set_of(state: AutomatonState) -> int:
-    """Return the index of the token set that a state edits; -1 for none."""
-    for index in (state.allow, state.ban, state.add):
-        if index is not None:
-            return index
-    return -1
 
 
 def _out_of_range(states: Sequence[AutomatonState], sets: int) -> Iterator[SpecError]:

@@ -19,7 +19,7 @@ from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Realizer, Vocabulary, admission, admit, compile_specs
 from logitport.adapters.core.kinds.banned_text import _variants
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
-from logitport.spec.kinds.banned_text import in_word
+from logitport.spec.kinds.banned_text import SEPARATORS, in_word
 
 from tests.core.test_automaton import edit_of, folded, walk
 from tests.support.paths import ROOT
@@ -45,7 +45,7 @@ class TestRows(KindTests):
         ({"texts": ["a", 1]}, "Expected `str`, got `int`", "texts[1]"),
         ({"texts": ["a"] * (limits.MAX_TEXTS + 1)}, f"{AT_MOST}{limits.MAX_TEXTS}", "texts"),
         ({"texts": ["a" * (limits.MAX_TEXT + 1)]}, TOO_LONG, "texts[0]"),
-        ({"texts": ["a", "é" * 63 + "狐"]}, IN_BYTES, "texts[1]"),
+        ({"texts": ["a", "é" * 31 + "狐"]}, IN_BYTES, "texts[1]"),
         ({"texts": [*FULL, "x"]}, IN_ALL, "texts"),
         ({"texts": ["a"], "ignore_case": 1}, "Expected `bool`, got `int`", "ignore_case"),
         ({"texts": ["a", " b"], "whole_words": True}, IN_A_WORD, "texts[1]"),
@@ -157,7 +157,8 @@ def test_separators():
     assert not any(map(in_word, "\u00a0\u00ab\u2014\u201c\u2192\u20ac\u3002\U0001f600"))
 
 
-LETTERS = "abAkKsß\u1e9eé\u212a\ufffd"
+RANGES = "".join(f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS)
+LETTER = f"(?:[^{RANGES}])"
 PIECES = (*"abAkKsß\u1e9eé \u2014\u2190", "\u212a", "\U0001f600")
 pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from(
     [bytes([byte]) for piece in PIECES for byte in piece.encode()]
@@ -167,7 +168,7 @@ vocabularies = st.lists(
 )
 assert KIND.strategy is not None
 any_spec = KIND.strategy(Draws(2))
-many = st.lists(any_spec, min_size=1, max_size=3)
+many = st.lists(any_spec, min_size=1, max_size=limits.MAX_TEXT_RULES)
 
 
 @given(many, vocabularies, st.data())
@@ -203,11 +204,14 @@ def test_no_output_has_a_banned_text(
     for part in parts:
         written = part.decode(errors="replace")
         for text in spec.texts:
-            pattern = re.escape(text)
-            if spec.whole_words:
-                pattern = rf"(?<![{LETTERS}]){pattern}(?![{LETTERS}])"
-            assert not re.search(pattern, written)
-            assert not (spec.ignore_case and re.search(pattern.lower(), written.lower()))
+            assert not holds(written, text, spec.whole_words)
+            if spec.ignore_case:
+                assert not holds(written.lower(), text.lower(), spec.whole_words)
+
+
+def holds(written: str, text: str, whole_words: bool) -> bool:
+    around = LETTER if whole_words else "(?!)"
+    return bool(re.search(f"(?<!{around}){re.escape(text)}(?!{around})", written))
 
 
 def test_all_tokenizations_with_a_real_vocabulary():
@@ -234,7 +238,7 @@ def test_all_tokenizations_with_a_real_vocabulary():
 
 
 def test_specs_of_a_request_share_an_automaton():
-    ways = [(False, False), (True, False), (False, True), (True, True)]
+    ways = [(False, False), (True, True)]
     specs = [BannedTextSpec((text,), *way) for text in ("ab", "ba") for way in ways]
     program = compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
     alone = compile_specs(
@@ -242,7 +246,7 @@ def test_specs_of_a_request_share_an_automaton():
         lambda: Vocabulary.of_tokens(TOKENS),
     )
     assert program.cells == alone.cells
-    assert len(program.automata) == len(alone.automata) == 6  # two hold a text
+    assert len(program.automata) == len(alone.automata) == 3  # one holds a text
 
 
 @pytest.mark.parametrize(

@@ -135,18 +135,18 @@ class TestRows(RealizedKindTests):
             "phases[0].ends[0].text",
         ),
         (
-            phases({"ends": [{"text": "\u00e9" * 65}]}),
-            "Expected at most 128 bytes in UTF-8, got 130",
+            phases({"ends": [{"text": "\u00e9" * 33}]}),
+            "Expected at most 64 bytes in UTF-8, got 66",
             "phases[0].ends[0].text",
         ),
         (
-            phases({"ends": [{"text": "a"}] * 4}, {"ends": [{"text": "a"}]}),
-            "Expected at most 4 texts that end a phase in all, got 5",
+            phases({"ends": [{"text": "a"}] * 2}, {"ends": [{"text": "a"}]}),
+            "Expected at most 2 texts that end a phase in all, got 3",
             "phases",
         ),
         (
-            phases({"specs": [{"kind": "banned_text", "texts": ["a"]}] * 3}),
-            "Expected at most 2 specs about text in all, got 3",
+            phases({"specs": [{"kind": "banned_text", "texts": ["a"]}] * 2}),
+            "Expected at most 1 specs about text in all, got 2",
             "phases",
         ),
         (
@@ -456,10 +456,11 @@ TOKENS = (b"a", b"b", b"ba", b"aba", None)
 
 
 def with_texts(spec: PhasesSpec) -> PhasesSpec:
-    """The same with the texts of sequences that end a phase."""
+    """The same with the texts of sequences that end a phase, as many as there may be."""
+    left = iter(range(limits.MAX_END_TEXTS))
 
     def end(each: PhaseEnd) -> PhaseEnd:
-        if not each.token_ids:
+        if not each.token_ids or next(left, None) is None:
             return each
         text = b"".join(TOKENS[token] or b"" for token in each.token_ids)
         return PhaseEnd(text=text.decode(), phase=each.phase)
@@ -530,12 +531,13 @@ def test_a_text_in_any_tokenization(spec: PhasesSpec, output: list[int], is_over
     assert (int(logits[0].argmax()) == 9) is is_over
 
 
-def test_phases_about_text_are_one():
-    specs = [until("a"), BannedTextSpec(("a",)), PhasesSpec((Phase((BannedTextSpec(("b",)),)),))]
-    with pytest.raises(SpecError, match="at most 1 `phases` about text") as error:
+def test_rules_about_text_are_few():
+    bans = [BannedTextSpec(("a",)), BannedTextSpec(("b",))]  # one rule
+    specs = [*bans, until("a"), PhasesSpec((Phase((BannedTextSpec(("b",)),)),))]
+    with pytest.raises(SpecError, match="at most 2 rules about text") as error:
         compile_specs(specs, lambda: Vocabulary.of_tokens(WORDS))
-    assert error.value.path == "$.specs[2]"
-    compile_specs((*specs[:2], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+    assert error.value.path == "$.specs[3]"
+    compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
 
 
 @with_table
