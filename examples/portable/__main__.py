@@ -12,8 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from fontTools.unicodedata import script, script_name
 from logitport.adapters.conformance.reference import obeys
-from logitport.spec import BannedTextSpec
+from logitport.spec import (
+    AllowedScriptsSpec,
+    BannedScriptsSpec,
+    BannedTextSpec,
+    LogitsProcessorSpec,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -38,13 +44,22 @@ class Said(msgspec.Struct):
     def obeys(self, request: Request, tokenizer: Any) -> bool:
         """Whether an output obeys the request's specs, and differs from the output without them."""
         output = self.with_specs[request.name]
-        text = tokenizer.decode(output).lower()
+        text = tokenizer.decode(output)
         return output != self.free[request.name] and all(
-            not any(each in text for each in spec.texts)
-            if isinstance(spec, BannedTextSpec)
-            else obeys(spec, request.prompt_ids, output)
+            _obeys(spec, text) if spec.needs_vocabulary else obeys(spec, request.prompt_ids, output)
             for spec in request.specs
         )
+
+
+def _obeys(spec: LogitsProcessorSpec, text: str) -> bool:
+    """Whether a text obeys a spec about text."""
+    if isinstance(spec, BannedTextSpec):
+        return not any(each in text.lower() for each in spec.texts)
+    used = {script_name(script(character)) for character in text}
+    if isinstance(spec, AllowedScriptsSpec):
+        return used <= {*spec.scripts, "Common", "Inherited"}
+    assert isinstance(spec, BannedScriptsSpec)
+    return used.isdisjoint(spec.scripts)
 
 
 @app.command()

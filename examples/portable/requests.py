@@ -4,7 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from logitport.spec import (
+    AllowedScriptsSpec,
     AllowedTokensSpec,
+    AutomatonSpec,
+    AutomatonState,
+    BannedScriptsSpec,
     BannedSequencesSpec,
     BannedTextSpec,
     BannedTokensSpec,
@@ -60,6 +64,8 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
             prompt="The largest city of the United States is",
         ),
         request("banned text", BannedTextSpec(("paris", "capital"), ignore_case=True)),
+        request("banned scripts", BannedScriptsSpec(("Latin",))),
+        request("allowed scripts", AllowedScriptsSpec(("Greek",))),
         request("logit bias", LogitBiasSpec(dict.fromkeys(ids(" Rome"), 1000.0))),
         request(
             "sequence bias",
@@ -84,6 +90,16 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
                 ChoiceSpec.from_text([" Rome", " Berlin", " Berne"], tokenizer),
             ),
             prompt="The capital of Italy?\n<think>",
+        ),
+        request(
+            "automaton",  # every third token is a comma
+            AutomatonSpec(
+                (
+                    AutomatonState(default=1, timer=2),
+                    AutomatonState(timeout=2),
+                    AutomatonState(force=ids(",")[0], default=0),
+                )
+            ),
         ),
         request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
         request("dry", DrySpec(1000.0, 1.0), prompt="one two three one two three one"),
