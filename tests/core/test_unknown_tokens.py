@@ -80,6 +80,8 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([s.ChoiceSpec(((4, 5, 6),))], False),
     ([s.TriggerSpec((1,), (2, 3))], True),
     ([s.TriggerSpec((1,), (2, 3), None)], True),
+    ([s.AutomatonSpec((s.AutomatonState(default=1), s.AutomatonState(force=3)))], False),
+    ([s.AutomatonSpec((s.AutomatonState(edges=(s.AutomatonEdge(0, 0),)),), ((3,),))], True),
     ([s.NoRepeatNgramSpec(2)], True),
     ([s.NoRepeatNgramSpec(1, 1)], True),
     ([s.DrySpec(1)], True),

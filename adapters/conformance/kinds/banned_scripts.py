@@ -43,9 +43,12 @@ def completing(
 
 
 def _is_banned(specs: Sequence[ScriptsSpec], begun: bytes) -> bool:
-    """Whether bytes are a banned character, or begin some and no character that is free."""
-    kinds = {_kind(specs, script) for script in _scripts_of(begun)}
-    return BANNED in kinds and FREE not in kinds
+    """Whether bytes begin a banned character and none that is free, and no fewer of them do."""
+    kinds = [
+        {_kind(specs, script) for script in _scripts_of(begun[: n + 1])} for n in range(len(begun))
+    ]
+    *before, last = [BANNED in each and FREE not in each for each in kinds]
+    return last and not any(before)
 
 
 def _kind(specs: Sequence[ScriptsSpec], script: str) -> str:
