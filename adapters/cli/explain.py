@@ -12,7 +12,7 @@ import typer
 from ...spec import LogitsProcessorSpec
 from .failures import failing_plainly
 from .source import read_specs
-from .texts import TextOf, texts_of
+from .texts import TextOf, texts_of, vocabulary_of
 
 MOST_TOKENS = 16
 """Tokens of a field that are shown without ``--json``."""
@@ -43,8 +43,9 @@ def explain(
     if graph:
         from .graph import draw
 
+        vocabulary = vocabulary_of(tokenizer)
         for i, spec in source.specs.items():
-            for line in draw(spec, source.paths[i], graph, text_of):
+            for line in draw(spec, source.paths[i], graph, text_of, vocabulary):
                 typer.echo(line)
     elif as_json:
         specs = [
@@ -77,7 +78,8 @@ def lines(spec: LogitsProcessorSpec, path: str, text_of: TextOf) -> Iterator[str
 def _fields(struct: msgspec.Struct, path: str, text_of: TextOf) -> Iterator[str]:
     for field in msgspec.structs.fields(type(struct)):
         value = getattr(struct, field.name)
-        if value in (None, (), False):
+        is_default_flag = isinstance(value, bool) and value == field.default
+        if value is None or value == () or is_default_flag:
             continue
         below = f"{path}.{field.name}"
         if isinstance(value, tuple) and isinstance(value[0], msgspec.Struct):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...spec import LogitsProcessorSpec, SpecError
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force
-from ..core import Automaton, compile_specs
+from ..core import Automaton, VocabularyOf, compile_specs
 from .explain import GraphFormat, token
 from .texts import TextOf
 
@@ -18,7 +18,11 @@ MOST_LABELS = 4
 
 
 def draw(
-    spec: LogitsProcessorSpec, path: str, graph: GraphFormat, text_of: TextOf
+    spec: LogitsProcessorSpec,
+    path: str,
+    graph: GraphFormat,
+    text_of: TextOf,
+    vocabulary: VocabularyOf,
 ) -> Iterator[str]:
     """Yield the lines of a drawing per automaton of a spec.
 
@@ -26,7 +30,7 @@ def draw(
         SpecError: if an automaton has more than ``MOST_STATES`` states.
     """
     comment = "%%" if graph is GraphFormat.MERMAID else "//"
-    automata = compile_specs((spec,)).automata
+    automata = compile_specs((spec,), vocabulary).automata
     if not automata:
         yield f"{comment} {path} {spec.kind} has no automaton: it reads the history."
     for automaton in automata:

@@ -13,7 +13,7 @@ from .failures import failing_plainly
 from .page import page
 from .reply import read_reply
 from .source import read_specs
-from .texts import texts_of
+from .texts import texts_of, vocabulary_of
 
 
 @failing_plainly
@@ -36,7 +36,7 @@ def replay(
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
     notes: list[str] = []
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
-    steps = steps_of(specs, answer, notes)
+    steps = steps_of(specs, answer, notes, vocabulary_of(tokenizer))
     broken = [step for step in steps if not step.obeyed]
     if html:
         html.write_text(page(steps, text_of), encoding="utf-8")

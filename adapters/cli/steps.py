@@ -9,7 +9,7 @@ from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
-from ..core import Automaton, compile_specs
+from ..core import Automaton, VocabularyOf, compile_specs
 from .reply import ASK, Reply
 
 
@@ -67,7 +67,10 @@ def _marked(edits: Iterable[Edit]) -> list[_Marked]:
 
 
 def steps_of(
-    specs: Mapping[str, LogitsProcessorSpec], reply: Reply, notes: list[str]
+    specs: Mapping[str, LogitsProcessorSpec],
+    reply: Reply,
+    notes: list[str],
+    vocabulary: VocabularyOf | None = None,
 ) -> list[Step]:
     """Replay a reply, and note the specs that cannot be replayed.
 
@@ -75,6 +78,7 @@ def steps_of(
         specs: the specs by their paths.
         reply: the reply.
         notes: gets a line for each spec that an engine or code of the server realizes.
+        vocabulary: as for ``compile_specs``.
 
     Raises:
         ValueError: if a spec reads the prompt, and the reply has none.
@@ -83,7 +87,7 @@ def steps_of(
     for path, spec in specs.items():
         why = "the engine realizes it"
         try:
-            program = None if isinstance(spec, NativeSpec) else compile_specs((spec,))
+            program = None if isinstance(spec, NativeSpec) else compile_specs((spec,), vocabulary)
         except SpecError as error:
             program, why = None, str(error)
         if program is None or program.per_request:

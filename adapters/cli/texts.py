@@ -1,8 +1,12 @@
 """The texts of tokens, from a Hugging Face tokenizer."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..core import VocabularyOf
 
 TextOf = Callable[[int], str]
 """The text of a token; empty if there is no tokenizer."""
@@ -14,6 +18,18 @@ def texts_of(tokenizer: str | None) -> TextOf:
         return lambda token_id: ""
     loaded = load_tokenizer(tokenizer)
     return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)
+
+
+def vocabulary_of(tokenizer: str | None) -> "VocabularyOf":
+    """Make a function that returns the tokenizer's vocabulary, for specs about text."""
+
+    @cache
+    def load() -> Any:
+        from ..core import Vocabulary
+
+        return tokenizer and Vocabulary.of_tokenizer(load_tokenizer(tokenizer))
+
+    return load
 
 
 def load_tokenizer(tokenizer: str) -> Any:

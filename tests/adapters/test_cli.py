@@ -21,6 +21,11 @@ FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
 BANNED = {"kind": "banned_tokens", "token_ids": [8]}
 TRIGGER = {"kind": "trigger", "trigger_token_ids": [-1], "token_ids": [], "times": 0}
 CHOICE = {"kind": "choice", "choices": [[1, 2], [3]]}
+AUTOMATON = {
+    "kind": "automaton",
+    "states": [{"ban": 0, "edges": [{"token_set": 0, "state": 0}]}],
+    "token_sets": [[3]],
+}
 PHASES = {
     "kind": "phases",
     "phases": [{"specs": [CHOICE], "ends": [{"complete": True}]}, {"specs": []}],
@@ -56,6 +61,8 @@ class TestExplain:
             (payload(PHASES), "  $.specs[0].phases[0].specs[0] choice: "),
             (payload(PHASES), "      $.specs[0].phases[0].ends[0].complete: true"),
             (payload({**BANNED, "token_ids": [9] * 20}), ", and 4 more"),
+            (payload(AUTOMATON), "$.specs[0].states[0].ban: 0"),
+            (payload(AUTOMATON), "$.specs[0].states[0].edges[0].state: 0"),
         ],
     )
     def test_words(self, content: str, line: str, tokenizer: Path):

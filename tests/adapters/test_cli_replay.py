@@ -17,16 +17,23 @@ from logitport.adapters.conformance.kinds.base import FreeRun
 from logitport.adapters.conformance.reference import combine, edit
 from logitport.spec import (
     AllowedTokensSpec,
+    BannedTextSpec,
     BannedTokensSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
     SamplingSpec,
     encode,
 )
 from logitport.spec.base import kind_of
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
 from tests.support.strategies import specs
@@ -198,6 +205,28 @@ def test_what_an_engine_realizes_is_noted(tmp_path: Path):
     result = replay(tmp_path, [SamplingSpec(temperature=0), FORCED], ONE)
     assert result.exit_code == 0
     assert "$.specs[0] `sampling` is not replayed: the engine realizes it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "line", "status"),
+    [
+        (BannedTextSpec(("banana",)), '1: 1 "nana": $.specs[0] banned 1 token(s); breaks', 1),
+        (BannedTextSpec(("banane",)), '1: 1 "nana": free', 0),
+        (PhasesSpec((Phase((), (PhaseEnd(text="ba"),)), Phase((BannedTokensSpec((1,)),)))), "", 1),
+    ],
+)
+def test_texts_are_those_of_the_tokenizer(spec: Any, line: str, status: int, tmp_path: Path):
+    words = {"ba": 0, "nana": 1, "anana": 2, "xnana": 3}
+    file = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer(WordLevel(words, unk_token="ba"))
+    tokenizer.decoder = Fuse()
+    tokenizer.save(str(file))
+    result = replay(tmp_path, spec, {"output_ids": [0, 1]}, "--tokenizer", file)
+    assert result.exit_code == status, result.output
+    assert line in result.stdout
+    result = replay(tmp_path, spec, {"output_ids": [0, 1]})
+    assert "is not replayed: `" in result.stderr
+    assert "needs the vocabulary of the engine's tokenizer" in result.stderr
 
 
 @pytest.mark.parametrize(
