@@ -193,7 +193,8 @@ def vocabulary(rng: random.Random, size: int) -> Vocabulary:
 
 def banned_text(rng: random.Random, vocabulary: Vocabulary, n: int) -> LogitsProcessorSpec:
     """Ban words that are tokens of a vocabulary."""
-    words = [text for token in vocabulary.tokens()[256:] if (text := token.decode()).isalpha()]
+    texts = (token.decode() for token in vocabulary.tokens()[256:])
+    words = [text for text in texts if text.isalpha() and len(text) < 10]
     return BannedTextSpec(tuple(rng.sample(words, n)), ignore_case=True, whole_words=True)
 
 

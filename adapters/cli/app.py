@@ -7,6 +7,7 @@ import typer
 from . import tables
 from .body import body
 from .check import check
+from .doctor import doctor
 from .explain import explain
 from .replay import replay
 from .serve import serve
@@ -17,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Portable logits processors: specs as data.",
 )
-for command in (explain, check, body, replay, tags):
+for command in (explain, check, body, replay, tags, doctor):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(serve)
 

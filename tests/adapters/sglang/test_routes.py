@@ -17,6 +17,7 @@ from logitport.adapters.sglang.admission import REFUSED
 from logitport.spec import ForcedTokenSequenceSpec
 
 from examples._support.sglang_server import SglangServer
+from tests.support.doctor import findings
 
 pytestmark = pytest.mark.engine
 
@@ -299,3 +300,7 @@ def test_own_fields_that_do_not(client: httpx.Client, tokenizer: Any):
         body = attach(generate({}), spec)
         body["sampling_params"] |= fields
         assert client.post("/generate", json=body).json()["text"] == SAID + " here"
+
+
+def test_doctor(client: httpx.Client):
+    assert findings(str(client.base_url)) == ["obeyed", "refused", "refused"]

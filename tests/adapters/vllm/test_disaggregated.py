@@ -14,6 +14,7 @@ from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
 from tests.adapters.packages import plugin_package
+from tests.support.doctor import findings
 
 from .in_process import FLAG, engine, params
 
@@ -184,3 +185,11 @@ def _counts(deployment: Deployment) -> tuple[Counter[str], Counter[str]]:
         ),
         Counter(counted(deployment.decode, "vllm:prompt_tokens_by_source", "source")),
     )
+
+
+def test_doctor_names_the_stage(deployment: Deployment):
+    at_prefill, at_decode = (
+        findings(server.base_url) for server in (deployment.prefill, deployment.decode)
+    )
+    assert at_prefill == ["not acted on at the stage prefill", "refused", "not refused"]
+    assert at_decode == ["obeyed", "refused", "not refused"]

@@ -11,6 +11,7 @@ from openai import BadRequestError, OpenAI
 
 from examples._support import v2_on_cpu
 from examples._support.vllm_server import VllmServer
+from tests.support.doctor import findings
 
 pytestmark = pytest.mark.engine
 
@@ -205,3 +206,7 @@ def _ask(
 
 STANDARD = {"temperature", "top_p", "n", "logprobs", "frequency_penalty"}
 """Sampling parameters of the OpenAI API; vLLM's own travel in the extra body."""
+
+
+def test_doctor_misses_the_middleware(client: OpenAI):
+    assert findings(str(client.base_url).rstrip("/")) == ["obeyed", "refused", "not refused"]

@@ -14,6 +14,7 @@ from logitport.adapters.vllm.backend import ROUTES
 from logitport.spec import ForcedTokenSequenceSpec, encode
 
 from examples._support.vllm_server import VllmServer
+from tests.support.doctor import findings
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="the front end is the same")]
@@ -230,6 +231,10 @@ def test_every_route_is_known_and_documented(server: httpx.Client):
     documentation = DOCS.read_text()
     for path in tested:
         assert f"`{path}`" in documentation
+
+
+def test_doctor(server: httpx.Client):
+    assert findings(str(server.base_url)) == ["obeyed", "refused", "refused"]
 
 
 def test_a_file_of_requests(model: Path, good: str, tokenizer: Any, tmp_path: Path):

@@ -1,0 +1,134 @@
+"""``logitport doctor``, with servers that answer as vLLM does. Tests of engines ask real ones."""
+
+import json
+import threading
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from logitport.adapters.cli.app import app
+from typer.testing import CliRunner
+
+Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
+"""Of a route and a body: the status and the content."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answer: Answer
+
+    def do_GET(self) -> None:
+        self._send({})
+
+    def do_POST(self) -> None:
+        self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _send(self, body: dict[str, Any]) -> None:
+        status, content = type(self).answer(self.path, body)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write((content if isinstance(content, str) else json.dumps(content)).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def serve() -> Generator[Callable[[Answer], str]]:
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(answer: Answer) -> str:
+        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated") -> Answer:
+    """Answer as vLLM does."""
+    gated = 0
+
+    def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        nonlocal gated
+        payload = body.get("vllm_xargs", {}).get("logitport", "")
+        if route == "/version":
+            return 200, {"version": "0.32.0"}
+        if route == "/v1/models":
+            return 200, {"data": [{"id": "some/model"}]}
+        if route == "/metrics":
+            labels = f'decision="gated",stage="{stage}"'
+            return 200, f"# HELP x\nlogitport_requests_total{{{labels}}} {float(gated)}\n"
+        if route != "/v1/completions":
+            return 404, "not found"
+        assert body["model"] == "some/model"
+        is_bad = "unknown" in payload and refuses
+        if is_bad or ("logitport" in body and middleware):
+            return 400, {"error": {"message": "logitport: Invalid value 'unknown'"}}
+        gated += bool(payload) and stage == "prefill"
+        forced = acts and payload and "unknown" not in payload
+        return 200, {"choices": [{"text": "forced" if forced else f"after {body['prompt']}"}]}
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "advice"),
+    [
+        (engine(True, True, True), ["obeyed", "refused", "refused"], ""),
+        (engine(False, False, False), ["ignored", "not refused", "not refused"], "serve vllm"),
+        (engine(True, True, False), ["obeyed", "refused", "not refused"], "--print"),
+        (
+            engine(False, True, True, "prefill"),
+            ["not acted on at the stage prefill", "refused", "refused"],
+            "LOGITPORT_STAGE",
+        ),
+    ],
+)
+def test_findings(
+    answer: Answer, found: list[str], advice: str, serve: Callable[[Answer], str]
+) -> None:
+    result = CliRunner().invoke(app, ["doctor", serve(answer)])
+    lines = [line for line in result.stdout.splitlines() if line[0] != " "]
+    assert lines[0].startswith("vllm at http://127.0.0.1:")
+    for line, expected in zip(lines[1:], found, strict=True):
+        assert line.partition(": ")[2].startswith(expected)
+    assert result.exit_code == bool(advice)
+    assert advice in result.stdout
+    result = CliRunner().invoke(app, ["doctor", serve(answer), "--json"])
+    assert [
+        each["found"].startswith(expected)
+        for each, expected in zip(json.loads(result.stdout)["findings"], found, strict=True)
+    ] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "arguments", "message"),
+    [
+        (None, (), "No answer from http://127.0.0.1:9/get_server_info: "),
+        (lambda route, body: (404, "no"), (), "use --engine"),
+        (lambda route, body: (404, "no"), ("--engine", "vllm"), "lists no model (status 404)"),
+        (lambda route, body: (200, {}), ("--engine", "mlx"), "has no server"),
+        (
+            lambda route, body: (403, {"error": {"message": "no key"}}),
+            ("--engine", "vllm", "--model", "m"),
+            "refuses a request without specs (403): no key",
+        ),
+        (
+            lambda route, body: (200, "<html>"),
+            ("--engine", "vllm", "--model", "m"),
+            "Expected the answer of /v1/completions, got '<html>'",
+        ),
+    ],
+)
+def test_no_such_server(
+    answer: Answer | None, arguments: tuple[str, ...], message: str, serve: Callable[[Answer], str]
+) -> None:
+    url = "http://127.0.0.1:9" if answer is None else serve(answer)
+    result = CliRunner().invoke(app, ["doctor", url, *arguments])
+    assert result.exit_code == 2
+    assert message in result.stderr
