@@ -22,6 +22,7 @@ from logitport.spec import (
     LogitsProcessorSpec,
     TriggerSpec,
 )
+from logitport.spec.kinds.phases import BESIDE
 
 from tests.core.test_automaton import (
     AUTOMATA,
@@ -84,7 +85,7 @@ def test_repeated(
 
 
 @settings(deadline=None)
-@given(specs(VOCABULARY, kinds=AUTOMATA))
+@given(specs(VOCABULARY, kinds=[kind for kind in AUTOMATA if kind not in BESIDE]))
 def test_first_states_set_or_clear_the_timer(spec: LogitsProcessorSpec) -> None:
     """A phase begins in the first state, whatever the timer is by then."""
     assert not {CARRY, KEEP} & {int(automaton.timer[0]) for automaton in automata(spec)}
