@@ -107,7 +107,8 @@ def merged(edits: list[Any]) -> Any:
         return Force(*edits[0].tokens)
     values: dict[int, float] = {}
     for token, value in (each for e in edits if isinstance(e, Add) for each in e.values.items()):
-        values[token] = max(values.get(token, 0) + float(np.float32(value)), BAN)
+        total = values.get(token, 0) + float(np.float32(value))
+        values[token] = BAN if total < BAN / 2 else total  # beside a ban, float32 keeps no bias
     for each in edits:
         if isinstance(each, Force):
             return each

@@ -1,15 +1,19 @@
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.core import compile_specs
+from logitport.adapters.core import Realizer, compile_specs
 from logitport.spec import (
     AutomatonEdge,
     AutomatonSpec,
     AutomatonState,
     BannedTokensSpec,
     GrammarSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
     Payload,
     SpecError,
+    TriggerSpec,
     decode,
     encode,
     limits,
@@ -173,3 +177,16 @@ def test_time_outs_are_few(spec: AutomatonSpec, data: st.DataObject):
             return
         states = int(automaton.timeout[states])
     assert automaton.timeout[states] < 0 or automaton.timer[states] > 0
+
+
+@pytest.mark.parametrize("other", [MinTokensSpec(1, (5,)), TriggerSpec((1,), (2,), 2)])
+def test_a_time_out_without_a_timer_is_never_due(other: LogitsProcessorSpec):
+    """Neither by itself nor beside an automaton that has a timer."""
+    spec = AutomatonSpec((AutomatonState(timeout=1), AutomatonState(force=0)))
+    realizer, output = Realizer(8), list[int]()
+    realizer.add(0, compile_specs((other, spec)), [], output)
+    for _ in range(3):
+        logits = torch.zeros(1, 8)
+        realizer.apply(logits)
+        assert logits[0, 0] == 0
+        output.append(4)

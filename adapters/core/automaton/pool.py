@@ -106,7 +106,7 @@ class AutomatonPool:
         self.default_target[states] = automaton.default_target + base
         self.is_failure_link[states] = automaton.is_failure_link
         self.branches[states] = automaton.branches
-        self.timer[states] = np.where(timer == CLEAR, NO_TIMER, timer)
+        self.timer[states] = np.where(timer == CLEAR, np.int64(NO_TIMER), timer)
         self.timeout[states] = np.where(timeout >= 0, timeout + base, timeout)
         self.targets[edges] = automaton.targets + base
         self.set_tokens[tokens] = automaton.set_tokens
