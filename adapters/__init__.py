@@ -9,6 +9,7 @@ from .metrics import count
 from .middleware import App, Fields, Scope, SpecMiddleware
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import check_own_fields, same_as
+from .policy import Policy, policy_of
 from .support import Support, probe
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Attachment",
     "Backend",
     "Fields",
+    "Policy",
     "Scope",
     "SpecMiddleware",
     "Support",
@@ -34,6 +36,7 @@ __all__ = [
     "lazy",
     "native_fields",
     "payload_for",
+    "policy_of",
     "probe",
     "same_as",
     "stage_from_environment",

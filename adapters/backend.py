@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
@@ -20,6 +20,7 @@ from ..spec import (
 )
 from ..spec.base import as_specs, kind_of, processor_specs
 from ..spec.errors import text_of
+from .policy import Policy
 
 if TYPE_CHECKING:
     from .core.vocabulary import Vocabulary
@@ -56,6 +57,7 @@ class Backend:
             the model and the engine's arguments; ``None`` for an engine without such a server.
         load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. See
             ``for_tokenizer``.
+        policy: what the operator fills in, bounds and forbids in requests.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Backend:
     prefill_samples: bool = False
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
     load_vocabulary: "Callable[[], Vocabulary] | None" = None
+    policy: Policy | None = None
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.
@@ -80,6 +83,11 @@ class Backend:
                 raise SpecError(
                     f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", f"$.specs[{i}]"
                 )
+
+    @cached_property
+    def free(self) -> "Backend":
+        """This backend without a policy, for the operator's own specs."""
+        return replace(self, policy=None)
 
     def for_tokenizer(
         self,

@@ -8,7 +8,7 @@ only ``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Trito
 from typing import TYPE_CHECKING
 
 from ..lazy import lazy
-from .admission import admit, admit_live, program_of
+from .admission import admit, admit_live, check_presets, program_of
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -58,6 +58,7 @@ __all__ = [
     "VocabularyOf",
     "admit",
     "admit_live",
+    "check_presets",
     "compile_specs",
     "default_specs",
     "editor_for",

@@ -13,6 +13,7 @@ from ...spec import (
     InProcessPayload,
     LogitsProcessorSpec,
     Payload,
+    PluginSpec,
     SpecError,
     Stage,
     decode,
@@ -62,8 +63,11 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
         payload: a decoded payload, or an argument for ``decode``.
         vocab_size: the number of the engine's tokens, if it is known.
 
+    Returns:
+        The payload, with what the backend's policy has filled in, and its program.
+
     Raises:
-        SpecError: if the payload cannot be realized.
+        SpecError: if the payload cannot be realized, or the policy does not admit it.
     """
     if isinstance(payload, Payload):
         return _compiled(backend, payload, vocab_size)[:2]
@@ -120,6 +124,19 @@ def admit_live(
     return admit(backend, payload, vocab_size)[1]
 
 
+def check_presets(backend: Backend, vocab_size: int) -> None:
+    """Check that the presets of a backend's policy can be realized, before a request names them.
+
+    Raises:
+        ValueError: for a preset that cannot be realized.
+    """
+    for name in {} if backend.policy is None else backend.policy.presets:
+        try:
+            admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)
+        except SpecError as error:
+            raise ValueError(f"The preset {name!r} cannot be realized: {error}") from error
+
+
 def forget() -> None:
     """Forget all programs and refusals."""
     with _lock:
@@ -128,6 +145,11 @@ def forget() -> None:
 
 
 def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Admitted:
+    policy = backend.policy
+    if policy is not None:
+        resolved = policy.resolve(payload)
+        with policy.restoring(payload):
+            return _compiled(backend.free, resolved, vocab_size)
     backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)

@@ -1,0 +1,149 @@
+"""Policies: the specs that an operator fills in, and the bounds of what requests may ask for."""
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+from ..spec import (
+    VERSION,
+    LogitsProcessorSpec,
+    Payload,
+    PhasesSpec,
+    PluginSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    Tokenizer,
+)
+from ..spec.base import fields_hold
+
+GROUP = "logitport.policies"
+"""The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
+
+Each is called once in each process of an engine. ``tokenizer()`` loads the engine's tokenizer,
+``names`` are those of its model, and ``settings`` is what the engine's own configuration has for
+logitport.
+"""
+
+PolicyOf = Callable[[Callable[[], Tokenizer], Sequence[str], Any], "Policy | None"]
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """What an operator fills in, bounds and forbids in the requests of an engine.
+
+    A file makes one without code, see ``logitport.hooks.configuration``.
+
+    Args:
+        default: the specs of requests that bring none.
+        own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
+            ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
+            added to it.
+        presets: specs by the name under which a request asks for them, with
+            ``PluginSpec(name)``. A preset hides a plugin of the same name.
+        most_specs: how many specs a request may bring.
+        most_thinking: the largest budget of a ``thinking_budget`` that a request may bring.
+        forbid: the kinds that a request may not bring. Presets may have them.
+    """
+
+    default: tuple[LogitsProcessorSpec, ...] = ()
+    own: Literal["replace", "add", "refuse"] = "replace"
+    presets: Mapping[str, tuple[LogitsProcessorSpec, ...]] = field(
+        default_factory=dict[str, tuple[LogitsProcessorSpec, ...]]
+    )
+    most_specs: int | None = None
+    most_thinking: int | None = None
+    forbid: frozenset[str] = frozenset()
+
+    def resolve(self, payload: Payload) -> Payload:
+        """Check a request's specs and fill in what the server has for it.
+
+        Each spec of the request keeps its index. What is filled in comes last.
+
+        Raises:
+            SpecError: if the request may not bring a spec, or if the specs cannot act together.
+        """
+        specs, more = list(payload.specs), list[LogitsProcessorSpec]()
+        for i, spec in enumerate(specs):
+            if isinstance(spec, PluginSpec) and spec.name in self.presets:
+                if spec.params:
+                    what = f"The preset {spec.name!r} takes no parameters"
+                    raise SpecError(what, f"$.specs[{i}].params")
+                specs[i], *others = self.presets[spec.name]
+                more += others
+            else:
+                self._check(spec, f"$.specs[{i}]")
+        if self.most_specs is not None and len(specs) > self.most_specs:
+            what = f"This server admits at most {self.most_specs} specs, got {len(specs)}"
+            raise SpecError(what, "$.specs")
+        if self.own != "replace":
+            more += self.default
+        if not more and all(map(_is, specs, payload.specs)):
+            return payload
+        with fields_hold(), self.restoring(payload):
+            return type(payload)(VERSION, (*specs, *more), payload.generation_only)  # pyright: ignore
+
+    @contextmanager
+    def restoring(self, payload: Payload) -> Generator[None]:
+        """Have errors at a spec that the server has filled in name no index in ``payload``."""
+        try:
+            yield
+        except SpecError as error:
+            found = re.match(r"\$\.specs\[(\d+)\]", error.path)
+            if found is None or int(found[1]) < len(payload.specs):
+                raise
+            what = f"With a spec that the server adds: {error.message}"
+            raise SpecError(what, "$.specs") from error.__cause__
+
+    def _check(self, spec: LogitsProcessorSpec, path: str) -> None:
+        """Check a spec that a request brings, and the specs within its phases."""
+        if self.own == "refuse":
+            raise SpecError(f"This server admits no specs but its presets: {self._names}", path)
+        for where, each in _within(spec, path):
+            if each.kind in self.forbid:
+                raise SpecError(f"This server does not admit `{each.kind}`", where)
+            most = self.most_thinking
+            if isinstance(each, ThinkingBudgetSpec) and most is not None and each.budget > most:
+                what = f"This server admits a budget of at most {most}, got {each.budget}"
+                raise SpecError(what, f"{where}.budget")
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(sorted(self.presets)) or "it has none"
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def _within(spec: LogitsProcessorSpec, path: str) -> Iterator[tuple[str, LogitsProcessorSpec]]:
+    yield path, spec
+    if isinstance(spec, PhasesSpec):
+        for i, phase in enumerate(spec.phases):
+            for k, each in enumerate(phase.specs):
+                yield f"{path}.phases[{i}].specs[{k}]", each
+
+
+def policy_of(
+    tokenizer: Callable[[], Tokenizer], names: Sequence[str] = (), settings: Any = None
+) -> Policy | None:
+    """Return the policy of an engine; ``None`` if nothing is configured.
+
+    Args:
+        tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it.
+        names: the names under which the engine serves its model.
+        settings: what the engine's own configuration has for logitport.
+
+    Raises:
+        ValueError: if the configuration is wrong, with each problem, or if there are two.
+    """
+    found: dict[str, Policy] = {}
+    for entry_point in entry_points(group=GROUP):
+        make: PolicyOf = entry_point.load()
+        if (policy := make(tokenizer, names, settings)) is not None:
+            found[entry_point.name] = policy
+    if len(found) > 1:
+        raise ValueError(f"Expected one policy, got those of {', '.join(sorted(found))}")
+    return next(iter(found.values()), None)

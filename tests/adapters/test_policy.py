@@ -1,0 +1,208 @@
+"""What an operator's policy makes of requests, wherever they are admitted."""
+
+from typing import Any
+
+import pytest
+from logitport.adapters import REALIZABLE, Backend, Policy, policy, policy_of
+from logitport.adapters.core import admit, check_presets, default_specs
+from logitport.spec import (
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    MinTokensSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
+    PluginSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    encode,
+)
+
+BAN = BannedTokensSpec((5,))
+BIAS = LogitBiasSpec({6: 1.5})
+FORCE = ForcedTokenSequenceSpec((7,))
+CHOICE = ChoiceSpec(((1,), (2,)), 0)
+FLOOR = MinTokensSpec(1, (3,))
+BOT = PluginSpec("bot")
+PRESETS = {"bot": (CHOICE, FLOOR), "quiet": (BAN,)}
+
+Specs = tuple[LogitsProcessorSpec, ...]
+
+
+def backend(policy: Policy) -> Backend:
+    return Backend("tested", REALIZABLE, policy=policy)
+
+
+def thinking(budget: int) -> ThinkingBudgetSpec:
+    return ThinkingBudgetSpec(budget, (8,), (9,))
+
+
+def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
+    return PhasesSpec((Phase((BIAS, spec), (PhaseEnd(n=5),)), Phase()))
+
+
+# policy | what a request brings | what acts
+@pytest.mark.parametrize(
+    ("made", "given", "acting"),
+    [
+        (Policy(), (BIAS,), (BIAS,)),
+        (Policy((BAN,)), (BIAS,), (BIAS,)),
+        (Policy((BAN,), "add"), (BIAS,), (BIAS, BAN)),
+        (Policy((), "add"), (BIAS,), (BIAS,)),
+        (Policy(presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
+        (Policy(presets=PRESETS), (BOT, BIAS), (CHOICE, BIAS, FLOOR)),
+        (Policy(presets=PRESETS), (BIAS, BOT, PluginSpec("quiet")), (BIAS, CHOICE, BAN, FLOOR)),
+        (Policy((BAN,), "add", PRESETS), (BOT,), (CHOICE, FLOOR, BAN)),
+        (Policy((BAN,), "refuse", PRESETS), (BOT,), (CHOICE, FLOOR, BAN)),
+        (Policy((BAN,), presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
+        (Policy(presets=PRESETS, most_specs=1), (BOT,), (CHOICE, FLOOR)),
+        (Policy(presets=PRESETS, forbid=frozenset({"choice", "plugin"})), (BOT,), (CHOICE, FLOOR)),
+        (Policy(most_thinking=5), (thinking(5),), (thinking(5),)),
+        (
+            Policy(presets={"slow": (thinking(9),)}, most_thinking=5),
+            (PluginSpec("slow"),),
+            (thinking(9),),
+        ),
+    ],
+)
+@pytest.mark.parametrize("generation_only", [True, False])
+def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: bool):
+    payload, program = admit(backend(made), encode(given, generation_only=generation_only), 100)
+    assert payload.specs == acting
+    assert payload.generation_only is generation_only
+    assert bool(program.automata)
+
+
+# policy | what a request brings | where it is refused, and why
+@pytest.mark.parametrize(
+    ("made", "given", "path", "message"),
+    [
+        (
+            Policy(own="refuse", presets=PRESETS),
+            (BOT, BIAS),
+            "$.specs[1]",
+            "no specs but its presets: bot, quiet",
+        ),
+        (Policy(own="refuse"), (BIAS,), "$.specs[0]", "no specs but its presets: it has none"),
+        (
+            Policy(presets=PRESETS),
+            (PluginSpec("bots"),),
+            "$.specs[0].name",
+            "No plugin 'bots' is installed",
+        ),
+        (
+            Policy(presets=PRESETS),
+            (PluginSpec("bot", {"a": 1}),),
+            "$.specs[0].params",
+            "takes no parameters",
+        ),
+        (Policy(most_specs=1), (BAN, BIAS), "$.specs", "at most 1 specs, got 2"),
+        (Policy(most_thinking=5), (BAN, thinking(6)), "$.specs[1].budget", "at most 5, got 6"),
+        (
+            Policy(most_thinking=5),
+            (phases(thinking(6)),),
+            "$.specs[0].phases[0].specs[1].budget",
+            "at most 5",
+        ),
+        (
+            Policy(forbid=frozenset({"choice"})),
+            (BAN, CHOICE),
+            "$.specs[1]",
+            "does not admit `choice`",
+        ),
+        (
+            Policy(forbid=frozenset({"choice"})),
+            (phases(CHOICE),),
+            "$.specs[0].phases[0].specs[1]",
+            "`choice`",
+        ),
+        (
+            Policy(forbid=frozenset({"phases"})),
+            (phases(CHOICE),),
+            "$.specs[0]",
+            "does not admit `phases`",
+        ),
+        (Policy(forbid=frozenset({"plugin"})), (PluginSpec("a"),), "$.specs[0]", "`plugin`"),
+        # What is filled in has no index in the request.
+        (
+            Policy((FORCE,), "add"),
+            (CHOICE,),
+            "$.specs",
+            "With a spec that the server adds: Conflicts",
+        ),
+        (
+            Policy((BannedTokensSpec((100,)),), "add"),
+            (BIAS,),
+            "$.specs",
+            "With a spec that the server adds: ",
+        ),
+        (Policy(presets=PRESETS), (FORCE, BOT), "$.specs[1]", "Conflicts with `$.specs[0]`"),
+    ],
+)
+def test_refused(made: Policy, given: Specs, path: str, message: str):
+    for _ in range(2):  # a refusal is remembered, too
+        with pytest.raises(SpecError) as raised:
+            admit(backend(made), encode(given), 100)
+        assert raised.value.path == path
+        assert message in raised.value.message
+
+
+def test_policies_are_apart():
+    """The cache of admission does not confuse the engines of a process."""
+    text = encode(BOT)
+    first, second = (backend(Policy(presets={"bot": (each,)})) for each in (BAN, BIAS))
+    for _ in range(2):
+        assert admit(first, text, 100)[0].specs == (BAN,)
+        assert admit(second, text, 100)[0].specs == (BIAS,)
+        with pytest.raises(SpecError, match="No plugin"):
+            admit(first.free, text, 100)
+
+
+def test_nothing_to_fill_in_costs_nothing():
+    payload = admit(backend(Policy()).free, encode(BAN), 100)[0]
+    assert Policy((BAN,), presets=PRESETS).resolve(payload) is payload
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (Policy(presets=PRESETS), None),
+        (
+            Policy(presets={"far": (BannedTokensSpec((100,)),)}),
+            "The preset 'far' cannot be realized",
+        ),
+        (Policy(presets={"far": (PluginSpec("absent"),)}), "No plugin 'absent'"),
+        (Policy((FORCE,), "add", {"bot": (CHOICE,)}), "With a spec that the server adds: "),
+        (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
+    ],
+)
+def test_presets_are_checked_at_the_start(made: Policy, problem: str | None):
+    if problem is None:
+        check_presets(backend(made), 100)
+        return
+    with pytest.raises(ValueError, match="preset") as raised:
+        check_presets(backend(made), 100)
+    assert problem in str(raised.value)
+
+
+def test_default_specs_of_a_policy():
+    assert default_specs(list, Policy((BAN,))) == [BAN]
+
+
+def test_two_policies(monkeypatch: pytest.MonkeyPatch):
+    class Entry:
+        def __init__(self, name: str, made: Policy | None) -> None:
+            self.name, self.made = name, made
+
+        def load(self) -> Any:
+            return lambda *_: self.made
+
+    entries = [Entry("a", Policy()), Entry("b", None)]
+    monkeypatch.setattr(policy, "entry_points", lambda group: entries)
+    assert policy_of(list) is entries[0].made
+    entries.append(Entry("c", Policy()))
+    with pytest.raises(ValueError, match="Expected one policy, got those of a, c"):
+        policy_of(list)
