@@ -3,14 +3,16 @@
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from ...spec import LogitsProcessorSpec, SpecError, encode
-from .. import Attached, check_spelling, count
-from ..core import admit, default_specs, unsupported
+from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
+from .. import Attached, Backend, check_spelling, count, policy_of
+from ..core import admit, check_presets, default_specs, unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -76,11 +78,15 @@ class Admission:
 
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
-        self._backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
+        args = manager.server_args
+        policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
+        backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
+        self._backend = replace(backend, policy=policy)
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
-            self._default_specs = default_specs(lambda: _tokenizer(manager))
+            self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
+            check_presets(self._backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
@@ -92,7 +98,8 @@ class Admission:
                     "the engine with --enable-custom-logit-processor"
                 )
             payload = encode(self._default_specs)
-            self._default = payload if self.check(payload, {}) else None
+            acts = self._check(self._backend.free, payload, {}, has_prompt_ids=True)
+            self._default = payload if acts else None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
                 raise SpecError("SGLang has not put logitport's guard in place; its log says why")
@@ -123,20 +130,21 @@ class Admission:
                 raise SpecError(NO_SPECS)
             if payload is not None and processor not in (None, PROCESSOR):
                 raise SpecError("The request names another custom_logit_processor")
-            has_prompt_ids = request.input_embeds is None
-            acts = payload is not None and self.check(payload, sampling_params, has_prompt_ids)
+            acting = None
+            if payload is not None:
+                acting = self.check(payload, sampling_params, request.input_embeds is None)
         except SpecError as error:
             count("refused", where)
             raise ValueError(f"{KEY}: {error}") from None
         if payload is not None:
-            count("admitted" if acts else "gated", where)
+            count("gated" if acting is None else "admitted", where)
         elif processor is None and self._takes_default(sampling_params):
-            payload, acts = self._default, True
+            acting = self._default
         else:
             return
-        attached = Attached((), payload if acts else None, {}).put_into(custom_params)
+        attached = Attached((), acting, {}).put_into(custom_params)
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
-        request.custom_logit_processor = PROCESSOR if acts else None
+        request.custom_logit_processor = None if acting is None else PROCESSOR
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
         """Whether there are default specs, and the request can have them.
@@ -153,18 +161,34 @@ class Admission:
 
     def check(
         self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
-    ) -> bool:
-        """Check a payload beside its ``sampling_params``, and return whether it acts here.
+    ) -> Any:
+        """Check a payload beside its ``sampling_params``.
 
         Without ``has_prompt_ids``, the prompt is one of embeddings.
+
+        Returns:
+            The payload for the workers, with what the policy fills in; ``None`` if it does not act.
 
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
-        decoded, program = admit(self._backend, payload, self._vocab_size)
+        acting = self._check(self._backend, payload, sampling_params, has_prompt_ids)
+        if acting is None or self._backend.policy is None:
+            return acting and payload
+        return msgspec.json.encode(acting).decode()
+
+    def _check(
+        self,
+        backend: Backend,
+        payload: Any,
+        sampling_params: Mapping[str, Any],
+        has_prompt_ids: bool,
+    ) -> Payload | None:
+        """Check a payload for a backend; return it as decoded if it acts."""
+        decoded, program = admit(backend, payload, self._vocab_size)
         check_request(sampling_params, decoded.specs, self._eos_token_ids)
         if not decoded.is_active(stage()):
-            return False
+            return None
         if program.reads_prompt and not has_prompt_ids:
             raise unsupported(
                 decoded.specs,
@@ -179,4 +203,4 @@ class Admission:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
         if _has_beams(sampling_params):
             raise SpecError("SGLang tells no logits processor the tokens of its beams")
-        return True
+        return decoded

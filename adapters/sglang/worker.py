@@ -31,9 +31,9 @@ def stage() -> Stage:
 
 
 UNCHECKED = (
-    "logitport: %s. Default specs do not act; bad specs end their request in a worker; nothing "
-    "refuses specs beside fields that contradict them, beams or drafts, or misspelt keys. See "
-    "docs/sglang.md"
+    "logitport: %s. Default specs and the configuration do not act; bad specs end their request in "
+    "a worker; nothing refuses specs beside fields that contradict them, beams or drafts, or "
+    "misspelt keys. See docs/sglang.md"
 )
 
 RUST_SERVER = (

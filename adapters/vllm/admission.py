@@ -128,7 +128,8 @@ def check_free(vllm_config: "VllmConfig") -> None:
 @once_per_engine
 def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     generates = role_of(vllm_config).stage.generates
-    return generates and bool(default_specs(lambda: load_tokenizer(vllm_config)))
+    policy = backend_of(vllm_config).policy
+    return generates and bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
 
 
 def _why_dropped(vllm_config: "VllmConfig") -> str | None:

@@ -1,14 +1,14 @@
 """Facts from a vLLM configuration: the engine's stage, its tokenizer and its EOS tokens."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...spec import Stage, Tokenizer
-from .. import STAGE_VARIABLE, Backend, stage_from_environment
+from .. import KEY, STAGE_VARIABLE, Backend, policy_of, stage_from_environment
 from ..core import Vocabulary
 from .backend import BACKEND
 
@@ -86,14 +86,25 @@ def role_of(vllm_config: "VllmConfig") -> Role:
 
 @once_per_engine
 def backend_of(vllm_config: "VllmConfig") -> Backend:
-    """Return the backend with the vocabulary of the engine's tokenizer."""
+    """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
+
+    The policy's settings are ``additional_config["logitport"]``, if vLLM has any.
+
+    Raises:
+        ValueError: if the policy's configuration is wrong.
+    """
     model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
+    served = model_config.served_model_name
+    names = [*([served] if isinstance(served, str) else served or ()), model_config.model]
+    others = vllm_config.additional_config
+    settings = others.get(KEY) if isinstance(others, Mapping) else None
 
     def load() -> Vocabulary:
         vocabulary = Vocabulary.of_tokenizer(_tokenizer_of(model_config))
         return vocabulary.first(model_config.get_vocab_size())
 
-    return replace(BACKEND, load_vocabulary=load)
+    policy = policy_of(lambda: _tokenizer_of(model_config), names, settings)
+    return replace(BACKEND, load_vocabulary=load, policy=policy)
 
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:

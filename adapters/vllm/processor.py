@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from .. import KEY, Backend, check_grammar, check_spelling
-from ..core import Program, admit, default_specs
+from ..core import Program, admit, check_presets, default_specs
 from .admission import admit_request, admitting_engine, check_engine, check_free
 from .backend import BACKEND
 from .engine_config import Role, backend_of, load_tokenizer, once_per_engine, role_of
@@ -94,10 +94,11 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         key = id(vllm_config)  # not reused while an instance holds the configuration
         older = self._newest.get(key)
         self._default = _load_default(vllm_config) if older is None else older._default
+        backend = backend_of(vllm_config)
         vocab_size = vllm_config.model_config.get_vocab_size()
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
-        program_of = partial(_program_of, role, backend_of(vllm_config), vocab_size, self._default)
+        program_of = partial(_program_of, role, backend, vocab_size, self._default)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
 
@@ -114,6 +115,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._acts = True
         self._newest[key] = self
         if older is None:
+            check_presets(backend, vocab_size)
             acting = "acts on requests alone whose payload says generation_only=false"
             if role.stage.generates:
                 kinds = (kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes)
@@ -159,12 +161,12 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
 
 def _load_default(vllm_config: "VllmConfig") -> str | None:
     """Encode the default specs, the payload of requests without one."""
-    specs = default_specs(lambda: load_tokenizer(vllm_config))
+    specs = default_specs(lambda: load_tokenizer(vllm_config), backend_of(vllm_config).policy)
     if not specs:
         return None
     payload = encode(specs)
     vocab_size = vllm_config.model_config.get_vocab_size()
-    decoded, program = admit(backend_of(vllm_config), payload, vocab_size)
+    decoded, program = admit(backend_of(vllm_config).free, payload, vocab_size)
     if decoded.is_active(role_of(vllm_config).stage):
         check_engine(vllm_config, decoded, program)
     return payload
@@ -181,7 +183,7 @@ def _program_of(
     given = (params.extra_args or {}).get(KEY, default)
     if given is None or (given is default and _reads_probabilities(params)):
         return None
-    payload, program = admit(backend, given, vocab_size)
+    payload, program = admit(backend.free if given is default else backend, given, vocab_size)
     if given is default:
         try:
             check_grammar(payload.specs, params, GRAMMARS)

@@ -1,4 +1,4 @@
-"""Every Python block of the README and of docs/engines.md runs, and prints what it says.
+"""Every Python block of ``PAGES`` runs, and prints what it says.
 
 ``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
 ``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
@@ -117,9 +117,9 @@ def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-PROGRAMS = [
-    program for page in ("README.md", "docs/engines.md") for program in programs(text(page), page)
-]
+PAGES = "README.md", "docs/engines.md", "docs/configuration.md"
+
+PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
 
 @pytest.mark.parametrize(

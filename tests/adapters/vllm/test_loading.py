@@ -179,7 +179,7 @@ def test_default_specs_in_a_profile_run(
         logits[prompt_ids[-1]] -= 1e9
 
     specs: list[Any] = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
-    monkeypatch.setattr(processor, "default_specs", lambda _: specs)
+    monkeypatch.setattr(processor, "default_specs", lambda *_: specs)
     monkeypatch.setattr(
         plugins, "_plugins", lambda: {"no-echo": lambda: lambda params: after_the_prompt}
     )

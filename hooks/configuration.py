@@ -1,0 +1,374 @@
+"""Configuration: a file gives an engine default specs, presets and bounds, without any code.
+
+``LOGITPORT_CONFIG`` names a YAML, TOML or JSON file::
+
+    default:                        # for requests that bring no specs
+      - kind: thinking_budget
+        for_tokenizer: {budget: 512}
+    own: add                        # a request's own specs replace it (the default), or refuse
+    presets:                        # a request asks for {"kind": "plugin", "name": "yes-no"}
+      yes-no:
+        - kind: choice
+          from_text: {choices: ["yes", "no"]}
+    ceiling: {specs: 4, thinking_budget: 2048}
+    forbid: [prompt_bias]
+    models:                         # by served name; a field replaces the field above
+      small-model:
+        forbid: []
+
+A spec has the fields of the wire format. In place of token ids, it may name a constructor of its
+class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
+beside the tokenizer, which is the engine's.
+
+A process reads the file once, when its engine starts. Another file needs a restart of the front end
+and of the workers, which have to agree.
+"""
+
+import difflib
+import inspect
+import logging
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from ..adapters import Policy
+from ..spec import (
+    WIRE_KINDS,
+    LogitsProcessorSpec,
+    NativeSpec,
+    SpecError,
+    Tokenizer,
+    decode,
+    encode,
+)
+from ..spec.base import kind_of, spec_error
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "LOGITPORT_CONFIG"
+"""The variable that names the file."""
+
+CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
+"""The constructors that make specs of texts with a tokenizer."""
+
+LoadTokenizer = Callable[[], Tokenizer]
+
+_CLASSES = {kind_of(kind): kind for kind in WIRE_KINDS}
+_IN_PAYLOADS = frozenset(
+    name for name, kind in _CLASSES.items() if not issubclass(kind, NativeSpec)
+)
+
+
+class ConfigurationError(ValueError):
+    """All problems of a configuration, a line each.
+
+    Args:
+        source: the name of the file.
+        problems: what is wrong, with the place.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__("\n  ".join([f"{source} has {count}:", *problems]))
+
+
+def policy(
+    tokenizer: LoadTokenizer, names: Sequence[str] = (), settings: Any = None
+) -> Policy | None:
+    """Return the policy of the configuration; ``None`` if there is none.
+
+    Args:
+        tokenizer: loads the engine's tokenizer. It is called only for specs made of texts.
+        names: the names under which the engine serves its model.
+        settings: what the engine's own configuration has for logitport: the name of a file, or what
+            a file would hold.
+
+    Raises:
+        ConfigurationError: with all problems.
+        OSError: if the file cannot be read.
+    """
+    file = os.environ.get(VARIABLE)
+    if settings is not None and file:
+        what = f"{VARIABLE} is set, and so is logitport in the engine's configuration: drop one"
+        raise ConfigurationError(file, [what])
+    if settings is None and not file:
+        return None
+    if settings is None or isinstance(settings, str):
+        content, lines, file = _read(settings or file or "")
+    else:
+        content, lines, file = settings, {}, "logitport in the engine's configuration"
+    reading = _Reading(file, lines, [])
+    fields = reading.sections(content, tokenizer, names)
+    if reading.problems:
+        raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
+    made = Policy(**fields)
+    logger.info(
+        "logitport: %s: %d default specs (a request's own %s), presets: %s; forbidden kinds: %s",
+        file,
+        len(made.default),
+        {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
+        ", ".join(made.presets) or "none",
+        ", ".join(sorted(made.forbid)) or "none",
+    )
+    return made
+
+
+def _by_line(problem: str) -> tuple[int, str]:
+    line = problem.split(":", 1)[0].removeprefix("line ")
+    return int(line) if line.isdecimal() else 0, problem
+
+
+class _Ceiling(msgspec.Struct, forbid_unknown_fields=True):
+    specs: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    thinking_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Reading(NamedTuple):
+    """The state of reading one file.
+
+    Attributes:
+        file: the name of the file.
+        lines: the line of each value, by its path.
+        problems: what is wrong so far.
+    """
+
+    file: str
+    lines: Mapping[str, int]
+    problems: list[str]
+
+    def sections(
+        self, content: Any, tokenizer: LoadTokenizer, names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Check all sections; return the fields of the policy for a model of these names."""
+        if not isinstance(content, Mapping):
+            self._report("$", f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
+            return {}
+        top = dict(cast("Mapping[str, Any]", content))
+        models = top.pop("models", None) or {}
+        if not isinstance(models, Mapping):
+            self._report("$.models", "Expected an object with a section for each model")
+            models = {}
+        chosen = next((name for name in names if name in models), None)
+        fields: dict[str, Any] = {}
+        for name, section in cast("Mapping[str, Any]", models).items():
+            path = f"$.models.{name}"
+            if isinstance(section, Mapping):
+                own = self._section(
+                    cast("Mapping[str, Any]", section), path, tokenizer if name == chosen else None
+                )
+                fields = own if name == chosen else fields
+            else:
+                self._report(path, "Expected an object, like the whole file's")
+        others = self._section(top, "$", tokenizer, replaced=models.get(chosen) or ())
+        return {**others, **fields}
+
+    def _section(
+        self,
+        section: Mapping[str, Any],
+        path: str,
+        tokenizer: LoadTokenizer | None,
+        replaced: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """Check a section; without a tokenizer, its specs are not made of their texts."""
+        fields: dict[str, Any] = {}
+        for name, value in section.items():
+            where = f"{path}.{name}"
+            if name not in _FIELDS:
+                known = [*_FIELDS, "models"] if path == "$" else [*_FIELDS]
+                self._report(where, _unknown(name, known))
+                continue
+            read = _FIELDS[name]
+            try:
+                made = dict(read(self, value, where, None if name in replaced else tokenizer))
+            except msgspec.ValidationError as error:
+                failure = spec_error(error).under(where)
+                self._report(failure.path, failure.message)
+                continue
+            fields |= {} if name in replaced else made
+        return fields
+
+    def _default(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+        yield "default", self._specs(value, path, tokenizer)
+
+    def _own(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+        yield "own", msgspec.convert(value, Literal["replace", "add", "refuse"])
+
+    def _presets(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+        presets = msgspec.convert(value, dict[str, Any])
+        made = {
+            name: self._specs(specs, f"{path}.{name}", tokenizer, f"the preset {name!r}")
+            for name, specs in presets.items()
+        }
+        for name in presets:
+            try:
+                decode([{"kind": "plugin", "name": name}])
+            except SpecError as error:
+                self._report(f"{path}.{name}", f"No name for a preset: {error.message}")
+        yield "presets", made
+
+    def _ceiling(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+        ceiling = msgspec.convert(value, _Ceiling)
+        yield "most_specs", ceiling.specs
+        yield "most_thinking", ceiling.thinking_budget
+
+    def _forbid(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+        kinds = msgspec.convert(value, list[str])
+        for i, kind in enumerate(kinds):
+            if kind not in _IN_PAYLOADS:
+                what = _unknown(kind, _IN_PAYLOADS, "kind")
+                if kind in _CLASSES:
+                    what = f"`{kind}` travels in fields of the engine, which a gateway can forbid"
+                self._report(f"{path}[{i}]", what)
+        yield "forbid", frozenset(kinds)
+
+    def _specs(
+        self, value: Any, path: str, tokenizer: LoadTokenizer | None, what: str = ""
+    ) -> tuple[LogitsProcessorSpec, ...]:
+        """Make specs, each by itself, and check them together."""
+        if not isinstance(value, list) or (what and not value):
+            self._report(path, f"Expected a list of specs{what and ' for ' + what}")
+            return ()
+        entries = cast("list[Any]", value)
+        before, specs = len(self.problems), list[LogitsProcessorSpec]()
+        for i, entry in enumerate(entries):
+            where = f"{path}[{i}]"
+            entry = self._with_texts(entry, where, tokenizer)
+            try:
+                specs += () if entry is None else decode([entry]).specs
+            except SpecError as error:
+                self._report(where + error.path.removeprefix("$[0]"), error.message)
+                continue
+            if specs and isinstance(specs[-1], NativeSpec):
+                kind = f"`{specs[-1].kind}` travels in fields of the engine"
+                self._report(where, f"{kind}, which a server cannot fill in")
+        if specs and len(self.problems) == before:
+            try:
+                encode(specs)
+            except SpecError as error:
+                self._report(error.path.replace("$.specs", path, 1), error.message)
+        return tuple(specs)
+
+    def _with_texts(self, entry: Any, path: str, tokenizer: LoadTokenizer | None) -> Any:
+        """Return a spec's fields, which its constructor makes if it names one, or ``None``."""
+        if not isinstance(entry, Mapping):
+            return entry
+        fields = dict(cast("Mapping[str, Any]", entry))
+        spec_type = _CLASSES.get(fields.get("kind", ""))
+        if spec_type is not None and (
+            name := next(filter(fields.__contains__, CONSTRUCTORS), None)
+        ):
+            arguments = fields.pop(name)
+            others = fields.keys() - {"kind"}
+            make = getattr(spec_type, name, None)
+            if make is None or "tokenizer" not in inspect.signature(make).parameters:
+                known = [each for each in CONSTRUCTORS if hasattr(spec_type, each)]
+                what = f"{spec_type.__name__} has no {name}; it has {', '.join(known) or 'none'}"
+                self._report(f"{path}.{name}", what)
+            elif others:
+                what = f"Expected nothing beside {name}, got {', '.join(sorted(others))}"
+                self._report(path, what)
+            elif tokenizer is not None:
+                try:
+                    return msgspec.to_builtins(make(**arguments, tokenizer=tokenizer()))
+                except Exception as error:  # the arguments may be anything, and so the tokenizer's
+                    self._report(f"{path}.{name}", str(error))
+            return None
+        if fields.get("kind") == "phases" and isinstance(fields.get("phases"), list):
+            return self._with_phases(fields, path, tokenizer)
+        return fields
+
+    def _with_phases(
+        self, fields: dict[str, Any], path: str, tokenizer: LoadTokenizer | None
+    ) -> dict[str, Any] | None:
+        """Return the fields of ``phases``, with the specs within."""
+        phases: list[Any] = []
+        for i, phase in enumerate(fields["phases"]):
+            if isinstance(phase, Mapping) and isinstance(phase.get("specs"), list):
+                specs = [
+                    self._with_texts(each, f"{path}.phases[{i}].specs[{k}]", tokenizer)
+                    for k, each in enumerate(phase["specs"])
+                ]
+                if any(each is None for each in specs):
+                    return None
+                phase = {**phase, "specs": specs}
+            phases.append(phase)
+        return {**fields, "phases": phases}
+
+    def _report(self, path: str, message: str) -> None:
+        around = path
+        while around not in self.lines and around:
+            around = around[: max(around.rfind("."), around.rfind("["), 0)]
+        line = f"line {self.lines[around]}: " if around in self.lines else ""
+        self.problems.append(f"{line}{path}: {message}")
+
+
+_Made = Iterator[tuple[str, Any]]
+_FIELDS: dict[str, Callable[..., _Made]] = {
+    name.removeprefix("_"): getattr(_Reading, name)
+    for name in ("_default", "_own", "_presets", "_ceiling", "_forbid")
+}
+
+
+def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:
+    close = difflib.get_close_matches(str(name), known, 1)
+    hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
+    return f"There is no {what} {name!r}{hint}"
+
+
+def _read(file: str) -> tuple[Any, Mapping[str, int], str]:
+    """Read a file: what it holds, the line of each value, and its name.
+
+    Raises:
+        ConfigurationError: if the file is neither YAML, TOML nor JSON.
+        OSError: if it cannot be read.
+    """
+    text = Path(file).read_text(encoding="utf-8")
+    try:
+        if file.endswith(".toml"):  # no parser tells the lines
+            return tomllib.loads(text), {}, file
+        return *_yaml(text), file  # of which JSON is a part
+    except ModuleNotFoundError:
+        raise ConfigurationError(file, ["PyYAML is missing: pip install pyyaml"]) from None
+    except ValueError as error:
+        raise ConfigurationError(file, [str(error)]) from None
+
+
+def _yaml(text: str) -> tuple[Any, dict[str, int]]:
+    """Parse YAML; return its content, and the line of each value by its path.
+
+    Raises:
+        ValueError: for a text that is not YAML, or an object that has a key twice.
+    """
+    import yaml
+
+    lines: dict[str, int] = {}
+
+    def walk(node: Any, path: str) -> None:
+        lines[path] = node.start_mark.line + 1
+        if isinstance(node, yaml.SequenceNode):
+            for i, each in enumerate(node.value):
+                walk(each, f"{path}[{i}]")
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                where = f"{path}.{key.value}"
+                if where in lines:
+                    raise ValueError(f"line {key.start_mark.line + 1}: {where} is there twice")
+                walk(value, where)
+                lines[where] = key.start_mark.line + 1
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, lines
+        walk(node, "$")
+        return loader.construct_document(node), lines
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    finally:
+        loader.dispose()

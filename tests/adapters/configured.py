@@ -1,0 +1,44 @@
+"""A configuration, and requests with what becomes of them, for any engine."""
+
+from typing import Any
+
+from logitport import spec as lp
+
+CONFIGURATION: dict[str, Any] = {
+    "default": [{"kind": "forced_sequence", "from_text": {"text": " by default"}}],
+    "presets": {
+        "rome": [{"kind": "choice", "from_text": {"choices": [" Rome"]}}],
+        "calm": [
+            {"kind": "banned_text", "texts": ["!"]},
+            {"kind": "banned_tokens", "token_ids": [5]},
+        ],
+    },
+    "ceiling": {"specs": 2, "thinking_budget": 8},
+    "forbid": ["prompt_bias"],
+    "models": {"another": {"own": "refuse"}},
+}
+
+WRONG = "own: ad\nforbid: [plugins]\ndefault:\n- kind: choice\n  from_text: {choices: ['']}\n"
+PROBLEMS = (
+    "line 1: $.own: Invalid enum value 'ad'",
+    "line 2: $.forbid[0]: There is no kind 'plugins'; did you mean plugin?",
+    "line 5: $.default[0].from_text: The tokenizer makes no tokens of ''",
+)
+
+BAN = lp.BannedTokensSpec((5,))
+
+ACTS: list[tuple[tuple[lp.LogitsProcessorSpec, ...], str]] = [
+    ((), " by default"),
+    ((lp.PluginSpec("rome"),), " Rome"),
+    ((lp.PluginSpec("rome"), lp.PluginSpec("calm")), " Rome"),
+    ((lp.PluginSpec("rome"), BAN), " Rome"),
+]
+"""Specs, and the whole output."""
+
+REFUSED: list[tuple[tuple[lp.LogitsProcessorSpec, ...], str]] = [
+    ((lp.ThinkingBudgetSpec(9, (6,), (7,)),), "at most 8, got 9"),
+    ((BAN, BAN, BAN), "at most 2 specs, got 3"),
+    ((lp.PromptBiasSpec(1),), "does not admit `prompt_bias`"),
+    ((lp.PluginSpec("paris"),), "No plugin 'paris'"),
+]
+"""Specs, and a part of the message."""

@@ -1,0 +1,91 @@
+"""The operator's configuration on the real engine, under either runner."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from logitport import spec as lp
+from logitport.adapters import extra_body
+
+from examples._support.vllm_server import VllmServer
+from tests.adapters.configured import ACTS, BAN, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+
+from .in_process import Engine, engine, params, refused
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, runner: str) -> Iterator[Engine]:
+    with engine(model, additional_config={"logitport": CONFIGURATION}) as running:
+        yield running
+
+
+def test_what_acts(running: Engine):
+    prompts = ["The capital of Italy is"] * len(ACTS)
+    sampling = [params(specs, max_tokens=8) for specs, _ in ACTS]
+    outputs = running.generate(prompts, sampling)
+    assert [output.text for output in outputs] == [text for _, text in ACTS]
+
+
+@pytest.mark.parametrize(("specs", "message"), REFUSED)
+def test_refused(running: Engine, specs: Any, message: str):
+    with refused(message):
+        running.generate(["Hello"], [params(specs)])
+
+
+def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, tmp_path: Path):
+    file = tmp_path / "bot.yaml"
+    file.write_text("default: [{kind: banned_text, texts: [Paris]}]\nown: add\n")
+    forced = lp.ForcedTokenSequenceSpec.from_text(" Paris", tokenizer)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LOGITPORT_CONFIG", str(file))
+        with engine(model) as running:
+            prompt = "The capital of France is"
+            sampling = [params(each, max_tokens=4) for each in ((), BAN)]
+            for output in running.generate([prompt] * 2, sampling):
+                assert "Paris" not in output.text
+            # The forced text wins over a ban of texts.
+            assert running.generate([prompt], [params(forced)])[0].text == " Paris"
+
+
+def test_a_wrong_file_stops_the_start(
+    model: Path, runner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(WRONG)
+    monkeypatch.setenv("LOGITPORT_CONFIG", str(file))
+    with pytest.raises(ValueError, match="3 problems") as raised, engine(model):
+        pass
+    for problem in PROBLEMS:
+        assert problem in str(raised.value)
+
+
+@pytest.mark.only("v1", reason="front ends are the same for both runners")
+def test_over_http(model: Path, runner: str, tmp_path: Path):
+    """The front end and the engine are processes of their own, which read the same file."""
+    file = tmp_path / "bot.json"
+    file.write_text(json.dumps(CONFIGURATION))
+    middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
+    with VllmServer(model, *middleware, env={"LOGITPORT_CONFIG": str(file)}) as server:
+
+        def ask(specs: Any, **more: Any) -> httpx.Response:
+            body = {
+                "model": server.model_name,
+                "prompt": "Hello",
+                "max_tokens": 8,
+                "temperature": 0,
+            }
+            body |= extra_body("vllm", specs) | more
+            return httpx.post(f"{server.base_url}/completions", json=body, timeout=60)
+
+        for specs, text in ACTS:
+            assert ask(specs).json()["choices"][0]["text"] == text
+        for specs, message in REFUSED:
+            for more in ({}, {"stream": True}):
+                answer = ask(specs, **more)
+                assert answer.status_code == 400
+                assert message in answer.json()["error"]["message"]

@@ -1,0 +1,362 @@
+"""The operator's file: what becomes of it, and all that can be wrong with it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logitport.adapters import Policy, policy_of
+from logitport.hooks import configuration
+from logitport.hooks.configuration import VARIABLE, ConfigurationError, policy
+from logitport.spec import (
+    BannedSequencesSpec,
+    BannedTextSpec,
+    BannedTokensSpec,
+    ChoiceSpec,
+    ForcedTokenSequenceSpec,
+    LogitBiasSpec,
+    MinTokensSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
+    PluginSpec,
+    ThinkingBudgetSpec,
+    TriggerSpec,
+)
+
+from tests.support.paths import ROOT
+
+
+class Characters:
+    """One token per character, its code point; EOS is 0."""
+
+    eos_token_id = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+
+def unwanted() -> Any:
+    raise AssertionError("the tokenizer was loaded for nothing")
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(map(ord, text))
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def made(content: Any, names: tuple[str, ...] = ()) -> Policy:
+    found = policy(Characters, names, content)
+    assert found is not None
+    return found
+
+
+YAML = """
+# The bot of the help desk.
+default:
+  - kind: banned_tokens
+    token_ids: [5]
+own: add
+presets:
+  yes-no:
+    - kind: choice
+      from_text: {choices: ["yes", "no"]}
+ceiling: {specs: 4, thinking_budget: 2048}
+forbid: [prompt_bias]
+models:
+  small:
+    forbid: []
+"""
+TOML = """
+own = "add"
+forbid = ["prompt_bias"]
+default = [{kind = "banned_tokens", token_ids = [5]}]
+ceiling = {specs = 4, thinking_budget = 2048}
+[[presets.yes-no]]
+kind = "choice"
+from_text = {choices = ["yes", "no"]}
+[models.small]
+forbid = []
+"""
+JSON = json.dumps(
+    {
+        "default": [{"kind": "banned_tokens", "token_ids": [5]}],
+        "own": "add",
+        "presets": {"yes-no": [{"kind": "choice", "from_text": {"choices": ["yes", "no"]}}]},
+        "ceiling": {"specs": 4, "thinking_budget": 2048},
+        "forbid": ["prompt_bias"],
+        "models": {"small": {"forbid": []}},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.toml", TOML), ("a.json", JSON)]
+)
+@pytest.mark.parametrize(("model", "forbid"), [("small", []), ("large", ["prompt_bias"])])
+def test_each_format(
+    name: str,
+    text: str,
+    model: str,
+    forbid: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    file = tmp_path / name
+    file.write_text(text)
+    monkeypatch.setenv(VARIABLE, str(file))
+    found = policy_of(Characters, ["other", model])  # through the entry point
+    assert found is not None
+    assert vars(found) == vars(
+        Policy(
+            default=(BannedTokensSpec((5,)),),
+            own="add",
+            presets={"yes-no": (ChoiceSpec((ids("yes"), ids("no")), 0),)},
+            most_specs=4,
+            most_thinking=2048,
+            forbid=frozenset(forbid),
+        )
+    )
+
+
+def test_nothing_is_configured(monkeypatch: pytest.MonkeyPatch):
+    assert policy(unwanted) is None
+    assert policy_of(unwanted) is None
+    monkeypatch.setenv(VARIABLE, "")
+    assert policy(unwanted) is None
+
+
+def test_the_engines_own_settings(tmp_path: Path):
+    file = tmp_path / "a.yaml"
+    file.write_text("own: refuse")
+    assert made(str(file)).own == made({"own": "refuse"}).own == "refuse"
+
+
+# fields of the file | the spec
+@pytest.mark.parametrize(
+    ("fields", "spec"),
+    [
+        (
+            {"kind": "forced_sequence", "from_text": {"text": "Hi"}},
+            ForcedTokenSequenceSpec(ids("Hi"), 0),
+        ),
+        (
+            {"kind": "forced_sequence", "from_text": {"text": "Hi", "eos_token_id": None}},
+            ForcedTokenSequenceSpec(ids("Hi")),
+        ),
+        (
+            {"kind": "banned_sequences", "from_words": {"words": ["ab"], "leading_space": "with"}},
+            BannedSequencesSpec((ids(" ab"),)),
+        ),
+        (
+            {"kind": "logit_bias", "from_words": {"bias": {"5": 2.5}, "leading_space": "without"}},
+            LogitBiasSpec({ord("5"): 2.5}),
+        ),
+        ({"kind": "logit_bias", "bias": {"5": 2.5}}, LogitBiasSpec({5: 2.5})),
+        ({"kind": "logit_bias", "bias": {5: 2.5}}, LogitBiasSpec({5: 2.5})),
+        ({"kind": "min_tokens", "from_tokenizer": {"n": 3}}, MinTokensSpec(3, (0,))),
+        (
+            {"kind": "thinking_budget", "from_text": {"budget": 3, "start": "<", "end": ">"}},
+            ThinkingBudgetSpec(3, ids("<"), ids(">")),
+        ),
+        (
+            {"kind": "trigger", "from_text": {"trigger": "a", "text": "bc", "times": None}},
+            TriggerSpec(ids("a"), ids("bc"), None),
+        ),
+        ({"kind": "banned_text", "texts": ["ab"]}, BannedTextSpec(("ab",))),
+        (
+            {"kind": "plugin", "name": "ours", "params": {"from_text": 1}},
+            PluginSpec("ours", {"from_text": 1}),
+        ),
+        (
+            {
+                "kind": "phases",
+                "phases": [
+                    {
+                        "specs": [{"kind": "choice", "from_text": {"choices": ["a"]}}],
+                        "ends": [{"n": 1}],
+                    },
+                    {"ends": [{"text": "b"}]},
+                ],
+            },
+            PhasesSpec(
+                (
+                    Phase((ChoiceSpec((ids("a"),), 0),), (PhaseEnd(n=1),)),
+                    Phase((), (PhaseEnd(text="b"),)),
+                )
+            ),
+        ),
+    ],
+    ids=lambda each: each["kind"] if isinstance(each, dict) else "",
+)
+def test_specs(fields: dict[str, Any], spec: Any):
+    assert made({"default": [fields]}).default == (spec,)
+
+
+def test_the_tokenizer_is_for_texts():
+    found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
+    assert found is not None
+
+
+def test_another_models_texts_are_left_alone():
+    """Its tokenizer is another."""
+    content = {"models": {"x": {"default": [{"kind": "choice", "from_text": {"choices": ["a"]}}]}}}
+    found = policy(unwanted, ["y"], content)
+    assert found is not None
+    assert not found.default
+    replaced = {"default": [{"kind": "choice", "from_text": {"choices": ["a"]}}]}
+    found = policy(unwanted, ["y"], {**replaced, "models": {"y": {"default": []}}})
+    assert found is not None
+    assert not found.default
+
+
+BAN = {"kind": "banned_tokens", "token_ids": [5]}
+FORCE = {"kind": "forced_sequence", "token_ids": [5]}
+
+
+# content | where | what is wrong
+@pytest.mark.parametrize(
+    ("content", "path", "message"),
+    [
+        ([], "$", "Expected an object with default, own, presets, ceiling, forbid, got []"),
+        ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
+        (
+            {"x": []},
+            "$.x",
+            "no field 'x'; there are ceiling, default, forbid, models, own, presets",
+        ),
+        ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
+        ({"models": [1]}, "$.models", "Expected an object with a section"),
+        ({"models": {"m": 1}}, "$.models.m", "Expected an object, like the whole file's"),
+        ({"models": {"m": {"own": 1}}}, "$.models.m.own", "Expected `str`, got `int`"),
+        ({"own": "ad"}, "$.own", "Invalid enum value 'ad'"),
+        ({"ceiling": {"spec": 1}}, "$.ceiling", "unknown field `spec`"),
+        ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
+        ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
+        ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
+        ({"forbid": ["plugins"]}, "$.forbid[0]", "no kind 'plugins'; did you mean plugin?"),
+        ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
+        ({"default": BAN}, "$.default", "Expected a list of specs"),
+        ({"default": [5]}, "$.default[0]", "Expected `object`, got `int`"),
+        ({"default": [{"kind": "x"}]}, "$.default[0].kind", "Invalid value 'x'; "),
+        ({"default": [{**BAN, "n": 1}]}, "$.default[0]", "unknown field `n`"),
+        ({"default": [{**BAN, "token_ids": [-1]}]}, "$.default[0].token_ids[0]", "Expected `int`"),
+        ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
+        ({"default": [BAN, FORCE]}, "$.default[", "Conflicts with"),
+        ({"presets": {"a b": [BAN]}}, "$.presets.a b", "No name for a preset: "),
+        ({"presets": {"a": []}}, "$.presets.a", "Expected a list of specs for the preset 'a'"),
+        ({"presets": {"a": [{}]}}, "$.presets.a[0]", "missing required field `kind`"),
+        (
+            {"default": [{**FORCE, "from_text": {"text": "a"}}]},
+            "$.default[0]",
+            "Expected nothing beside from_text, got token_ids",
+        ),
+        (
+            {"default": [{"kind": "choice", "from_words": {"words": ["a"]}}]},
+            "$.default[0].from_words",
+            "ChoiceSpec has no from_words; it has from_text",
+        ),
+        (
+            {"default": [{"kind": "choice", "from_text": {"texts": ["a"]}}]},
+            "$.default[0].from_text",
+            "unexpected keyword argument 'texts'",
+        ),
+        (
+            {"default": [{"kind": "choice", "from_text": ["a"]}]},
+            "$.default[0].from_text",
+            "must be a mapping",
+        ),
+        (
+            {"default": [{"kind": "choice", "from_text": {"choices": [""]}}]},
+            "$.default[0].from_text",
+            "The tokenizer makes no tokens of ''",
+        ),
+        (
+            {
+                "default": [
+                    {"kind": "phases", "phases": [{"specs": [{"kind": "choice", "from_text": {}}]}]}
+                ]
+            },
+            "$.default[0].phases[0].specs[0].from_text",
+            "missing 1 required positional argument",
+        ),
+    ],
+)
+def test_wrong(content: Any, path: str, message: str):
+    with pytest.raises(ConfigurationError) as raised:
+        made(content)
+    (problem,) = raised.value.problems
+    assert problem.startswith(path), problem
+    assert message in problem
+    assert str(raised.value).splitlines()[0].endswith(" has a problem:")
+
+
+def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "default:\n- kind: banned_tokens\n  token_ids: [-5]\n"
+        "own: ad\nforbid:\n- plugin\n- plugins\n"
+    )
+    monkeypatch.setenv(VARIABLE, str(file))
+    with pytest.raises(ConfigurationError) as raised:
+        policy_of(Characters)
+    assert str(raised.value) == (
+        f"{file} has 3 problems:\n"
+        "  line 3: $.default[0].token_ids[0]: Expected `int` >= 0\n"
+        "  line 4: $.own: Invalid enum value 'ad'\n"
+        "  line 7: $.forbid[1]: There is no kind 'plugins'; did you mean plugin?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.yaml", "own: [", "line 1, column 7"),
+        ("a.yaml", "own: add\nown: add\n", "line 2: $.own is there twice"),
+        ("a.yaml", "", "$: Expected an object"),
+        ("a.json", '{"own" "add"}', "line 1"),
+        ("a.toml", "own = add", "line 1, column 7"),
+    ],
+)
+def test_what_cannot_be_parsed(
+    name: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / name
+    file.write_text(text)
+    monkeypatch.setenv(VARIABLE, str(file))
+    with pytest.raises(ConfigurationError, match="has a problem") as raised:
+        policy(unwanted)
+    assert problem in str(raised.value)
+
+
+def test_a_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, "/nowhere.yaml")
+    with pytest.raises(FileNotFoundError):
+        policy(unwanted)
+
+
+def test_two_configurations(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, "/nowhere.yaml")
+    with pytest.raises(ConfigurationError, match="drop one"):
+        policy(unwanted, (), {"own": "add"})
+
+
+def test_the_examples_of_the_documentation():
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert set(made(configuration._yaml(first)[0]).presets) == {"yes-no", "brief"}
+    other = {"models": {"m": configuration._yaml(second)[0]}}  # its tags need a whole tokenizer
+    assert not made(other).default
+
+
+def test_the_example_of_the_module():
+    assert configuration.__doc__ is not None
+    text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
+    content, _ = configuration._yaml(text)
+    del content["default"]  # its tags need a whole tokenizer
+    assert made(content, ("small-model",)).most_thinking == 2048
