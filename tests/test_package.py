@@ -55,6 +55,7 @@ class TestImportsOfAProcess:
             ("import logitport.spec", {"torch", "vllm", "numpy", "transformers"}),
             ("import logitport.hooks.hello_world", {"torch", "vllm", "numpy", "transformers"}),
             ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
+            ("import logitport.adapters.core", {"torch"}),
             (
                 "from logitport.adapters.conformance import ConformanceSuite",
                 {"hypothesis", "torch"},
