@@ -2,7 +2,8 @@
 
 from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, extra_body, payload_for
-from .environment import STAGE_VARIABLE, stage_from_environment
+from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
+from .finding import Finding, Status, of_stage
 from .key import KEY, check_spelling
 from .lazy import lazy
 from .metrics import count
@@ -13,6 +14,7 @@ from .policy import Policy, policy_of
 from .support import Support, probe
 
 __all__ = [
+    "ADMIT_OTHERS_VARIABLE",
     "KEY",
     "REALIZABLE",
     "STAGE_VARIABLE",
@@ -21,9 +23,11 @@ __all__ = [
     "Attachment",
     "Backend",
     "Fields",
+    "Finding",
     "Policy",
     "Scope",
     "SpecMiddleware",
+    "Status",
     "Support",
     "backends",
     "check_grammar",
@@ -35,6 +39,7 @@ __all__ = [
     "grammar_text",
     "lazy",
     "native_fields",
+    "of_stage",
     "payload_for",
     "policy_of",
     "probe",

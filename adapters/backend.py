@@ -20,6 +20,7 @@ from ..spec import (
 )
 from ..spec.base import as_specs, kind_of, processor_specs
 from ..spec.errors import text_of
+from .finding import Finding
 from .policy import Policy
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Backend:
         load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. See
             ``for_tokenizer``.
         policy: what the operator fills in, bounds and forbids in requests.
+        packages: the distributions of the engine, by the extras of logitport that go with them.
+        group: the entry-point group from which the engine loads the adapter, if it does.
+        examine: examines the environment variables of the engine, and the command line of its
+            server if there is one, for ``logitport doctor``.
     """
 
     name: str
@@ -69,6 +74,9 @@ class Backend:
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
     load_vocabulary: "Callable[[], Vocabulary] | None" = None
     policy: Policy | None = None
+    packages: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    group: str | None = None
+    examine: Callable[[Sequence[str]], list[Finding]] | None = None
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.

@@ -3,9 +3,19 @@
 import os
 
 from ..spec import SpecError, Stage
+from ..spec.limits import VARIABLE as LIMITS_VARIABLE
 
 STAGE_VARIABLE = "LOGITPORT_STAGE"
 """The variable that sets an engine's stage, to one of the values of ``Stage``."""
+
+ADMIT_OTHERS_VARIABLE = "LOGITPORT_SGLANG_ADMIT_OTHERS"
+"""Set to 1, SGLang admits processors of others, and so code: it unpickles what clients send."""
+
+TEST_VARIABLES = ("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "DYN_ENABLE_TEST_LOGITS_PROCESSOR")
+"""Our variable and the variable of Dynamo's documentation; either turns the wiring check on."""
+
+VARIABLES = (LIMITS_VARIABLE, STAGE_VARIABLE, ADMIT_OTHERS_VARIABLE, *TEST_VARIABLES)
+"""All of them."""
 
 
 def stage_from_environment() -> Stage | None:
@@ -19,3 +29,17 @@ def stage_from_environment() -> Stage | None:
         return Stage(name) if name else None
     except SpecError as error:
         raise SpecError(f"{STAGE_VARIABLE}: {error}") from None
+
+
+def is_on(name: str) -> bool:
+    """Whether a variable is on; it is off if it is not set.
+
+    Raises:
+        ValueError: if it is neither on nor off.
+    """
+    value = os.environ.get(name, "").strip().lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{name}={os.environ[name]!r}: expected 1 or 0")

@@ -5,15 +5,13 @@ logits processors, so the check does nothing.
 """
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 
+from ..adapters.environment import TEST_VARIABLES as VARIABLES
+from ..adapters.environment import is_on
 from ..spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, Tokenizer
 
 logger = logging.getLogger(__name__)
-
-VARIABLES = ("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "DYN_ENABLE_TEST_LOGITS_PROCESSOR")
-"""Our variable and the variable of Dynamo's documentation; either turns the check on."""
 
 TEXT = "Hello world!"
 
@@ -27,7 +25,7 @@ def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcesso
         ValueError: if a variable is neither on nor off, or if the tokenizer cannot be loaded or
             cannot encode the text.
     """
-    name = next((name for name in VARIABLES if _is_on(name)), None)
+    name = next((name for name in VARIABLES if is_on(name)), None)
     if name is None:
         return ()
     try:
@@ -46,12 +44,3 @@ def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcesso
         "" if eos_token_id is not None else " and goes on, because the tokenizer has no EOS token",
     )
     return (spec,)
-
-
-def _is_on(name: str) -> bool:
-    value = os.environ.get(name, "").strip().lower()
-    if value in ("1", "true", "yes", "on"):
-        return True
-    if value in ("", "0", "false", "no", "off"):
-        return False
-    raise ValueError(f"{name}={os.environ[name]!r}: expected 1 or 0")

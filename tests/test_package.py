@@ -57,6 +57,10 @@ class TestImportsOfAProcess:
             ("from logitport.adapters.vllm import attach", {"torch", "vllm"}),
             ("import logitport.adapters.core", {"torch"}),
             (
+                "from logitport.adapters.cli.installation import examine\nexamine(None)",
+                {"torch", "vllm", "sglang", "transformers", "mlx", "llama_cpp"},
+            ),
+            (
                 "from logitport.adapters.conformance import ConformanceSuite",
                 {"hypothesis", "torch"},
             ),

@@ -61,7 +61,7 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
         raise SpecError(
             f"No plugin {name!r} is installed on the server; installed: {known}", "$.name"
         )
-    make = _loaded(load)
+    make = load_once(load)
     if isinstance(make, BaseException):
         what = f"The plugin {name!r} cannot be imported: {text_of(make)}"
         raise SpecError(what, "$.name") from make
@@ -107,7 +107,7 @@ Make = Callable[[Mapping[str, Any]], PluginPart]
 
 
 @lru_cache
-def _loaded(load: Callable[[], Make]) -> Make | BaseException:
+def load_once(load: Callable[[], Make]) -> Make | BaseException:
     """Import a plugin once: a failing import may be slow, so requests do not repeat it."""
     try:
         return load()

@@ -2,5 +2,5 @@
 
 from .. import REALIZABLE, Backend
 
-BACKEND = Backend("mlx", realizes=REALIZABLE)
+BACKEND = Backend("mlx", realizes=REALIZABLE, packages={"mlx": "mlx-lm"})
 """mlx-lm has no grammars, and samplers are functions that its callers make."""

@@ -11,7 +11,7 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
-from .. import Attached, Backend, check_spelling, count, policy_of
+from .. import ADMIT_OTHERS_VARIABLE, Attached, Backend, check_spelling, count, policy_of
 from ..core import admit, check_presets, default_specs, unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OTHERS_VARIABLE = "LOGITPORT_SGLANG_ADMIT_OTHERS"
-"""Set to 1, it admits processors of others, and so code: the engine unpickles what clients send."""
-
 REFUSED = (
     "This server admits no custom_logit_processor but logitport's, which executes no code of "
-    f"clients; its operator can admit others with {OTHERS_VARIABLE}=1"
+    f"clients; its operator can admit others with {ADMIT_OTHERS_VARIABLE}=1"
 )
 
 NO_SPECS = (
@@ -39,7 +36,7 @@ NO_SPECS = (
 
 def is_refused(custom_logit_processor: str | None) -> bool:
     """Whether a request may not name this processor."""
-    others = os.environ.get(OTHERS_VARIABLE) == "1"
+    others = os.environ.get(ADMIT_OTHERS_VARIABLE) == "1"
     return custom_logit_processor not in (None, PROCESSOR) and not others
 
 

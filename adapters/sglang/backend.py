@@ -14,7 +14,7 @@ from ...spec import (
     encode,
 )
 from ...spec.base import processor_specs
-from .. import KEY, REALIZABLE, Backend
+from .. import KEY, REALIZABLE, Backend, Finding, Status
 from .native import body_fields
 
 ROUTES: dict[str, str | None] = {
@@ -35,6 +35,10 @@ contains no code, only the name of logitport's function, so a client needs no SG
 """
 
 
+ENABLED = "--enable-custom-logit-processor"
+"""The option with which SGLang calls processors."""
+
+
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
     """Put the payload under ``custom_params``, and native kinds in fields of SGLang's server."""
     fields = body_fields(specs)
@@ -50,11 +54,29 @@ def serve(model: str, arguments: Sequence[str]) -> list[str]:
     Raises:
         SpecError: if ``SGLANG_PLUGINS`` keeps SGLang from loading logitport.
     """
+    if why := _why_not_loaded():
+        raise SpecError(why)
+    return ["sglang", "serve", "--model-path", model, *arguments, ENABLED]
+
+
+def _why_not_loaded() -> str | None:
+    """Explain why SGLang does not load the plugin, if that is so."""
     plugins = os.environ.get("SGLANG_PLUGINS", "")
     if plugins and "logitport" not in map(str.strip, plugins.split(",")):
-        raise SpecError(f"SGLANG_PLUGINS lists {plugins!r}: add `logitport` to the list")
-    server = ["sglang", "serve", "--model-path", model]
-    return [*server, *arguments, "--enable-custom-logit-processor"]
+        return f"SGLANG_PLUGINS lists {plugins!r}: add `logitport` to the list"
+    return None
+
+
+def examine(command: Sequence[str]) -> list[Finding]:
+    """Examine SGLang's variables, and the command line of its server if there is one."""
+    found: list[Finding] = []
+    if why := _why_not_loaded():
+        listed, _, advice = why.partition(": ")
+        found.append(Finding("Plugins", listed, Status.ERROR, advice))
+    if command and ENABLED not in (argument.replace("_", "-") for argument in command):
+        advice = "Without it, SGLang calls no processors, and requests with specs are refused"
+        found.append(Finding(ENABLED, "missing", Status.ERROR, advice))
+    return found
 
 
 BACKEND = Backend(
@@ -65,5 +87,8 @@ BACKEND = Backend(
     routes=ROUTES,
     prefill_samples=True,
     serve=serve,
+    packages={"sglang": "sglang"},
+    group="sglang.srt.plugins",
+    examine=examine,
 )
 """SGLang's backend. Its workers are separate processes, which no live callable can reach."""

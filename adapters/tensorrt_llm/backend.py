@@ -16,5 +16,6 @@ BACKEND = Backend(
     - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
+    packages={"tensorrt-llm": "tensorrt-llm"},
 )
 """Its workers are separate processes, which no live callable can reach, and have no tokenizer."""

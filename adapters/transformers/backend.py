@@ -2,5 +2,5 @@
 
 from .. import REALIZABLE, Backend
 
-BACKEND = Backend("transformers", realizes=REALIZABLE)
+BACKEND = Backend("transformers", realizes=REALIZABLE, packages={"transformers": "transformers"})
 """``generate`` has sampling parameters for a whole batch alone, and no grammars."""

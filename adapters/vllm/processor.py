@@ -16,7 +16,7 @@ from ...spec.base import kind_of
 from .. import KEY, Backend, check_grammar, check_spelling
 from ..core import Program, admit, check_presets, default_specs
 from .admission import admit_request, admitting_engine, check_engine, check_free
-from .backend import BACKEND
+from .backend import BACKEND, GROUP
 from .engine_config import Role, backend_of, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
 from .native import GRAMMARS
@@ -213,7 +213,7 @@ def _times_loaded(vllm_config: "VllmConfig") -> int:
     ``vllm/v1/sample/logits_processor``, ``_load_v2_logitsprocs`` in
     ``vllm/v1/worker/gpu/sample/logits_processor/loader.py``), and keeps duplicates.
     """
-    loaded = [entry_point.load() for entry_point in entry_points(group="vllm.logits_processors")]
+    loaded = [entry_point.load() for entry_point in entry_points(group=GROUP)]
     named = vllm_config.model_config.logits_processors or ()
     loaded += (resolve_name(each) if isinstance(each, str) else each for each in named)
     return max(1, sum(issubclass(each, LogitportProcessor) for each in loaded))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logitport.adapters import ADMIT_OTHERS_VARIABLE
 from logitport.adapters.sglang import PROCESSOR, plugin
-from logitport.adapters.sglang.admission import OTHERS_VARIABLE
 from logitport.adapters.sglang.processor import LogitportProcessor, refuse
 from sglang.srt.plugins import load_plugins
 from sglang.srt.sampling.custom_logit_processor import (
@@ -64,7 +64,7 @@ def test_nothing_else_is_admitted(string: str):
 
 
 def test_the_operator_may_admit_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(OTHERS_VARIABLE, "1")
+    monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
     made = CustomLogitProcessor.from_str(DisallowedTokensLogitsProcessor.to_str())
     assert isinstance(made, DisallowedTokensLogitsProcessor)
 

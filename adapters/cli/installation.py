@@ -1,0 +1,191 @@
+"""What ``logitport doctor`` finds in an environment. No engine is imported."""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib.metadata import (
+    EntryPoint,
+    PackageNotFoundError,
+    distributions,
+    entry_points,
+    metadata,
+    requires,
+    version,
+)
+from itertools import chain
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from ...spec.errors import text_of
+from ...spec.limits import LIMITS
+from ..backend import Backend, backend, backends
+from ..environment import (
+    ADMIT_OTHERS_VARIABLE,
+    LIMITS_VARIABLE,
+    STAGE_VARIABLE,
+    TEST_VARIABLES,
+    VARIABLES,
+    is_on,
+    stage_from_environment,
+)
+from ..finding import Finding, Status, of_stage
+
+NAME = "logitport"
+PREFIX = "LOGITPORT_"
+
+
+def examine(engine: str | None, command: Sequence[str] = ()) -> list[Finding]:
+    """Examine this environment, and the command line of an engine's server.
+
+    Args:
+        engine: the name of a backend; by default all whose engine is installed.
+        command: the command line.
+
+    Raises:
+        ValueError: if there is no such backend, or the command line cannot be read.
+    """
+    chosen = [backend(engine)] if engine else [each for each in backends().values() if _has(each)]
+    engines = (_of_engine(each, command) for each in chosen)
+    return [*_versions(), *_variables(), *_entries(), *chain(*engines)]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _has(engine: Backend) -> bool:
+    return any(map(_version, engine.packages.values()))
+
+
+def _versions() -> Iterator[Finding]:
+    allowed = SpecifierSet(metadata(NAME)["Requires-Python"])
+    yield _in_range("Python", platform.python_version(), allowed)
+    found = {str(each.locate_file("")): each.version for each in distributions(name=NAME)}
+    if len(found) == 1:
+        yield Finding(NAME, version(NAME))
+    else:
+        places = ", ".join(f"{number} in {folder}" for folder, number in found.items())
+        advice = "Python reads the entry points of the first alone: uninstall the others"
+        yield Finding(NAME, f"installed more than once: {places}", Status.WARNING, advice)
+    yield from (_of_package(*each, f"pip install {NAME}") for each in _needed("").items())
+    if torch := _version("torch"):
+        yield Finding("torch", torch)
+
+
+def _needed(extra: str) -> dict[str, SpecifierSet]:
+    """Return the requirements of an extra, or of logitport itself."""
+    found: dict[str, SpecifierSet] = {}
+    for each in map(Requirement, requires(NAME) or ()):
+        if each.marker.evaluate({"extra": extra}) if each.marker else not extra:
+            found[each.name] = each.specifier
+    return found
+
+
+def _of_package(name: str, allowed: SpecifierSet, install: str) -> Finding:
+    if found := _version(name):
+        return _in_range(name, found, allowed)
+    return Finding(name, "not installed", Status.ERROR, install)
+
+
+def _in_range(name: str, found: str, allowed: SpecifierSet) -> Finding:
+    if allowed.contains(found, prereleases=True):
+        return Finding(name, found)
+    return Finding(name, found, Status.WARNING, f"This logitport needs {allowed}")
+
+
+def _variables() -> Iterator[Finding]:
+    for name in sorted(os.environ):
+        if name in VARIABLES:
+            yield _of_variable(name)
+        elif name.startswith(PREFIX):
+            # Of the whole names, all are close.
+            known = {each.removeprefix(PREFIX): each for each in VARIABLES}
+            close = get_close_matches(name.removeprefix(PREFIX), known, 1)
+            meant = f". Is it {known[close[0]]}?" if close else ""
+            yield Finding(name, "unknown", Status.WARNING, f"Nothing reads it{meant}")
+
+
+def _of_variable(name: str) -> Finding:
+    value = os.environ[name]
+    if name == LIMITS_VARIABLE:  # the import of logitport has read it, or failed
+        lowered = (
+            f"{key} {each.value:,}" for key, each in LIMITS.items() if each.value < each.default
+        )
+        return Finding(name, ", ".join(lowered) or "no limit is lowered")
+    try:
+        if name == STAGE_VARIABLE and (stage := stage_from_environment()):
+            return of_stage(stage, name)
+        if name in TEST_VARIABLES and is_on(name):
+            advice = "Every request without specs of its own gets one answer, the check's"
+            return Finding(name, "on", Status.NOTE, advice)
+    except ValueError as error:
+        why = str(error).removeprefix(name).lstrip(":= ")
+        advice = "The engine does not start: correct the variable, or unset it"
+        return Finding(name, why, Status.ERROR, advice)
+    if name == ADMIT_OTHERS_VARIABLE and value == "1":
+        return Finding(name, "on", Status.WARNING, "Clients of SGLang can send code")
+    return Finding(name, f"off ({value!r})")
+
+
+def _entries() -> Iterator[Finding]:
+    """Load the plugins and the default specs that are installed."""
+    try:
+        from ..core import defaults, plugins
+    except ModuleNotFoundError as error:
+        advice = f"pip install '{NAME}[core]' brings what plugins and backends need"
+        yield Finding("core", f"{error.name} is not installed", Status.NOTE, advice)
+        return
+    for what, group in (("Plugin", plugins.GROUP), ("Default specs", defaults.GROUP)):
+        for entry in entry_points(group=group):
+            loaded, name = plugins.load_once(entry.load), f"{what} {entry.name}"
+            if isinstance(loaded, BaseException):
+                advice = f"Repair or uninstall the package {_package_of(entry)}"
+                yield Finding(name, f"not loaded: {text_of(loaded)}", Status.ERROR, advice)
+            else:
+                yield Finding(name, entry.value)
+
+
+def _package_of(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "that has it"
+
+
+def _of_engine(engine: Backend, command: Sequence[str]) -> Iterator[Finding]:
+    for extra, package in engine.packages.items():
+        if not _version(package):
+            continue
+        needed = {package: SpecifierSet(), **_needed(extra)}
+        for name, allowed in needed.items():
+            finding = _of_package(name, allowed, f"pip install '{NAME}[{extra}]'")
+            if name == package or finding.status is not Status.OK:
+                yield finding
+    if not _has(engine):
+        extra = next(iter(engine.packages), engine.name)
+        advice = f"pip install '{NAME}[{extra}]', or use the environment that has it"
+        yield Finding(engine.name, "not installed", Status.ERROR, advice)
+    if engine.group:
+        yield _of_entry_point(engine.group)
+    if engine.examine:
+        for each in engine.examine(command):
+            yield replace(each, what=f"{engine.name}: {each.what}")
+    elif command:
+        raise ValueError(f"{engine.name} has no server whose command line could be examined")
+
+
+def _of_entry_point(group: str) -> Finding:
+    """Look for the entry point from which an engine loads logitport."""
+    found = [each for each in entry_points(group=group) if each.module.startswith(f"{NAME}.")]
+    what = f"Entry point in {group}"
+    if not found:
+        advice = f"The engine does not find {NAME}: install it again"
+        return Finding(what, "missing", Status.ERROR, advice)
+    if len(found) > 1:
+        packages = " and ".join(map(_package_of, found))
+        advice = "Uninstall one of them; of several instances, the newest acts"
+        return Finding(what, f"{len(found)} times, of {packages}", Status.WARNING, advice)
+    return Finding(what, found[0].value)
