@@ -10,10 +10,12 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 
 import msgspec
 import pytest
+from logitport.adapters.cli import capabilities
 from logitport.adapters.conformance import ConformanceSuite
 from logitport.adapters.core import AutomatonBuilder
 from logitport.adapters.vllm import BACKEND
@@ -261,9 +263,9 @@ class TestImportDirection:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy of the sources: setuptools leaves its traces where it builds."""
-    folder = tmp_path_factory.mktemp("wheel")
+    folder = tmp_path_factory.mktemp("sdist")
     source = folder / "source"
     for path in [*source_files(*ROOMS), *ROOT.glob("*/py.typed")]:
         target = source / path.relative_to(ROOT)
@@ -271,16 +273,42 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target.write_bytes(path.read_bytes())
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (source / name).write_bytes((ROOT / name).read_bytes())
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    run(sys.executable, "-c", build, cwd=source)
+    (sdist,) = folder.glob("*.tar.gz")
+    return sdist
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the sdist, as an installer does where there is no wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
     # Without isolation, that is with the setuptools of this environment: no package index needed.
     run(
         *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"),
-        *("--no-build-isolation", "--check-build-dependencies", "--wheel-dir", folder, source),
+        *("--no-build-isolation", "--check-build-dependencies", "--wheel-dir", folder, sdist),
     )
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 class TestWheel:
+    def test_metadata(self, wheel: Path):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        with zipfile.ZipFile(wheel) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+            found = message_from_bytes(archive.read(name))
+        assert found["Name"] == project["name"]
+        assert found["Version"] == project["version"]
+        assert found["Summary"] == project["description"]
+        assert found["Requires-Python"] == project["requires-python"]
+        assert found["License-Expression"] == project["license"]
+        assert found.get_all("Classifier") == project["classifiers"]
+        assert set(found.get_all("Provides-Extra", ())) == set(project["optional-dependencies"])
+        # What a package index renders.
+        assert found["Description-Content-Type"] == "text/markdown"
+        assert found.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
+
     def test_content(self, wheel: Path):
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
@@ -311,9 +339,12 @@ class TestWheel:
 
     def test_installs(self, wheel: Path, tmp_path: Path):
         """In an environment that has nothing but msgspec, the one dependency."""
-        venv.create(tmp_path / "venv", with_pip=True)
+        venv.create(tmp_path / "venv")
         python = tmp_path / "venv" / "bin" / "python"
-        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+        run(
+            *(sys.executable, "-m", "pip", "--python", python),
+            *("install", "--quiet", "--no-deps", "--no-index", wheel),
+        )
         dependencies = tmp_path / "dependencies"
         dependencies.mkdir()
         (dependencies / "msgspec").symlink_to(Path(msgspec.__file__).parent)
@@ -327,3 +358,6 @@ class TestWheel:
         )
         out = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(dependencies))
         assert Path(out.strip()).is_relative_to(tmp_path / "venv")
+        command = [python.with_name("logitport"), "capabilities"]
+        table = run(*command, cwd=tmp_path, PYTHONPATH=str(dependencies))
+        assert table == f"{capabilities()}\n"
