@@ -24,6 +24,7 @@ from .limits import (
     MAX_TOKEN_ID,
     MAX_TOKEN_IDS,
 )
+from .notebook import table_of
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 """An index into the vocabulary."""
@@ -96,6 +97,9 @@ class LogitsProcessorSpec(
     def kind(self) -> str:
         """The tag that stands for this class on the wire."""
         return kind_of(type(self))
+
+    def _repr_html_(self) -> str:
+        return table_of(self)
 
     def token_fields(self) -> TokenFields:
         """Yield ``(path, token ids)`` for each field that indexes the vocabulary.

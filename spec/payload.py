@@ -27,6 +27,7 @@ from .limits import (
     MAX_PAYLOAD_BYTES,
     MAX_SPECS,
 )
+from .notebook import table_of
 from .stage import Stage
 
 VERSION = 1
@@ -54,6 +55,9 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_fields(self)
         check_sizes(self.specs)
         check_conflicts(self.specs)
+
+    def _repr_html_(self) -> str:
+        return table_of(self)
 
     def is_active(self, stage: Stage) -> bool:
         """Whether the specs act on a worker in ``stage``."""

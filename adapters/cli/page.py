@@ -1,4 +1,4 @@
-"""A replayed reply as one HTML page."""
+"""A replayed reply as HTML: coloured tokens, alone or on a page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -9,30 +9,53 @@ from .texts import TextOf
 if TYPE_CHECKING:
     from .steps import Step
 
-HEAD = """\
+STYLES = {
+    "forced": "background: #3b82f655",
+    "allowed": "background: #22c55e55",
+    "banned": "background: #eab30855",
+    "added": "background: #a855f755",
+    "free": "",
+    "broken": "background: #ef444466; outline: 2px solid #ef4444",
+}
+"""Of each rule. The colours are translucent, so texts are legible on light and dark pages."""
+
+NAMES = {"banned": "others banned", "broken": "breaks a spec"}
+
+PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>logitport replay</title>
 <style>
-  body { font: 16px/1.8 system-ui; margin: 2em auto; max-width: 50em; }
-  pre { font: inherit; white-space: pre-wrap; }
-  .forced { background: #cfe3ff; } .allowed { background: #d5f2d5; }
-  .banned { background: #fff0c2; } .added { background: #ecdcff; }
-  .broken { background: #ffb3b3; outline: 2px solid #c00; }
+  :root {{ color-scheme: light dark; }}
+  body {{ font: 16px/1.8 system-ui; margin: 2em auto; max-width: 50em; }}
 </style>
-<p><span class="forced">forced</span> <span class="allowed">allowed</span>
-<span class="banned">others banned</span> <span class="added">added</span> free
-<span class="broken">breaks a spec</span>. Hold the pointer over a token for its step.</p>
-<pre>"""
+{}
+</html>
+"""
 
 
 def page(steps: "Sequence[Step]", text_of: TextOf) -> str:
     """Make a page that needs nothing else."""
+    return PAGE.format(tokens(steps, text_of))
+
+
+def tokens(steps: "Sequence[Step]", text_of: TextOf) -> str:
+    """Make the part of a page with the tokens, which needs no style sheet."""
+    legend = " ".join(_span(NAMES.get(rule, rule), rule) for rule in STYLES)
     spans = (
-        f'<span class="{step.rule if step.obeyed else "broken"}" '
-        f'title="{escape(f"{step.index}: {step.token_id}: {step.why}")}">'
-        f"{escape(text_of(step.token_id) or f'{step.token_id} ')}</span>"
+        _span(
+            text_of(step.token_id) or f"{step.token_id} ",
+            step.rule if step.obeyed else "broken",
+            f"{step.index}: {step.token_id}: {step.why}",
+        )
         for step in steps
     )
-    return f"{HEAD}{''.join(spans)}</pre>\n</html>\n"
+    return (
+        f"<p>{legend}. Hold the pointer over a token for its step.</p>\n"
+        f'<pre style="font: inherit; white-space: pre-wrap">{"".join(spans)}</pre>'
+    )
+
+
+def _span(text: str, rule: str, title: str = "") -> str:
+    return f'<span style="{STYLES[rule]}" title="{escape(title)}">{escape(text)}</span>'

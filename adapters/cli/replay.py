@@ -28,21 +28,21 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
     """Say why a reply has its tokens, with no engine; exit status 1 if one breaks a spec."""
-    from .steps import steps_of
+    from .steps import trace
 
     source = read_specs(file)
     if source.problems:
         raise ValueError("\n".join(map(str, source.problems)))
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
-    notes: list[str] = []
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
-    steps = steps_of(specs, answer, notes, vocabulary_of(tokenizer))
+    found = trace(specs, answer, text_of, vocabulary_of(tokenizer))
+    steps, notes = found.steps, found.notes
     broken = [step for step in steps if not step.obeyed]
     if html:
         html.write_text(page(steps, text_of), encoding="utf-8")
     if as_json:
-        found = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
-        typer.echo(json.dumps({"steps": found, "notes": notes}, indent=2))
+        texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
+        typer.echo(json.dumps({"steps": texts, "notes": notes}, indent=2))
     else:
         for step in steps:
             chance = "" if step.logprob is None else f", probability {exp(step.logprob):.2g}"

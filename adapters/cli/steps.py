@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
 from ..core import Automaton, VocabularyOf, compile_specs
+from .page import tokens
 from .reply import ASK, Reply
+from .texts import TextOf, no_text
 
 
 @dataclass(frozen=True)
@@ -66,23 +69,43 @@ def _marked(edits: Iterable[Edit]) -> list[_Marked]:
     return marked
 
 
-def steps_of(
+@dataclass(frozen=True)
+class Replay:
+    """A replayed reply. A notebook shows it as coloured tokens.
+
+    Attributes:
+        steps: the steps, one for each token.
+        notes: a line for each spec that an engine or code of the server realizes.
+        text_of: the texts of tokens.
+    """
+
+    steps: list[Step]
+    notes: list[str]
+    text_of: TextOf
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return tokens(self.steps, self.text_of) + notes
+
+
+def trace(
     specs: Mapping[str, LogitsProcessorSpec],
     reply: Reply,
-    notes: list[str],
+    text_of: TextOf = no_text,
     vocabulary: VocabularyOf | None = None,
-) -> list[Step]:
+) -> Replay:
     """Replay a reply, and note the specs that cannot be replayed.
 
     Args:
         specs: the specs by their paths.
         reply: the reply.
-        notes: gets a line for each spec that an engine or code of the server realizes.
+        text_of: the texts of tokens, for what is shown.
         vocabulary: as for ``compile_specs``.
 
     Raises:
         ValueError: if a spec reads the prompt, and the reply has none.
     """
+    notes: list[str] = []
     ways: dict[str, Iterator[list[_Marked]]] = {}
     for path, spec in specs.items():
         why = "the engine realizes it"
@@ -109,7 +132,7 @@ def steps_of(
         edits = {path: next(way) for path, way in ways.items()}
         logprob = reply.logprobs[i] if reply.logprobs else None
         steps.append(_step(i, token, edits, logprob))
-    return steps
+    return Replay(steps, notes, text_of)
 
 
 def _along(

@@ -12,10 +12,15 @@ TextOf = Callable[[int], str]
 """The text of a token; empty if there is no tokenizer."""
 
 
+def no_text(token_id: int) -> str:
+    """Return no text: there is no tokenizer."""
+    return ""
+
+
 def texts_of(tokenizer: str | None) -> TextOf:
     """Make a function of the tokenizer that ``load_tokenizer`` loads, if one is named."""
     if tokenizer is None:
-        return lambda token_id: ""
+        return no_text
     loaded = load_tokenizer(tokenizer)
     return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.cli.app import app
+from logitport.adapters.cli.page import STYLES
 from logitport.adapters.cli.reply import Reply
-from logitport.adapters.cli.steps import steps_of
+from logitport.adapters.cli.steps import trace
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
 from logitport.adapters.conformance.kinds.base import FreeRun
 from logitport.adapters.conformance.reference import combine, edit
@@ -36,6 +37,7 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
+from tests.support.markup import Parsed
 from tests.support.strategies import specs
 
 VOCAB = 32
@@ -58,10 +60,10 @@ def greedy(spec: LogitsProcessorSpec, prompt: Sequence[int]) -> list[int]:
 
 
 def broken(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
-    notes: list[str] = []
-    steps = steps_of({"$": spec}, Reply(prompt, output, ()), notes)
+    replayed = trace({"$": spec}, Reply(prompt, output, ()))
+    steps = replayed.steps
     assert [step.token_id for step in steps] == list(output)
-    assert not notes
+    assert not replayed.notes
     for step in steps:
         assert step.broken == ([] if step.obeyed else ["$"])
         assert step.obeyed or step.rule != "free"
@@ -197,8 +199,22 @@ def test_json_and_page(tmp_path: Path):
         ("forced", False),
     ]
     page = (tmp_path / "page.html").read_text()
-    assert '<span class="broken" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
+    assert page.startswith("<!doctype html>")
+    assert f'"{STYLES["broken"]}" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
     assert "http" not in page
+
+
+def test_notebook():
+    """The view needs no style sheet, and a token's text is no markup."""
+    hostile = "</pre><script>alert('\"&amp;')</script>"
+    specs = {"$": FORCED, "<b>": SamplingSpec(temperature=0)}
+    view = trace(specs, Reply(None, [7, 9], ()), lambda token_id: hostile)._repr_html_()
+    parsed = Parsed(view)
+    assert parsed.tags == {"p", "pre", "span"}
+    assert parsed.text.count(hostile) == 2
+    assert "<b> `sampling` is not replayed" in parsed.text
+    assert parsed.attributes == {"style", "title"}
+    assert f'"{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
 
 
 def test_what_an_engine_realizes_is_noted(tmp_path: Path):
