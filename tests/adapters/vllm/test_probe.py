@@ -1,4 +1,4 @@
-"""What ``probe`` says of real servers: one that has logitport, and one that has not."""
+"""What ``probe`` and ``doctor`` find at a real server with logitport, and at one without."""
 
 import sysconfig
 import venv
@@ -11,6 +11,7 @@ from logitport.adapters import Support, extra_body, probe
 from logitport.spec import ForcedTokenSequenceSpec
 
 from examples._support.vllm_server import VllmServer
+from tests.support.doctor import findings
 
 pytestmark = [
     pytest.mark.engine,
@@ -45,6 +46,8 @@ def test_vllm(model: Path, tokenizer: Any, tmp_path: Path, expected: Support):
         )
         obeys = reply.choices[0].text == "Exactly this."
         assert obeys is (expected is Support.ACTS)
+        refused = "refused" if obeys else "not refused"
+        assert findings(server.base_url) == ["obeyed" if obeys else "ignored", refused, refused]
         if expected is Support.IGNORED:  # the middleware answers first
             with pytest.raises(openai.NotFoundError):
                 probe(client, "another model")
