@@ -136,9 +136,12 @@ clean: ## remove all that the other commands made, the model included
 
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
 # $(2) on CPUs. The stamp is made last, so that make repeats a failed or interrupted installation.
-# pip's hundreds of lines go into a log; warnings and errors are printed, too.
-PIP = $(@D)/bin/python -m pip --disable-pip-version-check --quiet --log $(@D)/pip.log
-installing = @echo 'Installing $(1) into $(@D). It takes minutes; $(@D)/pip.log has the details.'
+# pip's hundreds of lines go into a log; warnings and errors are printed, too. Where uv is installed,
+# it replaces pip. It does not read pip's configuration; `make UV= ...` uses pip all the same.
+UV := $(shell command -v uv)
+PIP = $(if $(UV),VIRTUAL_ENV=$(abspath $(@D)) UV_INDEX_STRATEGY=unsafe-best-match $(UV) pip --quiet,\
+	$(@D)/bin/python -m pip --disable-pip-version-check --quiet --log $(@D)/pip.log)
+installing = @echo 'Installing $(1) into $(@D). It takes minutes$(if $(UV),,; $(@D)/pip.log has the details).'
 # Sets $$index to an index with CPU builds of torch, if the package index has none.
 torch_index = $(PIP) install --dry-run --no-deps '$(TORCH_CPU)' >/dev/null 2>&1 \
 			|| index='--extra-index-url $(TORCH_CPU_INDEX)'
