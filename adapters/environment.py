@@ -14,7 +14,16 @@ ADMIT_OTHERS_VARIABLE = "LOGITPORT_SGLANG_ADMIT_OTHERS"
 TEST_VARIABLES = ("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "DYN_ENABLE_TEST_LOGITS_PROCESSOR")
 """Our variable and the variable of Dynamo's documentation; either turns the wiring check on."""
 
-VARIABLES = (LIMITS_VARIABLE, STAGE_VARIABLE, ADMIT_OTHERS_VARIABLE, *TEST_VARIABLES)
+CONFIGURATION_VARIABLE = "LOGITPORT_CONFIG"
+"""The variable that names an operator's file, with default specs, presets and bounds."""
+
+VARIABLES = (
+    LIMITS_VARIABLE,
+    STAGE_VARIABLE,
+    CONFIGURATION_VARIABLE,
+    ADMIT_OTHERS_VARIABLE,
+    *TEST_VARIABLES,
+)
 """All of them."""
 
 

@@ -36,6 +36,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import msgspec
 
 from ..adapters import Policy
+from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..spec import (
     WIRE_KINDS,
     LogitsProcessorSpec,
@@ -48,9 +49,6 @@ from ..spec import (
 from ..spec.base import kind_of, spec_error
 
 logger = logging.getLogger(__name__)
-
-VARIABLE = "LOGITPORT_CONFIG"
-"""The variable that names the file."""
 
 CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 """The constructors that make specs of texts with a tokenizer."""

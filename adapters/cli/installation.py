@@ -21,9 +21,11 @@ from packaging.specifiers import SpecifierSet
 
 from ...spec.errors import text_of
 from ...spec.limits import LIMITS
+from .. import policy
 from ..backend import Backend, backend, backends
 from ..environment import (
     ADMIT_OTHERS_VARIABLE,
+    CONFIGURATION_VARIABLE,
     LIMITS_VARIABLE,
     STAGE_VARIABLE,
     TEST_VARIABLES,
@@ -66,7 +68,11 @@ def _has(engine: Backend) -> bool:
 def _versions() -> Iterator[Finding]:
     allowed = SpecifierSet(metadata(NAME)["Requires-Python"])
     yield _in_range("Python", platform.python_version(), allowed)
-    found = {str(each.locate_file("")): each.version for each in distributions(name=NAME)}
+    found = {
+        str(each.locate_file("")): each.version
+        for each in distributions(name=NAME)
+        if each.read_text("RECORD")  # building leaves metadata without it beside the sources
+    }
     if len(found) == 1:
         yield Finding(NAME, version(NAME))
     else:
@@ -118,6 +124,11 @@ def _of_variable(name: str) -> Finding:
             f"{key} {each.value:,}" for key, each in LIMITS.items() if each.value < each.default
         )
         return Finding(name, ", ".join(lowered) or "no limit is lowered")
+    if name == CONFIGURATION_VARIABLE and value:
+        if os.path.isfile(value):
+            return Finding(name, value)
+        advice = "The engine does not start: name a file that is there"
+        return Finding(name, f"{value} is not there", Status.ERROR, advice)
     try:
         if name == STAGE_VARIABLE and (stage := stage_from_environment()):
             return of_stage(stage, name)
@@ -141,7 +152,8 @@ def _entries() -> Iterator[Finding]:
         advice = f"pip install '{NAME}[core]' brings what plugins and backends need"
         yield Finding("core", f"{error.name} is not installed", Status.NOTE, advice)
         return
-    for what, group in (("Plugin", plugins.GROUP), ("Default specs", defaults.GROUP)):
+    groups = {"Plugin": plugins, "Default specs": defaults, "Policy": policy}
+    for what, group in ((what, module.GROUP) for what, module in groups.items()):
         for entry in entry_points(group=group):
             loaded, name = plugins.load_once(entry.load), f"{what} {entry.name}"
             if isinstance(loaded, BaseException):

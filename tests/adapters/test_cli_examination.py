@@ -41,6 +41,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         folder.mkdir()
         header = f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n"
         (folder / "METADATA").write_text(f"{header}Requires-Python: >=3.11\n")
+        (folder / "RECORD").write_text(f"{folder.name}/RECORD,,\n")
         lines = [f"[{group}]\nlogitport = {value}" for group, value in (entries or {}).items()]
         (folder / "entry_points.txt").write_text("\n".join(lines))
 
@@ -156,6 +157,9 @@ class TestEntryPoint:
         ("LOGITPORT_STAGE", "decode", "Stage", "ok", "decode (LOGITPORT_STAGE)"),
         ("LOGITPORT_STAGE", "prefill", "Stage", "note", "generation_only=false"),
         ("LOGITPORT_STAGE", "first", "LOGITPORT_STAGE", "error", "Expected a stage, one of"),
+        ("LOGITPORT_CONFIG", __file__, "LOGITPORT_CONFIG", "ok", __file__),
+        ("LOGITPORT_CONFIG", "/nowhere.yaml", "LOGITPORT_CONFIG", "error", "is not there"),
+        ("LOGITPORT_CONFIG", "", "LOGITPORT_CONFIG", "ok", "off"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "1", "LOGITPORT_SGLANG_ADMIT_OTHERS", "warning", "code"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "0", "LOGITPORT_SGLANG_ADMIT_OTHERS", "ok", "off"),
         *(

@@ -9,7 +9,7 @@ from typing import Any
 
 from logitport.adapters.cli.app import app
 from logitport.adapters.cli.reply import Reply
-from logitport.adapters.cli.steps import steps_of
+from logitport.adapters.cli.steps import trace
 from logitport.adapters.core import Vocabulary
 from logitport.spec import encode
 from typer.testing import CliRunner
@@ -57,7 +57,7 @@ def check_changed(
     candidates = dict.fromkeys([*request.prompt_ids, *own, *output, 0])
     for at, token in product(range(len(output)), candidates):
         changed = Reply(request.prompt_ids, [*output[:at], token], ())
-        if not steps_of(specs, changed, [], lambda: vocabulary)[at].obeyed:
+        if not trace(specs, changed, vocabulary=lambda: vocabulary).steps[at].obeyed:
             status, steps = replay(request, changed.output_ids, model, folder)
             assert status == 1
             assert [step["index"] for step in steps if not step["obeyed"]] == [at]
