@@ -9,7 +9,6 @@ import typer
 
 from ..finding import Status
 from .failures import failing_plainly
-from .installation import examine
 from .server import Server, ask
 
 COLORS = {Status.WARNING: "yellow", Status.ERROR: "red"}
@@ -45,6 +44,8 @@ def doctor(
     elif target and engine is None:
         raise ValueError("Use --engine to name the engine of this command line")
     else:
+        from .installation import examine
+
         where, findings = sys.prefix, examine(engine, target or ())
     if as_json:
         typer.echo(json.dumps({"engine": engine, "findings": [*map(asdict, findings)]}, indent=2))

@@ -179,8 +179,9 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
 
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
-    extra = "cli" if error.name in ("jinja2", "tokenizers") else "core"
-    return f"{error.name} is missing: pip install 'logitport[{extra}]'"
+    name = (error.name or "").partition(".")[0]
+    extra = "cli" if name in ("jinja2", "packaging", "tokenizers") else "core"
+    return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 
 def _problem(

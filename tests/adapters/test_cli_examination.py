@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,15 @@ def test_wrong_usage(arguments: tuple[str, ...], message: str):
     result = CliRunner().invoke(app, ["doctor", *arguments])
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_without_packaging(monkeypatch: pytest.MonkeyPatch):
+    for name in ("logitport.adapters.cli.installation", "packaging.requirements"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "packaging", None)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 2
+    assert result.stderr == "packaging is missing: pip install 'logitport[cli]'\n"
 
 
 def test_text(install: Install):
