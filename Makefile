@@ -14,6 +14,9 @@ LLAMA := $(VENV)/llama-cpp
 # No engine: the environment for writing your own backend.
 CORE := .venv-core
 
+# The documentation site, built without an engine.
+DOCS := .venv-docs
+
 # The versions of vLLM that `make compat` tries, each in a separate environment: all versions that
 # pyproject.toml allows.
 VERSIONS := 0.28.0 0.29.0 0.30.0 0.31.0 0.32.0 0.33.0
@@ -60,7 +63,7 @@ IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-llama-cpp \
-	test-sglang fuzz faults soak neighbours bench compat lint clean
+	test-sglang fuzz faults soak neighbours bench compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -124,13 +127,16 @@ faults: $(READY) ## let each numpy, torch and kernel call of the core fail, once
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
 	@$(PYTHON) tests/support/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
 
+docs: $(DOCS)/ready ## build the documentation into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 lint: $(LLAMA) ## check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(SGLANG) .models build dist *.egg-info
+	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(SGLANG) $(DOCS) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -182,6 +188,16 @@ $(CORE)/ready: pyproject.toml
 	$(call installing,PyTorch and the tests)
 	@$(PYTHON) -m venv $(@D)
 	@$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
+	@touch $@
+
+# griffe follows links as pyright does, and needs nothing of ours installed.
+$(DOCS)/ready: pyproject.toml
+	@rm -f $@
+	$(call installing,mkdocs)
+	@$(PYTHON) -m venv $(@D)
+	@$(PIP) install -e '.[docs]'
+	@mkdir -p $(@D)/types/logitport
+	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(@D)/types/logitport/$$room; done
 	@touch $@
 
 $(COMPAT)/%/ready: pyproject.toml
