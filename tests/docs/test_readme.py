@@ -3,7 +3,8 @@
 ``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
 ``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
 it talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself,
-``<!-- needs: llama.cpp -->`` that it loads the model's GGUF file with llama.cpp.
+``<!-- needs: llama.cpp -->`` that it loads the model's GGUF file with llama.cpp,
+``<!-- needs: tokenizer -->`` that it loads the tokenizer of a model that thinks.
 """
 
 import os
@@ -13,19 +14,26 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from logitport.adapters.core import admit_live
+from logitport.adapters.transformers.backend import BACKEND
 from logitport.spec import decode
-from logitport.spec.base import kind_of
+from logitport.spec.base import kind_of, processor_specs
 from logitport.spec.kinds import WIRE_KINDS
 from markdown_it import MarkdownIt
 
 from examples._support.smollm2 import gguf
 from examples._support.vllm_server import VllmServer
+from tests.kinds.test_thinking_families import tokenizer_of
 from tests.support.paths import ROOT
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+THINKING_MODEL = "Qwen/Qwen3-8B"
 GGUF = "SmolLM2-135M-Instruct.gguf"
+ENGINES = {"server", "engine", "llama.cpp"}
+NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
 SERVER_URL = "http://127.0.0.1:8000/v1"
 ENV = {
     # Besides what conftest.py sets: the engine in the block's own process.
@@ -71,7 +79,7 @@ def programs(markdown: str, page: str = "README.md") -> list[Program]:
             found.append(Program(line, page))
         found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
         for comment in comments:
-            if comment in ("needs: server", "needs: engine", "needs: llama.cpp"):
+            if comment in NEEDS:
                 found[-1].needs.add(comment.removeprefix("needs: "))
             elif comment != "continues":
                 raise ValueError(f"line {line}: unknown comment {comment!r}")
@@ -113,12 +121,22 @@ def server_url(model: Path) -> Iterator[str]:
         yield server.base_url
 
 
+@pytest.fixture(scope="module")
+def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tokenizer of a model that thinks."""
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer_of("think"), eos_token="<eos>")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-PAGES = "README.md", "docs/engines.md", "docs/configuration.md"
-
+PAGES = "README.md", "docs/concepts.md", "docs/engines.md", "docs/index.md", "docs/recipes.md"
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
 
@@ -128,14 +146,16 @@ PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
         pytest.param(
             program,
             id=" ".join([program.page, f"line {program.line}", *sorted(program.needs)]),
-            marks=[pytest.mark.engine] if program.needs else [],
+            marks=[pytest.mark.engine] if program.needs & ENGINES else [],
         )
         for program in PROGRAMS
     ],
 )
 def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path):
     source = program.source
-    if program.needs:
+    if "tokenizer" in program.needs:
+        source = source.replace(THINKING_MODEL, str(request.getfixturevalue("thinking_model")))
+    if program.needs & ENGINES:
         source = source.replace(MODEL, str(request.getfixturevalue("model")))
     if "server" in program.needs:
         source = source.replace(SERVER_URL, request.getfixturevalue("server_url"))
@@ -147,7 +167,20 @@ def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path
     assert not failure, failure
 
 
-@pytest.mark.parametrize("page", ["docs/kinds.md", "docs/wire.md"])
+def test_recipes(thinking_model: Path):
+    """Each recipe leaves specs that an engine admits for the tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(thinking_model)
+    backend = BACKEND.for_tokenizer(tokenizer, len(tokenizer))
+    found: dict[str, Any] = {}
+    for code, _, _ in blocks(text("docs/recipes.md"), "python"):
+        exec(code.replace(THINKING_MODEL, str(thinking_model)), found)
+        if specs := processor_specs(found["specs"]):
+            admit_live(backend, specs, len(tokenizer))
+
+
+@pytest.mark.parametrize("page", ["docs/concepts.md", "docs/kinds.md", "docs/wire.md"])
 def test_json(page: str):
     payloads = [code for code, _, _ in blocks(text(page), "json")]
     assert payloads
