@@ -136,7 +136,10 @@ def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-PAGES = "README.md", "docs/concepts.md", "docs/engines.md", "docs/index.md", "docs/recipes.md"
+PAGES = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("concepts", "engines", "index", "plugins", "recipes")),
+)
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
 
