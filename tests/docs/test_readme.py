@@ -136,10 +136,8 @@ def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-PAGES = (
-    "README.md",
-    *(f"docs/{page}.md" for page in ("concepts", "engines", "index", "plugins", "recipes")),
-)
+DOCS = "coming-from", "concepts", "engines", "index", "plugins", "recipes"
+PAGES = "README.md", *(f"docs/{page}.md" for page in DOCS)
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
 
@@ -170,16 +168,17 @@ def test_python(program: Program, request: pytest.FixtureRequest, tmp_path: Path
     assert not failure, failure
 
 
-def test_recipes(thinking_model: Path):
-    """Each recipe leaves specs that an engine admits for the tokenizer."""
+@pytest.mark.parametrize("page", ["docs/coming-from.md", "docs/recipes.md"])
+def test_specs_are_admitted(page: str, thinking_model: Path):
+    """Each block leaves specs that an engine admits for the tokenizer."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(thinking_model)
     backend = BACKEND.for_tokenizer(tokenizer, len(tokenizer))
     found: dict[str, Any] = {}
-    for code, _, _ in blocks(text("docs/recipes.md"), "python"):
+    for code, _, _ in blocks(text(page), "python"):
         exec(code.replace(THINKING_MODEL, str(thinking_model)), found)
-        if specs := processor_specs(found["specs"]):
+        if specs := processor_specs(found.get("specs", ())):
             admit_live(backend, specs, len(tokenizer))
 
 
