@@ -15,9 +15,12 @@ STYLES = {
     "banned": "background: #eab30855",
     "added": "background: #a855f755",
     "free": "",
-    "broken": "background: #ef444466; outline: 2px solid #ef4444",
+    "broken": "background: #ef444466; border-bottom: 3px solid #ef4444",
 }
 """Of each rule. The colours are translucent, so texts are legible on light and dark pages."""
+
+EDGES = "border-radius: 3px; border-right: 1px solid #8888; padding: 2px 0"
+"""Of each token, so that tokens with the same rule do not run together."""
 
 NAMES = {"banned": "others banned", "broken": "breaks a spec"}
 
@@ -28,7 +31,7 @@ PAGE = """\
 <title>logitport replay</title>
 <style>
   :root {{ color-scheme: light dark; }}
-  body {{ font: 16px/1.8 system-ui; margin: 2em auto; max-width: 50em; }}
+  body {{ font: 16px/1.8 system-ui, sans-serif; margin: 2em auto; max-width: 50em; padding: 0 1em; }}
 </style>
 {}
 </html>
@@ -58,4 +61,5 @@ def tokens(steps: "Sequence[Step]", text_of: TextOf) -> str:
 
 
 def _span(text: str, rule: str, title: str = "") -> str:
-    return f'<span style="{STYLES[rule]}" title="{escape(title)}">{escape(text)}</span>'
+    style = f"{EDGES}; {STYLES[rule]}"
+    return f'<span style="{style}" title="{escape(title)}">{escape(text)}</span>'
