@@ -14,10 +14,12 @@ from .key import KEY, check_spelling
 from .metrics import count
 
 Scope = MutableMapping[str, Any]
+"""The scope of an ASGI connection: its type, path and headers."""
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An ASGI application."""
 
 CONTAINERS = frozenset(
     ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+"""An array of states, token ids or the like."""
 
 TOKEN = 0xFFFFFFFF
 """The part of a key that is the token: ``key = state << 32 | token``."""
