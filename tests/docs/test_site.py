@@ -1,0 +1,126 @@
+"""The documentation's site and a replayed reply's page, opened in headless Chromium.
+
+``SCREENSHOTS=1`` writes what Chromium shows into docs/images.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from html import unescape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import logitport.adapters
+import logitport.adapters.core
+import logitport.spec
+import pytest
+from logitport.adapters.cli.app import app
+from logitport.spec import ChoiceSpec, ForcedTokenSequenceSpec, Phase, PhaseEnd, PhasesSpec, encode
+from typer.testing import CliRunner
+
+from tests.support.paths import ROOT
+
+MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+)
+MOST_BYTES = 150_000
+
+needs_mkdocs = pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` has not been called")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = MKDOCS, "build", "--quiet", "--strict", "--site-dir", folder
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture
+def url(site: Path) -> Iterator[str]:
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def shown(url: str, folder: Path, name: str, size: str) -> str:
+    """Return the page's DOM after its scripts have run, and take the screenshot if it is asked."""
+    browser = CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size}"
+    picture = folder / f"{name}.png"
+    subprocess.run([*browser, f"--screenshot={picture}", url], check=True, capture_output=True)
+    assert picture.stat().st_size < MOST_BYTES
+    if os.environ.get("SCREENSHOTS"):
+        shutil.copy(picture, ROOT / "docs" / "images")
+    dom = subprocess.run([*browser, "--dump-dom", url], check=True, capture_output=True, text=True)
+    return dom.stdout
+
+
+@needs_mkdocs
+@needs_chromium
+def test_home(url: str, tmp_path: Path):
+    dom = shown(f"{url}/index.html", tmp_path, "home", "1280,960")
+    text = " ".join(unescape(re.sub(r"<[^>]*>", "", dom)).split())
+    assert "# -> I would rather not say." in text
+    for reader in ("operate", "gateway", "application", "backend"):
+        assert f"<strong>{reader}</strong>" in dom
+    assert "md-search__input" in dom
+    loaded = re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(\w+:[^"]*)"', dom)
+    assert [each for each in loaded if not each.startswith(("data:", url))] == []
+
+
+@needs_mkdocs
+def test_every_public_name_is_in_the_reference(site: Path):
+    anchors = set(re.findall(r'id="logitport\.[\w.]*?(\w+)"', (site / "api.html").read_text()))
+    modules = logitport.spec, logitport.adapters, logitport.adapters.core
+    for module in modules:
+        assert {*module.__all__} - anchors <= {"lazy", "limits"}, module.__name__  # are modules
+
+
+@needs_chromium
+def test_replay(model: Path, tokenizer: Any, tmp_path: Path):
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    eos = tokenizer.eos_token_id
+    choices = tuple(map(ids, (" Paris", " Rome", " Not sure")))
+    spec = PhasesSpec(
+        (
+            Phase((ForcedTokenSequenceSpec(ids("Let me think.")),), (PhaseEnd(complete=True),)),
+            Phase((), (PhaseEnd(text="Answer:"),)),
+            Phase((ChoiceSpec(choices, eos),)),
+        )
+    )
+    thoughts = " France is a country in Europe, and its capital lies on the Seine.\nAnswer:"
+    for answer, broken in ((" Paris", []), (" Not bad", [" bad"])):
+        reply = [*ids("Let me think."), *ids(thoughts), *ids(answer), eos]
+        (tmp_path / "spec.json").write_text(encode(spec))
+        (tmp_path / "reply.json").write_text(json.dumps({"output_ids": reply}))
+        page = tmp_path / "replay.html"
+        paths = "--reply", tmp_path / "reply.json", "--tokenizer", model, "--html", page
+        run = ["replay", tmp_path / "spec.json", *paths]
+        assert CliRunner().invoke(app, [*map(str, run)]).exit_code == bool(broken)
+        dom = shown(page.as_uri(), tmp_path, "replay", "900,210")
+        spans = re.findall(r'<span class="(\w+)" title="([^"]*)">([^<]*)</span>', dom)
+        assert [unescape(token) for _, _, token in spans] == [tokenizer.decode([t]) for t in reply]
+        assert [token for rule, _, token in spans if rule == "forced"][:4] == [
+            tokenizer.decode([t]) for t in ids("Let me think.")
+        ]
+        assert [token for rule, _, token in spans if rule == "broken"][:1] == broken
+        assert all(title.startswith(f"{i}: ") for i, (_, title, _) in enumerate(spans))
