@@ -39,6 +39,11 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return markdown if page.file.generated_by else _relinked(DOCS / page.file.src_uri)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a sentence before an example end with one colon, where a docstring has two."""
+    return html.replace("::</p>", ":</p>")
+
+
 def _exists(path: Path) -> bool:
     return (ROOT / path).exists()
 
