@@ -190,7 +190,7 @@ $(CORE)/ready: pyproject.toml
 	@$(torch_index); $(PIP) install $$index '$(TORCH_CPU)' -e '.[core,test]'
 	@touch $@
 
-# griffe follows links as pyright does, and needs nothing of ours installed.
+# griffe, too, finds the sources by links. It reads them: no engine is installed, and no torch.
 $(DOCS)/ready: pyproject.toml
 	@rm -f $@
 	$(call installing,mkdocs)
