@@ -31,7 +31,8 @@ PAGE = """\
 <title>logitport replay</title>
 <style>
   :root {{ color-scheme: light dark; }}
-  body {{ font: 16px/1.8 system-ui, sans-serif; margin: 2em auto; max-width: 50em; padding: 0 1em; }}
+  body {{ font: 16px/1.8 system-ui, sans-serif; padding: 0 1em; }}
+  body {{ margin: 2em auto; max-width: 50em; }}
 </style>
 {}
 </html>
@@ -61,5 +62,5 @@ def tokens(steps: "Sequence[Step]", text_of: TextOf) -> str:
 
 
 def _span(text: str, rule: str, title: str = "") -> str:
-    style = f"{EDGES}; {STYLES[rule]}"
-    return f'<span style="{style}" title="{escape(title)}">{escape(text)}</span>'
+    attributes = f'class="{rule}" style="{EDGES}; {STYLES[rule]}" title="{escape(title)}"'
+    return f"<span {attributes}>{escape(text)}</span>"

@@ -200,7 +200,7 @@ def test_json_and_page(tmp_path: Path):
     ]
     page = (tmp_path / "page.html").read_text()
     assert page.startswith("<!doctype html>")
-    assert f'"{STYLES["broken"]}" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
+    assert f'{STYLES["broken"]}" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
     assert "http" not in page
 
 
@@ -213,8 +213,8 @@ def test_notebook():
     assert parsed.tags == {"p", "pre", "span"}
     assert parsed.text.count(hostile) == 2
     assert "<b> `sampling` is not replayed" in parsed.text
-    assert parsed.attributes == {"style", "title"}
-    assert f'"{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
+    assert parsed.attributes == {"class", "style", "title"}
+    assert f'{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
 
 
 def test_what_an_engine_realizes_is_noted(tmp_path: Path):
