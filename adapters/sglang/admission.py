@@ -75,7 +75,7 @@ class Admission:
 
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
-        args = manager.server_args
+        args: Any = manager.server_args
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
         self._backend = replace(backend, policy=policy)
