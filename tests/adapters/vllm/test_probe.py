@@ -1,5 +1,6 @@
 """What ``probe`` and ``doctor`` find at a real server with logitport, and at one without."""
 
+import json
 import sysconfig
 import venv
 from pathlib import Path
@@ -11,7 +12,9 @@ from logitport.adapters import Support, extra_body, probe
 from logitport.spec import ForcedTokenSequenceSpec
 
 from examples._support.vllm_server import VllmServer
-from tests.support.doctor import findings
+from tests.support.doctor import examined, findings
+
+from .in_process import lookup
 
 pytestmark = [
     pytest.mark.engine,
@@ -51,3 +54,12 @@ def test_vllm(model: Path, tokenizer: Any, tmp_path: Path, expected: Support):
         if expected is Support.IGNORED:  # the middleware answers first
             with pytest.raises(openai.NotFoundError):
                 probe(client, "another model")
+
+
+def test_drafts_under_v1(model: Path):
+    arguments = "--speculative-config", json.dumps(lookup(3))
+    with VllmServer(model, *arguments, env={"VLLM_USE_V2_MODEL_RUNNER": "0"}) as server:
+        forced, *_ = examined(server.base_url)
+    assert forced["status"] == "error"
+    assert "V1 model runner loads no logits processors" in forced["found"]
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in forced["found"]
