@@ -3,13 +3,14 @@
 import json
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .texts import model_file, text_of_special, tokenizer_config
 
 QUESTION = "Where is the treasure?"
 """The only message of the chat, which the user has written."""
@@ -36,9 +37,9 @@ def prompt_of(model: str) -> str:
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
-    config = json.loads(_file(model, "tokenizer_config.json").read_text(encoding="utf-8"))
+    config = tokenizer_config(model)
     return environment.from_string(_template(model, config)).render(
-        {name: _text(value) for name, value in config.items() if name.endswith("_token")},
+        {name: text_of_special(value) for name, value in config.items() if name.endswith("_token")},
         messages=[{"role": "user", "content": QUESTION}],
         add_generation_prompt=True,
     )
@@ -47,7 +48,7 @@ def prompt_of(model: str) -> str:
 def _template(model: str, config: dict[str, Any]) -> str:
     """Return the template: in a file of its own, or one or several in the configuration."""
     try:
-        return _file(model, "chat_template.jinja").read_text(encoding="utf-8")
+        return model_file(model, "chat_template.jinja").read_text(encoding="utf-8")
     except OSError:
         found: Any = config.get("chat_template")
     if isinstance(found, list):
@@ -56,18 +57,6 @@ def _template(model: str, config: dict[str, Any]) -> str:
     if not found:
         raise ValueError("the model has none")
     return found
-
-
-def _file(model: str, name: str) -> Path:
-    if (folder := Path(model)).is_dir():
-        return folder / name
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(model, name))
-
-
-def _text(token: Any) -> Any:
-    return cast("dict[str, Any]", token)["content"] if isinstance(token, dict) else token
 
 
 def _refuse(message: str) -> NoReturn:

@@ -1,9 +1,10 @@
 """The texts of tokens, from a Hugging Face tokenizer."""
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ..core import VocabularyOf
@@ -56,3 +57,56 @@ def load_tokenizer(tokenizer: str) -> Any:
         )
     except Exception as error:  # the package raises no type of its own
         raise ValueError(f"No tokenizer at {tokenizer!r}: {error}") from error
+
+
+def model_tokenizer(model: str) -> Any:
+    """Load the tokenizer of a model, with the model's EOS token as ``eos_token_id``.
+
+    Raises:
+        ModuleNotFoundError: if the package ``tokenizers`` is missing.
+        ValueError: if there is no such tokenizer.
+    """
+    tokenizer = load_tokenizer(model)
+    try:
+        eos = text_of_special(tokenizer_config(model).get("eos_token"))
+    except OSError:  # a tokenizer.json alone
+        eos = None
+    return _WithEos(tokenizer, None if eos is None else tokenizer.token_to_id(eos))
+
+
+class _WithEos:
+    """A tokenizer of the package ``tokenizers``, which knows no EOS token."""
+
+    def __init__(self, tokenizer: Any, eos_token_id: int | None) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = eos_token_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def tokenizer_config(model: str) -> dict[str, Any]:
+    """Read ``tokenizer_config.json`` of a model.
+
+    Raises:
+        OSError: if there is none.
+    """
+    return json.loads(model_file(model, "tokenizer_config.json").read_text(encoding="utf-8"))
+
+
+def model_file(model: str, name: str) -> Path:
+    """Find a file of a model, in its folder or on the Hugging Face hub.
+
+    Raises:
+        OSError: if there is none.
+    """
+    if (folder := Path(model)).is_dir():
+        return folder / name
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(model, name))
+
+
+def text_of_special(token: Any) -> Any:
+    """Return the text of a special token, which some models have in an object."""
+    return cast("dict[str, Any]", token)["content"] if isinstance(token, dict) else token

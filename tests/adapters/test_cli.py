@@ -179,6 +179,44 @@ class TestCheck:
         assert result.exit_code == 1
         assert [each["file"] for each in json.loads(result.stdout)] == [str(bad)] * 3
 
+    @pytest.mark.parametrize(
+        ("content", "problems"),
+        [
+            ("own: add", []),
+            ("default: [{kind: choice, from_text: {choices: [a, b]}}]", []),
+            ("{own: ad,\nforbid: [choices]}", ["line 1: $.own: ", "line 2: $.forbid[0]: "]),
+            ("models: {m: {own: ad}}", ["line 1: $.models.m.own: "]),
+            ("default: [{kind: choice, from_text: {choices: ['']}}]", ["makes no tokens of ''"]),
+            ("own: [", ["line 1, column 7"]),
+        ],
+    )
+    def test_configuration(
+        self,
+        content: str,
+        problems: list[str],
+        model: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        monkeypatch.setenv("LOGITPORT_CONFIG", "/another.yaml")
+        file = tmp_path / "bot.yaml"
+        file.write_text(content)
+        named = "--tokenizer", model, "--model", "m"
+        result = run("check", "--config", file, *named, "--json")
+        assert result.exit_code == bool(problems), result.output
+        found = [each["message"] for each in json.loads(result.stdout)]
+        assert len(found) == len(problems)
+        for message, problem in zip(found, problems, strict=True):
+            assert problem in message
+            assert f"{file}: {message}\n" in run("check", "--config", file, *named).stdout
+
+    def test_a_configuration_whose_texts_need_a_tokenizer(self, tmp_path: Path):
+        file = tmp_path / "bot.yaml"
+        file.write_text("default: [{kind: choice, from_text: {choices: [a, b]}}]")
+        result = run("check", "--config", file)
+        assert result.exit_code == 1
+        assert "Use --tokenizer" in result.stdout
+
 
 class TestBody:
     @pytest.mark.parametrize("engine", ["vllm", "sglang"])
