@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import get_args
 
@@ -10,11 +11,15 @@ import pytest
 from logitport.adapters.cli.app import app
 from logitport.adapters.metrics import Decision
 from logitport.spec import Stage
+from logitport.spec.base import kind_of
+from logitport.spec.kinds import WIRE_KINDS
+from logitport.spec.limits import LIMITS
 from typer.testing import CliRunner
 
 from tests.docs.test_readme import blocks, text
 from tests.support.paths import ROOT
 
+GALLERY = "docs/kinds-by-example.md"
 NOT_OURS = {"PackageNotFoundError: vllm"}
 
 
@@ -59,17 +64,39 @@ def test_metrics():
     assert all("logitport_requests_total" in query for query in queries)
 
 
-@pytest.mark.parametrize("name", ["choice", "forced_end"])
-def test_a_drawing_is_of_the_automaton_beside_it(name: str, model: Path, tmp_path: Path):
+def drawings() -> list[tuple[str, str]]:
+    """Each page with a drawing of an automaton, and the drawing's name."""
+    pages = "docs/concepts.md", GALLERY
+    names = {page: re.findall(r"\(images/kinds/(\w+)\.svg\)", text(page)) for page in pages}
+    return [(page, name) for page, found in names.items() for name in found]
+
+
+@pytest.mark.parametrize(("page", "name"), drawings())
+def test_a_drawing_is_of_the_automaton_beside_it(page: str, name: str, model: Path, tmp_path: Path):
     """Its labels are those that ``explain --graph dot`` prints."""
-    before, _ = text("docs/concepts.md").split(f"(images/{name}.svg)")
+    before, _ = text(page).split(f"(images/kinds/{name}.svg)")
     (tmp_path / "spec.json").write_text([code for code, _, _ in blocks(before, "json")][-1])
     arguments = ["explain", str(tmp_path / "spec.json"), "--graph", "dot", "--tokenizer"]
     printed = CliRunner().invoke(app, [*arguments, str(model)]).output
     labels = [json.loads(label) for label in re.findall(r'label=(".*")', printed)]
-    drawn = re.findall(r"<text [^>]*>(.*)</text>", text(f"docs/images/{name}.svg"))
-    escaped = [re.sub(r'["<>]', lambda found: ESCAPES[found[0]], label) for label in labels]
-    assert sorted(drawn) == sorted(escaped)
+    drawn = re.findall(r"<text [^>]*>(.*)</text>", text(f"docs/images/kinds/{name}.svg"))
+    assert sorted(map(unescape, drawn)) == sorted(labels)
 
 
-ESCAPES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
+def test_kinds_by_example(tmp_path: Path):
+    """Each kind that we realize has an example; its meaning is that of ``explain``."""
+    found: list[str] = []
+    for section in text(GALLERY).split("\n## ")[1:]:
+        ((code, _, _),) = blocks(section, "json")
+        kind = section.splitlines()[0].strip("`")
+        found.append(kind)
+        assert json.loads(code)["kind"] == kind
+        (tmp_path / "spec.json").write_text(code)
+        explained = CliRunner().invoke(app, ["explain", str(tmp_path / "spec.json")])
+        assert explained.exit_code == 0, explained.output
+        assert section.splitlines()[2] == explained.stdout.splitlines()[0].split(f"{kind}: ", 1)[1]
+        limits = re.findall(r"`(\w+)`", section.rpartition("Limits: ")[2])
+        assert limits
+        assert {*limits} <= LIMITS.keys()
+    others = {"grammar", "sampling", "plugin"}
+    assert sorted(found) == sorted({*map(kind_of, WIRE_KINDS)} - others)
