@@ -41,7 +41,8 @@ def serve(
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     if (program := shutil.which(command[0], path=path)) is None:
         raise ValueError(f"There is no command {command[0]!r}: is {engine} installed?")
-    os.execvp(program, command)
+    # Python finds its environment by the name with which it is called.
+    os.execv(program, [program, *command[1:]])
 
 
 def _check_arguments(arguments: Sequence[str], command: Sequence[str]) -> None:

@@ -39,10 +39,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr("logitport.adapters.vllm.backend.distribution", distribution)
 
-    def execvp(program: str, command: list[str]) -> None:
+    def execv(program: str, command: list[str]) -> None:
         raise AssertionError(f"{command} would replace the tests")
 
-    monkeypatch.setattr(os, "execvp", execvp)
+    monkeypatch.setattr(os, "execv", execv)
     monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     return names
 
@@ -172,6 +172,18 @@ def test_becomes_the_server(beside: bool, tmp_path: Path):
     arguments = "serve --model-path MODEL --tp 2 --enable-custom-logit-processor"
     assert output == f"{folder} {process.pid} {arguments}\n"
     assert process.returncode == 7
+
+
+def test_is_called_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Called as "python", Python would take the first environment on the path for its own."""
+    program = tmp_path / "sglang"
+    program.touch(0o755)
+    called: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert run("sglang", "MODEL").exit_code == 0
+    ((path, command),) = called
+    assert path == command[0] == str(program)
 
 
 def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
