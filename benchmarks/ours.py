@@ -38,7 +38,10 @@ class Config(SimpleNamespace):
 def make_processor(vocab_size: int) -> LogitportProcessor:
     """Make a processor without an engine."""
     config: Any = Config(
-        model_config=SimpleNamespace(get_vocab_size=lambda: vocab_size),
+        model_config=SimpleNamespace(
+            get_vocab_size=lambda: vocab_size, model="model", served_model_name=None
+        ),
+        additional_config={},
         kv_transfer_config=None,
         use_v2_model_runner=False,
         scheduler_config=SimpleNamespace(async_scheduling=False),

@@ -735,7 +735,10 @@ class Configuration:
 
     kv_transfer_config = None
     use_v2_model_runner = True
-    model_config = SimpleNamespace(get_vocab_size=lambda: VOCABULARY)
+    model_config = SimpleNamespace(
+        get_vocab_size=lambda: VOCABULARY, model="model", served_model_name=None
+    )
+    additional_config = None
 
 
 @pytest.fixture

@@ -36,7 +36,10 @@ class ThroughVllm:
             kv_transfer_config=None,
             use_v2_model_runner=False,
             scheduler_config=SimpleNamespace(async_scheduling=False),
-            model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
+            model_config=SimpleNamespace(
+                get_vocab_size=lambda: VOCABULARY, model="model", served_model_name=None
+            ),
+            additional_config={},
         )
         self.processor = LogitportProcessor(config, torch.device("cpu"))
 
