@@ -18,6 +18,7 @@ from ..spec import (
     Tokenizer,
 )
 from ..spec.base import fields_hold
+from ..spec.limits import MAX_SPECS
 
 GROUP = "logitport.policies"
 """The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
@@ -82,6 +83,9 @@ class Policy:
             more += self.default
         if not more and all(map(_is, specs, payload.specs)):
             return payload
+        if (got := len(specs) + len(more)) > MAX_SPECS:
+            what = f"Expected at most {MAX_SPECS} specs, with those that the server adds, got {got}"
+            raise SpecError(what, "$.specs")
         with fields_hold(), self.restoring(payload):
             return type(payload)(VERSION, (*specs, *more), payload.generation_only)  # pyright: ignore
 

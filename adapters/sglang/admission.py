@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
@@ -172,7 +171,7 @@ class Admission:
         acting = self._check(self._backend, payload, sampling_params, has_prompt_ids)
         if acting is None or self._backend.policy is None:
             return acting and payload
-        return msgspec.json.encode(acting).decode()
+        return encode(acting.specs, generation_only=acting.generation_only)
 
     def _check(
         self,

@@ -140,6 +140,8 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
             "With a spec that the server adds: ",
         ),
         (Policy(presets=PRESETS), (FORCE, BOT), "$.specs[1]", "Conflicts with `$.specs[0]`"),
+        (Policy((BAN,), "add"), (BIAS,) * 16, "$.specs", "at most 16 specs, with those that the "),
+        (Policy(presets={"bot": (BAN,) * 16}), (BOT,) * 16, "$.specs", "server adds, got 256"),
     ],
 )
 def test_refused(made: Policy, given: Specs, path: str, message: str):
