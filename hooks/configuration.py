@@ -26,6 +26,7 @@ and of the workers, which have to agree.
 
 import difflib
 import inspect
+import json
 import logging
 import os
 import tomllib
@@ -153,16 +154,19 @@ class _Reading(NamedTuple):
             models = {}
         chosen = next((name for name in names if name in models), None)
         fields: dict[str, Any] = {}
-        for name, section in cast("Mapping[str, Any]", models).items():
+        replaced: Iterable[str] = ()
+        for name, section in cast("Mapping[Any, Any]", models).items():
             path = f"$.models.{name}"
-            if isinstance(section, Mapping):
-                own = self._section(
-                    cast("Mapping[str, Any]", section), path, tokenizer if name == chosen else None
-                )
-                fields = own if name == chosen else fields
+            if not isinstance(name, str):  # YAML takes 7 and yes for other types
+                self._report(path, f"Expected the name of a model, in quotes, got {name!r}")
+            elif isinstance(section, Mapping):
+                section = cast("Mapping[str, Any]", section)
+                own = self._section(section, path, tokenizer if name == chosen else None)
+                if name == chosen:
+                    fields, replaced = own, section
             else:
                 self._report(path, "Expected an object, like the whole file's")
-        others = self._section(top, "$", tokenizer, replaced=models.get(chosen) or ())
+        others = self._section(top, "$", tokenizer, replaced)
         return {**others, **fields}
 
     def _section(
@@ -239,7 +243,8 @@ class _Reading(NamedTuple):
             try:
                 specs += () if entry is None else decode([entry]).specs
             except SpecError as error:
-                self._report(where + error.path.removeprefix("$[0]"), error.message)
+                within = error.path.removeprefix("$").removeprefix("[0]")
+                self._report(where + within, error.message)
                 continue
             if specs and isinstance(specs[-1], NativeSpec):
                 kind = f"`{specs[-1].kind}` travels in fields of the engine"
@@ -248,15 +253,19 @@ class _Reading(NamedTuple):
             try:
                 encode(specs)
             except SpecError as error:
-                self._report(error.path.replace("$.specs", path, 1), error.message)
+                within = error.path.removeprefix("$").removeprefix(".specs")
+                self._report(path + within, error.message.replace("`$.specs[", f"`{path}["))
         return tuple(specs)
 
     def _with_texts(self, entry: Any, path: str, tokenizer: LoadTokenizer | None) -> Any:
         """Return a spec's fields, which its constructor makes if it names one, or ``None``."""
+        if entry is None:
+            self._report(path, "Expected a spec, got null")
         if not isinstance(entry, Mapping):
             return entry
         fields = dict(cast("Mapping[str, Any]", entry))
-        spec_type = _CLASSES.get(fields.get("kind", ""))
+        kind = fields.get("kind")
+        spec_type = _CLASSES.get(kind) if isinstance(kind, str) else None
         if spec_type is not None and (
             name := next(filter(fields.__contains__, CONSTRUCTORS), None)
         ):
@@ -268,7 +277,7 @@ class _Reading(NamedTuple):
                 what = f"{spec_type.__name__} has no {name}; it has {', '.join(known) or 'none'}"
                 self._report(f"{path}.{name}", what)
             elif others:
-                what = f"Expected nothing beside {name}, got {', '.join(sorted(others))}"
+                what = f"Expected nothing beside {name}, got {', '.join(sorted(map(str, others)))}"
                 self._report(path, what)
             elif tokenizer is not None:
                 try:
@@ -276,7 +285,7 @@ class _Reading(NamedTuple):
                 except Exception as error:  # the arguments may be anything, and so the tokenizer's
                     self._report(f"{path}.{name}", str(error))
             return None
-        if fields.get("kind") == "phases" and isinstance(fields.get("phases"), list):
+        if kind == "phases" and isinstance(fields.get("phases"), list):
             return self._with_phases(fields, path, tokenizer)
         return fields
 
@@ -325,13 +334,17 @@ def _read(file: str) -> tuple[Any, Mapping[str, int], str]:
         ConfigurationError: if the file is neither YAML, TOML nor JSON.
         OSError: if it cannot be read.
     """
-    text = Path(file).read_text(encoding="utf-8")
     try:
+        text = Path(file).read_text(encoding="utf-8-sig")
         if file.endswith(".toml"):  # no parser tells the lines
             return tomllib.loads(text), {}, file
-        return *_yaml(text), file  # of which JSON is a part
+        if file.endswith(".json"):  # YAML 1.1 reads tabs, 1e-5 and pairs of surrogates otherwise
+            return json.loads(text), _yaml(text.replace("\t", " "))[1], file
+        return *_yaml(text), file
     except ModuleNotFoundError:
         raise ConfigurationError(file, ["PyYAML is missing: pip install pyyaml"]) from None
+    except RecursionError:
+        raise ConfigurationError(file, ["It is nested too deeply, or within itself"]) from None
     except ValueError as error:
         raise ConfigurationError(file, [str(error)]) from None
 
@@ -341,6 +354,7 @@ def _yaml(text: str) -> tuple[Any, dict[str, int]]:
 
     Raises:
         ValueError: for a text that is not YAML, or an object that has a key twice.
+        RecursionError: for a text that is nested too deeply, or an alias within its own anchor.
     """
     import yaml
 
@@ -352,15 +366,17 @@ def _yaml(text: str) -> tuple[Any, dict[str, int]]:
             for i, each in enumerate(node.value):
                 walk(each, f"{path}[{i}]")
         elif isinstance(node, yaml.MappingNode):
+            keys = set[tuple[str, str]]()
             for key, value in node.value:
                 where = f"{path}.{key.value}"
-                if where in lines:
+                if (key.tag, str(key.value)) in keys:
                     raise ValueError(f"line {key.start_mark.line + 1}: {where} is there twice")
+                keys.add((key.tag, str(key.value)))
                 walk(value, where)
                 lines[where] = key.start_mark.line + 1
 
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             return None, lines
@@ -368,5 +384,5 @@ def _yaml(text: str) -> tuple[Any, dict[str, int]]:
         return loader.construct_document(node), lines
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
-    finally:
-        loader.dispose()
+    except (AttributeError, LookupError) as error:  # from PyYAML, for `!!int ""` and the like
+        raise ValueError(f"A value does not fit its tag: {error}") from None

@@ -243,11 +243,28 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
         ({"default": BAN}, "$.default", "Expected a list of specs"),
         ({"default": [5]}, "$.default[0]", "Expected `object`, got `int`"),
+        ({"default": [BAN, None]}, "$.default[1]: Expected a spec, got null", ""),
+        (
+            {"default": [{"kind": "phases", "phases": [{"specs": [BAN, None]}]}]},
+            "$.default[0].phases[0].specs[1]: Expected a spec, got null",
+            "",
+        ),
+        ({"default": [{"kind": []}]}, "$.default[0].kind", "Expected `str`"),
+        (
+            {"default": [{"kind": "choice", "from_text": {}, 5: 1, "n": 1}]},
+            "$.default[0]",
+            "Expected nothing beside from_text, got 5, n",
+        ),
+        ({"default": [{**BAN, "token_ids": [5] * 40_000}]}, "$.default[0]: Expected a payload", ""),
+        ({"default": [{**BAN, "token_ids": [*range(17_000)]}] * 2}, "$.default[1]: Expected", ""),
+        ({"default": [BAN] * 17}, "$.default: Expected 1 to 16 specs, got 17", ""),
+        ({"models": {7: {"own": "add"}}}, "$.models.7", "the name of a model, in quotes, got 7"),
+        ({"models": {None: {}}}, "$.models.None", "the name of a model, in quotes, got None"),
         ({"default": [{"kind": "x"}]}, "$.default[0].kind", "Invalid value 'x'; "),
         ({"default": [{**BAN, "n": 1}]}, "$.default[0]", "unknown field `n`"),
         ({"default": [{**BAN, "token_ids": [-1]}]}, "$.default[0].token_ids[0]", "Expected `int`"),
         ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
-        ({"default": [BAN, FORCE]}, "$.default[", "Conflicts with"),
+        ({"default": [BAN, FORCE]}, "$.default[1].token_ids[0]: Conflicts with `$.default[0]`", ""),
         ({"presets": {"a b": [BAN]}}, "$.presets.a b", "No name for a preset: "),
         ({"presets": {"a": []}}, "$.presets.a", "Expected a list of specs for the preset 'a'"),
         ({"presets": {"a": [{}]}}, "$.presets.a[0]", "missing required field `kind`"),
@@ -289,7 +306,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 )
 def test_wrong(content: Any, path: str, message: str):
     with pytest.raises(ConfigurationError) as raised:
-        made(content)
+        made(content, ("m",))
     (problem,) = raised.value.problems
     assert problem.startswith(path), problem
     assert message in problem
@@ -321,17 +338,50 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
         ("a.yaml", "", "$: Expected an object"),
         ("a.json", '{"own" "add"}', "line 1"),
         ("a.toml", "own = add", "line 1, column 7"),
+        ("a.json", '{"own": "add",\n "own": "add"}', "line 2: $.own is there twice"),
+        ("a.yaml", "own: \a", "unacceptable character"),
+        ("a.yaml", "default: &a [*a]", "nested too deeply, or within itself"),
+        ("a.yaml", "own: " + 3000 * "[" + 3000 * "]", "nested too deeply"),
+        ("a.json", '{"own": ' + 3000 * "[" + 3000 * "]" + "}", "nested too deeply"),
+        ("a.toml", "own = " + 3000 * "[" + 3000 * "]", "nested too deeply"),
+        ("a.yaml", 'own: !!int ""', "does not fit its tag"),
+        ("a.yaml", "own: !!bool x", "does not fit its tag"),
+        ("a.yaml", "own: !!timestamp x", "does not fit its tag"),
+        ("a.yaml", "own: \udcff", "can't decode byte"),
     ],
 )
 def test_what_cannot_be_parsed(
     name: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = tmp_path / name
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setenv(VARIABLE, str(file))
     with pytest.raises(ConfigurationError, match="has a problem") as raised:
         policy(unwanted)
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "a.json",
+            '{\n\t"default": [{"kind": "banned_text", "texts": ["\\ud83d\\ude00"]}]}',
+        ),
+        ("a.json", '\ufeff{"default": [{"kind": "logit_bias", "bias": {"5": 1e-5}}]}'),
+        ("a.toml", '\ufeffdefault = [{kind = "logit_bias", bias = {5 = 1e-5}}]'),
+        ("a.yaml", '\ufeffdefault: [{kind: banned_text, texts: ["\\U0001F600"]}]\r\n'),
+        (
+            "a.yaml",
+            "default: [{kind: logit_bias, bias: {5: 0.00001}}]\nmodels: {a: {own: add}, a.own: {}}",
+        ),
+        ("a.yaml", "default: [{kind: logit_bias, bias: {5: 1.0e-5}}]\nmodels:\n"),
+    ],
+)
+def test_odd_files(name: str, text: str, tmp_path: Path):
+    file = tmp_path / name
+    file.write_bytes(text.encode())
+    assert made(str(file)).default in [(BannedTextSpec(("😀",)),), (LogitBiasSpec({5: 1e-5}),)]
 
 
 def test_a_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
