@@ -20,8 +20,8 @@ A spec has the fields of the wire format. In place of token ids, it may name a c
 class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
 beside the tokenizer, which is the engine's.
 
-A process reads the file once, when its engine starts. Another file needs a restart of the front end
-and of the workers, which have to agree.
+A process reads the file once: when its engine starts, or, in vLLM's front end, when it first checks
+a request. Another file needs a restart of the front end and of the workers, which have to agree.
 """
 
 import difflib
