@@ -67,8 +67,12 @@ class Policy:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
         """
         specs, more = list(payload.specs), list[LogitsProcessorSpec]()
+        named = set[str]()
         for i, spec in enumerate(specs):
             if isinstance(spec, PluginSpec) and spec.name in self.presets:
+                if spec.name in named:
+                    raise SpecError(f"The preset {spec.name!r} is named twice", f"$.specs[{i}]")
+                named.add(spec.name)
                 if spec.params:
                     what = f"The preset {spec.name!r} takes no parameters"
                     raise SpecError(what, f"$.specs[{i}].params")

@@ -107,8 +107,10 @@ def policy(
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
     logger.info(
-        "logitport: %s: %d default specs (a request's own %s), presets: %s; forbidden kinds: %s",
+        "logitport: %s, for %s: %d default specs (a request's own %s), presets: %s; forbidden "
+        "kinds: %s",
         file,
+        next((name for name in names if name in (content.get("models") or ())), "any model"),
         len(made.default),
         {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
         ", ".join(made.presets) or "none",

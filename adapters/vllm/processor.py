@@ -180,7 +180,9 @@ def _program_of(
     Raises:
         Exception: for a request that other code has admitted without ``validate_params``.
     """
-    given = (params.extra_args or {}).get(KEY, default)
+    given = (params.extra_args or {}).get(KEY)
+    if given is None:  # absent, or null from a front end that checks nothing
+        given = default
     if given is None or (given is default and _reads_probabilities(params)):
         return None
     payload, program = admit(backend.free if given is default else backend, given, vocab_size)

@@ -99,6 +99,7 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
             "$.specs[0].params",
             "takes no parameters",
         ),
+        (Policy(presets=PRESETS), (BOT, BAN, BOT), "$.specs[2]", "'bot' is named twice"),
         (Policy(most_specs=1), (BAN, BIAS), "$.specs", "at most 1 specs, got 2"),
         (Policy(most_thinking=5), (BAN, thinking(6)), "$.specs[1].budget", "at most 5, got 6"),
         (
@@ -141,7 +142,12 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
         ),
         (Policy(presets=PRESETS), (FORCE, BOT), "$.specs[1]", "Conflicts with `$.specs[0]`"),
         (Policy((BAN,), "add"), (BIAS,) * 16, "$.specs", "at most 16 specs, with those that the "),
-        (Policy(presets={"bot": (BAN,) * 16}), (BOT,) * 16, "$.specs", "server adds, got 256"),
+        (
+            Policy(presets={"a": (BAN,) * 16, "b": (BIAS,)}),
+            (PluginSpec("a"), PluginSpec("b")),
+            "$.specs",
+            "server adds, got 17",
+        ),
     ],
 )
 def test_refused(made: Policy, given: Specs, path: str, message: str):
