@@ -215,7 +215,7 @@ def _adds(output_ids: Any, logits: torch.Tensor) -> None:
 
 def random_request(choose: random.Random) -> Request:
     """Some have code of their own besides their specs."""
-    specs = [choose.choice(ONE_OF_EACH) for _ in range(choose.randrange(1, 4))]
+    specs = choose.sample(ONE_OF_EACH, choose.randrange(1, 4))
     output = [choose.randrange(VOCABULARY) for _ in range(choose.randrange(3))]
     request = Request(specs, [choose.randrange(VOCABULARY) for _ in range(6)], output)
     if choose.random() < 0.3:

@@ -1200,3 +1200,33 @@ def test_a_contest_that_is_over_is_forgotten() -> None:
     masked[0, 1] = -torch.inf
     realizer.apply(masked)
     assert masked.argmax() == 1
+
+
+def test_own_code_runs_once_in_a_step_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch):
+    from logitport.adapters.core.host import realizer as host
+    from logitport.adapters.core.kinds import PerRequest
+    from logitport.adapters.core.plugins import HistoryRule
+    from logitport.adapters.core.program import Program
+
+    class Rule(HistoryRule):
+        def additions(self, prompt_ids: Any, output_ids: Any) -> dict[int, float]:
+            return {1: 2.0}
+
+    def edits(output_ids: Any, logits: torch.Tensor) -> None:
+        logits[0] += 1.0
+
+    joined, failures = host.joined, [MemoryError()]
+
+    def failing_once(additions: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return joined(additions)
+
+    monkeypatch.setattr(host, "joined", failing_once)
+    realizer = Realizer(4)
+    program = Program(per_request=(PerRequest(Rule), PerRequest(lambda: edits)))
+    realizer.add(0, program, [1], [])
+    logits = torch.zeros(1, 4)
+    realizer.apply(logits)
+    assert not failures
+    assert logits[0].tolist() == [1.0, 2.0, 0.0, 0.0]

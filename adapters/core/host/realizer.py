@@ -265,7 +265,8 @@ class Realizer:
                 for request, error in failed.items():
                     self._fail(request, error)
                 self._apply_update(logits)
-        additions = [*self._own]
+        # Not sooner: if joining fails, the code has run, and must not run again.
+        additions = [joined(self._own)] if self._own else []
         if len(self._prompt_biases):
             additions += self._prompt_biases.additions()
         if len(self._ngrams):
@@ -311,7 +312,6 @@ class Realizer:
                     additions += code.run(prompt_ids, output_ids, tensor, request.row)
                 except Exception as error:
                     failed[request] = error
-        additions[:] = [joined(additions)] if additions else []
         return failed
 
     def fail(
