@@ -85,7 +85,7 @@ class Policy:
             raise SpecError(what, "$.specs")
         if self.own != "replace":
             more += self.default
-        if not more and all(map(_is, specs, payload.specs)):
+        if not (named or more):
             return payload
         if (got := len(specs) + len(more)) > MAX_SPECS:
             what = f"Expected at most {MAX_SPECS} specs, with those that the server adds, got {got}"
@@ -122,16 +122,12 @@ class Policy:
         return ", ".join(sorted(self.presets)) or "it has none"
 
 
-def _is(a: object, b: object) -> bool:
-    return a is b
-
-
 def _within(spec: LogitsProcessorSpec, path: str) -> Iterator[tuple[str, LogitsProcessorSpec]]:
+    """Yield a spec and the specs within its phases, with their paths."""
     yield path, spec
     if isinstance(spec, PhasesSpec):
-        for i, phase in enumerate(spec.phases):
-            for k, each in enumerate(phase.specs):
-                yield f"{path}.phases[{i}].specs[{k}]", each
+        for below, each in spec.inner_specs():
+            yield path + below[1:], each
 
 
 def policy_of(

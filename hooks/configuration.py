@@ -101,8 +101,8 @@ def policy(
         content, lines, file = _read(settings or file or "")
     else:
         content, lines, file = settings, {}, "logitport in the engine's configuration"
-    reading = _Reading(file, lines, [])
-    fields = reading.sections(content, tokenizer, names)
+    reading = _Reading(lines, [])
+    model, fields = reading.sections(content, tokenizer, names)
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
@@ -110,7 +110,7 @@ def policy(
         "logitport: %s, for %s: %d default specs (a request's own %s), presets: %s; forbidden "
         "kinds: %s",
         file,
-        next((name for name in names if name in (content.get("models") or ())), "any model"),
+        model or "any model",
         len(made.default),
         {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
         ", ".join(made.presets) or "none",
@@ -133,22 +133,24 @@ class _Reading(NamedTuple):
     """The state of reading one file.
 
     Attributes:
-        file: the name of the file.
         lines: the line of each value, by its path.
         problems: what is wrong so far.
     """
 
-    file: str
     lines: Mapping[str, int]
     problems: list[str]
 
     def sections(
         self, content: Any, tokenizer: LoadTokenizer, names: Sequence[str]
-    ) -> dict[str, Any]:
-        """Check all sections; return the fields of the policy for a model of these names."""
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Check all sections, for a model of these names.
+
+        Returns:
+            The name whose section applies, if one does, and the fields of the policy.
+        """
         if not isinstance(content, Mapping):
             self._report("$", f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
-            return {}
+            return None, {}
         top = dict(cast("Mapping[str, Any]", content))
         models = top.pop("models", None) or {}
         if not isinstance(models, Mapping):
@@ -169,7 +171,7 @@ class _Reading(NamedTuple):
             else:
                 self._report(path, "Expected an object, like the whole file's")
         others = self._section(top, "$", tokenizer, replaced)
-        return {**others, **fields}
+        return chosen, {**others, **fields}
 
     def _section(
         self,

@@ -178,7 +178,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             )
             raise SpecError(f"{what} of one, got {count}", "$.phases")
         check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "$.phases")
-        about_text = sum(spec.needs_vocabulary for _, spec in self._specs())
+        about_text = sum(spec.needs_vocabulary for _, spec in self.inner_specs())
         check_total(about_text, MAX_TEXT_SPECS, "specs about text", "$.phases")
         for i, phase in enumerate(self.phases):
             try:
@@ -237,7 +237,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         return cls(tuple(_in_phases((forced, *then))), eos_token_id)
 
     def token_fields(self) -> TokenFields:
-        for path, spec in self._specs():
+        for path, spec in self.inner_specs():
             for below, token_ids in spec.token_fields():
                 yield path + below[1:], token_ids
         for i, phase in enumerate(self.phases):
@@ -248,11 +248,11 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     @property
     def needs_vocabulary(self) -> bool:
-        return bool(self._texts()) or any(spec.needs_vocabulary for _, spec in self._specs())
+        return bool(self._texts()) or any(spec.needs_vocabulary for _, spec in self.inner_specs())
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
-        sizes = [spec.sizes() for _, spec in self._specs()]
+        sizes = [spec.sizes() for _, spec in self.inner_specs()]
         texts = self._texts()
         text_bytes = sum(len(text.encode()) for text in texts)
         sizes.append(Sizes(2 * sum(map(len, sought)), len(sought), len(texts), text_bytes))
@@ -263,7 +263,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
         What a phase bans or allows, other phases may force.
         """
-        for path, spec in self._specs():
+        for path, spec in self.inner_specs():
             for claim in spec.claims():
                 if isinstance(claim, Forces):
                     yield claim._replace(path=path + claim.path[1:], first=None)
@@ -274,8 +274,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         """List the texts that end phases."""
         return [end.text for phase in self.phases for end in phase.ends if end.text]
 
-    def _specs(self) -> Iterator[tuple[str, LogitsProcessorSpec]]:
-        """Yield all specs with their paths."""
+    def inner_specs(self) -> Iterator[tuple[str, LogitsProcessorSpec]]:
+        """Yield the specs of all phases, with their paths."""
         for i, phase in enumerate(self.phases):
             for j, spec in enumerate(phase.specs):
                 yield f"$.phases[{i}].specs[{j}]", spec
