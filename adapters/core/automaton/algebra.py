@@ -6,13 +6,13 @@ thousands of sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, looked_up
+from .arrays import TOKEN, Ints, looked_up, token_array
 from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit
 from .builder import AutomatonBuilder
 
@@ -129,9 +129,10 @@ def detector(patterns: Mapping[int, Sequence[int]], check_size: CheckSize) -> Ma
         check_size(1 + len(edges[node]))
     builder = AutomatonBuilder()
     builder.watching(len(edges))
-    for node, following in enumerate(edges):
-        for token, target in following.items():
-            builder.edge(node, token, target)
+    sources = np.repeat(np.arange(len(edges)), [*map(len, edges)])
+    every = edges, (following.values() for following in edges)
+    tokens, targets = (token_array(chain.from_iterable(each)).astype(np.int64) for each in every)
+    builder.edges(sources, tokens, targets)
     return Marked(builder.build(check=False), np.array(marks))
 
 
