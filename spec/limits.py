@@ -158,7 +158,7 @@ have one.
 MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
 
 MAX_END_TEXTS = _limit("max_end_texts", 2, "texts", "that end phases of an output")
-"""Each takes up to 3 ms at admission, with 151,936 tokens."""
+"""Each takes up to 3 ms at admission, with 151,936 tokens. They are one rule about text."""
 
 MAX_TEXT_SPECS = _limit("max_text_specs", 1, "spec", "about text within the phases of an output")
 
@@ -210,8 +210,8 @@ MAX_GRAMMAR = _limit(
 )
 
 MAX_TEXT_RULES = _limit("max_text_rules", 2, "rules", "of a request about text")
-"""Bans of texts with equal options are one rule, and so are all scripts. Each takes up to 10 ms at
-admission, with 151,936 tokens, and so do phases with a text.
+"""Bans of texts with equal options are one rule, and so are all scripts, and the texts that end
+phases. With 151,936 tokens, each takes 3 ms at admission, and as many texts as there may be 5 ms.
 """
 
 MAX_TEXTS = _limit("max_texts", 128, "texts", "of a request that are looked for")
@@ -219,7 +219,10 @@ MAX_TEXTS = _limit("max_texts", 128, "texts", "of a request that are looked for"
 MAX_TEXT = _limit("max_text", 64, "bytes", "in a text that is looked for, as UTF-8")
 
 MAX_TEXT_BYTES = _limit(
-    "max_text_bytes", 1 << 10, "bytes", "in all texts of a request that are looked for"
+    "max_text_bytes",
+    1 << 10,
+    "bytes",
+    "in all texts of a request that are looked for; half as many for two rules about text",
 )
 """Each becomes a state, or several where case is ignored."""
 

@@ -20,11 +20,18 @@ from ...spec import (
     LogitsProcessorSpec,
     NativeSpec,
     NoRepeatNgramSpec,
+    PhasesSpec,
     PromptBiasSpec,
     SpecError,
 )
 from ...spec.kinds.banned_scripts import ScriptsSpec
-from ...spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES, MAX_TEXT_RULES
+from ...spec.limits import (
+    MAX_DRY_RULES,
+    MAX_NGRAM_RULES,
+    MAX_PROMPT_BIASES,
+    MAX_TEXT_BYTES,
+    MAX_TEXT_RULES,
+)
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.failure_links import TooManyEdgesError
@@ -144,9 +151,9 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 scripts.append(banned_by(spec))
                 if i != last_scripts:
                     continue
-            text_rules += spec.needs_vocabulary
-            if text_rules > MAX_TEXT_RULES:
-                raise SpecError(f"Expected at most {MAX_TEXT_RULES} rules about text on a request")
+            if spec.needs_vocabulary:
+                text_rules += spec.text_rules if isinstance(spec, PhasesSpec) else 1
+                _check_texts(text_rules, specs)
             if isinstance(spec, ScriptsSpec):
                 made = list(banning(spec, scripts))
             else:
@@ -181,6 +188,16 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
         prompt_biases=tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
         per_request=tuple(part for part in parts if isinstance(part, PerRequest)),
     )
+
+
+def _check_texts(rules: int, specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Bound what rules about text take: each a pass over the vocabulary, and each byte a state."""
+    if rules > MAX_TEXT_RULES:
+        raise SpecError(f"Expected at most {MAX_TEXT_RULES} rules about text on a request")
+    size = sum(spec.sizes().text_bytes for spec in specs) if rules > 1 else 0
+    if size > (most := MAX_TEXT_BYTES // 2):
+        what = f"at most {most} bytes of texts to look for, because of another rule about text"
+        raise SpecError(f"Expected {what}; got {size}")
 
 
 def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:

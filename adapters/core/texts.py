@@ -4,6 +4,7 @@ A text has many tokenizations. These automata are exact for all of them, and for
 before a text or end after it.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .automaton import Automaton, AutomatonBuilder, Ints
-from .automaton.arrays import TOKEN, differ, distinct, looked_up, members, token_array
+from .automaton.arrays import differ, distinct, looked_up, members, ranges, token_array
 from .automaton.automaton import Edit, table_bytes
 from .vocabulary import Vocabulary, VocabularyTrie
 
@@ -24,7 +25,7 @@ Character = tuple[tuple[int, int], ...]
 """A range of characters: the first and the last value of each byte."""
 Flags = npt.NDArray[np.bool_]
 
-NOWHERE = -1
+ENDED = 1 << 30
 
 
 class ByteAutomaton(NamedTuple):
@@ -36,12 +37,12 @@ class ByteAutomaton(NamedTuple):
     Attributes:
         start: the state in which a text may begin.
         failure: ``[states]``, the failure links.
-        edges: ``[edges]``, ascending, ``state << 8 | byte``.
-        targets: ``[edges]``, the next prefix, or ``NOWHERE`` if no text goes on.
+        edges: ``[edges]``, ``state << 8 | byte``, by state.
+        targets: ``[edges]``, the next prefix, or 0 if no text goes on.
         completes: ``[edges]``, whether the byte completes a text.
         class_of: ``[256]``, the class of each byte. Class 0 is that of the bytes in no text.
-        next_state: ``[states, classes]``, the state after a byte, failure links followed.
-        is_end: ``[states, classes]``, whether the byte completes any text.
+        after: ``[states, classes]``, the state after a byte, failure links followed; with the bit
+            ``ENDED`` if the byte completes any text.
     """
 
     start: int
@@ -50,128 +51,98 @@ class ByteAutomaton(NamedTuple):
     targets: Ints
     completes: Flags
     class_of: npt.NDArray[np.uint8]
-    next_state: npt.NDArray[np.int32]
-    is_end: Flags
+    after: npt.NDArray[np.int32]
 
     @classmethod
     def of(
         cls, texts: Sequence[Sequence[Symbol]], separators: Sequence[Character] = ()
     ) -> "ByteAutomaton":
         """Make the automaton of some texts, none of which is empty; see ``completing_texts``."""
-        graph = _Graph(texts, separators)
-        keys = np.fromiter(graph.targets, np.int64, len(graph.targets))
-        targets = np.fromiter(graph.targets.values(), np.int64, len(keys))
-        ends = np.fromiter(graph.ends, np.int64, len(graph.ends))
-        # A state has more symbols than its failure link: take them by the number of symbols, and
-        # within a symbol by the number of bytes.
-        return cls.of_edges(keys, targets, ends, np.array(graph.levels), graph.start)
-
-    @classmethod
-    def of_edges(
-        cls, keys: Ints, targets: Ints, ends: Ints, levels: Ints, start: int = 0
-    ) -> "ByteAutomaton":
-        """Find the failure links of prefixes.
-
-        Args:
-            keys: ``[edges]``, ``state << 8 | byte``, in any order.
-            targets: ``[edges]``, the next prefix, or ``NOWHERE`` if no text goes on.
-            ends: the keys whose byte completes a text.
-            levels: ``[states]``; a state's failure link has a lower level.
-            start: the state in which a text may begin.
-        """
-        order = levels.argsort(kind="stable")
-        number = np.empty(len(order), np.int64)
-        number[order] = np.arange(len(order))
-        keys = number[keys >> 8] << 8 | keys & 0xFF
-        by_key = keys.argsort()
-        keys, targets = keys[by_key], targets[by_key]
-        targets[targets >= 0] = number[targets[targets >= 0]]
-        completes = np.zeros(len(keys), np.bool_)
-        completes[keys.searchsorted(number[ends >> 8] << 8 | ends & 0xFF)] = True
-
-        states, sources, used = len(order), keys >> 8, distinct(keys & 0xFF)
+        start, edges = _edges(texts, separators)
+        used = sorted(set[int]().union(*edges))
         class_of = np.zeros(256, np.uint8)
         class_of[used] = np.arange(1, len(used) + 1)
-        classes = class_of[keys & 0xFF]
-        failure = np.zeros(states, np.int64)
-        next_state = np.zeros((states, len(used) + 1), np.int32)
-        is_end = np.zeros(next_state.shape, np.bool_)
-        parent, parent_class = np.zeros((2, states), np.int64)
-        goes_on = targets >= 0
-        parent[targets[goes_on]], parent_class[targets[goes_on]] = (
-            sources[goes_on],
-            classes[goes_on],
+        number = class_of.tolist()
+        failure = [0] * len(edges)
+        after: list[array[int]] = []
+        row = array("i", [0]) * (len(used) + 1)
+        for state, following in enumerate(edges):
+            if state:
+                row = after[failure[state]][:]
+            for byte, value in following.items():
+                before = row[number[byte]]
+                if value == ENDED:
+                    row[number[byte]] = before | ENDED
+                    continue
+                row[number[byte]] = value | before & ENDED
+                if state:
+                    failure[value & ~ENDED] = before & ~ENDED
+            after.append(row)
+        sizes = [*map(len, edges)]
+        values = token_array(chain.from_iterable(following.values() for following in edges))
+        return cls(
+            start,
+            np.array(failure),
+            np.repeat(np.arange(len(edges)) << 8, sizes) | token_array(chain.from_iterable(edges)),
+            (values & ~ENDED).astype(np.int64),
+            values >= ENDED,
+            class_of,
+            np.frombuffer(b"".join(after), np.int32).reshape(len(edges), -1),
         )
-        starts = np.flatnonzero(np.diff(levels[order], prepend=-1)).tolist()
-        for first, end in pairwise([*starts, states]):
-            up, of_level = parent[first:end], slice(*keys.searchsorted([first << 8, end << 8]))
-            links = next_state[failure[up], parent_class[first:end]]
-            failure[first:end] = np.where(up > 0, links, 0)
-            next_state[first:end] = next_state[failure[first:end]]
-            is_end[first:end] = is_end[failure[first:end]]
-            at, byte, to = sources[of_level], classes[of_level], targets[of_level]
-            next_state[at[to >= 0], byte[to >= 0]] = to[to >= 0]
-            is_end[at, byte] |= completes[of_level]
-        start = int(number[start])
-        return cls(start, failure, keys, targets, completes, class_of, next_state, is_end)
 
 
-class _Graph:
-    """The prefixes of texts, with an edge for each byte.
+def _edges(
+    texts: Sequence[Sequence[Symbol]], separators: Sequence[Character]
+) -> tuple[int, list[dict[int, int]]]:
+    """Make the prefixes of texts, one symbol after the other, so that shorter ones come first.
 
-    Attributes:
-        targets: ``state << 8 | byte`` to the next state, or to ``NOWHERE``.
-        ends: the keys of ``targets`` whose byte completes a text.
-        levels: of each state, the number of symbols before it, and of bytes since.
-        start: the state in which a text may begin.
+    Returns:
+        The state in which a text may begin; and for each state, by byte, the next prefix, with the
+        bit ``ENDED`` if the byte completes a text.
     """
+    edges: list[dict[int, int]] = [{}]
 
-    def __init__(self, texts: Sequence[Sequence[Symbol]], separators: Sequence[Character]) -> None:
-        self.targets: dict[int, int] = {}
-        self.ends: set[int] = set()
-        self.levels = [0]
-        self.start = self._state(1 << 8) if separators else 0
-        for *before, (first, last) in separators:
-            state = 0
-            for low, high in before:
-                within = self.targets.get(state << 8 | low) or self._state(self.levels[state] + 1)
-                self.targets |= {state << 8 | byte: within for byte in range(low, high + 1)}
-                state = within
-            self.targets |= {state << 8 | byte: self.start for byte in range(first, last + 1)}
-        after: dict[tuple[int, Symbol], int] = {}
-        for text in texts:
-            state = self.start
-            for symbol in text[:-1]:
-                key = state, symbol
-                if key not in after:
-                    # Its level is above those of the bytes within the symbol: see ``_before_last``.
-                    after[key] = new = self._state((self.levels[state] >> 8) + 1 << 8)
-                    for encoding in symbol:
-                        self.targets[self._before_last(state, encoding)] = new
-                state = after[key]
-            for encoding in text[-1]:
-                key = self._before_last(state, encoding)
-                self.targets.setdefault(key, NOWHERE)
-                self.ends.add(key)
+    def new_state() -> int:
+        edges.append({})
+        return len(edges) - 1
 
-    def _state(self, level: int) -> int:
-        self.levels.append(level)
-        return len(self.levels) - 1
-
-    def _before_last(self, state: int, encoding: bytes) -> int:
-        """Take all bytes of an encoding but the last; return the key of the edge of the last."""
+    def before_last(state: int, encoding: bytes) -> dict[int, int]:
+        """Take all bytes of an encoding but the last."""
         for byte in encoding[:-1]:
-            key = state << 8 | byte
-            if key not in self.targets:
-                self.targets[key] = self._state(self.levels[state] + 1)
-            state = self.targets[key]
-        return state << 8 | encoding[-1]
+            state = edges[state].get(byte) or edges[state].setdefault(byte, new_state())
+        return edges[state]
+
+    start = new_state() if separators else 0
+    for *before, (first, last) in separators:
+        state = 0
+        for low, high in before:
+            within = edges[state].get(low) or new_state()
+            edges[state] |= dict.fromkeys(range(low, high + 1), within)
+            state = within
+        edges[state] |= dict.fromkeys(range(first, last + 1), start)
+    after: dict[tuple[int, Symbol], int] = {}
+    longer = [(start, text) for text in texts]
+    for n in range(max(map(len, texts))):
+        left, longer = longer, []
+        for state, text in left:
+            symbol, value = text[n], ENDED
+            if n + 1 < len(text):
+                value = after.get((state, symbol))
+                if value is not None:
+                    longer.append((value, text))
+                    continue
+                value = after[state, symbol] = new_state()
+                longer.append((value, text))
+            for encoding in symbol:
+                following = before_last(state, encoding)
+                following[encoding[-1]] = following.get(encoding[-1], 0) | value
+    return start, edges
 
 
 def completing_texts(
     texts: Sequence[Sequence[Symbol]],
     vocabulary: Vocabulary,
-    check_memory: Callable[[int], None],
+    check_cost: Callable[[int, int], None],
     separators: Sequence[Character] = (),
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that would complete a text, in any tokenization.
@@ -181,8 +152,8 @@ def completing_texts(
     Args:
         texts: the texts, each of one symbol or more.
         vocabulary: the bytes of each token.
-        check_memory: called with the bytes of the automaton's tables, or fewer, before they are
-            made.
+        check_cost: called with the bytes of the automaton's tables and the tokens that a step may
+            ban, or fewer, before they are made.
         separators: if there are any, a text counts only where one is before it and after it. The
             start of the output, the end of the output so far and a special token count as one. The
             first byte of several is not a range. No symbol is a separator in one of its encodings
@@ -192,68 +163,77 @@ def completing_texts(
         The tokens that hold a text, which are banned in every state; and the automaton that bans
         the tokens that complete what earlier tokens have begun, ``None`` if none can begin one.
     """
-    automaton = ByteAutomaton.of(texts, separators)
-    return completing(automaton, vocabulary, check_memory, separators)
+    automaton, trie = ByteAutomaton.of(texts, separators), vocabulary.trie
+    if not len(trie.order):
+        return trie.order, None
+    places, state, has_ended = _from_root(automaton, trie, for_good=not separators)
+    tokens = trie.order[places]
+    if not separators:
+        banned = np.flatnonzero(has_ended.take(trie.node))
+    else:
+        _, first, end = _places(trie, np.flatnonzero(has_ended), separators)
+        banned = distinct(ranges(first, end - first))
+        special = np.flatnonzero(vocabulary.is_special)
+        tokens = np.append(tokens, special)
+        state = np.append(state, np.full_like(special, automaton.start))
+    return completing(automaton, vocabulary, banned, (tokens, state), check_cost, separators)
 
 
 def completing(
     automaton: ByteAutomaton,
     vocabulary: Vocabulary,
-    check_memory: Callable[[int], None],
+    banned: Ints,
+    from_root: tuple[Ints, Ints],
+    check_cost: Callable[[int, int], None],
     separators: Sequence[Character] = (),
 ) -> tuple[Ints, Automaton | None]:
-    """Ban each token that would complete a text of an automaton: see ``completing_texts``."""
-    trie = vocabulary.trie
-    if not len(trie.order):
-        return trie.order, None
-    state, nodes = _from_root(automaton, trie, outermost=not separators)
-    is_banned = np.zeros(vocabulary.size, np.bool_)
-    _, first, end = _places(trie, nodes, separators)
-    begun, ended = (np.bincount(each, minlength=len(trie.order) + 1) for each in (first, end))
-    is_banned[trie.order] = np.cumsum(begun - ended)[:-1] > 0  # ranges may be within others
-    banned, tokens = np.flatnonzero(is_banned), np.flatnonzero(state)
+    """Ban each token that would complete a text of an automaton.
+
+    Args:
+        automaton: the automaton over bytes.
+        vocabulary: the bytes of each token.
+        banned: the places in ``order`` of the tokens that hold a text, ascending.
+        from_root: the tokens that lead from the root to other states, and these states.
+        check_cost: see ``completing_texts``, as for what is returned.
+        separators: see ``completing_texts``.
+    """
+    trie, is_banned = vocabulary.trie, np.zeros(vocabulary.size, np.bool_)
+    is_banned[trie.order[banned]] = True
+    everywhere = np.flatnonzero(is_banned)
+    tokens, state = from_root
     if automaton.start == 0 and not len(tokens):
-        return banned, None
+        return everywhere, None
     states, edges = len(automaton.failure), len(tokens)
-    edge_parts = [(np.zeros(edges, np.int64), tokens, state[tokens])]
-    if automaton.start > 0:
-        special = np.flatnonzero(vocabulary.is_special)
-        edge_parts.append((np.zeros_like(special), special, np.full_like(special, automaton.start)))
-        edges += len(special)
-    completed: dict[int, list[tuple[int, int]]] = {}
+    edge_parts = [(np.zeros(edges, np.int64), tokens, state)]
+    ends: list[tuple[Ints, Ints]] = []
     for at, to, nodes, completes in _from_prefixes(automaton, trie):
-        owner, first, end = _places(trie, nodes[completes], separators)
-        owner = at[completes][owner]
-        # Neighbours become one range.
-        is_first, is_last = differ(owner), np.ones(len(owner), np.bool_)
-        is_first[1:] |= first[1:] != end[:-1]
-        is_last[:-1] = is_first[1:]
-        parts = (each.tolist() for each in (owner[is_first], first[is_first], end[is_last]))
-        for state_before, first, end in zip(*parts, strict=True):
-            completed.setdefault(state_before, []).append((first, end))
-        goes_on = to >= 0
+        ends.append((at[completes], nodes[completes]))
+        goes_on = to > 0
         first = trie.first[nodes[goes_on]]
         owner, place = members(first, trie.own_end[nodes[goes_on]] - first)
         edge_parts.append((at[goes_on][owner], trie.order[place], to[goes_on][owner]))
         edges += len(place)
-        check_memory(table_bytes(states, edges, 0))
-    set_of, sets = _token_sets(automaton.failure, completed)
-    bounds = np.array([*chain.from_iterable(sets)], np.int64).reshape(-1, 2)
-    sizes = bounds[:, 1] - bounds[:, 0]
-    check_memory(table_bytes(states, edges, int(sizes.sum()) - len(banned)))
+        check_cost(table_bytes(states, edges, 0), 0)
+    set_of, sets = _token_sets(automaton.failure, _completed(trie, ends, separators))
+    # The places of the other tokens are counted without those of banned ones.
+    bounds = np.array([*chain.from_iterable(sets)], np.int64).reshape(-1, 2).T
+    first, end = bounds - banned.searchsorted(bounds)
     in_set = np.repeat(np.arange(len(sets)), token_array(map(len, sets)))
-    owner, place = members(bounds[:, 0], sizes)
-    tokens = trie.order[place]
-    others = ~is_banned[tokens]
-    cells = np.sort(in_set[owner[others]] << 32 | tokens[others])
-    lengths = np.bincount(cells >> 32, minlength=len(sets))
+    lengths = np.bincount(in_set, end - first, len(sets)).astype(np.int64)
+    check_cost(table_bytes(states, edges, int(lengths.sum())), int(lengths.max()))
+    owner, other = members(first, end - first)
+    place = other + (banned - np.arange(len(banned))).searchsorted(other, side="right")
+    bits = vocabulary.size.bit_length()
+    # Half as many bytes are sorted in half the time.
+    dtype = np.uint32 if len(sets) << bits < 1 << 32 else np.int64
+    cells = np.sort((in_set[owner] << bits | trie.order[place]).astype(dtype)).astype(np.int64)
     adds = lengths[set_of] > 0
     # An automaton begins in state 0: it changes places with the start.
     number = np.arange(states)
     number[[0, automaton.start]] = automaton.start, 0
     sources, keys, targets = map(np.concatenate, zip(*edge_parts, strict=True))
     builder = AutomatonBuilder()
-    builder.token_sets(cells & TOKEN, lengths)
+    builder.token_sets(cells & (1 << bits) - 1, lengths)
     builder.extend(
         np.where(adds, Edit.ADD.value, Edit.FREE.value)[number],
         np.where(adds, set_of, 0)[number],
@@ -261,7 +241,7 @@ def completing(
         is_failure_link=number > 0,
     )
     builder.edges(number[sources], keys, number[targets])
-    return banned, builder.build(check=False)
+    return everywhere, builder.build(check=False)
 
 
 def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], None]) -> Automaton:
@@ -307,7 +287,7 @@ def _read_by_tokens(text: bytes, vocabulary: Vocabulary) -> Ints:
     """Compute how many bytes of a text each token ends with; all of them if it holds the text."""
     after = np.zeros(vocabulary.size, np.int64)
     data, is_last = vocabulary.data, vocabulary.is_last
-    at = np.flatnonzero(data[: len(is_last)] == text[0])
+    at = vocabulary.places_of(text[0])
     for n, symbol in enumerate(text, start=1):
         at = at[data[at] == symbol]
         is_end = is_last[at] if n < len(text) else np.ones(len(at), np.bool_)
@@ -339,55 +319,72 @@ def _places(
     Returns:
         The index in ``nodes``, the start and the end of each range.
     """
-    every = np.arange(len(nodes))
-    found = [(every, trie.first[nodes], trie.end[nodes])]
-    if separators:
-        found = [(every, trie.first[nodes], trie.own_end[nodes])]
+    if not separators:
+        return np.arange(len(nodes)), trie.first[nodes], trie.end[nodes]
+    is_first, is_whole = np.zeros((2, 256), np.bool_)
+    is_second = np.zeros((256, 256), np.bool_)
     for (low, high), *more in separators:
-        if not more:
-            found.append((every, _place(trie, nodes, low), _place(trie, nodes, high + 1)))
-            continue
-        child, has_child = looked_up(trie.keys, nodes << 8 | low)
-        owner, child = every[has_child], child[has_child] + 1
-        low, high = more[0]
-        found.append((owner, trie.first[child], trie.own_end[child]))
-        found.append((owner, _place(trie, child, low), _place(trie, child, high + 1)))
-    owner, first, end = map(np.concatenate, zip(*found, strict=True))
+        (is_first if more else is_whole)[low : high + 1] = True
+        for second, last in more[:1]:
+            is_second[low, second : last + 1] = True
+    child_of, child = _children(trie, nodes)
+    byte = trie.byte[child - 1]
+    whole, part = np.flatnonzero(is_whole[byte]), np.flatnonzero(is_first[byte])
+    within, second = _children(trie, child[part])
+    within = part[within]
+    ends = is_second[byte[within], trie.byte[second - 1]]
+    whole = child_of[whole], child[whole]
+    longer = child_of[within[ends]], second[ends]
+    own = np.append(np.arange(len(nodes)), child_of[part]), np.append(nodes, child[part])
+    owner, first, end = (
+        np.concatenate(each)
+        for each in zip(
+            (own[0], trie.first[own[1]], trie.own_end[own[1]]),
+            *((of, trie.first[at], trie.end[at]) for of, at in (whole, longer)),
+            strict=True,
+        )
+    )
     some = first < end
     return owner[some], first[some], end[some]
 
 
-def _place(trie: VocabularyTrie, nodes: Ints, byte: int) -> Ints:
-    """Find the place of the first token below each node that goes on with ``byte`` or higher."""
-    keys = nodes << 8 | byte
-    child = trie.keys.searchsorted(keys)
-    is_below = trie.keys.take(child, mode="clip") >> 8 == nodes
-    is_below &= child < len(trie.keys)
-    return np.where(is_below, trie.first.take(child + 1, mode="clip"), trie.end[nodes])
+def _children(trie: VocabularyTrie, nodes: Ints) -> tuple[Ints, Ints]:
+    """List the children of some nodes: the index in ``nodes``, and the child."""
+    first, end = trie.keys.searchsorted([nodes << 8, nodes + 1 << 8])
+    owner, key = members(first, end - first)
+    return owner, key + 1
 
 
 def _from_root(
-    automaton: ByteAutomaton, trie: VocabularyTrie, *, outermost: bool
-) -> tuple[Ints, Ints]:
-    """Compute the state after the bytes of each token, and the nodes of the trie where a text ends.
+    automaton: ByteAutomaton, trie: VocabularyTrie, *, for_good: bool
+) -> tuple[Ints, Ints, Flags]:
+    """Compute the state after the bytes of each token, and the nodes where a text has ended.
 
-    This is one pass over the trie, level by level. With ``outermost``, nodes below a node where a
-    text ends may be left out.
+    This is one pass over the trie, level by level. With ``for_good``, a text that has ended above
+    a node counts, too.
+
+    Returns:
+        The places in ``order`` of the tokens that lead to a state other than the root, these
+        states, and ``[nodes]`` flags.
     """
-    classes = automaton.next_state.shape[1]
-    rows = automaton.next_state.ravel() * np.int64(classes)  # where the next state's row begins
-    parent = trie.keys >> 8
-    cells = automaton.class_of.astype(np.int64).take(trie.keys & 0xFF)
-    row = np.zeros(len(trie.first), np.int64)
+    states, classes = automaton.after.shape
+    # Where the next state's row begins. The second half of the rows is for texts that have ended.
+    to, has_ended = automaton.after & ~ENDED, automaton.after // ENDED
+    rows = np.empty((2, states, classes), np.int32)
+    rows[:] = (to + has_ended * states) * classes
+    if for_good:
+        rows[1] = (to + states) * classes
+    rows = rows.ravel()
+    cells = automaton.class_of.astype(np.int32).take(trie.byte)
+    row = np.zeros(len(trie.first), np.int32)
     for start, end in pairwise(trie.level_ends):
         cell = cells[start - 1 : end - 1]
-        cell += row.take(parent[start - 1 : end - 1], mode="clip")  # does not check the bounds
+        cell += row.take(trie.parent[start - 1 : end - 1], mode="clip")  # does not check the bounds
         rows.take(cell, out=row[start:end], mode="clip")
-    is_end = np.append(False, automaton.is_end.ravel().take(cells))
-    ends = np.flatnonzero(is_end)
-    if outermost:
-        ends = ends[~is_end[parent[ends - 1]]]
-    return row.take(trie.node_of) // classes, ends
+    of_place = row.take(trie.node)
+    places = np.flatnonzero(of_place != 0)
+    state = of_place[places].astype(np.int64) // classes % states
+    return places[state > 0], state[state > 0], row >= states * classes
 
 
 def _from_prefixes(
@@ -396,7 +393,7 @@ def _from_prefixes(
     """Go on from each state but the root along its own texts, as far as the bytes of a token lead.
 
     Yields:
-        For 1, 2, ... bytes: the states, the next prefixes or ``NOWHERE``, the nodes of the trie,
+        For 1, 2, ... bytes: the states, the next prefixes or 0, the nodes of the trie,
         and whether the last byte completes a text.
     """
     states = len(automaton.failure)
@@ -410,8 +407,32 @@ def _from_prefixes(
         owner, edge, nodes = owner[found], edge[found], child[found] + 1
         at, to = at[owner], automaton.targets[edge]
         yield at, to, nodes, automaton.completes[edge]
-        goes_on = to >= 0
+        goes_on = to > 0
         at, to, nodes = at[goes_on], to[goes_on], nodes[goes_on]
+
+
+def _completed(
+    trie: VocabularyTrie, ends: Sequence[tuple[Ints, Ints]], separators: Sequence[Character]
+) -> dict[int, list[tuple[int, int]]]:
+    """Group the tokens that complete a text by state.
+
+    Args:
+        trie: the vocabulary.
+        ends: states, and nodes where texts end that have begun there.
+        separators: see ``_places``.
+    """
+    at, nodes = map(np.concatenate, zip(*ends, strict=True))
+    owner, first, end = _places(trie, nodes, separators)
+    owner = at[owner]
+    # Neighbours become one range.
+    is_first, is_last = differ(owner), np.ones(len(owner), np.bool_)
+    is_first[1:] |= first[1:] != end[:-1]
+    is_last[:-1] = is_first[1:]
+    completed: dict[int, list[tuple[int, int]]] = {}
+    parts = (each.tolist() for each in (owner[is_first], first[is_first], end[is_last]))
+    for state, start, stop in zip(*parts, strict=True):
+        completed.setdefault(state, []).append((start, stop))
+    return completed
 
 
 Places = tuple[tuple[int, int], ...]

@@ -35,7 +35,7 @@ vocabularies = st.lists(token, min_size=1, max_size=12).map(
 )
 
 
-def no_limit(memory: int) -> None:
+def no_limit(memory: int, step: int) -> None:
     pass
 
 
@@ -137,18 +137,26 @@ def test_states_share_the_tokens_that_complete_them():
     assert automaton.set_tokens.tolist() == [ord("t")]
 
 
-def test_memory_is_checked_before_tables_are_made():
-    tokens = [b"a", b"aa", *(b"b%c" % byte for byte in range(256))]
-    checked: list[int] = []
-    completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), checked.append)
-    _, automaton = completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), no_limit)
-    assert automaton is not None
-    assert (automaton.states, len(automaton.keys), len(automaton.set_tokens)) == (3, 4, 256)
-    assert checked == sorted(checked)
-    assert automaton.table_bytes - 100 < checked[-1] <= automaton.table_bytes
+def test_the_cost_is_checked_before_tables_are_made():
+    tokens = [b"a", b"aa", b"baab", *(b"b%c" % byte for byte in range(255)), b"ba"]
+    checked: list[tuple[int, int]] = []
 
-    def check(memory: int) -> None:
-        if memory >= checked[-1]:
+    def note(memory: int, step: int) -> None:
+        checked.append((memory, step))
+
+    completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), note)
+    banned, automaton = completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), no_limit)
+    assert automaton is not None
+    assert banned.tolist() == [2]  # and not in the table's set
+    sizes = automaton.states, len(automaton.keys), len(automaton.set_tokens)
+    assert sizes == (3, 5, 256)
+    assert checked == sorted(checked)
+    memory, step = checked[-1]
+    assert automaton.table_bytes - 100 < memory <= automaton.table_bytes
+    assert step == 256
+
+    def check(memory: int, step: int) -> None:
+        if (memory, step) >= checked[-1]:
             raise SpecError("too large")
 
     with pytest.raises(SpecError, match="too large"):

@@ -208,7 +208,7 @@ def test_trie(tokens: list[bytes | None]):
     trie = Vocabulary.of_tokens(tokens).trie
     child = {int(key): node for node, key in enumerate(trie.keys, start=1)}
     assert sorted(child) == trie.keys.tolist()
-    assert [bool(node) for node in trie.node_of] == [bool(token) for token in tokens]
+    assert sorted(trie.order) == [i for i, token in enumerate(tokens) if token]
     prefixes = {token[:n] for token in tokens if token for n in range(len(token) + 1)} | {b""}
     assert len(prefixes) == len(trie.first) == trie.level_ends[-1]
     for prefix in prefixes:
@@ -219,7 +219,7 @@ def test_trie(tokens: list[bytes | None]):
         own = [i for i, token in enumerate(tokens) if token and token == prefix]
         below = [i for i, token in enumerate(tokens) if token and token.startswith(prefix)]
         assert sorted(trie.order[first:own_end]) == own
-        assert (trie.node_of[own] == node).all()
+        assert (trie.node[first:own_end] == node).all()
         assert sorted(trie.order[first:end]) == below
         starts, ends = [0, *trie.level_ends], trie.level_ends
         assert starts[len(prefix)] <= node < ends[len(prefix)]

@@ -319,6 +319,32 @@ class TestEngines:
             admit(backend, self.TEXT, len(tokens))
         assert error.value.path == "$.specs[1]"
 
+    @pytest.mark.parametrize("text", ["b", "ab"])
+    def test_too_many_in_a_step(self, text: str):
+        tokens = [b"a", *(b"b%d" % i for i in range(limits.MAX_STEP_CELLS + 1))]
+        with pytest.raises(SpecError) as error:
+            compile_specs([BannedTextSpec((text,))], lambda: Vocabulary.of_tokens(tokens))
+        assert error.value.path == "$.specs[0]"
+        assert error.value.message == (
+            f"Expected a spec that costs at most {limits.MAX_STEP_CELLS} logits that one step may "
+            f"change with this vocabulary; this one costs {limits.MAX_STEP_CELLS + 1} or more"
+        )
+
+
+def test_half_as_many_bytes_beside_another_rule():
+    half = limits.MAX_TEXT_BYTES // 2
+    texts = FULL[: half // limits.MAX_TEXT]
+    vocabulary = Vocabulary.of_tokens([b"x", b"y"])
+    other = BannedTextSpec(("y",), ignore_case=True)
+    compile_specs([BannedTextSpec((texts[0][1:], *texts[1:])), other], lambda: vocabulary)
+    with pytest.raises(SpecError) as error:
+        compile_specs([BannedTextSpec(texts), other], lambda: vocabulary)
+    assert error.value.path == "$.specs[1]"
+    assert error.value.message == (
+        f"Expected at most {half} bytes of texts to look for, because of another rule about text; "
+        f"got {half + 1}"
+    )
+
 
 def test_all_specs_together():
     with pytest.raises(SpecError) as error:

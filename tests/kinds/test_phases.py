@@ -538,6 +538,10 @@ def test_rules_about_text_are_few():
         compile_specs(specs, lambda: Vocabulary.of_tokens(WORDS))
     assert error.value.path == "$.specs[3]"
     compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+    ended = PhasesSpec((Phase((BannedTextSpec(("b",)),), until("a").phases[0].ends), Phase()))
+    compile_specs((ended, BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+    with pytest.raises(SpecError, match="at most 2 rules about text"):
+        compile_specs((ended, bans[0]), lambda: Vocabulary.of_tokens(WORDS))
 
 
 @with_table

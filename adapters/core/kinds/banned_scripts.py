@@ -8,9 +8,8 @@ import numpy as np
 from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
 from ..automaton import Edit
-from ..scripts import Kinds, automaton_of, banned_scripts, script_codes, scripts_beside
-from ..texts import completing
-from .banned_text import check_memory
+from ..scripts import Kinds, banned_scripts, completing_characters, script_codes, scripts_beside
+from .banned_text import check_cost
 from .banned_tokens import ADDING, adding
 from .base import Part, compile_spec, vocabulary_for
 
@@ -44,8 +43,9 @@ def banning(spec: ScriptsSpec, banned: Sequence[Kinds]) -> Iterable[Part]:
         spec: the spec that errors are about.
         banned: the scripts that each spec bans.
     """
-    automaton, vocabulary = automaton_of(reduce(np.maximum, banned)), vocabulary_for(spec)
-    everywhere, within = completing(automaton, vocabulary, check_memory)
+    vocabulary = vocabulary_for(spec)
+    of_script = reduce(np.maximum, banned)
+    everywhere, within = completing_characters(of_script, vocabulary, check_cost)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)
         others[everywhere] = False

@@ -5,7 +5,7 @@ from functools import cache
 
 from ....spec import BannedTextSpec, SpecError
 from ....spec.kinds.banned_text import SEPARATORS
-from ....spec.limits import MAX_PROGRAM_BYTES
+from ....spec.limits import MAX_PROGRAM_BYTES, MAX_STEP_CELLS
 from ..texts import Symbol, completing_texts
 from .banned_tokens import adding
 from .base import Part, compile_spec, vocabulary_for
@@ -19,7 +19,8 @@ def _compile(spec: BannedTextSpec) -> Iterable[Part]:
     variants = _variants() if spec.ignore_case else {}
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
     separators = _SEPARATORS if spec.whole_words else ()
-    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), check_memory, separators)
+    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), check_cost, separators)
+    check_cost(0, len(everywhere))
     if len(everywhere):
         yield adding(everywhere)
     if automaton is not None:
@@ -42,10 +43,14 @@ def _variants() -> dict[str, Symbol]:
     return {c: tuple(each.encode() for each in same) for same in of_fold.values() for c in same}
 
 
-def check_memory(memory: int) -> None:
-    """Refuse tables of more bytes than a request may have."""
-    if memory > MAX_PROGRAM_BYTES:
-        raise SpecError(
-            f"Expected a spec that costs at most {MAX_PROGRAM_BYTES} bytes of memory with this "
-            f"vocabulary; this one costs {memory} or more"
-        )
+def check_cost(memory: int, step: int) -> None:
+    """Refuse more bytes of tables, or more edits in a step, than a request may have."""
+    for got, most, what in (
+        (memory, MAX_PROGRAM_BYTES, "bytes of memory"),
+        (step, MAX_STEP_CELLS, "logits that one step may change"),
+    ):
+        if got > most:
+            raise SpecError(
+                f"Expected a spec that costs at most {most} {what} with this vocabulary; this one "
+                f"costs {got} or more"
+            )
