@@ -149,7 +149,7 @@ MAX_TIMEOUTS = _limit("max_timeouts", 4, "time-outs", "of an `automaton` in a ro
 MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
 
 MAX_PHASE_SPECS = _limit(
-    "max_phase_specs", 28, "specs", "of an output: the number of phases times the most of one phase"
+    "max_phase_specs", 24, "specs", "of an output: the number of phases times the most of one phase"
 )
 """Each takes some 100 microseconds at admission, and so does a phase without a spec where others
 have one.

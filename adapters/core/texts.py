@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .automaton import Automaton, AutomatonBuilder, Ints
 from .automaton.arrays import differ, distinct, looked_up, members, ranges, token_array
 from .automaton.automaton import Edit, table_bytes
-from .vocabulary import Vocabulary, VocabularyTrie
+from .vocabulary import LAST, Vocabulary, VocabularyTrie
 
 Symbol = tuple[bytes, ...]
 """One character of a text: its encodings, each of one byte or more, and none begins another. Two
@@ -286,13 +286,19 @@ def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], N
 def _read_by_tokens(text: bytes, vocabulary: Vocabulary) -> Ints:
     """Compute how many bytes of a text each token ends with; all of them if it holds the text."""
     after = np.zeros(vocabulary.size, np.int64)
-    data, is_last = vocabulary.data, vocabulary.is_last
-    at = vocabulary.places_of(text[0])
-    for n, symbol in enumerate(text, start=1):
+    data, is_last, ends = vocabulary.data, vocabulary.is_last, vocabulary.ends
+    first, *others = text
+    if not others:
+        after[ends.searchsorted(vocabulary.places_of(first), side="right")] = 1
+        return after
+    at = vocabulary.places_of(first, LAST)
+    after[ends.searchsorted(at[is_last[at]], side="right")] = 1
+    at = vocabulary.places_of(first, others[0]) + 1
+    for n, symbol in enumerate(others, start=2):
         at = at[data[at] == symbol]
         is_end = is_last[at] if n < len(text) else np.ones(len(at), np.bool_)
         # The longest beginning of the text counts: it comes last.
-        after[vocabulary.ends.searchsorted(at[is_end], side="right")] = n
+        after[ends.searchsorted(at[is_end], side="right")] = n
         at = at[~is_end] + 1
     return after
 

@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 from .automaton.arrays import Ints, differ, token_array
 
+LAST = 0xFF
+"""The byte that no text has."""
+
 FILES = ("tokenizer.json", "tekken.json", "tokenizer.model")
 """The files of a model's folder that define its tokenizer, the preferred one first."""
 
@@ -87,16 +90,22 @@ class Vocabulary:
         return is_last
 
     @cached_property
-    def _by_byte(self) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """``[257]`` and ``[bytes]``: where each byte begins among the places, sorted by byte."""
-        data = self.data[: len(self.is_last)]
-        starts = np.append(0, np.bincount(data, minlength=256).cumsum())
-        return starts, np.argsort(data, kind="stable").astype(np.int32)
+    def _by_pair(self) -> tuple[Ints, npt.NDArray[np.int32]]:
+        """``[65537]`` and ``[bytes]``: all places in ``data``, sorted by two bytes, and bounds."""
+        data = self.data[: len(self.is_last)].astype(np.uint16)
+        pairs = data << 8 | np.append(data[1:], 0)
+        pairs[self.is_last] |= LAST
+        bounds = np.append(0, np.bincount(pairs, minlength=1 << 16).cumsum())
+        return bounds, np.argsort(pairs, kind="stable").astype(np.int32)
 
-    def places_of(self, byte: int) -> npt.NDArray[np.int32]:
-        """Find where a byte is in ``data``; takes 10 ms at first use."""
-        starts, places = self._by_byte
-        return places[starts[byte] : starts[byte + 1]]
+    def places_of(self, byte: int, following: int | None = None) -> npt.NDArray[np.int32]:
+        """Find the places in ``data`` of a byte, before another one of the same token.
+
+        All places are sorted at first use. ``LAST`` also stands for the end of a token.
+        """
+        bounds, places = self._by_pair
+        low, high = (following, following) if following is not None else (0, 0xFF)
+        return places[bounds[byte << 8 | low] : bounds[(byte << 8 | high) + 1]]
 
     @cached_property
     def trie(self) -> "VocabularyTrie":

@@ -199,12 +199,12 @@ class TestRows(RealizedKindTests):
         ),
         (
             phases({"specs": [WITH] * 9, "ends": [ONE]}, *[{"ends": [ONE]}] * 3),
-            "Expected at most 28 as the number of phases times the most specs of one, got 36",
+            "Expected at most 24 as the number of phases times the most specs of one, got 36",
             "phases",
         ),
     )
     largest = (
-        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 14),
+        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 12),
         PhasesSpec((Phase((BannedTokensSpec((1,)),) * 16),)),
     )
     beyond = (
