@@ -199,17 +199,19 @@ class _Followers:
 
     Attributes:
         standing: the bans of the sorted tokens, if they are many.
+        count: the number of the newer tokens.
     """
 
     def __init__(self, tokens: Tokens, last: Tokens, *, moves: bool) -> None:
         self._moves = moves
         self._new = np.empty((2, 0), np.int32)  # the newer tokens, and their last positions
-        self._count = 0
+        self.count = 0
         self._put(tokens, last)
 
     def _put(self, tokens: Tokens, last: Tokens) -> None:
         self._tokens, self._last = tokens, last
-        self._limit = self._count + _MANY
+        self._sorted = tokens.data
+        self._limit = self.count + _MANY
         self.standing: Standing | None = None
         if len(tokens) > _MANY:
             self.standing = Standing(tokens, _BAN, moves=self._moves)
@@ -225,18 +227,18 @@ class _Followers:
         if last is not None:
             before, last[at] = int(last[at]), position
             return before
-        if self._count == self._new.shape[1]:
-            room = np.empty((2, self._count + _FEW), np.int32)
+        if self.count == self._new.shape[1]:
+            room = np.empty((2, self.count + _FEW), np.int32)
             self._new = np.concatenate([self._new, room], axis=1)
-        self._new[0, self._count] = token
-        self._new[1, self._count] = position
-        self._count += 1
+        self._new[0, self.count] = token
+        self._new[1, self.count] = position
+        self.count += 1
         return _NEVER
 
     def take_back(self, token: int, before: int) -> None:
         """Undo the last push, which took ``token`` and returned ``before``."""
         if before == _NEVER:
-            self._count -= 1
+            self.count -= 1
         else:
             last, at = self._where(token)
             assert last is not None
@@ -244,13 +246,12 @@ class _Followers:
 
     def _where(self, token: int) -> tuple[Tokens | None, int]:
         """Find the array that holds a token's last position, and the index in it."""
-        tokens = self._tokens.data
-        at = bisect_left(tokens, token)
-        if at < len(tokens) and tokens[at] == token:
+        at = bisect_left(self._sorted, token)
+        if at < len(self._sorted) and self._sorted[at] == token:
             return self._last, at
-        if not self._count:
+        if not self.count:
             return None, 0
-        found = (self._new[0, : self._count] == token).nonzero()[0]
+        found = (self._new[0, : self.count] == token).nonzero()[0]
         return (self._new[1], int(found[0])) if len(found) else (None, 0)
 
     def banned(self, first: int, *, leaves: bool) -> list[Tokens]:
@@ -265,14 +266,14 @@ class _Followers:
         banned: list[Tokens] = []
         if self.standing is None:
             banned.append(self._tokens[self._last >= first] if leaves else self._tokens)
-        if self._count:
-            tokens, last = self._new[0, : self._count], self._new[1, : self._count]
+        if self.count:
+            tokens, last = self._new[0, : self.count], self._new[1, : self.count]
             banned.append(tokens[last >= first] if leaves else tokens)
         return banned
 
     def is_due(self, first: int, *, leaves: bool) -> bool:
         """Return whether a new layout of the standing tokens saves time. See ``banned``."""
-        if self._count > self._limit:
+        if self.count > self._limit:
             return True
         if self.standing is None:
             return len(self._tokens) > _MANY
@@ -286,12 +287,12 @@ class _Followers:
             first: tokens whose last position is before this one do not stand.
             settled: nor do tokens whose last position is here or later: they may be taken back.
         """
-        tokens = np.concatenate([self._tokens, self._new[0, : self._count]])
-        last = np.concatenate([self._last, self._new[1, : self._count]])
+        tokens = np.concatenate([self._tokens, self._new[0, : self.count]])
+        last = np.concatenate([self._last, self._new[1, : self.count]])
         stay = (last >= first) & (last < settled)
         others = ~stay & (last >= kept)
         self._new = np.stack([tokens[others], last[others]])
-        self._count = self._new.shape[1]
+        self.count = self._new.shape[1]
         tokens, last = tokens[stay], last[stay]
         order = np.argsort(tokens)
         self._put(tokens[order], last[order])
@@ -361,6 +362,7 @@ class _Rule:
             self.push(position)
         self.banned: list[Tokens] = []
         self.standing: Standing | None = None
+        self._shown: tuple[_Followers, int] | None = None  # the followers that are banned now
 
     def _first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
@@ -481,12 +483,15 @@ class _Rule:
         Returns:
             Whether a group was laid out.
         """
+        group = self._groups.get(self._context)
+        if self._window is None and group is not None and self._shown == (group, group.count):
+            return False
         length = self._history.length
-        self.banned, self.standing = [], None
+        self.banned, self.standing, self._shown = [], None, None
         if length < self._back:
             return False
         first = self._first(length)
-        if (group := self._groups.get(self._context)) is None:
+        if group is None:
             numbers, older, recent = self._history.numbers, self._older(), self._recent()
             if len(older) + len(recent) <= _FEW:
                 newest = {numbers[at]: at for at in (*older, *recent)}
@@ -498,13 +503,15 @@ class _Rule:
                 positions = np.concatenate([positions, np.array(recent, np.int32)])
             group = self._group(self._context, positions)
         leaves = self._window is not None and length > self._window
-        is_due = may_stand and group.is_due(first, leaves=leaves)
-        if is_due:
+        is_due = group.is_due(first, leaves=leaves)
+        if is_due and may_stand:
             # The history may have become shorter; positions before `settled` cannot be undone.
             self.settled = settled = max(self.settled, self._history.settled)
             group.lay_out(self._first(settled), first + _MANY if leaves else 0, settled)
         self.banned = group.banned(first, leaves=leaves)
         self.standing = group.standing
+        if may_stand or not is_due:  # otherwise it is laid out in a later step
+            self._shown = group, group.count
         if (
             self.standing is not None
             and is_dense(len(self.standing), self._vocab_size)
@@ -513,7 +520,7 @@ class _Rule:
             self._laid_out.append(self.standing)
             if len(self._laid_out) > _LAID_OUT:
                 self._laid_out.pop(0).kept.clear()
-        return is_due
+        return is_due and may_stand
 
     def _recent(self) -> list[int]:
         """Find the positions after the newest tokens in the chains, ascending."""
@@ -706,6 +713,11 @@ class _Rules:
         """
         history, output_ids = self._history, request.output_ids
         self._is_looked_up = False
+        if len(output_ids) == known + 1 and self._is_known(output_ids, known):  # most steps
+            history.append(int(output_ids[known]))
+            for rule in self._rules:
+                rule.push(history.length - 1)
+            return
         kept = self._kept(output_ids, known)
         if kept is None or len(output_ids) - kept > _NEW:
             request.drop_arrays()
@@ -720,6 +732,12 @@ class _Rules:
             history.append(int(token))
             for rule in self._rules:
                 rule.push(history.length - 1)
+
+    def _is_known(self, output_ids: Sequence[int], known: int) -> bool:
+        """Return whether the newest output ids are those that have been read."""
+        history, first = self._history, max(known - _TAKEN_BACK, 0)
+        before = history.numbers[history.prompt_length + first : history.length]
+        return before.tolist() == list(output_ids[first:known])
 
     def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
         """Count the unchanged output ids at the start; ``None`` if all must be read again."""
@@ -772,12 +790,13 @@ class NgramBatch(StateTable):
     def advance(self, failed: Failures) -> None:
         """Read the new output ids; ``failed`` receives the requests that cannot go on."""
         may_stand = True  # one layout per step, so that no step has to wait for many
-        for entry, grown in zip(self.entries, self.grown().tolist(), strict=True):
-            rules, request, slot = entry.what, entry.request, entry.slot
+        every = self.grown().tolist(), self.values[FOLDED, : len(self)].tolist()
+        for entry, grown, known in zip(self.entries, *every, strict=True):
+            rules, request = entry.what, entry.request
             try:
                 if grown:
-                    rules.follow(request, int(self.values[FOLDED, slot]))
-                    self.values[FOLDED, slot] = len(request.output_ids)
+                    rules.follow(request, known)
+                    self.values[FOLDED, entry.slot] = known + grown
                 may_stand = not rules.look_up(may_stand=may_stand) and may_stand
             except Exception as error:
                 failed[request] = error

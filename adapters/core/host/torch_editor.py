@@ -61,7 +61,7 @@ class TorchEditor(PlanEditor):
 
     def _allow_in_row(self, part: AllowedRow, logits: torch.Tensor) -> None:
         row = logits[part.row]
-        if row.device.type == "cpu" and row.amax() > -torch.inf:  # otherwise it may be NaN
+        if row.is_cpu and row.amax().item() > -torch.inf:  # otherwise it may be NaN
             return
         is_allowed = torch.from_numpy(mask(part.token_ids, row.shape[0]))
         is_allowed = to_device(is_allowed, row.device)
