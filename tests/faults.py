@@ -59,8 +59,8 @@ DEVICE_MODULES = (
 )
 METHODS = (
     *("__getitem__", "__setitem__", "add_", "amax", "as_strided", "clamp", "clamp_", "clone"),
-    *("contiguous", "copy_", "fill_", "index_add_", "index_fill_", "masked_fill_", "new_empty"),
-    *("new_zeros", "numpy", "scatter_reduce_", "sum", "to", "view"),
+    *("contiguous", "copy_", "fill_", "index_add_", "index_fill_", "item", "masked_fill_"),
+    *("new_empty", "new_zeros", "numpy", "scatter_reduce_", "sum", "to", "view"),
 )
 """Of tensors, those that the core calls."""
 

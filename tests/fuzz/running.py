@@ -74,26 +74,28 @@ def entry(program: Program, times: int = 2) -> float:
     return max(min(seconds(prompt) for _ in range(times)) for prompt in histories(program, PROMPT))
 
 
+def turn(programs: Sequence[Program], history: tuple[int, ...]) -> list[float]:
+    """Seconds of each step; in the last one, a row is new."""
+    logits = torch.zeros(ROWS, target.VOCAB)
+    made, outputs = realizer(programs, history[:HISTORY])
+    seconds: list[float] = []
+    for i, token in enumerate(history[HISTORY:]):
+        logits.zero_()
+        if i == STEPS - 1:
+            made.add(0, programs[0], history[:HISTORY], outputs[0], 2)
+        start = time.thread_time()
+        made.apply(logits)
+        seconds.append(time.thread_time() - start)
+        for output in outputs:
+            output.append(token)
+    return seconds
+
+
 def steps(programs: Sequence[Program], times: int = 2) -> tuple[float, float]:
     """Seconds of a step in which a row is new, and of the slowest in which none is."""
-    logits = torch.zeros(ROWS, target.VOCAB)
     worst = [0.0, 0.0]
     for history in histories(programs[0], HISTORY + STEPS):
-        turns: list[list[float]] = []
-        for _ in range(times):
-            made, outputs = realizer(programs, history[:HISTORY])
-            turn: list[float] = []
-            for i, token in enumerate(history[HISTORY:]):
-                logits.zero_()
-                if i == STEPS - 1:
-                    made.add(0, programs[0], history[:HISTORY], outputs[0], 2)
-                start = time.thread_time()
-                made.apply(logits)
-                turn.append(time.thread_time() - start)
-                for output in outputs:
-                    output.append(token)
-            turns.append(turn)
-        best = [*map(min, zip(*turns, strict=True))]
+        best = np.min([turn(programs, history) for _ in range(times)], axis=0).tolist()
         # In the first step, all are new, which no engine does.
         worst = [max(worst[0], best[-1]), max(worst[1], *best[1:-1])]
     return worst[0], worst[1]
@@ -129,7 +131,26 @@ def cost_of(text: str, times: int, of: str) -> float:
     return entry(program, times) if of == "entry" else steps([program] * ROWS, times)[of == "step"]
 
 
+@cache
+def _lists() -> list[Program]:
+    """Programs that allow each row some tokens only, of its own list."""
+    lists = [tuple(range(row, row + (1 << 14))) for row in range(ROWS)]
+    return [compile_specs([AllowedTokensSpec(each)]) for each in lists]
+
+
 def one_pass() -> float:
     """Seconds that a step takes in which each row may have some tokens only, of its own list."""
-    lists = [tuple(range(row, row + (1 << 14))) for row in range(ROWS)]
-    return steps([compile_specs([AllowedTokensSpec(each)]) for each in lists], 5)[1]
+    return steps(_lists(), 5)[1]
+
+
+def beside_pass(text: str, times: int = 12) -> tuple[float, float]:
+    """Seconds of the slowest step with a payload, and of one pass, measured in turn."""
+    program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
+    every = [*histories(program, HISTORY + STEPS)]
+    turns: list[list[list[float]]] = [[] for _ in range(len(every) + 1)]
+    for _ in range(times):
+        turns[0].append(turn(_lists(), every[0]))
+        for i, history in enumerate(every, start=1):
+            turns[i].append(turn([program] * ROWS, history))
+    one_pass, *costs = (max(np.min(each, axis=0)[1:-1].tolist()) for each in turns)
+    return max(costs), one_pass
