@@ -6,15 +6,16 @@ thousands of sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, looked_up, token_array
+from .arrays import TOKEN, Ints, looked_up, members, token_array
 from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit
 from .builder import AutomatonBuilder
+from .failure_links import link_counts, nearest
 
 CheckSize = Callable[[int], None]
 """A check of the number of states and edges that are about to be made."""
@@ -140,36 +141,35 @@ def unlinked(marked: Marked, check_size: CheckSize) -> Marked:
     """Give each state all edges that its failure links lead to.
 
     Args:
-        marked: an automaton in which a link leads to a state with a lower number.
+        marked: an automaton and its marks.
         check_size: called with the number of edges and states before they are made.
     """
     automaton = marked.automaton
     if not automaton.is_failure_link.any():
         return marked
-    bounds = np.searchsorted(automaton.keys >> 32, np.arange(automaton.states + 1)).tolist()
-    links, default = automaton.default_target.tolist(), automaton.default_target.copy()
-    edges: list[tuple[Ints, npt.NDArray[np.int32]]] = []
-    for state, (start, end) in enumerate(pairwise(bounds)):
-        tokens, targets = automaton.keys[start:end] & TOKEN, automaton.targets[start:end]
-        if automaton.is_failure_link[state]:
-            more, more_targets = edges[links[state]]
-            if len(tokens):
-                lacking = ~looked_up(tokens, more)[1]
-                more, more_targets = more[lacking], more_targets[lacking]
-            order = (tokens := np.append(tokens, more)).argsort(kind="stable")
-            tokens, targets = tokens[order], np.append(targets, more_targets)[order]
-            default[state] = default[links[state]]
-        check_size(1 + len(tokens))
-        edges.append((tokens, targets))
-    sizes = [len(tokens) for tokens, _ in edges]
-    keys = np.repeat(np.arange(automaton.states) << 32, sizes)
-    tokens, targets = map(np.concatenate, zip(*edges, strict=True))
+    # A link leads to a state with one link less below it, whose edges are complete by then.
+    default, links = automaton.default_target.copy(), link_counts(automaton)
+    of_edge = links[automaton.keys >> 32]
+    keys, targets = automaton.keys[of_edge == 0], automaton.targets[of_edge == 0]
+    levels = [(keys, targets)]
+    check_size(int((links == 0).sum()) + len(keys))
+    for count in range(1, int(links.max()) + 1):
+        states, own = np.flatnonzero(links == count), of_edge == count
+        link = automaton.default_target[states].astype(np.int64)
+        first, end = (keys.searchsorted(bound << 32) for bound in (link, link + 1))
+        check_size(len(states) + int(own.sum() + (end - first).sum()))
+        owner, edge = members(first, end - first)
+        further = states[owner] << 32 | keys[edge] & TOKEN, targets[edge]
+        keys, targets = nearest([(automaton.keys[own], automaton.targets[own]), further])
+        default[states] = default[link]
+        levels.append((keys, targets))
+    keys, targets = nearest(levels)
     made = replace(
         automaton,
         default_target=default,
         is_failure_link=np.zeros(automaton.states, np.bool_),
-        branches=np.array(sizes) > 0,
-        keys=keys | tokens,
+        branches=np.bincount(keys >> 32, minlength=automaton.states) > 0,
+        keys=keys,
         targets=targets,
     )
     return Marked(made, marked.marks)
@@ -180,8 +180,7 @@ def product(one: Marked, other: Marked, check_size: CheckSize) -> Marked:
 
     Args:
         one: an automaton. The product makes its edits.
-        other: an automaton whose edits are dropped. Its failure links lead to states with lower
-            numbers. At most one of the two sets the timer.
+        other: an automaton whose edits are dropped. At most one of the two sets the timer.
         check_size: called before the product is made.
     """
     if one.automaton.states > 1:

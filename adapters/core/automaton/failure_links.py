@@ -85,9 +85,14 @@ def shortened(automaton: Automaton) -> Automaton:
         for from_keys, from_targets, into, first, lengths in parts:
             owner, edge = members(first, lengths)
             found.append((into[owner] << 32 | from_keys[edge] & TOKEN, from_targets[edge]))
-        levels.insert(0, _nearest(found))
-    keys, targets = _nearest(levels)
+        levels.insert(0, nearest(found))
+    keys, targets = nearest(levels)
     return replace(automaton, default_target=link.astype(np.int32), keys=keys, targets=targets)
+
+
+def link_counts(automaton: Automaton) -> Ints:
+    """Count the failure links in the chain that starts at each state."""
+    return _hops(automaton.default_target, automaton.is_failure_link)
 
 
 def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
@@ -98,7 +103,7 @@ def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
     return hops
 
 
-def _nearest(
+def nearest(
     found: Sequence[tuple[Ints, npt.NDArray[np.int32]]],
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Merge edges in ascending order; of edges with equal keys, keep the first."""

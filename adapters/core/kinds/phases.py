@@ -26,6 +26,7 @@ from ..automaton.algebra import (
     joined,
     product,
     repeated,
+    unlinked,
 )
 from ..automaton.arrays import Ints
 from ..automaton.failure_links import TooManyEdgesError
@@ -221,6 +222,8 @@ class _CompiledPhase:
             if not detectors:
                 return made
             self._joined[key] = reduce(self._product, detectors)
+        if made.automaton.states > 1:  # ``product`` would do it again for each of the specs
+            self._joined[key] = unlinked(self._joined[key], self._size.add_product)
         return self._product(made, self._joined[key])
 
     def following(self, made: Marked, follow: list[int]) -> Ints:
