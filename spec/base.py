@@ -122,9 +122,14 @@ class LogitsProcessorSpec(
         return False
 
     @property
+    def text_rules(self) -> int:
+        """The number of rules about text, each of which is a pass over a vocabulary."""
+        return 0
+
+    @property
     def needs_vocabulary(self) -> bool:
         """Whether the spec is about text: it is compiled for the bytes of a vocabulary's tokens."""
-        return False
+        return self.text_rules > 0
 
     def sizes(self) -> Sizes:
         """Count the items in the spec's lists. A token id outside of a list does not count."""

@@ -20,7 +20,6 @@ from ...spec import (
     LogitsProcessorSpec,
     NativeSpec,
     NoRepeatNgramSpec,
-    PhasesSpec,
     PromptBiasSpec,
     SpecError,
 )
@@ -151,8 +150,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 scripts.append(banned_by(spec))
                 if i != last_scripts:
                     continue
-            if spec.needs_vocabulary:
-                text_rules += spec.text_rules if isinstance(spec, PhasesSpec) else 1
+            if spec.text_rules:
+                text_rules += spec.text_rules
                 _check_texts(text_rules, specs)
             if isinstance(spec, ScriptsSpec):
                 made = list(banning(spec, scripts))

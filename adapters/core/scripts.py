@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ...spec import SpecError
 from .automaton import Automaton, Ints
 from .automaton.arrays import TOKEN, differ, distinct, members
-from .texts import ENDED, ByteAutomaton, completing
+from .texts import ENDED, ByteAutomaton, classes_of, completing
 from .vocabulary import Vocabulary
 
 Bytes = npt.NDArray[np.uint8]
@@ -239,9 +239,7 @@ def _automaton_of(of_script: Kinds) -> ByteAutomaton:
     keys, targets = map(np.concatenate, zip(*edges, strict=True))
     order = keys.argsort()
     keys, targets = keys[order], targets[order]
-    ends, used = targets == 0, distinct(keys & 0xFF)
-    class_of = np.zeros(256, np.uint8)
-    class_of[used] = np.arange(1, len(used) + 1)
+    ends, class_of = targets == 0, classes_of(distinct(keys & 0xFF))
     after = np.zeros((states, class_of.max() + 1), np.int32)
     to, at_root = np.where(ends, ENDED, targets), keys.searchsorted(1 << 8)
     after[:, class_of[keys[:at_root]]] = to[:at_root]

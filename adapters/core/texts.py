@@ -60,8 +60,7 @@ class ByteAutomaton(NamedTuple):
         """Make the automaton of some texts, none of which is empty; see ``completing_texts``."""
         start, edges = _edges(texts, separators)
         used = sorted(set[int]().union(*edges))
-        class_of = np.zeros(256, np.uint8)
-        class_of[used] = np.arange(1, len(used) + 1)
+        class_of = classes_of(used)
         number = class_of.tolist()
         failure = [0] * len(edges)
         after: list[array[int]] = []
@@ -89,6 +88,13 @@ class ByteAutomaton(NamedTuple):
             class_of,
             np.frombuffer(b"".join(after), np.int32).reshape(len(edges), -1),
         )
+
+
+def classes_of(used: Sequence[int] | Ints) -> npt.NDArray[np.uint8]:
+    """Give each of some bytes, which are distinct, a class: see ``ByteAutomaton``."""
+    class_of = np.zeros(256, np.uint8)
+    class_of[used] = np.arange(1, len(used) + 1)
+    return class_of
 
 
 def _edges(
@@ -127,11 +133,9 @@ def _edges(
         for state, text in left:
             symbol, value = text[n], ENDED
             if n + 1 < len(text):
-                value = after.get((state, symbol))
-                if value is not None:
-                    longer.append((value, text))
-                    continue
-                value = after[state, symbol] = new_state()
+                if (state, symbol) not in after:
+                    after[state, symbol] = new_state()
+                value = after[state, symbol]
                 longer.append((value, text))
             for encoding in symbol:
                 following = before_last(state, encoding)

@@ -22,8 +22,8 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
     scripts: _Names
 
     @property
-    def needs_vocabulary(self) -> bool:
-        return True
+    def text_rules(self) -> int:
+        return 1
 
     def token_fields(self) -> TokenFields:
         return iter(())

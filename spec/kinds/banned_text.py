@@ -82,8 +82,8 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
         check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "$.texts")
 
     @property
-    def needs_vocabulary(self) -> bool:
-        return True
+    def text_rules(self) -> int:
+        return 1
 
     def token_fields(self) -> TokenFields:
         return iter(())

@@ -248,13 +248,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     @property
     def text_rules(self) -> int:
-        """The number of rules about text: the specs, and one for all texts that end phases."""
-        about_text = sum(spec.needs_vocabulary for _, spec in self.inner_specs())
-        return about_text + bool(self._texts())
-
-    @property
-    def needs_vocabulary(self) -> bool:
-        return self.text_rules > 0
+        """Those of the specs, and one for all texts that end phases."""
+        return sum(spec.text_rules for _, spec in self.inner_specs()) + bool(self._texts())
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]

@@ -26,7 +26,7 @@ from logitport.adapters.core import (
 )
 from logitport.adapters.core.automaton import NO_TIMER, folding, tries
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
-from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, _hops
+from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, hop_counts
 from logitport.adapters.core.automaton.folding import fold_together
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
@@ -594,7 +594,7 @@ def test_no_token_follows_many_links(name: str) -> None:
     sequences = MANY_LINKS[name]
     spec = s.BannedSequencesSpec(sequences)
     (automaton,) = automata(spec)
-    assert _hops(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
+    assert hop_counts(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
     states = set[int]()
     for sequence in sequences[:: max(len(sequences) // 20, 1)]:
         for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .arrays import TOKEN, Ints, looked_up, members, token_array
 from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit
 from .builder import AutomatonBuilder
-from .failure_links import link_counts, nearest
+from .failure_links import hop_counts, nearest
 
 CheckSize = Callable[[int], None]
 """A check of the number of states and edges that are about to be made."""
@@ -148,7 +148,8 @@ def unlinked(marked: Marked, check_size: CheckSize) -> Marked:
     if not automaton.is_failure_link.any():
         return marked
     # A link leads to a state with one link less below it, whose edges are complete by then.
-    default, links = automaton.default_target.copy(), link_counts(automaton)
+    default = automaton.default_target.copy()
+    links = hop_counts(automaton.default_target, automaton.is_failure_link)
     of_edge = links[automaton.keys >> 32]
     keys, targets = automaton.keys[of_edge == 0], automaton.targets[of_edge == 0]
     levels = [(keys, targets)]

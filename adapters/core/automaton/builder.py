@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .arrays import Ints, token_array
 from .automaton import BAN_BIAS, CLEAR, NO_TIMEOUT, Automaton, Edit, bounded, token_set
-from .failure_links import _hops, shortened
+from .failure_links import hop_counts, shortened
 
 
 class AutomatonBuilder:
@@ -238,5 +238,5 @@ def _check(automaton: Automaton) -> None:
         (automaton.default_target, automaton.is_failure_link, "failure links"),
         (timeout, (timeout >= 0) & stays_at_zero, "time-outs"),
     ):
-        if _hops(target, leads_on).max() > n:
+        if hop_counts(target, leads_on).max() > n:
             raise ValueError(f"an automaton's {what} go round in circles")

@@ -61,7 +61,7 @@ def shortened(automaton: Automaton) -> Automaton:
         is_idle[others] = shared == sizes[past[others]]
         states = states[is_idle]
         further[states] = further[further[states]]
-    hops, is_passed = _hops(further, is_link), np.zeros(automaton.states, np.bool_)
+    hops, is_passed = hop_counts(further, is_link), np.zeros(automaton.states, np.bool_)
     is_passed[further[is_link]] = True
     link, levels, merged = further.copy(), [(keys, targets)], 0
     for level in range(HOPS, int(hops.max()), HOPS):
@@ -90,12 +90,7 @@ def shortened(automaton: Automaton) -> Automaton:
     return replace(automaton, default_target=link.astype(np.int32), keys=keys, targets=targets)
 
 
-def link_counts(automaton: Automaton) -> Ints:
-    """Count the failure links in the chain that starts at each state."""
-    return _hops(automaton.default_target, automaton.is_failure_link)
-
-
-def _hops(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
+def hop_counts(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
     """Count the links in the chain that starts at each state; in a circle, more than states."""
     hops, jump = is_link.astype(np.int64), np.where(is_link, target, np.arange(len(target)))
     while (more := hops[jump]).any() and hops.max() <= len(hops):  # each doubles the distance

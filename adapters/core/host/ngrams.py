@@ -362,7 +362,9 @@ class _Rule:
             self.push(position)
         self.banned: list[Tokens] = []
         self.standing: Standing | None = None
-        self._shown: tuple[_Followers, int] | None = None  # the followers that are banned now
+        # The followers that are banned now. ``banned`` has views of them, not copies: a token that
+        # is taken back and another one in its place leave the count as it was.
+        self._shown: tuple[_Followers, int] | None = None
 
     def _first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
@@ -713,11 +715,6 @@ class _Rules:
         """
         history, output_ids = self._history, request.output_ids
         self._is_looked_up = False
-        if len(output_ids) == known + 1 and self._is_known(output_ids, known):  # most steps
-            history.append(int(output_ids[known]))
-            for rule in self._rules:
-                rule.push(history.length - 1)
-            return
         kept = self._kept(output_ids, known)
         if kept is None or len(output_ids) - kept > _NEW:
             request.drop_arrays()
@@ -733,12 +730,6 @@ class _Rules:
             for rule in self._rules:
                 rule.push(history.length - 1)
 
-    def _is_known(self, output_ids: Sequence[int], known: int) -> bool:
-        """Return whether the newest output ids are those that have been read."""
-        history, first = self._history, max(known - _TAKEN_BACK, 0)
-        before = history.numbers[history.prompt_length + first : history.length]
-        return before.tolist() == list(output_ids[first:known])
-
     def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
         """Count the unchanged output ids at the start; ``None`` if all must be read again."""
         history = self._history
@@ -747,6 +738,8 @@ class _Rules:
         at = history.prompt_length
         before = history.numbers[at + first : at + kept].tolist()
         now = list(output_ids[first:kept])
+        if before == now and kept == known:  # most steps; nothing is taken back
+            return kept
         if before != now:
             kept = first + next(i for i in range(len(now)) if before[i] != now[i])
             if kept == first and first > 0:
