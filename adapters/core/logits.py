@@ -6,8 +6,7 @@ Host and device, editors and callables all follow the rules of this module.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, Self
-from weakref import ref
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -99,33 +98,6 @@ class Additions:
         return Additions(self.cells.of_row(row), self.values[self.rows == row])
 
 
-@dataclass(slots=True, kw_only=True, weakref_slot=True)
-class RowAdditions(Additions):
-    """Additions to cells of one row.
-
-    Attributes:
-        row: the row of the logits.
-        standing: the additions, whatever row the request is in.
-    """
-
-    row: int
-    standing: "Standing"
-
-    @property
-    def placed(self) -> dict[Any, Any]:
-        """The editors' arrays of the additions, for any row."""
-        return self.standing.kept
-
-    @property
-    def rows(self) -> Ints:
-        """See ``Part``."""
-        return np.array([self.row])
-
-    def of_row(self, row: int) -> "RowAdditions":
-        """See ``Part``."""
-        return self
-
-
 class Standing:
     """Additions that stand on one row for several steps: one value for all tokens, or for each.
 
@@ -146,34 +118,27 @@ class Standing:
     ) -> None:
         self.allowed, self.moves = allowed, moves
         self.kept: dict[Any, Any] = {}  # the editors' arrays of the additions
-        self._additions: ref[RowAdditions] | None = None  # a cycle would keep the arrays
-        self._token_ids, self._values = token_ids, np.broadcast_to(values, len(token_ids))
+        self.token_ids, self.values = token_ids, np.broadcast_to(values, len(token_ids))
 
     @classmethod
     def together(cls, parts: Sequence["Standing"]) -> "Standing":
         """Combine what stands on one row; at most one part has ``allowed``."""
         return cls(
-            np.concatenate([part._token_ids for part in parts]),
-            np.concatenate([part._values for part in parts]),
+            np.concatenate([part.token_ids for part in parts]),
+            np.concatenate([part.values for part in parts]),
             next((part.allowed for part in parts if part.allowed is not None), None),
         )
 
     def __len__(self) -> int:
-        return len(self._token_ids)
+        return len(self.token_ids)
 
-    def on(self, row: int) -> RowAdditions:
+    def on(self, row: int) -> "RowAdditions":
         """Return the additions for a row."""
-        additions = None if self._additions is None else self._additions()
-        if additions is None or additions.row != row:
-            rows = np.ndarray(len(self), np.int64, np.array([row]), 0, (0,))  # that one, repeated
-            cells = Cells(rows, self._token_ids)
-            additions = RowAdditions(cells, self._values, row=row, standing=self)
-            self._additions = ref(additions)
-        return additions
+        return RowAdditions(row, self)
 
     def whole_row(self, columns: int) -> Floats:
         """Compute the sum to add to each column of a row: -inf where no token may remain."""
-        sums = np.bincount(self._token_ids, self._values, columns).astype(np.float32)
+        sums = np.bincount(self.token_ids, self.values, columns).astype(np.float32)
         if self.allowed is None:
             return sums
         row = np.full(columns, -np.inf, np.float32)
@@ -183,6 +148,40 @@ class Standing:
     def is_whole(self, columns: int) -> bool:
         """Return whether a host adds to every column of a row."""
         return self.allowed is not None or is_dense(len(self), columns)
+
+
+class RowAdditions(NamedTuple):
+    """What stands on a row. If two are equal, they add the same values to the same cells.
+
+    Attributes:
+        row: the row of the logits.
+        standing: the additions, whatever row the request is in.
+    """
+
+    row: int
+    standing: Standing
+
+    @property
+    def cells(self) -> Cells:
+        """The cells to which ``values`` are added."""
+        return Cells(np.full(len(self.standing), self.row), self.standing.token_ids)
+
+    @property
+    def values(self) -> Floats:
+        """See ``Additions``."""
+        return self.standing.values
+
+    @property
+    def rows(self) -> Ints:
+        """See ``Part``."""
+        return np.array([self.row])
+
+    def of_row(self, row: int, /) -> "RowAdditions":
+        """See ``Part``."""
+        return self
+
+
+AnyAdditions = Additions | RowAdditions
 
 
 def mask(token_ids: Sequence[int] | Ints, vocab_size: int) -> Mask:
@@ -198,14 +197,14 @@ def is_dense(cells: int, columns: int) -> bool:
     return cells > columns // 16
 
 
-def joined(additions: Sequence[Additions]) -> Additions:
+def joined(additions: Sequence[AnyAdditions]) -> Additions:
     """Join additions, at least one, to apply them with one call. A cell may occur several times."""
     rows = np.concatenate([each.cells.rows for each in additions])
     token_ids = np.concatenate([each.cells.token_ids for each in additions], dtype=np.int64)
     return Additions(Cells(rows, token_ids), np.concatenate([each.values for each in additions]))
 
 
-def merged(additions: Sequence[Additions]) -> Additions:
+def merged(additions: Sequence[AnyAdditions]) -> Additions:
     """Merge additions, at least one, into one that has each cell once."""
     every = joined(additions)
     cells, place = np.unique(every.rows << 32 | every.cells.token_ids, return_inverse=True)
@@ -213,16 +212,16 @@ def merged(additions: Sequence[Additions]) -> Additions:
     return Additions(Cells(cells >> 32, cells & 0xFFFFFFFF), sums)
 
 
-def add(additions: Additions, logits: torch.Tensor) -> None:
+def add(additions: AnyAdditions, logits: torch.Tensor) -> None:
     """Add to cells of logits whose columns are contiguous."""
     is_narrow = highest_logit(logits.dtype) < FORCED_LOGIT
     add_once(merged([additions]) if is_narrow else additions, logits)
 
 
-def add_once(additions: Additions, logits: torch.Tensor) -> None:
+def add_once(additions: AnyAdditions, logits: torch.Tensor) -> None:
     """Add to cells; in a type that cannot hold every sum, each cell may occur only once."""
     if isinstance(additions, RowAdditions):
-        _add_to_row(logits[additions.row], additions)
+        _add_to_row(logits[additions.row], additions.standing)
         return
     flat = flattened(logits)
     if highest_logit(logits.dtype) < FORCED_LOGIT:
@@ -233,24 +232,24 @@ def add_once(additions: Additions, logits: torch.Tensor) -> None:
     layout = (logits.stride(0), logits.dtype, logits.device)
     placed = None if additions.kept is None else additions.kept.get(layout)
     if placed is None:
-        placed = flat_index(additions.cells, logits), _values(additions, logits)
+        placed = flat_index(additions.cells, logits), _values(additions.values, logits)
         if additions.kept is not None:
             additions.kept[layout] = placed
     flat.index_add_(0, *placed)
 
 
-def _add_to_row(row: torch.Tensor, additions: RowAdditions) -> None:
+def _add_to_row(row: torch.Tensor, standing: Standing) -> None:
     """Add to a row, reusing the arrays of an earlier call for any row."""
-    columns, kept = row.shape[0], additions.placed
+    columns, kept = row.shape[0], standing.kept
     layout = columns, row.dtype, row.device
     if layout not in kept:
-        standing, on_host = additions.standing, row.device.type == "cpu"
+        on_host = row.device.type == "cpu"
         if standing.allowed is not None or (on_host and standing.is_whole(columns)):
             whole = torch.from_numpy(standing.whole_row(columns)).to(row.dtype)
             kept[layout] = None, to_device(whole, row.device)
         else:
-            index = to_device(torch.from_numpy(additions.cells.token_ids), row.device)
-            kept[layout] = index, _values(additions, row)
+            index = to_device(torch.from_numpy(standing.token_ids), row.device)
+            kept[layout] = index, _values(standing.values, row)
     index, values = kept[layout]
     if index is None:
         row.add_(values)
@@ -275,10 +274,10 @@ def flattened(logits: torch.Tensor) -> torch.Tensor:
     return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
 
 
-def _values(additions: Additions, logits: torch.Tensor) -> torch.Tensor:
+def _values(values: Floats, logits: torch.Tensor) -> torch.Tensor:
     limit = highest_logit(logits.dtype)
-    values = torch.from_numpy(np.clip(additions.values, -limit, limit)).to(logits.dtype)
-    return to_device(values, logits.device)
+    bounded = torch.from_numpy(values.clip(-limit, limit)).to(logits.dtype)
+    return to_device(bounded, logits.device)
 
 
 def flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:

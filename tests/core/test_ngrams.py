@@ -147,7 +147,7 @@ def test_what_stays_banned_is_laid_out_once() -> None:
         rules.advance({})
         laid_out.append(rules.additions())
         output.append(token)
-    assert laid_out[0][0] is laid_out[1][0] is laid_out[2][0]
+    assert laid_out[0][0] == laid_out[1][0] == laid_out[2][0]
     assert [len(each) for each in laid_out] == [1, 1, 2]
 
 

@@ -38,7 +38,7 @@ from logitport.adapters.core import (
 from logitport.adapters.core.host import editor, plan
 from logitport.adapters.core.host.batch import AutomatonBatch
 from logitport.adapters.core.host.plan import Allowed, AllowedRow, EditPlan
-from logitport.adapters.core.logits import Additions, Cells, Part, attempt
+from logitport.adapters.core.logits import Additions, Cells, Part, RowAdditions, attempt
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PROMPT_BIASES
 
@@ -804,7 +804,8 @@ def test_an_edit_that_fails_on_one_row(
     times: int,
 ) -> None:
     """The others are edited once. That row as well, if it is in time; otherwise it is ended."""
-    row, kinds = 5, (Allowed, AllowedRow) if kind is Allowed else kind
+    row = 5
+    kinds = {Allowed: (Allowed, AllowedRow), Additions: (Additions, RowAdditions)}.get(kind, kind)
 
     def breaks(_: Any, part: Part) -> bool:
         return isinstance(part, kinds) and row in part.rows
@@ -859,9 +860,8 @@ def test_prompt_biases_take_little_memory_and_one_row() -> None:
         realizer.move(0, row)
         apply(realizer, [request] if row == 0 else [None, request], columns=vocabulary)
         (again,) = realizer._prompt_biases.additions()
-        assert again.values is additions.values
-        assert again.placed is additions.placed
-    assert len(additions.placed) == 1
+        assert again.standing is additions.standing
+    assert len(additions.standing.kept) == 1
 
 
 def test_what_a_long_history_has_needed_is_given_back() -> None:

@@ -4,10 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from ..logits import FORCED_LOGIT, Additions, Cells, RowAdditions, Standing, attempt, merged
+from ..logits import FORCED_LOGIT, AnyAdditions, Cells, RowAdditions, Standing, attempt, merged
 from .batch import AutomatonBatch
 from .plan import Allowed, AllowedRow, EditPlan
 
@@ -23,7 +22,7 @@ class Editor(ABC):
         """Follow the automata: their states, requests or rows may have changed."""
 
     @abstractmethod
-    def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+    def apply(self, logits: Any, more: Sequence[AnyAdditions] = ()) -> dict[int, Exception]:
         """Edit the logits in place.
 
         If this raises, no logit has changed, and the call may be repeated.
@@ -56,15 +55,15 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
-        self._staying: list[RowAdditions | AllowedRow] = []  # of the last step
-        self._ordered: list[RowAdditions | AllowedRow] = []
+        self._staying: list[RowAdditions | AllowedRow] = []  # of the last step, for _in_order
+        self._of_row: dict[int, tuple[list[RowAdditions], list[AllowedRow]]] = {}
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
         """Follow the automata."""
         self._plan.update()
 
-    def apply(self, logits: Any, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+    def apply(self, logits: Any, more: Sequence[AnyAdditions] = ()) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
         plan = self._plan
         failed: dict[int, Exception] = {}
@@ -82,11 +81,12 @@ class PlanEditor(Editor):
         return failed
 
     def _in_order(
-        self, added: list[Additions], allowed_rows: list[AllowedRow], narrow: bool
-    ) -> list[Additions | AllowedRow]:
-        """Order the parts of a step: first those that change often, then row by row.
+        self, added: list[AnyAdditions], allowed_rows: list[AllowedRow], narrow: bool
+    ) -> list[AnyAdditions | AllowedRow]:
+        """Order the parts of a step: first those of several rows, then row by row.
 
-        Most steps have the other parts of the last step, the same objects, and so their order.
+        Most steps have the same staying parts as the last step. What moves is added to a row after
+        what stays, because one pass has brought the whole row into the processor's cache.
 
         Args:
             added: the additions.
@@ -97,43 +97,43 @@ class PlanEditor(Editor):
             added += [part.edit for part in allowed_rows if len(part.edit.standing)]
             added = [merged(added)] if added else []
             return [*added, *chain(*((part.mask, part) for part in allowed_rows))]
-        changing: list[Additions] = []
-        staying: list[RowAdditions | AllowedRow] = []
-        for part in added:
-            if isinstance(part, RowAdditions) and not part.standing.moves:
+        ordered: list[AnyAdditions | AllowedRow] = []
+        staying: list[RowAdditions] = []
+        moving: dict[int, list[RowAdditions]] = {}
+        for part in chain(added, [part.edit for part in allowed_rows]):
+            if not isinstance(part, RowAdditions):
+                ordered.append(part)
+            elif part.standing.moves:
+                moving.setdefault(part.row, []).append(part)
+            else:
                 staying.append(part)
-            else:
-                changing.append(part)
-        staying += allowed_rows
-        if len(staying) != len(self._staying) or not all(map(is_, staying, self._staying)):
-            self._ordered = self._by_row(staying)
-            self._staying = staying
-        return [*changing, *self._ordered]
+        if [*staying, *allowed_rows] != self._staying:
+            self._of_row = self._by_row(staying, allowed_rows)
+            self._staying = [*staying, *allowed_rows]
+        for row, (passes, masks) in self._of_row.items():
+            ordered += passes
+            ordered += moving.pop(row, ())
+            ordered += masks
+        return [*ordered, *chain(*moving.values())]
 
-    def _by_row(self, parts: list[RowAdditions | AllowedRow]) -> list[RowAdditions | AllowedRow]:
-        """Order parts by row, so that one pass adds all that stays on a row."""
-        staying: dict[int, list[RowAdditions]] = {}
-        after: dict[int, list[RowAdditions | AllowedRow]] = {}
-        for part in parts:
-            if isinstance(part, RowAdditions):
-                staying.setdefault(part.row, []).append(part)
-            elif part.edit.standing.moves:
-                after[part.row] = [part.edit, part]
-            else:
-                staying.setdefault(part.row, []).append(part.edit)
-                after[part.row] = [part]
+    def _by_row(
+        self, staying: list[RowAdditions], allowed_rows: list[AllowedRow]
+    ) -> dict[int, tuple[list[RowAdditions], list[AllowedRow]]]:
+        """Group parts by row, so that one pass adds all that stays on a row."""
+        of_row: dict[int, tuple[list[RowAdditions], list[AllowedRow]]] = {}
+        for part in staying:
+            of_row.setdefault(part.row, ([], []))[0].append(part)
+        for part in allowed_rows:
+            of_row.setdefault(part.row, ([], []))[1].append(part)
         together: dict[tuple[Standing, ...], Standing] = {}  # what no row has any more is dropped
-        ordered: list[RowAdditions | AllowedRow] = []
-        for row in staying | after:
-            of_row = staying.get(row, [])
-            if len(of_row) > 1:
-                key = tuple(part.standing for part in of_row)
+        for row, (parts, _) in of_row.items():
+            if len(parts) > 1:
+                key = tuple(part.standing for part in parts)
                 if key not in together:
                     together[key] = self._together.get(key) or Standing.together(key)
-                of_row = [together[key].on(row)]
-            ordered += of_row + after.get(row, [])
+                parts[:] = [together[key].on(row)]
         self._together = together
-        return ordered
+        return of_row
 
     def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:
         """Return ``make(plan)``, which is made again only for another plan."""
@@ -151,7 +151,7 @@ class PlanEditor(Editor):
         """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
 
     @abstractmethod
-    def _add(self, additions: Additions, logits: Any) -> None:
+    def _add(self, additions: AnyAdditions, logits: Any) -> None:
         """Add to cells; in a type that cannot hold every sum, each cell occurs only once."""
 
     @abstractmethod

@@ -20,6 +20,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from sys import byteorder
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,8 @@ from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import BAN_BIAS, Ints, UnknownTokenError
 from ..kinds.dry import penalties
-from ..logits import NO_CELLS, Additions, Cells, Mask, Standing, is_dense, mask
-from .state_table import FOLDED, ROW, Failures, Request, StateTable
+from ..logits import NO_CELLS, Additions, AnyAdditions, Cells, Mask, Standing, is_dense, mask
+from .state_table import ROW, Failures, Request, StateTable
 
 Tokens = npt.NDArray[np.int32]
 
@@ -101,7 +102,7 @@ class _History:
     def append(self, token: int) -> None:
         if token < 0:
             raise UnknownTokenError
-        if self.length == len(self.tokens):
+        if self.length == len(self.numbers):
             longer = np.empty(self.length + self.length // 8 + _NEW, np.int32)
             longer[: self.length] = self.tokens
             self._put(longer)
@@ -204,7 +205,7 @@ class _Followers:
 
     def __init__(self, tokens: Tokens, last: Tokens, *, moves: bool) -> None:
         self._moves = moves
-        self._new = np.empty((2, 0), np.int32)  # the newer tokens, and their last positions
+        self._new = np.empty((2, _FEW), np.int32)  # the newer tokens, and their last positions
         self.count = 0
         self._put(tokens, last)
 
@@ -344,7 +345,7 @@ class _Rule:
     def __init__(self, terms: _Terms, history: _History, reach: _Reach, vocab_size: int) -> None:
         self._terms, self._history = terms, history
         self._back, self._window = terms.back, terms.window
-        self._origin = terms.start(history, 0)
+        self._origin = terms.back + terms.start(history, 0)  # no n-gram ends before it
         self._vocab_size, self._exempt = vocab_size, None
         if terms.exempt:
             self._exempt = mask(terms.exempt, vocab_size)
@@ -368,7 +369,9 @@ class _Rule:
 
     def _first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
-        return self._back + self._terms.start(self._history, length)
+        if self._window is None:
+            return self._origin
+        return max(length - self._window + self._back, self._origin)
 
     def _put_into_buckets(self, reach: _Reach) -> None:
         """Sort positions by the hash of their context and by token; keep the newest of equals."""
@@ -387,6 +390,7 @@ class _Rule:
             order, hashes = order.take(newest), hashes.take(newest)
         self._hashes, self._positions = hashes, order.astype(np.int32)
         self._positions += reach.start
+        self._hash_numbers = hashes.data
         bits = min(max(len(order).bit_length(), 4), 16)
         self._shift = 32 - bits
         sizes = np.bincount(hashes >> np.uint32(self._shift), minlength=1 << bits)
@@ -440,18 +444,17 @@ class _Rule:
 
     def _go_to(self, position: int) -> None:
         """Set the context to the n - 1 tokens before a position."""
-        self._context, self._hash = b"", 0
-        for token in self._history.numbers[max(position - self._back, 0) : position]:
+        count, self._hash = min(position, self._back), 0
+        for token in self._history.numbers[position - count : position]:
             self._hash = (self._hash + token) * _MULTIPLIER & _WRAP
-        if position >= self._back:
-            self._context = self._history.before(position, self._back)
+        self._context = self._history.before(position, count)
 
     def push(self, position: int) -> None:
         """Take the token at ``position``."""
         back, numbers = self._back, self._history.numbers
         token, before = numbers[position], _SKIPPED
         counts = token < self._vocab_size and (self._exempt is None or not self._exempt[token])
-        if counts and position >= self._origin + back:
+        if counts and position >= self._origin:
             if (group := self._groups.get(self._context)) is not None:
                 before = group.push(position, token)
             else:
@@ -461,8 +464,7 @@ class _Rule:
         if back:
             dropped = numbers[position - back] * self._dropping if position >= back else 0
             self._hash = (self._hash + token - dropped) * _MULTIPLIER & _WRAP
-            if position + 1 >= back:
-                self._context = self._history.before(position + 1, back)
+            self._context = (self._context + token.to_bytes(4, byteorder))[-4 * back :]
 
     def take_back(self, count: int) -> None:
         """Undo the last pushes; the history has been shortened before."""
@@ -495,7 +497,10 @@ class _Rule:
         first = self._first(length)
         if group is None:
             numbers, older, recent = self._history.numbers, self._older(), self._recent()
-            if len(older) + len(recent) <= _FEW:
+            found = len(older) + len(recent)
+            if not found:  # most steps
+                return False
+            if found <= _FEW and self._back:  # without a context, they only become more
                 newest = {numbers[at]: at for at in (*older, *recent)}
                 if few := [token for token, at in newest.items() if at >= first]:
                     self.banned = [np.array(few, np.int32)]
@@ -546,11 +551,14 @@ class _Rule:
         bucket = value >> self._shift
         start, end = self._starts[bucket], self._starts[bucket + 1]
         if end - start <= _FEW:
-            hashes, positions, said = self._hashes.data, self._positions.data, history.bytes
-            found = [positions[i] for i in range(start, end) if hashes[i] == value]
-            if not self._low or all(said[4 * (at - back) : 4 * at] == context for at in found):
-                return found
-            return self._search()
+            hashes, said = self._hash_numbers, history.bytes
+            found = [i for i in range(start, end) if hashes[i] == value]
+            if found:
+                positions = self._positions.data
+                found = [positions[i] for i in found]
+                if self._low and any(said[4 * (at - back) : 4 * at] != context for at in found):
+                    return self._search()
+            return found
         candidates = self._with_hash(value)
         if not self._follows(candidates, history.length):
             candidates = self._search()
@@ -616,6 +624,7 @@ class _DryRule(_Rule):
             by_half = np.argsort((hashes >> np.uint32(shift)).astype(np.uint16), kind="stable")
             order, hashes = order.take(by_half), hashes.take(by_half)
         self._hashes, self._positions = hashes, (order + reach.start).astype(np.int32)
+        self._hash_numbers = hashes.data
 
     def _is_break(self, token: int) -> bool:
         return self._exempt is not None and token < self._vocab_size and bool(self._exempt[token])
@@ -655,7 +664,7 @@ class _DryRule(_Rule):
                 self._groups[self._context] = _Positions(recent)
         else:
             recent = group.positions[-MAX_MATCHES:]
-        value, hashes = self._hash >> self._low & 0xFFFFFFFF, self._hashes.data
+        value, hashes = self._hash >> self._low & 0xFFFFFFFF, self._hash_numbers
         end = bisect_right(hashes, value)
         older = self._positions[bisect_left(hashes, value, 0, end) : end]
         if not recent:
@@ -699,52 +708,53 @@ class _Rules:
             for spec in self._specs
         ]
         self._is_looked_up = False
+        self._start = 0
+        self._remember(list(request.output_ids))
 
     def __iter__(self) -> Iterator[_Rule]:
         return iter(self._rules)
 
-    def follow(self, request: Request, known: int) -> None:
+    def follow(self, request: Request) -> None:
         """Take the new output ids, and take back the ids that the output has no longer.
-
-        Args:
-            request: the request of the rules.
-            known: the number of output ids before.
 
         Raises:
             UnknownTokenError: if a token is not known.
         """
-        history, output_ids = self._history, request.output_ids
+        newest, known = list(request.output_ids[self._start :]), len(self._newest)
+        if newest == self._newest:
+            return
         self._is_looked_up = False
-        kept = self._kept(output_ids, known)
-        if kept is None or len(output_ids) - kept > _NEW:
+        kept = known if newest[:known] == self._newest else self._kept(newest)
+        if kept is None or len(newest) - kept > _NEW:
             request.drop_arrays()
             self._read(request)
             request.drop_arrays()
             return
+        history = self._history
         if kept < known:
             history.length -= known - kept
             for rule in self._rules:
                 rule.take_back(known - kept)
-        for token in output_ids[kept:]:
+        for token in newest[kept:]:
             history.append(int(token))
             for rule in self._rules:
                 rule.push(history.length - 1)
+        self._remember(newest)
 
-    def _kept(self, output_ids: Sequence[int], known: int) -> int | None:
-        """Count the unchanged output ids at the start; ``None`` if all must be read again."""
-        history = self._history
-        kept = min(known, len(output_ids))
-        first = max(kept - _TAKEN_BACK, 0)
-        at = history.prompt_length
-        before = history.numbers[at + first : at + kept].tolist()
-        now = list(output_ids[first:kept])
-        if before == now and kept == known:  # most steps; nothing is taken back
-            return kept
-        if before != now:
-            kept = first + next(i for i in range(len(now)) if before[i] != now[i])
-            if kept == first and first > 0:
-                return None
-        return None if at + kept < max(rule.settled for rule in self._rules) else kept
+    def _remember(self, newest: list[int]) -> None:
+        """Remember the output ids that may be taken back, of those since ``_start``."""
+        self._newest = newest[-_TAKEN_BACK:]
+        self._start += len(newest) - len(self._newest)
+
+    def _kept(self, newest: list[int]) -> int | None:
+        """Count the unchanged output ids since ``_start``; ``None`` if all must be read again."""
+        pairs = zip(newest, self._newest, strict=False)
+        changed = (i for i, (now, before) in enumerate(pairs) if now != before)
+        kept = next(changed, min(len(newest), len(self._newest)))
+        if self._start and not kept:
+            return None
+        length = self._history.prompt_length + self._start + kept
+        return None if length < max(rule.settled for rule in self._rules) else kept
 
     def look_up(self, *, may_stand: bool) -> bool:
         """Find the banned tokens, if they are not known yet; see ``_Rule.look_up``."""
@@ -776,27 +786,22 @@ class NgramBatch(StateTable):
         Raises:
             UnknownTokenError: if one of the request's tokens is not known.
         """
-        rules = _Rules(request, specs, self._vocab_size)
-        slot = self.new(request, rules).slot
-        self.values[FOLDED, slot] = len(request.output_ids)
+        self.new(request, _Rules(request, specs, self._vocab_size))
 
     def advance(self, failed: Failures) -> None:
         """Read the new output ids; ``failed`` receives the requests that cannot go on."""
         may_stand = True  # one layout per step, so that no step has to wait for many
-        every = self.grown().tolist(), self.values[FOLDED, : len(self)].tolist()
-        for entry, grown, known in zip(self.entries, *every, strict=True):
-            rules, request = entry.what, entry.request
+        for entry in self.entries:
+            rules: _Rules = entry.what
             try:
-                if grown:
-                    rules.follow(request, known)
-                    self.values[FOLDED, entry.slot] = known + grown
+                rules.follow(entry.request)
                 may_stand = not rules.look_up(may_stand=may_stand) and may_stand
             except Exception as error:
-                failed[request] = error
+                failed[entry.request] = error
 
-    def additions(self) -> list[Additions]:
+    def additions(self) -> list[AnyAdditions]:
         """Return the bans and penalties of this step; no rule has a cell twice."""
-        additions: list[Additions] = []
+        additions: list[AnyAdditions] = []
         banned: list[Tokens] = []
         rows: list[int] = []
         penalized: list[tuple[int, _DryRule]] = []
@@ -813,7 +818,7 @@ class NgramBatch(StateTable):
         if banned:
             tokens: Ints = np.concatenate(banned, dtype=np.int64)
             cells = Cells(np.repeat(rows, [*map(len, banned)]), tokens)
-            additions.append(Additions(cells, np.broadcast_to(_BAN, len(tokens))))
+            additions.append(Additions(cells, _BAN.repeat(len(tokens))))
         if penalized:
             additions.append(_penalties(*zip(*penalized, strict=True)))
         return additions

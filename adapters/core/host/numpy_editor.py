@@ -12,14 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..logits import (
-    FORCED_LOGIT,
-    HIGHEST_SHARE,
-    Additions,
-    Cells,
-    RowAdditions,
-    mask,
-)
+from ..logits import FORCED_LOGIT, HIGHEST_SHARE, AnyAdditions, Cells, RowAdditions, mask
 from .editor import PlanEditor
 from .plan import Allowed, AllowedRow
 
@@ -27,7 +20,7 @@ from .plan import Allowed, AllowedRow
 class NumpyEditor(PlanEditor):
     """An editor that applies the edits of automata to a ``numpy.ndarray``."""
 
-    def _add(self, additions: Additions, logits: Any) -> None:
+    def _add(self, additions: AnyAdditions, logits: Any) -> None:
         dtype = logits.dtype
         if isinstance(additions, RowAdditions):
             self._add_to_row(additions, logits)
@@ -53,7 +46,7 @@ class NumpyEditor(PlanEditor):
 
     def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
         """Apply an ALLOW to one row, as ``TorchEditor`` does."""
-        kept, columns = part.mask.placed, logits.shape[1]
+        kept, columns = part.mask.standing.kept, logits.shape[1]
         layout = type(self), columns
         if layout not in kept:
             kept[layout] = self._array(mask(part.token_ids, columns))
@@ -71,11 +64,10 @@ class NumpyEditor(PlanEditor):
 
     def _add_to_row(self, additions: RowAdditions, logits: Any) -> None:
         """Apply additions to one row, as ``TorchEditor`` does."""
-        kept = additions.placed
-        row, dtype, columns = additions.row, logits.dtype, logits.shape[1]
-        layout = type(self), columns, dtype
-        if layout not in kept and additions.standing.is_whole(columns):
-            whole = additions.standing.whole_row(columns)
+        (row, standing), dtype, columns = additions, logits.dtype, logits.shape[1]
+        kept, layout = standing.kept, (type(self), columns, dtype)
+        if layout not in kept and standing.is_whole(columns):
+            whole = standing.whole_row(columns)
             kept[layout] = None, self._array(whole).astype(dtype)
         elif layout not in kept:
             kept[layout] = self._placed(additions, dtype)[1:]
@@ -105,7 +97,7 @@ class NumpyEditor(PlanEditor):
     def _index(self, cells: Cells) -> tuple[Any, Any]:
         return self._array(cells.rows), self._array(cells.token_ids)
 
-    def _placed(self, additions: Additions, dtype: Any) -> tuple[Any, Any, Any]:
+    def _placed(self, additions: AnyAdditions, dtype: Any) -> tuple[Any, Any, Any]:
         limit = self.highest_logit(dtype)
         values = self._array(np.clip(additions.values, -limit, limit))
         return *self._index(additions.cells), values.astype(dtype)

@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ..automaton import BAN_BIAS, Edit, Ints
-from ..logits import NO_CELLS, Additions, Cells, Floats, Mask, RowAdditions, Standing, mask
+from ..logits import (
+    NO_CELLS,
+    Additions,
+    AnyAdditions,
+    Cells,
+    Floats,
+    Mask,
+    RowAdditions,
+    Standing,
+    mask,
+)
 from .batch import MOVES, RANK, STATE, AutomatonBatch
 from .state_table import ROW
 
@@ -54,7 +64,7 @@ class Allowed:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AllowedRow:
     """A row of which only the tokens may remain that ALLOWs leave, if these are many.
 
@@ -125,7 +135,10 @@ class EditPlan:
         self._adding: Ints = np.empty(0, np.int64)
         self._allowing: Ints = np.empty(0, np.int64)
         self.forced = NO_CELLS
-        self._added: list[list[Additions]] = [[], []]  # of automata that never move, and of others
+        self._added: list[list[AnyAdditions]] = [
+            [],
+            [],
+        ]  # of automata that never move, and of others
         self.allowed, self.allowed_rows = NONE_ALLOWED, list[AllowedRow]()
         self._strict: Ints = np.empty(0, np.int64)  # the token set of each of the allowed rows
         self._forget()
@@ -138,7 +151,7 @@ class EditPlan:
         self._leaving: dict[tuple[int, ...], tuple[Ints, Standing, Standing]] = {}
 
     @property
-    def added(self) -> list[Additions]:
+    def added(self) -> list[AnyAdditions]:
         """The additions of biases and bans."""
         return self._added[0] + self._added[1]
 
@@ -197,7 +210,7 @@ class EditPlan:
         rows, first = np.unique(values[ROW, slots], return_index=True)
         self.forced = Cells(rows, tables.operand[values[STATE, slots[first]]])
 
-    def _additions(self, slots: Ints, *, stay: bool) -> list[Additions]:
+    def _additions(self, slots: Ints, *, stay: bool) -> list[AnyAdditions]:
         """Lay out the additions of the token sets of some slots' states.
 
         Args:
@@ -215,7 +228,7 @@ class EditPlan:
         if stay or sum(map(len, kept.values())) > MAX_KEPT_CELLS:
             for unused in kept.keys() - of_row.values():  # drop sets that no row has any more
                 del kept[unused]
-        additions: list[Additions] = []
+        additions: list[AnyAdditions] = []
         for row, sets in of_row.items():
             if sets not in kept:
                 kept[sets] = self._of_sets(sets, moves=not stay)

@@ -20,6 +20,7 @@ class PromptBiases(StateTable):
     def __init__(self, vocab_size: int) -> None:
         super().__init__(columns=2)
         self._vocab_size = vocab_size
+        self._additions: list[RowAdditions] = []
 
     def start(self, request: Request, specs: Sequence[PromptBiasSpec]) -> None:
         """Let biases act on a request."""
@@ -27,9 +28,12 @@ class PromptBiases(StateTable):
 
     def additions(self) -> list[RowAdditions]:
         """Return the additions to the rows, one object per row."""
-        rows = self.values[ROW, : len(self)].tolist()
-        standing = zip(self.entries, rows, strict=True)
-        return [entry.what.on(row) for entry, row in standing if len(entry.what)]
+        if self.changed:
+            rows = self.values[ROW, : len(self)].tolist()
+            standing = zip(self.entries, rows, strict=True)
+            self._additions = [entry.what.on(row) for entry, row in standing if len(entry.what)]
+            self.changed = False
+        return self._additions
 
 
 def _biases(specs: Sequence[PromptBiasSpec], prompt: Ints, vocab_size: int) -> Standing:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ..logits import (
-    Additions,
+    AnyAdditions,
     Cells,
     add_once,
     bounded_sum,
@@ -27,7 +27,9 @@ class TorchEditor(PlanEditor):
         super().__init__(automata, vocab_size)
         self._layout: tuple[object, ...] = ()
 
-    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+    def apply(
+        self, logits: torch.Tensor, more: Sequence[AnyAdditions] = ()
+    ) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
         if not logits.is_contiguous() and logits.stride(1) != 1 and logits.shape[1] > 1:
             copy = logits.contiguous()
@@ -43,7 +45,7 @@ class TorchEditor(PlanEditor):
     def highest_logit(self, dtype: torch.dtype) -> float:
         return highest_logit(dtype)
 
-    def _add(self, additions: Additions, logits: torch.Tensor) -> None:
+    def _add(self, additions: AnyAdditions, logits: torch.Tensor) -> None:
         add_once(additions, logits)
 
     def _allow(self, allowed: Allowed, logits: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ import torch
 from ..automaton import Edit, Ints
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
-from ..logits import Additions, add, attempt, highest_logit
+from ..logits import AnyAdditions, add, attempt, highest_logit
 from .batch import RANK, AutomatonBatch
 from .editor import Editor
 from .state_table import ROW
@@ -74,7 +74,9 @@ class TritonEditor(Editor):
         self._rows.write(acted_on)
         self._starts.write(np.append(starts, len(rows)))
 
-    def apply(self, logits: torch.Tensor, more: Sequence[Additions] = ()) -> dict[int, Exception]:
+    def apply(
+        self, logits: torch.Tensor, more: Sequence[AnyAdditions] = ()
+    ) -> dict[int, Exception]:
         """Edit the logits in place. See ``Editor``."""
         if self._plain is not None:
             return self._plain.apply(logits, more)
