@@ -1,19 +1,33 @@
 """The running automata of all requests, stepped together."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from ..automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError
 from ..automaton.folding import fold_together
 from ..automaton.pool import ROOM_KEPT, AutomatonPool
-from .state_table import FOLDED, ROW, Failures, Request, StateTable
+from .state_table import FOLDED, ROW, Failures, Request, Requests, StateTable
 
 BASE, STATE, TIMER, RANK, MOVES, LAST = 2, 3, 4, 5, 6, 7
 """Columns: where the automaton starts in the tables; its state there; its timer; its rank among
 its request's automata; whether it has more than one state; the last token that is folded in, or
 -1 if the state did not depend on it."""
+
+
+class _Read(NamedTuple):
+    """What a step has read.
+
+    Attributes:
+        requests: the requests that had slots.
+        newest: the last output id of each.
+        longer: the length that each output has when it is one token longer.
+    """
+
+    requests: Requests
+    newest: list[int]
+    longer: list[int]
 
 
 class AutomatonBatch(StateTable):
@@ -32,6 +46,7 @@ class AutomatonBatch(StateTable):
         self.tables = AutomatonPool()
         self.moved = False
         self._left = 0
+        self._read: _Read | None = None  # by the last step
 
     @property
     def states(self) -> Ints:
@@ -89,32 +104,42 @@ class AutomatonBatch(StateTable):
             if self.tables.is_mostly_unused(entry.what for entry in self.entries):
                 self._rebuild_tables()
 
-    def grown(self) -> Ints:
-        """See ``StateTable``; -1 if the last token that is folded in has been replaced."""
-        grown = super().grown()
-        folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
-        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
-        if len(known):
-            at = zip(known.tolist(), (folded[known] - 1).tolist(), strict=True)
-            now = np.array([self.outputs[slot][position] for slot, position in at])
-            grown[known[now != last[known]]] = -1
-        return grown
-
     def advance(self, failed: Failures) -> None:
         """Bring all states up to date with the output ids.
 
         Args:
             failed: receives the requests that cannot go on.
         """
+        requests, read, self._read = self.requests(), self._read, None
+        lengths = [*map(len, requests.output_ids)]
+        newest = _last_but(0, requests.output_ids, lengths)
+        if (
+            read is not None
+            and read.requests is requests
+            and read.longer == lengths
+            and read.newest == _last_but(1, requests.output_ids, lengths)
+        ):  # most steps: each output is one token longer
+            self._step(None, newest, failed)
+        else:
+            self._catch_up(newest, failed)
+        self._read = _Read(requests, newest, [length + 1 for length in lengths])
+
+    def _catch_up(self, newest: Sequence[int], failed: Failures) -> None:
+        """Take any number of tokens; the last that is folded in may have been replaced."""
+        requests, output_ids, of_slot = self.requests()
         grown = self.grown()
-        if (grown == 1).all():
-            self._step(None, failed)
-            return
-        again = np.flatnonzero((grown < 0) | (grown > 1)).tolist()
-        for request in dict.fromkeys(self.entries[slot].request for slot in again):
-            self._fold_again(request, failed)
-        if len(by_one := np.flatnonzero(grown == 1)):
-            self._step(by_one, failed)
+        folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
+        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
+        if len(known):
+            at = zip(of_slot[known].tolist(), (folded[known] - 1).tolist(), strict=True)
+            now = np.array([output_ids[i][position] for i, position in at])
+            grown[known[now != last[known]]] = -1
+        again = np.unique(of_slot[(grown < 0) | (grown > 1)])
+        for i in again.tolist():
+            self._fold_again(requests[i], failed)
+        by_one = np.flatnonzero((grown == 1) & ~np.isin(of_slot, again))
+        if len(by_one):
+            self._step(by_one, newest, failed)
 
     def _fold_again(self, request: Request, failed: Failures) -> None:
         """Fold a request's history again: tokens were taken back, or several came at once."""
@@ -135,22 +160,21 @@ class AutomatonBatch(StateTable):
             self.values[FOLDED, entry.slot] = len(request.output_ids)
             self.values[LAST, entry.slot] = UNKNOWN
 
-    def _step(self, slots: Ints | None, failed: Failures) -> None:
-        """Take the newest output id of some slots, or of all."""
+    def _step(self, slots: Ints | None, newest: Sequence[int], failed: Failures) -> None:
+        """Take the newest output id of some slots' requests, or of all."""
         tables = self.tables
         at = slice(len(self)) if slots is None else slots
         states = self.values[STATE, at]
         following = tables.default_target[states]
-        last = np.full(len(states), UNKNOWN)
         branches = tables.branches[states]
+        last: Ints | int = UNKNOWN
         if branches.any():
+            tokens = np.array(newest, np.int64)[self.requests().of_slot[at]]
+            last = np.where(branches, tokens, UNKNOWN)
             which = np.flatnonzero(branches)
-            slot_numbers = (which if slots is None else slots[which]).tolist()
-            outputs = self.outputs
-            tokens = np.array([outputs[slot][-1] for slot in slot_numbers], np.int64)
-            last[which] = tokens
+            tokens = tokens[which]
             if (tokens < 0).any():
-                self._fill_in(tokens, slot_numbers, failed)
+                self._fill_in(tokens, which if slots is None else slots[which], failed)
             following[which] = self._look_up(states[which], tokens)
         timers = self.values[TIMER, at]
         if tables.has_timers:
@@ -166,7 +190,7 @@ class AutomatonBatch(StateTable):
         self.values[STATE, at] = following
         self.values[LAST, at] = last
 
-    def _fill_in(self, tokens: Ints, slot_numbers: list[int], failed: Failures) -> None:
+    def _fill_in(self, tokens: Ints, slots_of: Ints, failed: Failures) -> None:
         """Replace unknown tokens by the tokens that were forced on their rows."""
         tables, states, rows = self.tables, self.states, self.values[ROW]
         slots = np.flatnonzero(tables.edit[states] == Edit.FORCE)
@@ -175,7 +199,7 @@ class AutomatonBatch(StateTable):
             zip(rows[slots].tolist(), tables.operand[states[slots]].tolist(), strict=True)
         )
         for i in np.flatnonzero(tokens == UNKNOWN).tolist():
-            slot = slot_numbers[i]
+            slot = slots_of[i]
             tokens[i] = forced.get(int(rows[slot]), UNKNOWN)
             if tokens[i] == UNKNOWN:
                 failed[self.entries[slot].request] = UnknownTokenError()
@@ -204,3 +228,9 @@ class AutomatonBatch(StateTable):
         while len(due := np.flatnonzero((timers == 0) & (timeout[states] >= 0))):
             states[due] = timeout[states[due]]
             timers[due] = self._enter(states[due], timers[due])
+
+
+def _last_but(n: int, output_ids: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """Return the last output id but ``n`` of each output, or -1 if it is too short."""
+    pairs = zip(output_ids, lengths, strict=True)
+    return [ids[length - n - 1] if length > n else UNKNOWN for ids, length in pairs]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,21 +51,34 @@ class Entry:
     slot: int
 
 
+class Requests(NamedTuple):
+    """The requests that have slots in a ``StateTable``.
+
+    Attributes:
+        every: the requests.
+        output_ids: the output ids of each.
+        of_slot: ``[slots]``, the index in ``every`` of each slot's request.
+    """
+
+    every: list[Request]
+    output_ids: list[Sequence[int]]
+    of_slot: Ints
+
+
 class StateTable:
     """A table of numbers with one slot per entry, without gaps.
 
     Attributes:
         values: ``[columns, capacity]``, of which the first ``len(self)`` slots are in use.
         entries: the entries, by slot.
-        outputs: the output ids, by slot.
         changed: set when slots are added, freed or get another row; reset by the reader.
     """
 
     def __init__(self, columns: int) -> None:
         self.values: Ints = np.zeros((columns, 16), np.int64)
         self.entries: list[Entry] = []
-        self.outputs: list[Sequence[int]] = []
         self.changed = False
+        self._requests: Requests | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -75,8 +88,8 @@ class StateTable:
         slot = len(self.entries)
         self.make_room(1)
         entry = Entry(request, what, self, slot)
+        self._requests = None
         self.entries.append(entry)
-        self.outputs.append(request.output_ids)
         self.values[:, slot] = 0
         self.values[ROW, slot] = request.row
         request.entries.append(entry)
@@ -90,13 +103,12 @@ class StateTable:
 
     def delete(self, slot: int) -> None:
         """Free a slot; the entry of the last slot moves into it."""
+        self._requests = None
         self.entries[slot].slot = -1
         last = self.entries.pop()
-        outputs = self.outputs.pop()
         if last.slot >= 0:
             self.values[:, slot] = self.values[:, last.slot]
             self.entries[slot] = last
-            self.outputs[slot] = outputs
             last.slot = slot
         self.changed = True
 
@@ -105,7 +117,18 @@ class StateTable:
         self.values[ROW, slot] = row
         self.changed = True
 
+    def requests(self) -> Requests:
+        """Return the requests that have slots: the same object until slots are added or freed."""
+        if self._requests is None:
+            of_slots = [entry.request for entry in self.entries]
+            index = {request: i for i, request in enumerate(dict.fromkeys(of_slots))}
+            of_slot = np.fromiter(map(index.__getitem__, of_slots), np.int64, len(of_slots))
+            output_ids = [request.output_ids for request in index]
+            self._requests = Requests([*index], output_ids, of_slot)
+        return self._requests
+
     def grown(self) -> Ints:
         """Count the output ids of each slot that are not folded in yet: ``[slots]``."""
-        n = len(self.entries)
-        return np.fromiter(map(len, self.outputs), np.int64, n) - self.values[FOLDED, :n]
+        _, output_ids, of_slot = self.requests()
+        lengths = np.fromiter(map(len, output_ids), np.int64, len(output_ids))
+        return lengths[of_slot] - self.values[FOLDED, : len(of_slot)]
