@@ -707,9 +707,10 @@ class _Rules:
             else _Rule(_Terms.of(spec), history, reach, self._vocab_size)
             for spec in self._specs
         ]
-        self._is_looked_up = False
-        self._start = 0
-        self._remember(list(request.output_ids))
+        self._remember(request.output_ids)
+        for rule in self._rules:
+            rule.look_up(may_stand=True)
+        self._is_looked_up = True
 
     def __iter__(self) -> Iterator[_Rule]:
         return iter(self._rules)
@@ -739,12 +740,12 @@ class _Rules:
             history.append(int(token))
             for rule in self._rules:
                 rule.push(history.length - 1)
-        self._remember(newest)
+        self._remember(request.output_ids)
 
-    def _remember(self, newest: list[int]) -> None:
-        """Remember the output ids that may be taken back, of those since ``_start``."""
-        self._newest = newest[-_TAKEN_BACK:]
-        self._start += len(newest) - len(self._newest)
+    def _remember(self, output_ids: Sequence[int]) -> None:
+        """Remember the output ids that may be taken back."""
+        self._start = max(len(output_ids) - _TAKEN_BACK, 0)
+        self._newest = list(output_ids[self._start :])
 
     def _kept(self, newest: list[int]) -> int | None:
         """Count the unchanged output ids since ``_start``; ``None`` if all must be read again."""
