@@ -1,9 +1,11 @@
 """Backends: the capabilities of engines, and the request bodies with which clients use them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -105,8 +107,9 @@ class Backend:
     ) -> "Backend":
         """Return this backend with the vocabulary of an engine's tokenizer.
 
-        The tokenizer is read when a request first needs its vocabulary, and only once, although an
-        adapter may call this for each request. The result does not keep the tokenizer alive.
+        The tokenizer is read when a request first needs its vocabulary, or at ``preload``. It is
+        read once, although an adapter may call this for each request. The result does not keep the
+        tokenizer alive.
 
         Args:
             tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
@@ -123,19 +126,28 @@ class Backend:
         loader = partial(_read, ref(tokenizer), vocab_size, read)
         return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
 
+    def preload(self) -> "Backend":
+        """Start to load the vocabulary, in a thread, so that no request has to wait for it.
+
+        A server does so at its start. An error is raised when a request needs the vocabulary.
+        """
+        if self.load_vocabulary is not None:
+            _loading(self.load_vocabulary)
+        return self
+
     def vocabulary(self) -> "Vocabulary | None":
-        """Return the vocabulary of the engine's tokenizer, which is loaded at the first call.
+        """Return the vocabulary of the engine's tokenizer, which is loaded once.
 
         Raises:
             SpecError: if it cannot be loaded.
         """
         if self.load_vocabulary is None:
             return None
-        loaded = _loaded(self.load_vocabulary)
-        if isinstance(loaded, Exception):
-            what = f"The vocabulary of {self.name}'s tokenizer cannot be read: {text_of(loaded)}"
-            raise SpecError(what) from loaded
-        return loaded
+        loading = _loading(self.load_vocabulary)
+        if (error := loading.exception()) is not None:
+            what = f"The vocabulary of {self.name}'s tokenizer cannot be read: {text_of(error)}"
+            raise SpecError(what) from error
+        return loading.result()
 
 
 _loaders: "WeakKeyDictionary[Any, dict[int, Callable[[], Vocabulary]]]" = WeakKeyDictionary()
@@ -151,12 +163,24 @@ def _read(
 
 
 @lru_cache(maxsize=8)
-def _loaded(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary | Exception":
-    """Load a vocabulary, or keep the error: the next call would take as long and fail, too."""
+def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]":
+    """Load a vocabulary in a thread. An error is kept: the next call would fail as well."""
+    loading: Future[Vocabulary] = Future()
+    name = "logitport-vocabulary"
+    Thread(target=_load, args=(load_vocabulary, loading), name=name).start()
+    return loading
+
+
+def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
+    from .core.scripts import prepare
+
     try:
-        return load_vocabulary()
-    except Exception as error:
-        return error
+        vocabulary = load_vocabulary()
+        prepare(vocabulary)
+    except BaseException as error:  # without a result, requests would wait for ever
+        loading.set_exception(error)
+    else:
+        loading.set_result(vocabulary)
 
 
 def payload_for(

@@ -103,6 +103,12 @@ class _Characters(NamedTuple):
     is_last: npt.NDArray[np.bool_]
 
 
+def prepare(vocabulary: Vocabulary) -> None:
+    """Make what rules about text and scripts look up in a vocabulary, which takes half a second."""
+    vocabulary.prepare()
+    _characters(vocabulary)
+
+
 @lru_cache(maxsize=4)
 def _characters(vocabulary: Vocabulary) -> _Characters:
     """Find the characters of all tokens, in one pass over their bytes."""

@@ -107,6 +107,10 @@ class Vocabulary:
         low, high = (following, following) if following is not None else (0, 0xFF)
         return places[bounds[byte << 8 | low] : bounds[(byte << 8 | high) + 1]]
 
+    def prepare(self) -> None:
+        """Make the trie and the sorted places."""
+        _ = self.trie, self._by_pair
+
     @cached_property
     def trie(self) -> "VocabularyTrie":
         """The trie of all tokens, made at first use: 0.2 s for 150,000 tokens."""

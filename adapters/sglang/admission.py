@@ -77,7 +77,7 @@ class Admission:
         args: Any = manager.server_args
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
-        self._backend = replace(backend, policy=policy)
+        self._backend = replace(backend, policy=policy).preload()
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:

@@ -193,7 +193,7 @@ class Batch:
 def _program_of(vocab_size: int, request: tuple[Any, Any]) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
     payload, tokenizer = request
-    backend = BACKEND.for_tokenizer(tokenizer, vocab_size)
+    backend = BACKEND.for_tokenizer(tokenizer, vocab_size).preload()
     checked, program = admit(backend, payload, vocab_size)
     if not checked.is_active(stage()):
         return None

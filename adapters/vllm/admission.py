@@ -124,6 +124,7 @@ def check_free(vllm_config: "VllmConfig") -> None:
     Raises:
         SpecError: with the change that the engine needs.
     """
+    backend_of(vllm_config)  # loads the vocabulary beside this request, which needs none
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
     if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")

@@ -88,6 +88,9 @@ def role_of(vllm_config: "VllmConfig") -> Role:
 def backend_of(vllm_config: "VllmConfig") -> Backend:
     """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
 
+    From then on, its vocabulary is loaded: from the start of a worker, and from the first request
+    to a front end.
+
     The policy's settings are ``additional_config["logitport"]``, if vLLM has any.
 
     Raises:
@@ -104,7 +107,7 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
         return vocabulary.first(model_config.get_vocab_size())
 
     policy = policy_of(lambda: _tokenizer_of(model_config), names, settings)
-    return replace(BACKEND, load_vocabulary=load, policy=policy)
+    return replace(BACKEND, load_vocabulary=load, policy=policy).preload()
 
 
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from threading import Event
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend
@@ -63,14 +64,35 @@ def test_a_vocabulary_is_loaded_when_a_spec_needs_it_and_once():
     assert backend != replace(backend, load_vocabulary=lambda: small())
 
 
-def test_a_vocabulary_that_cannot_be_loaded():
+def test_a_vocabulary_is_loaded_in_advance_beside_other_work():
+    may_go_on = Event()
+
+    def load() -> Vocabulary:
+        assert may_go_on.wait(60)
+        return small()
+
+    backend = Backend("engine", REALIZABLE, load_vocabulary=load)
+    assert backend.preload() is backend
+    compile_specs((BANNED,), backend.vocabulary)
+    may_go_on.set()
+    vocabulary = backend.vocabulary()
+    assert vocabulary is not None
+    assert {"trie", "_by_pair"} <= vocabulary.__dict__.keys()
+    assert Backend("engine", REALIZABLE).preload().vocabulary() is None
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+@pytest.mark.parametrize("is_in_advance", [False, True])
+def test_a_vocabulary_that_cannot_be_loaded(kind: type[BaseException], is_in_advance: bool):
     calls: list[str] = []
 
     def load() -> Vocabulary:
         calls.append("load")
-        raise ValueError("no file")
+        raise kind("no file")
 
     backend = Backend("engine", REALIZABLE, load_vocabulary=load)
+    if is_in_advance:
+        backend.preload()
     for _ in range(2):
         with pytest.raises(SpecError) as error:
             compile_specs((FirstByteSpec(1),), backend.vocabulary)
