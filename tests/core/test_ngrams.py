@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import Add, edit
 from logitport.adapters.core.host import ngrams
@@ -96,6 +96,9 @@ def rules_of_requests(draw: st.DrawFn) -> list[NoRepeatNgramSpec]:
     ),
     steps=STEPS,
     seed=st.integers(0, 2**31),
+)
+@example(  # taken back in two steps, and replaced before what was left
+    requests=[([NoRepeatNgramSpec(1)], 0, 2)], steps=[(0, 7, 81), (1, 0, 0), (6, 2, 45)], seed=0
 )
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
