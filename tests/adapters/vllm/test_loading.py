@@ -1,17 +1,20 @@
 """How the processor comes into an engine, and what it does there before the first request."""
 
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from logitport.adapters.core import defaults
+from logitport.adapters.core import Vocabulary, defaults
 from logitport.adapters.vllm import LogitportProcessor
+from logitport.adapters.vllm.admission import check_free
 from logitport.hooks.hello_world import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, PluginSpec
 from logitport.spec.kinds import forced_sequence
+from vllm import EngineArgs
 
 from examples._support.smollm2 import prepare
 
@@ -42,6 +45,31 @@ def test_several_instances_act_once(
 
     assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
     assert output.text == "Only once."
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Is set when a vocabulary has been read."""
+    has_read, read = Event(), Vocabulary.of_tokenizer
+
+    def noted(tokenizer: Any) -> Vocabulary:
+        vocabulary = read(tokenizer)
+        has_read.set()
+        return vocabulary
+
+    monkeypatch.setattr(Vocabulary, "of_tokenizer", noted)
+    return has_read
+
+
+def test_a_worker_reads_the_vocabulary_before_a_request_needs_it(model: Path, reads: Event):
+    with engine(model):
+        assert reads.wait(60)
+
+
+def test_a_front_end_reads_the_vocabulary_at_a_request_without_specs(model: Path, reads: Event):
+    config = EngineArgs(str(model)).create_engine_config()
+    check_free(config)
+    assert reads.wait(60)
 
 
 @pytest.mark.parametrize("loading", [{}, {"logits_processors": FLAG}], ids=["entry point", "flag"])
