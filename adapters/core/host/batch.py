@@ -8,12 +8,12 @@ import numpy as np
 from ..automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError
 from ..automaton.folding import fold_together
 from ..automaton.pool import ROOM_KEPT, AutomatonPool
-from .state_table import FOLDED, ROW, Failures, Request, Requests, StateTable
+from .state_table import ROW, Failures, Request, Requests, StateTable
 
-BASE, STATE, TIMER, RANK, MOVES, LAST = 2, 3, 4, 5, 6, 7
-"""Columns: where the automaton starts in the tables; its state there; its timer; its rank among
-its request's automata; whether it has more than one state; the last token that is folded in, or
--1 if the state did not depend on it."""
+FOLDED, BASE, STATE, TIMER, RANK, MOVES, LAST = 1, 2, 3, 4, 5, 6, 7
+"""Columns: the number of output ids folded in; where the automaton starts in the tables; its state
+there; its timer; its rank among its request's automata; whether it has more than one state; the
+last token that is folded in, or -1 if the state did not depend on it."""
 
 
 class _Read(NamedTuple):
@@ -93,6 +93,7 @@ class AutomatonBatch(StateTable):
 
     def delete(self, slot: int) -> None:
         """See ``StateTable``."""
+        self._read = None  # it would keep the requests
         automaton = self.entries[slot].what
         self._left += automaton.cells + len(automaton.keys)
         super().delete(slot)
@@ -121,14 +122,20 @@ class AutomatonBatch(StateTable):
         ):  # most steps: each output is one token longer
             self._step(None, newest, failed)
         else:
-            self._catch_up(newest, failed)
+            self._catch_up(np.array(lengths, np.int64), newest, failed)
         self._read = _Read(requests, newest, [length + 1 for length in lengths])
 
-    def _catch_up(self, newest: Sequence[int], failed: Failures) -> None:
-        """Take any number of tokens; the last that is folded in may have been replaced."""
+    def _catch_up(self, lengths: Ints, newest: Sequence[int], failed: Failures) -> None:
+        """Take any number of tokens; the last that is folded in may have been replaced.
+
+        Args:
+            lengths: of each request, the number of output ids.
+            newest: of each request, the last output id.
+            failed: receives the requests that cannot go on.
+        """
         requests, output_ids, of_slot = self.requests()
-        grown = self.grown()
         folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
+        grown = lengths[of_slot] - folded
         known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
         if len(known):
             at = zip(of_slot[known].tolist(), (folded[known] - 1).tolist(), strict=True)

@@ -778,7 +778,7 @@ class NgramBatch(StateTable):
     """
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(columns=2)
+        super().__init__(columns=1)
         self._vocab_size = vocab_size
 
     def start(self, request: Request, specs: Sequence[_Spec]) -> None:

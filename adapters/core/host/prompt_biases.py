@@ -18,7 +18,7 @@ class PromptBiases(StateTable):
     """
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(columns=2)
+        super().__init__(columns=1)
         self._vocab_size = vocab_size
         self._additions: list[RowAdditions] = []
 

@@ -13,12 +13,12 @@ from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
 from ..logits import Additions, joined
 from ..program import Program, ProgramOf
-from .batch import AutomatonBatch
+from .batch import FOLDED, AutomatonBatch
 from .editor import Editor
 from .ngrams import NgramBatch
 from .numpy_editor import NumpyEditor
 from .prompt_biases import PromptBiases
-from .state_table import FOLDED, Failures, Request, StateTable
+from .state_table import Failures, Request, StateTable
 from .torch_editor import TorchEditor
 
 logger = logging.getLogger(__name__)
@@ -353,7 +353,7 @@ def _delete(table: StateTable, slot: int) -> None:
     """Free a slot after the table's own ``delete`` has failed."""
     if slot >= 0:
         StateTable.delete(table, slot)
-        if slot < len(table):
+        if isinstance(table, AutomatonBatch) and slot < len(table):
             table.values[FOLDED, slot] = -2  # the slot's new entry is read anew
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from ..automaton import Ints
 from ..automaton.history import TokenHistory
 
-ROW, FOLDED = 0, 1
-"""Columns of each ``StateTable``: the row of the logits, the number of output ids folded in."""
+ROW = 0
+"""The first column of each ``StateTable``: the row of the logits."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -126,9 +126,3 @@ class StateTable:
             output_ids = [request.output_ids for request in index]
             self._requests = Requests([*index], output_ids, of_slot)
         return self._requests
-
-    def grown(self) -> Ints:
-        """Count the output ids of each slot that are not folded in yet: ``[slots]``."""
-        _, output_ids, of_slot = self.requests()
-        lengths = np.fromiter(map(len, output_ids), np.int64, len(output_ids))
-        return lengths[of_slot] - self.values[FOLDED, : len(of_slot)]
