@@ -221,7 +221,7 @@ def add(additions: AnyAdditions, logits: torch.Tensor) -> None:
 def add_once(additions: AnyAdditions, logits: torch.Tensor) -> None:
     """Add to cells; in a type that cannot hold every sum, each cell may occur only once."""
     if isinstance(additions, RowAdditions):
-        _add_to_row(logits[additions.row], additions.standing)
+        add_to_row(logits[additions.row], additions.standing)
         return
     flat = flattened(logits)
     if highest_logit(logits.dtype) < FORCED_LOGIT:
@@ -238,7 +238,7 @@ def add_once(additions: AnyAdditions, logits: torch.Tensor) -> None:
     flat.index_add_(0, *placed)
 
 
-def _add_to_row(row: torch.Tensor, standing: Standing) -> None:
+def add_to_row(row: torch.Tensor, standing: Standing) -> None:
     """Add to a row, reusing the arrays of an earlier call for any row."""
     columns, kept = row.shape[0], standing.kept
     layout = columns, row.dtype, row.device

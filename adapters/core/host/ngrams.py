@@ -95,6 +95,7 @@ class _History:
 
     def _put(self, tokens: Tokens) -> None:
         self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
+        self._padded_bytes = self._padded.data.cast("B")
         self.tokens = self._padded[MAX_MATCH:]
         self.numbers = self.tokens.data
         self.bytes = self.numbers.cast("B")
@@ -116,7 +117,7 @@ class _History:
 
     def newest(self) -> bytes:
         """Return the ``MAX_MATCH`` newest tokens, as bytes."""
-        return bytes(self._padded.data.cast("B")[4 * self.length : 4 * (self.length + MAX_MATCH)])
+        return bytes(self._padded_bytes[4 * self.length : 4 * (self.length + MAX_MATCH)])
 
     def before(self, position: int, count: int) -> bytes:
         """Return ``count`` tokens before a position, as bytes."""
@@ -666,10 +667,11 @@ class _DryRule(_Rule):
             recent = group.positions[-MAX_MATCHES:]
         value, hashes = self._hash >> self._low & 0xFFFFFFFF, self._hash_numbers
         end = bisect_right(hashes, value)
-        older = self._positions[bisect_left(hashes, value, 0, end) : end]
+        start = bisect_left(hashes, value, max(end - MAX_MATCHES, 0), end)
+        older = self._positions[start:end]
         if not recent:
             return self._last(older)
-        return self._last(np.concatenate((older[-MAX_MATCHES:], np.array(recent, np.int32))))
+        return self._last(np.concatenate((older, np.array(recent, np.int32))))
 
     def _last(self, positions: Tokens) -> Tokens:
         """Select the last positions that count."""

@@ -7,7 +7,9 @@ import torch
 from ..logits import (
     AnyAdditions,
     Cells,
+    RowAdditions,
     add_once,
+    add_to_row,
     bounded_sum,
     flat_index,
     flattened,
@@ -26,6 +28,7 @@ class TorchEditor(PlanEditor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         super().__init__(automata, vocab_size)
         self._layout: tuple[object, ...] = ()
+        self._row: tuple[int, torch.Tensor] | None = None  # the last part's, in a step
 
     def apply(
         self, logits: torch.Tensor, more: Sequence[AnyAdditions] = ()
@@ -40,13 +43,19 @@ class TorchEditor(PlanEditor):
         if layout != self._layout:
             self._layout = layout
             self._kept.clear()
-        return super().apply(logits, more)
+        try:
+            return super().apply(logits, more)
+        finally:
+            self._row = None  # it would keep the logits
 
     def highest_logit(self, dtype: torch.dtype) -> float:
         return highest_logit(dtype)
 
     def _add(self, additions: AnyAdditions, logits: torch.Tensor) -> None:
-        add_once(additions, logits)
+        if isinstance(additions, RowAdditions):
+            add_to_row(self._row_of(additions.row, logits), additions.standing)
+        else:
+            add_once(additions, logits)
 
     def _allow(self, allowed: Allowed, logits: torch.Tensor) -> None:
         flat = flattened(logits)
@@ -62,13 +71,19 @@ class TorchEditor(PlanEditor):
         flat[index] = allowed.kept
 
     def _allow_in_row(self, part: AllowedRow, logits: torch.Tensor) -> None:
-        row = logits[part.row]
+        row = self._row_of(part.row, logits)
         if row.is_cpu and row.amax().item() > -torch.inf:  # otherwise it may be NaN
             return
         is_allowed = torch.from_numpy(mask(part.token_ids, row.shape[0]))
         is_allowed = to_device(is_allowed, row.device)
         row.masked_fill_(~is_allowed, -torch.inf)
         row.masked_fill_(is_allowed & (row.amax() == -torch.inf), 0)
+
+    def _row_of(self, row: int, logits: torch.Tensor) -> torch.Tensor:
+        """Return a row of the logits; the parts of a row follow one another."""
+        if self._row is None or self._row[0] != row:
+            self._row = row, logits[row]
+        return self._row[1]
 
     def _kept_of(self, allowed: Allowed, kept: torch.Tensor) -> torch.Tensor:
         """Compute the final values of the allowed cells."""
