@@ -315,6 +315,18 @@ class Engine(RuleBasedStateMachine):
             del self.requests[row].output[-tokens:]
             self.check()
 
+    @rule(row=st.integers(0, 7), token=token_ids, more=st.lists(token_ids, max_size=1))
+    def replace_last(self, row: int, token: int, more: list[int]) -> None:
+        """Another token comes in place of the last one, unless that was forced."""
+        self.check()
+        if row < len(self.requests) and (output := self.requests[row].output):
+            request = self.requests[row]
+            before = flat(edits(request.specs, request.prompt or (), output[:-1]))
+            forced = [edit.token for edit in before if isinstance(edit, Force)]
+            if forced[:1] != output[-1:]:
+                output[-1:] = [token, *more]
+                self.check()
+
     @rule()
     def restart(self) -> None:
         """Another worker takes everything over: folding is stepping."""

@@ -68,6 +68,7 @@ class AutomatonBatch(StateTable):
         if None in map(self.tables.base_of, automata):  # there is no room for one of them
             self._rebuild_tables(automata)
         bases = cast("list[int]", [*map(self.tables.base_of, automata)])
+        last = _last_of(request)
         for rank, (automaton, (state, timer)) in enumerate(zip(automata, folded, strict=True)):
             self.values[1:, self.new(request, automaton).slot] = (
                 len(request.output_ids),
@@ -76,7 +77,7 @@ class AutomatonBatch(StateTable):
                 timer,
                 rank,
                 automaton.states > 1,
-                UNKNOWN,
+                last,
             )
 
     def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
@@ -160,12 +161,12 @@ class AutomatonBatch(StateTable):
             return
         finally:
             request.drop_arrays()
-        self.moved = True
+        self.moved, last = True, _last_of(request)
         for entry, (state, timer) in zip(entries, folded, strict=True):
             self.values[STATE, entry.slot] = self.values[BASE, entry.slot] + state
             self.values[TIMER, entry.slot] = timer
             self.values[FOLDED, entry.slot] = len(request.output_ids)
-            self.values[LAST, entry.slot] = UNKNOWN
+            self.values[LAST, entry.slot] = last
 
     def _step(self, slots: Ints | None, newest: Sequence[int], failed: Failures) -> None:
         """Take the newest output id of some slots' requests, or of all."""
@@ -235,6 +236,11 @@ class AutomatonBatch(StateTable):
         while len(due := np.flatnonzero((timers == 0) & (timeout[states] >= 0))):
             states[due] = timeout[states[due]]
             timers[due] = self._enter(states[due], timers[due])
+
+
+def _last_of(request: Request) -> int:
+    """Return the last output id of a request, or -1 if there is none."""
+    return _last_but(0, [request.output_ids], [len(request.output_ids)])[0]
 
 
 def _last_but(n: int, output_ids: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
