@@ -172,9 +172,9 @@ def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]
 
 
 def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
-    from .core.scripts import prepare
-
     try:
+        from .core.scripts import prepare
+
         vocabulary = load_vocabulary()
         prepare(vocabulary)
     except BaseException as error:  # without a result, requests would wait for ever

@@ -6,6 +6,7 @@ a ban of characters is a ban of texts: of the shortest bytes that begin none but
 
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -104,9 +105,13 @@ class _Characters(NamedTuple):
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Make what rules about text and scripts look up in a vocabulary, which takes half a second."""
+    """Make what rules about text look up in a vocabulary, which takes half a second.
+
+    Without the table of scripts, there can be no rule about them.
+    """
     vocabulary.prepare()
-    _characters(vocabulary)
+    if find_spec("fontTools") is not None:
+        _characters(vocabulary)
 
 
 @lru_cache(maxsize=4)

@@ -177,7 +177,7 @@ def assert_nothing_left(realizer: Realizer) -> None:
     assert len(realizer) == 0
     assert realizer.rows == []
     for slots in (realizer._automata, realizer._ngrams, realizer._prompt_biases):
-        assert (len(slots), slots.entries) == (0, [])
+        assert (len(slots), slots.entries, slots.requests().output_ids) == (0, [], [])
     assert not realizer._with_code
 
 

@@ -1,12 +1,13 @@
 """How a kind's compile function gets the vocabulary of an engine's tokenizer."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from threading import Event
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend
-from logitport.adapters.core import Vocabulary, compile_specs, unsupported
+from logitport.adapters.core import Vocabulary, compile_specs, scripts, unsupported
 from logitport.adapters.core.kinds import Part, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
 from logitport.adapters.core.kinds.base import vocabulary_for
@@ -79,6 +80,14 @@ def test_a_vocabulary_is_loaded_in_advance_beside_other_work():
     assert vocabulary is not None
     assert {"trie", "_by_pair"} <= vocabulary.__dict__.keys()
     assert Backend("engine", REALIZABLE).preload().vocabulary() is None
+
+
+def test_a_vocabulary_is_loaded_without_the_table_of_scripts(monkeypatch: pytest.MonkeyPatch):
+    for module in ("fontTools", "fontTools.unicodedata"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(scripts, "_scripts", scripts._scripts.__wrapped__)
+    backend = Backend("engine", REALIZABLE, load_vocabulary=lambda: small())
+    assert backend.preload().vocabulary() is not None
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])

@@ -13,7 +13,7 @@ from .state_table import ROW, Failures, Request, Requests, StateTable
 FOLDED, BASE, STATE, TIMER, RANK, MOVES, LAST = 1, 2, 3, 4, 5, 6, 7
 """Columns: the number of output ids folded in; where the automaton starts in the tables; its state
 there; its timer; its rank among its request's automata; whether it has more than one state; the
-last token that is folded in, or -1 if the state did not depend on it."""
+last token that is folded in, or -1 after a step that did not depend on it."""
 
 
 class _Read(NamedTuple):
