@@ -359,6 +359,7 @@ class _Rule:
         self._before = array("i")  # previous position in the chain, or the result of a group's push
         self._base = self.settled = history.settled
         self._put_into_buckets(reach)
+        self._hash_numbers = self._hashes.data
         self._go_to(self._base)
         for position in range(self._base, history.length):
             self.push(position)
@@ -391,7 +392,6 @@ class _Rule:
             order, hashes = order.take(newest), hashes.take(newest)
         self._hashes, self._positions = hashes, order.astype(np.int32)
         self._positions += reach.start
-        self._hash_numbers = hashes.data
         bits = min(max(len(order).bit_length(), 4), 16)
         self._shift = 32 - bits
         sizes = np.bincount(hashes >> np.uint32(self._shift), minlength=1 << bits)
@@ -625,7 +625,6 @@ class _DryRule(_Rule):
             by_half = np.argsort((hashes >> np.uint32(shift)).astype(np.uint16), kind="stable")
             order, hashes = order.take(by_half), hashes.take(by_half)
         self._hashes, self._positions = hashes, (order + reach.start).astype(np.int32)
-        self._hash_numbers = hashes.data
 
     def _is_break(self, token: int) -> bool:
         return self._exempt is not None and token < self._vocab_size and bool(self._exempt[token])
