@@ -50,8 +50,8 @@ from tests.core.test_realizer import (
 MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.failure_links"),
     *("automaton.folding", "automaton.history", "automaton.pool", "callables", "host.batch"),
-    *("host.ngrams", "host.numpy_editor", "host.plan", "host.prompt_biases", "host.realizer"),
-    *("host.state_table", "host.torch_editor", "logits", "program"),
+    *("host.ngram_index", "host.ngrams", "host.numpy_editor", "host.plan", "host.prompt_biases"),
+    *("host.realizer", "host.state_table", "host.torch_editor", "logits", "program"),
 )
 DEVICE_MODULES = (
     *("device.advance_kernel", "device.dry_kernel", "device.edit_kernel", "device.ngram_kernel"),

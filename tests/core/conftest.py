@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from logitport.adapters.core import plugins
-from logitport.adapters.core.host import ngrams
+from logitport.adapters.core.host import ngram_index, ngrams
 from logitport.spec import PluginSpec
 
 from tests.support.histories import TAKEN_BACK
@@ -22,13 +22,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 _SMALL = {
-    "_TAKEN_BACK": TAKEN_BACK,
-    "_FEW": 1,
-    "_MANY": 2,
-    "_HUGE": 3,
+    "TAKEN_BACK": TAKEN_BACK,
+    "ROOM": 4 * TAKEN_BACK,
+    "FEW": 4,
+    "EARLY": 4,
+    "MANY": 2,
     "_NEW": 4,
-    "_CHAIN_BITS": 1,
     "_LAID_OUT": 1,
+    "_SORTED_BITS": 16,
 }
 
 
@@ -37,4 +38,6 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """What needs a long history otherwise happens in short ones, too."""
     if request.param == "small":
         for name, value in _SMALL.items():
-            monkeypatch.setattr(ngrams, name, value)
+            for module in (ngrams, ngram_index):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, value)

@@ -1,6 +1,5 @@
 """The rule against repetitions on the host, in the same batch as rules against n-grams."""
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import Add, edit
-from logitport.adapters.core.host import ngrams
 from logitport.adapters.core.host.ngrams import NgramBatch
 from logitport.adapters.core.host.state_table import Request
 from logitport.spec import DrySpec, NoRepeatNgramSpec
@@ -118,24 +116,3 @@ def test_beside_rules_against_ngrams() -> None:
     banned, penalized = both.additions()
     assert (banned.cells.token_ids.tolist(), penalized.cells.token_ids.tolist()) == ([3], [3])
     np.testing.assert_array_equal(penalized.values, [-1])
-
-
-def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a factor of 1, contexts of the same tokens in another order do."""
-    searched: list[Any] = []
-    search = ngrams._Rule._search
-
-    def note(rule: Any) -> Any:
-        searched.append(rule)
-        return search(rule)
-
-    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
-    monkeypatch.setattr(ngrams._Rule, "_search", note)
-    prompt = random.Random(0).choices(range(6), k=900)
-    spec = DrySpec(1.0, 1.5, 3)
-    rules, output = NgramBatch(VOCABULARY), list[int]()
-    rules.start(Request(prompt, output, row=0), [spec])
-    for token in (1, 2, 3, 2, 1):
-        check(rules, {0: [spec]})
-        output.append(token)
-    assert searched

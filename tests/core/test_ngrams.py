@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import Add, edit
-from logitport.adapters.core.host import ngrams
+from logitport.adapters.core.host import ngram_index, ngrams
 from logitport.adapters.core.host.ngrams import NgramBatch
 from logitport.adapters.core.host.state_table import Failures, Request
 from logitport.spec import NoRepeatNgramSpec
@@ -18,7 +18,7 @@ from logitport.spec import NoRepeatNgramSpec
 from tests.support.histories import STEPS, simulate
 
 VOCABULARY = 8
-LONG = 2 * ngrams._HUGE
+LONG = 1024
 LARGE = 4 * LONG
 
 
@@ -31,7 +31,7 @@ def banned(rules: NgramBatch) -> dict[int, set[int]]:
             by_row.setdefault(row, Counter())[token] += 1
     for entry in rules.entries:
         counts = by_row.get(entry.request.row, Counter())
-        assert max(counts.values(), default=0) <= len(list(entry.what))
+        assert max(counts.values(), default=0) <= len(entry.request.entries)
     return {row: {*counts} for row, counts in by_row.items()}
 
 
@@ -112,7 +112,8 @@ def test_any_history(
     """Some tokens are beyond the vocabulary; what is deleted bans nothing."""
     rules = NgramBatch(VOCABULARY)
     for request in simulate(rules, requests, steps, seed, check):
-        request.entries[0].table.delete(request.entries[0].slot)
+        for entry in request.entries:
+            entry.table.delete(entry.slot)
     assert (len(rules), banned(rules)) == (0, {})
 
 
@@ -161,9 +162,9 @@ def test_what_was_laid_out_is_taken_back(backs: tuple[int, ...], window: int | N
     prompt = list(range(0, 2000, 2))
     specs = [NoRepeatNgramSpec(1, window), NoRepeatNgramSpec(2, window)]
     rules, output = started(prompt, *specs)
-    for token in range(1, 8 * ngrams._MANY, 2):
-        rules.advance({})
-        if max(rule.settled for rule in rules.entries[0].what) > len(prompt) + sum(backs):
+    for token in range(1, 8 * ngrams.ROOM, 2):
+        advance(rules)
+        if max(entry.what.settled for entry in rules.entries) > len(prompt) + sum(backs):
             break
         output.append(token)
     for back in backs:
@@ -173,8 +174,8 @@ def test_what_was_laid_out_is_taken_back(backs: tuple[int, ...], window: int | N
 
 
 def test_what_cannot_be_undone_stays_so_when_the_output_is_shorter() -> None:
-    """Bans are laid out in a history that is shorter than the one that was read at the start."""
-    many = ngrams._MANY + 100
+    """Positions are laid out in a history that is shorter than the one read at the start."""
+    many = ngrams.MANY + 100
     prompt = [id for first in (5, 6) for i in range(many) for id in (first, 1000 * first + i)]
     spec = NoRepeatNgramSpec(2, 2 * many + 200)
     rules, output = started(prompt, spec, output=[*range(10, 29), 6, *range(30, 49), 5])
@@ -183,30 +184,18 @@ def test_what_cannot_be_undone_stays_so_when_the_output_is_shorter() -> None:
         check(rules, {0: [spec]}, LARGE)
 
 
-def test_hashes_that_collide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a factor of 1, n-grams of the same tokens in another order do."""
-    searched: list[ngrams._Rule] = []
-    search = ngrams._Rule._search
-
-    def note(rule: ngrams._Rule) -> Any:
-        searched.append(rule)
-        return search(rule)
-
-    monkeypatch.setattr(ngrams, "_MULTIPLIER", 1)
-    monkeypatch.setattr(ngrams._Rule, "_search", note)
-    for few in (1, ngrams._FEW):
-        monkeypatch.setattr(ngrams, "_FEW", few)
-        prompt = random.Random(0).choices(range(6), k=400)
-        specs = [NoRepeatNgramSpec(n) for n in (3, 4)]
-        rules, output = started(prompt, *specs)
-        for token in (1, 2, 3, 2, 1):
-            check(rules, {0: specs}, LARGE)
-            output.append(token)
-        assert searched
-        searched.clear()
+def test_hashes_with_equal_sorted_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some contexts: they are told apart by the others."""
+    monkeypatch.setattr(ngram_index, "_SORTED_BITS", 16)
+    prompt = random.Random(0).choices(range(20), k=2000)
+    specs = [NoRepeatNgramSpec(n) for n in (1, 2, 3, 4)]
+    rules, output = started(prompt, *specs)
+    for token in (1, 2, 3, 2, 1):
+        check(rules, {0: specs}, LARGE)
+        output.append(token)
 
 
-@pytest.mark.parametrize("broken", ["_History", "_Reach", "_powers", "_Rule"])
+@pytest.mark.parametrize("broken", ["History", "Reach", "_Layout", "_Rule"])
 def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever cannot be made, requests that are there go on as they were."""
     specs = [NoRepeatNgramSpec(1), NoRepeatNgramSpec(3)]
@@ -218,84 +207,55 @@ def test_memory_that_is_not_there(broken: str, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patched:
         patched.setattr(ngrams, broken, fail)
+        if broken == "_Rule":
+            patched.setattr(ngrams, broken, type("Broken", (), {"of": fail}))
         with pytest.raises(MemoryError):
             rules.start(Request(prompt, [], row=1), specs)
-        assert len(rules) == 1
+        assert len(rules) == 2
     check(rules, {0: specs}, LARGE)
 
 
-@pytest.mark.parametrize("window", [None, 300])
-def test_one_rule_is_laid_out_anew_in_a_step(
-    window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many requests whose outputs grow together, but when they come."""
-    monkeypatch.setattr(ngrams, "_MANY", 64)
-    rules, outputs = NgramBatch(LARGE), [list[int]() for _ in range(5)]
+@pytest.mark.parametrize("window", [None, 700])
+def test_few_rules_are_laid_out_anew_in_a_step(window: int | None) -> None:
+    """Of many requests whose outputs grow together; each is laid out every few hundred steps."""
+    rules, outputs = NgramBatch(LARGE), [list[int]() for _ in range(40)]
     for row, output in enumerate(outputs):
         rules.start(Request(list(range(400)), output, row=row), [NoRepeatNgramSpec(1, window)])
-    standing: list[Any] = []
+    indexes: list[Any] = []
     changes = Counter[int]()
-    for step in range(400):
-        rules.advance({})
-        before, standing = standing, [rule.standing for each in rules.entries for rule in each.what]
-        changes[sum(a is not b for a, b in zip(before, standing, strict=False))] += 1
+    for step in range(1300):
+        advance(rules)
+        before, indexes = indexes, [entry.what.index for entry in rules.entries]
+        changes[sum(a is not b for a, b in zip(before, indexes, strict=False))] += 1
         for output in outputs:
             output.append(500 + step)
-    assert set(changes) == {0, 1}
-    assert changes[1] >= 5 * 400 // 128
+    assert set(changes) <= {0, 1, 2}
+    assert 40 * 2 <= changes[1] + 2 * changes[2] <= 40 * 6
 
 
-def test_a_step_looks_at_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the newest tokens were there: what they were followed by is kept."""
-    followed = 0
-    follows = ngrams._Rule._follows
-
-    def note(rule: ngrams._Rule, positions: Any, position: int) -> bool:
-        nonlocal followed
-        followed += len(positions)
-        return follows(rule, positions, position)
-
-    monkeypatch.setattr(ngrams._Rule, "_follows", note)
-    numbers = random.Random(0)
-    for prompt in (
-        [5] * LARGE,
-        [*range(100)] * (LARGE // 100),
-        numbers.choices(range(8), k=LARGE),
-        [int(numbers.paretovariate(1)) for _ in range(LARGE)],
-        [token for i in range(LARGE // 2) for token in (5, 10 + i)],
-    ):
-        for n in (1, 2, 3, 64):
-            rules, output = started(prompt[:-50], NoRepeatNgramSpec(n))
-            followed = 0
-            for token in prompt[-50:]:
-                rules.advance({})
-                output.append(token)
-            assert followed < 50 * ngrams._HUGE / 8
-
-
-def test_what_is_said_again_and_again_is_looked_through_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked_at = 0
-    recent = ngrams._Rule._recent
-
-    def note(rule: ngrams._Rule) -> list[int]:
-        nonlocal looked_at
-        looked_at += len(found := recent(rule))
-        return found
-
-    monkeypatch.setattr(ngrams._Rule, "_recent", note)
-    for n in (1, 2, 64):
-        rules, output = started([1, 2, 3], NoRepeatNgramSpec(n))
-        looked_at = 0
-        for _ in range(200):
-            rules.advance({})
-            output.append(5)
-        assert looked_at <= sum(range(ngrams._FEW + 2))
+@pytest.mark.parametrize("n", [1, 2, 64])
+def test_what_comes_again_and_again_is_loose_once(n: int) -> None:
+    """Of all positions with the same context and token, a step finds the newest."""
+    rules, output = started([1, 2, 3], NoRepeatNgramSpec(n))
+    for _ in range(300):
+        advance(rules)
+        output.append(5)
+    advance(rules)
+    assert rules._found is not None
+    assert len(rules._found.slots) <= 4
 
 
 def test_positions_come_by_whole_tokens() -> None:
     """By more than the 16 bits that are sorted at once, and without what is not banned anyway."""
-    prompt = np.array([70_000, 5, 65_541, 5, 200_000, 131_077])
-    reach = ngrams._Reach(ngrams._History(prompt, prompt[:0]), 0, 150_000)
+    prompt = np.array([70_000, 5, 65_541, 5, 200_000, 131_077], np.int32)
+    reach = ngram_index.Reach(prompt, 0, len(prompt), len(prompt), 150_000)
     assert reach.by_token.tolist() == [1, 3, 2, 0, 5]
+
+
+def test_a_hash_comes_from_its_context_alone() -> None:
+    """Made of a whole history, or token by token."""
+    tokens = np.array(random.Random(0).choices(range(9), k=50), np.int32)
+    reach = ngram_index.Reach(tokens, 0, 50, 50, 9)
+    for back in (0, 1, 2, 7):
+        expected = [ngram_index.hash_of(tokens[max(i - back, 0) : i].tolist()) for i in range(51)]
+        assert reach.hashes(back).tolist() == expected

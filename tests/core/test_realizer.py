@@ -893,7 +893,7 @@ def test_what_a_long_history_has_needed_is_given_back() -> None:
     short, prompt = [2, 3], [4, 5]
     for row, prompt_ids in enumerate(([1] * 100_000, prompt)):
         realizer.add(row, compile_specs((spec,)), prompt_ids, [] if row == 0 else short)
-    held = weakref.ref(realizer._ngrams.entries[0].what._history.tokens)
+    held = weakref.ref(realizer._ngrams.entries[0].what.history.tokens)
     realizer.remove(0)
     assert held() is None
     before = random_logits(2, VOCABULARY, 0, torch.float32)

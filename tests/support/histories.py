@@ -49,11 +49,13 @@ def simulate(
         numbers = random.Random(step_seed)
         for request, tokens in running:
             output: Any = request.output_ids
-            before = len(output)
+            before = output[:]
             del output[max(len(output) - back, 0) :]
             output += numbers.choices(range(tokens), k=more if back <= TAKEN_BACK else 0)
-            if len(output) == before and back:
+            if back and len(output) == len(before):
                 output.append(0)  # as many in their place are not noticed
+            if back and len(output) == len(before) + 1 and before[-1:] == output[-2:-1]:
+                output.append(0)  # nor one more, after the same last token
         if more % 2 and len(running) > 1:
             a, b = running[0][0], running[1][0]
             specs[a.row], specs[b.row] = specs[b.row], specs[a.row]

@@ -1,33 +1,19 @@
 """The running automata of all requests, stepped together."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from ..automaton import CARRY, UNKNOWN, Automaton, Edit, Ints, UnknownTokenError
 from ..automaton.folding import fold_together
 from ..automaton.pool import ROOM_KEPT, AutomatonPool
-from .state_table import ROW, Failures, Request, Requests, StateTable
+from .state_table import ROW, Failures, Outputs, Request, StateTable, last_but
 
 FOLDED, BASE, STATE, TIMER, RANK, MOVES, LAST = 1, 2, 3, 4, 5, 6, 7
 """Columns: the number of output ids folded in; where the automaton starts in the tables; its state
 there; its timer; its rank among its request's automata; whether it has more than one state; the
 last token that is folded in, or -1 after a step that did not depend on it."""
-
-
-class _Read(NamedTuple):
-    """What a step has read.
-
-    Attributes:
-        requests: the requests that had slots.
-        newest: the last output id of each.
-        longer: the length that each output has when it is one token longer.
-    """
-
-    requests: Requests
-    newest: list[int]
-    longer: list[int]
 
 
 class AutomatonBatch(StateTable):
@@ -46,7 +32,7 @@ class AutomatonBatch(StateTable):
         self.tables = AutomatonPool()
         self.moved = False
         self._left = 0
-        self._read: _Read | None = None  # by the last step
+        self._read: Outputs | None = None  # by the last step
 
     @property
     def states(self) -> Ints:
@@ -112,31 +98,18 @@ class AutomatonBatch(StateTable):
         Args:
             failed: receives the requests that cannot go on.
         """
-        requests, read, self._read = self.requests(), self._read, None
-        lengths = [*map(len, requests.output_ids)]
-        newest = _last_but(0, requests.output_ids, lengths)
-        if (
-            read is not None
-            and read.requests is requests
-            and read.longer == lengths
-            and read.newest == _last_but(1, requests.output_ids, lengths)
-        ):  # most steps: each output is one token longer
-            self._step(None, newest, failed)
+        outputs, read, self._read = self.outputs(), self._read, None
+        if outputs.follow(read):  # most steps
+            self._step(None, outputs.newest, failed)
         else:
-            self._catch_up(np.array(lengths, np.int64), newest, failed)
-        self._read = _Read(requests, newest, [length + 1 for length in lengths])
+            self._catch_up(outputs, failed)
+        self._read = outputs
 
-    def _catch_up(self, lengths: Ints, newest: Sequence[int], failed: Failures) -> None:
-        """Take any number of tokens; the last that is folded in may have been replaced.
-
-        Args:
-            lengths: of each request, the number of output ids.
-            newest: of each request, the last output id.
-            failed: receives the requests that cannot go on.
-        """
-        requests, output_ids, of_slot = self.requests()
+    def _catch_up(self, outputs: Outputs, failed: Failures) -> None:
+        """Take any number of tokens; the last that is folded in may have been replaced."""
+        requests, output_ids, of_slot = outputs.requests
         folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
-        grown = lengths[of_slot] - folded
+        grown = np.array(outputs.lengths, np.int64)[of_slot] - folded
         known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
         if len(known):
             at = zip(of_slot[known].tolist(), (folded[known] - 1).tolist(), strict=True)
@@ -147,7 +120,7 @@ class AutomatonBatch(StateTable):
             self._fold_again(requests[i], failed)
         by_one = np.flatnonzero((grown == 1) & ~np.isin(of_slot, again))
         if len(by_one):
-            self._step(by_one, newest, failed)
+            self._step(by_one, outputs.newest, failed)
 
     def _fold_again(self, request: Request, failed: Failures) -> None:
         """Fold a request's history again: tokens were taken back, or several came at once."""
@@ -240,10 +213,4 @@ class AutomatonBatch(StateTable):
 
 def _last_of(request: Request) -> int:
     """Return the last output id of a request, or -1 if there is none."""
-    return _last_but(0, [request.output_ids], [len(request.output_ids)])[0]
-
-
-def _last_but(n: int, output_ids: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
-    """Return the last output id but ``n`` of each output, or -1 if it is too short."""
-    pairs = zip(output_ids, lengths, strict=True)
-    return [ids[length - n - 1] if length > n else UNKNOWN for ids, length in pairs]
+    return last_but(0, [request.output_ids], [len(request.output_ids)])[0]

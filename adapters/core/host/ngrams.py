@@ -1,776 +1,278 @@
 """The history rules: ``no_repeat_ngram``, no n-gram twice, and ``dry``, no long repetition.
 
-Each request keeps its history once, plus an index of it for each rule. The index finds the tokens
-that followed earlier occurrences of the newest n - 1 tokens. It has two parts. All positions up to
-some point are in buckets, by a hash of the n - 1 tokens before them. A few numpy calls make these
-arrays, which then never change. The positions after that point are in chains, by the same hash. So
-the cost of a step does not depend on n, the window, the history's length or other requests. Taking
-a token back removes it from its chain. A context that more than a few tokens followed has an array
-of these followers, with the last position of each; its later positions are in no chain.
+At each step, a rule needs the earlier positions that follow the same n - 1 tokens as the next
+position, its context. These positions are in two places. An index finds most of them by a hash of
+the context. A few hundred loose ones are compared with the newest tokens, all loose positions of
+all rules in one numpy call. The newest tokens are loose, since they may be taken back; with a
+window, so are the oldest, which are about to leave it. Every few hundred steps, an index takes
+over what is loose. It is made aside, for few rules in a step. So the cost of a step does not depend
+on n, the window, the history's length or other requests.
 
-``dry`` reads the same index, for the newest ``allowed_length`` tokens. It keeps all positions, and
-compares the tokens before the last of them with the newest tokens, for all requests together.
-
-A hash only selects candidates: their contexts are compared before a token is banned. The hash of a
-single token needs no comparison, because a product with an odd number is different for each token.
+``dry`` has the same, for the newest ``allowed_length`` tokens. It keeps all positions, and compares
+the tokens before the last of them with the newest tokens, for all requests together.
 """
 
-import random
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
-from sys import byteorder
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import BAN_BIAS, Ints, UnknownTokenError
 from ..kinds.dry import penalties
-from ..logits import NO_CELLS, Additions, AnyAdditions, Cells, Mask, Standing, is_dense, mask
-from .state_table import ROW, Failures, Request, StateTable
+from ..logits import Additions, AnyAdditions, Cells, Mask, mask
+from .ngram_index import (
+    TAKEN_BACK,
+    Entries,
+    Hashes,
+    History,
+    Index,
+    Reach,
+    Tokens,
+    dropping,
+    following,
+    hash_of,
+)
+from .state_table import ROW, Failures, Outputs, Request, StateTable
 
-Tokens = npt.NDArray[np.int32]
+LENGTH, BACK, ORIGIN, WINDOW, IS_DRY, DROPPING, CONTEXT, LOOSE, FULL, CAPACITY = range(1, 11)
+"""Columns: the length of the history; the number of tokens of a context; the first position at
+which an n-gram may end; the number of tokens that count; whether the rule is a ``dry``; the factor
+that drops the oldest token of a context from its hash; the hash of the newest context; the number
+of loose positions; the length at which there must be another layout; the number of tokens that
+there is room for in the history."""
 
-_TAKEN_BACK = 32
-"""The most of the newest output ids that may be taken back or replaced at the cost of a step."""
+ROOM = 640
+"""The most loose positions of a rule."""
 
-_FEW = 16
-"""The most candidates that are compared one by one, and anew each time."""
+FEW = 256
+"""The most settled positions for which a rule has no index."""
 
-_MANY = 512
-"""More banned tokens than this are laid out once, for as long as they stay banned."""
+EARLY = 64
+"""So many steps before loose positions must be laid out, they may be."""
 
-_HUGE = 2048
-"""More candidates than this are grouped when a request comes, so that no step has to."""
+MANY = 512
+"""More tokens than this that follow one context are added as they are in the index, uncopied."""
 
 _NEW = 128
 """The most new output ids that are taken without reading the whole history again."""
 
-_LAID_OUT = 3
-"""The most whole rows of bans that a host keeps for one rule."""
+_NEAR = 16
+"""So many tokens before a position are compared first, for ``dry``: they are in one cache line."""
 
-_CHAIN_BITS = 14
-_BITS = 64
-_WRAP = (1 << _BITS) - 1
-_END, _SKIPPED, _NEVER = -1, -2, -3
-"""Instead of a position: the chain ends; the position is not indexed; the token is new."""
+_NEVER = np.uint64((1 << 64) - 1)
+"""The hash of a loose position that is not banned, or no longer the newest of its n-gram."""
+
+_ALL = 1 << 62
+"""The window of a rule without one."""
+
+_BAN = np.array(BAN_BIAS, np.float32)
 
 _Spec = NoRepeatNgramSpec | DrySpec
 
-Hashes = npt.NDArray[np.uint64]
 
-_MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
-"""A random odd number, so that no client can choose tokens whose hashes collide."""
-
-_BAN = np.array(BAN_BIAS, np.float32)
-_NO_VALUES = np.empty(0, np.float32)
-_WINDOW = np.dtype(f"V{4 * MAX_MATCH + 4}")
-
-
-class _History:
-    """A request's prompt and output.
+@dataclass(slots=True, eq=False)
+class _Rule:
+    """One of a request's rules.
 
     Attributes:
-        tokens: an array that begins with the ``length`` tokens of prompt and output.
-        prompt_length: the number of prompt tokens.
+        history: the request's history.
+        back: the number of tokens of a context.
+        window: the number of tokens that count.
+        origin: the first position at which an n-gram may end.
+        exempt: tokens whose positions do not count.
+        penalty: ``multiplier``, ``base`` and ``allowed_length`` of ``dry``; ``None`` for others.
+        index: the positions that are not loose, if there are many.
+        oldest: positions before those of the index, which are loose because they leave the window.
+        settled: earlier positions can no longer be taken back.
+        breaks: the positions of exempt tokens, of ``dry``: -1, the last one when the history was
+            read, and those since then.
     """
 
-    def __init__(self, prompt_ids: Ints, output_ids: Ints) -> None:
-        self.prompt_length = len(prompt_ids)
-        self.length = len(prompt_ids) + len(output_ids)
-        self._put(np.empty(self.length + _NEW, np.int32))
-        self.tokens[: self.prompt_length] = prompt_ids
-        self.tokens[self.prompt_length : self.length] = output_ids
-        if (self.tokens[: self.length] < 0).any():
-            raise UnknownTokenError
-
-    @property
-    def settled(self) -> int:
-        """The number of tokens that are never taken back."""
-        return max(self.prompt_length, self.length - _TAKEN_BACK)
-
-    def _put(self, tokens: Tokens) -> None:
-        self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
-        self._padded_bytes = self._padded.data.cast("B")
-        self.tokens = self._padded[MAX_MATCH:]
-        self.numbers = self.tokens.data
-        self.bytes = self.numbers.cast("B")
-
-    def append(self, token: int) -> None:
-        if token < 0:
-            raise UnknownTokenError
-        if self.length == len(self.numbers):
-            longer = np.empty(self.length + self.length // 8 + _NEW, np.int32)
-            longer[: self.length] = self.tokens
-            self._put(longer)
-        self.numbers[self.length] = token
-        self.length += 1
-
-    def matches(self, positions: Tokens) -> npt.NDArray[np.void]:
-        """Return the ``MAX_MATCH`` tokens before each position, and the token there, as bytes."""
-        windows = np.ndarray(len(self.tokens), _WINDOW, self._padded, 0, (4,))
-        return windows[positions]
-
-    def newest(self) -> bytes:
-        """Return the ``MAX_MATCH`` newest tokens, as bytes."""
-        return bytes(self._padded_bytes[4 * self.length : 4 * (self.length + MAX_MATCH)])
-
-    def before(self, position: int, count: int) -> bytes:
-        """Return ``count`` tokens before a position, as bytes."""
-        return bytes(self.bytes[4 * (position - count) : 4 * position])
-
-
-class _Reach:
-    """The part of a history that rules look back to, prepared for rules of any n.
-
-    Args:
-        history: the request's history; tokens that may be taken back are left out.
-        start: the first position of the part.
-        vocab_size: tokens beyond it are not banned.
-
-    Attributes:
-        start: see above.
-        tokens: the tokens of the part.
-    """
-
-    def __init__(self, history: _History, start: int, vocab_size: int) -> None:
-        self.start, self.tokens = start, history.tokens[start : history.settled]
-        self._vocab_size = vocab_size
-        # Polynomial hashes of all tokens before each position.
-        count = len(self.tokens)
-        size = 1 << count.bit_length()
-        powers = _powers(_MULTIPLIER, size)
-        inverses = _powers(pow(_MULTIPLIER, -1, 1 << _BITS), size)
-        self._values = np.zeros(count + 1, np.uint64)
-        self._hashes = np.zeros(count, np.uint64)
-        values = self._values[1:]
-        values[:] = self.tokens
-        values *= inverses[:count]
-        np.cumsum(values, out=values)
-        values *= powers[:count]
-
-    @cached_property
-    def by_token(self) -> Ints:
-        """The positions, counted from ``start``, sorted by token and then ascending.
-
-        Positions of tokens beyond the vocabulary are left out.
-        """
-        by_token = np.argsort(self.tokens.astype(np.uint16), kind="stable")
-        most = self.tokens.max(initial=0)
-        if most >> 16:
-            high = (self.tokens >> 16).astype(np.uint16)[by_token]
-            by_token = by_token[np.argsort(high, kind="stable")]
-        if most >= self._vocab_size:
-            by_token = by_token[self.tokens[by_token] < self._vocab_size]
-        return by_token
-
-    def hashes(self, back: int) -> Hashes:
-        """Compute a hash of the ``back`` tokens before each position; valid until the next call.
-
-        Hashes of positions with fewer tokens before them in this part are meaningless.
-        """
-        hashes, values = self._hashes[back:], self._values
-        dropping = np.uint64(pow(_MULTIPLIER, back, 1 << _BITS))
-        np.multiply(values[: len(hashes)], dropping, out=hashes)
-        np.subtract(values[back : back + len(hashes)], hashes, out=hashes)
-        hashes *= np.uint64(_MULTIPLIER)
-        return self._hashes
-
-
-@lru_cache(maxsize=4)
-def _powers(factor: int, count: int) -> Hashes:
-    """Compute the first powers of a number."""
-    powers = np.full(count, factor, np.uint64)
-    powers[0] = 1
-    return np.cumprod(powers, out=powers)
-
-
-class _Followers:
-    """The distinct tokens that followed one context, with the last position of each.
-
-    Most of the tokens are in ascending order, for a fast search. The few newer ones are not.
-
-    Args:
-        tokens: the followers, in ascending order.
-        last: the last position of each.
-        moves: whether the rule may have another context at each step.
-
-    Attributes:
-        standing: the bans of the sorted tokens, if they are many.
-        count: the number of the newer tokens.
-    """
-
-    def __init__(self, tokens: Tokens, last: Tokens, *, moves: bool) -> None:
-        self._moves = moves
-        self._new = np.empty((2, _FEW), np.int32)  # the newer tokens, and their last positions
-        self.count = 0
-        self._put(tokens, last)
-
-    def _put(self, tokens: Tokens, last: Tokens) -> None:
-        self._tokens, self._last = tokens, last
-        self._sorted = tokens.data
-        self._limit = self.count + _MANY
-        self.standing: Standing | None = None
-        if len(tokens) > _MANY:
-            self.standing = Standing(tokens, _BAN, moves=self._moves)
-            self._oldest = int(last.min())
-
-    def push(self, position: int, token: int) -> int:
-        """Take a token, at a later position than all earlier tokens.
-
-        Returns:
-            The token's last position before this one, or ``_NEVER``.
-        """
-        last, at = self._where(token)
-        if last is not None:
-            before, last[at] = int(last[at]), position
-            return before
-        if self.count == self._new.shape[1]:
-            room = np.empty((2, self.count + _FEW), np.int32)
-            self._new = np.concatenate([self._new, room], axis=1)
-        self._new[0, self.count] = token
-        self._new[1, self.count] = position
-        self.count += 1
-        return _NEVER
-
-    def take_back(self, token: int, before: int) -> None:
-        """Undo the last push, which took ``token`` and returned ``before``."""
-        if before == _NEVER:
-            self.count -= 1
-        else:
-            last, at = self._where(token)
-            assert last is not None
-            last[at] = before
-
-    def _where(self, token: int) -> tuple[Tokens | None, int]:
-        """Find the array that holds a token's last position, and the index in it."""
-        at = bisect_left(self._sorted, token)
-        if at < len(self._sorted) and self._sorted[at] == token:
-            return self._last, at
-        if not self.count:
-            return None, 0
-        found = (self._new[0, : self.count] == token).nonzero()[0]
-        return (self._new[1], int(found[0])) if len(found) else (None, 0)
-
-    def banned(self, first: int, *, leaves: bool) -> list[Tokens]:
-        """List the tokens that are banned, except the standing ones.
-
-        Args:
-            first: the first position that counts.
-            leaves: whether this position moves on with each step.
-        """
-        if leaves and self.standing is not None and first > self._oldest:
-            self.standing = None
-        banned: list[Tokens] = []
-        if self.standing is None:
-            banned.append(self._tokens[self._last >= first] if leaves else self._tokens)
-        if self.count:
-            tokens, last = self._new[0, : self.count], self._new[1, : self.count]
-            banned.append(tokens[last >= first] if leaves else tokens)
-        return banned
-
-    def is_due(self, first: int, *, leaves: bool) -> bool:
-        """Return whether a new layout of the standing tokens saves time. See ``banned``."""
-        if self.count > self._limit:
-            return True
-        if self.standing is None:
-            return len(self._tokens) > _MANY
-        return leaves and first + _MANY // 2 > self._oldest
-
-    def lay_out(self, kept: int, first: int, settled: int) -> None:
-        """Let the tokens stand that are not about to leave.
-
-        Args:
-            kept: tokens whose last position is before this one are dropped.
-            first: tokens whose last position is before this one do not stand.
-            settled: nor do tokens whose last position is here or later: they may be taken back.
-        """
-        tokens = np.concatenate([self._tokens, self._new[0, : self.count]])
-        last = np.concatenate([self._last, self._new[1, : self.count]])
-        stay = (last >= first) & (last < settled)
-        others = ~stay & (last >= kept)
-        self._new = np.stack([tokens[others], last[others]])
-        self.count = self._new.shape[1]
-        tokens, last = tokens[stay], last[stay]
-        order = np.argsort(tokens)
-        self._put(tokens[order], last[order])
-
-
-class _Terms(NamedTuple):
-    """What the index of a rule depends on.
-
-    Attributes:
-        back: the number of newest tokens that are looked up.
-        window: the number of tokens that count, or ``None``.
-        exempt: tokens whose positions are not indexed.
-        output_only: whether only the output counts.
-    """
-
+    history: History
     back: int
-    window: int | None
-    exempt: Sequence[int]
-    output_only: bool
+    window: int
+    origin: int
+    exempt: Mask | None
+    penalty: tuple[float, float, float] | None
+    index: Index | None = None
+    oldest: Entries | None = None
+    settled: int = 0
+    breaks: list[int] = field(default_factory=lambda: [-1])
 
     @classmethod
-    def of(cls, spec: _Spec) -> "_Terms":
-        """Return the terms of a spec."""
+    def of(cls, spec: _Spec, history: History, vocab_size: int) -> "_Rule":
+        """Make a rule that has read nothing."""
+        origin, penalty = 0, None
         if isinstance(spec, DrySpec):
-            return cls(spec.allowed_length, spec.range, spec.breaker_token_ids, False)
-        return cls(spec.n - 1, spec.window, spec.allowed_token_ids, spec.output_only)
-
-    def start(self, history: _History, length: int) -> int:
-        """Return the first position that counts, in a history of some length."""
-        origin = history.prompt_length if self.output_only else 0
-        return max(length - (self.window or length), origin)
-
-
-class _Rule:
-    """One of a request's rules, with an index of the request's history.
-
-    Args:
-        terms: what the index depends on.
-        history: the request's history.
-        reach: the part of the history that the rule's window reaches, or more.
-        vocab_size: tokens beyond it are not banned.
-
-    Attributes:
-        banned: the banned tokens.
-        standing: further bans, which stand for several steps.
-        settled: positions before this one are never taken back.
-    """
-
-    def __init__(self, terms: _Terms, history: _History, reach: _Reach, vocab_size: int) -> None:
-        self._terms, self._history = terms, history
-        self._back, self._window = terms.back, terms.window
-        self._origin = terms.back + terms.start(history, 0)  # no n-gram ends before it
-        self._vocab_size, self._exempt = vocab_size, None
-        if terms.exempt:
-            self._exempt = mask(terms.exempt, vocab_size)
-        self._dropping = pow(_MULTIPLIER, self._back, 1 << _BITS)  # drops the oldest token
-        # A hash keeps 32 bits: the low ones identify one token; else the high ones carry the most.
-        self._low = 0 if self._back <= 1 else 32
-        self._groups: dict[bytes, Any] = {}
-        self._laid_out: list[Standing] = []
-        self._heads = array("i", [_END]) * (1 << _CHAIN_BITS)
-        self._before = array("i")  # previous position in the chain, or the result of a group's push
-        self._base = self.settled = history.settled
-        self._put_into_buckets(reach)
-        self._hash_numbers = self._hashes.data
-        self._go_to(self._base)
-        for position in range(self._base, history.length):
-            self.push(position)
-        self.banned: list[Tokens] = []
-        self.standing: Standing | None = None
-        # The followers that are banned now. ``banned`` has views of them, not copies: a token that
-        # is taken back and another one in its place leave the count as it was.
-        self._shown: tuple[_Followers, int] | None = None
-
-    def _first(self, length: int) -> int:
-        """Return the first position at which an n-gram may end, in a history of some length."""
-        if self._window is None:
-            return self._origin
-        return max(length - self._window + self._back, self._origin)
-
-    def _put_into_buckets(self, reach: _Reach) -> None:
-        """Sort positions by the hash of their context and by token; keep the newest of equals."""
-        self._start = self._first(self._history.length - _TAKEN_BACK)
-        order = reach.by_token
-        if self._exempt is not None:
-            order = order[~self._exempt[reach.tokens[order]]]
-        hashes = (reach.hashes(self._back) >> np.uint64(self._low)).astype(np.uint32).take(order)
-        by_hash = np.argsort((hashes >> np.uint32(16)).astype(np.uint16), kind="stable")
-        order, hashes = order.take(by_hash), hashes.take(by_hash)
-        tokens = reach.tokens.take(order)
-        kept = order >= self._start - reach.start
-        kept[:-1] &= (hashes[1:] != hashes[:-1]) | (tokens[1:] != tokens[:-1])
-        if not kept.all():
-            newest = np.flatnonzero(kept)
-            order, hashes = order.take(newest), hashes.take(newest)
-        self._hashes, self._positions = hashes, order.astype(np.int32)
-        self._positions += reach.start
-        bits = min(max(len(order).bit_length(), 4), 16)
-        self._shift = 32 - bits
-        sizes = np.bincount(hashes >> np.uint32(self._shift), minlength=1 << bits)
-        starts = np.zeros((1 << bits) + 1, np.int32)
-        np.cumsum(sizes, out=starts[1:])
-        self._starts = starts.data
-        for bucket in np.flatnonzero(sizes > _HUGE).tolist():
-            start, end = self._starts[bucket], self._starts[bucket + 1]
-            for value in {*hashes[[start, (start + end) // 2, end - 1]].tolist()}:
-                positions = self._with_hash(value)
-                if len(positions) > _HUGE and self._follows(positions, at := int(positions[-1])):
-                    self._group(self._history.before(at, self._back), positions)
-
-    def _with_hash(self, value: int) -> Tokens:
-        """Find the positions whose context has a hash; with equal tokens, later positions last."""
-        bucket = value >> self._shift
-        part = slice(self._starts[bucket], self._starts[bucket + 1])
-        return self._positions[part][self._hashes[part] == value]
-
-    def _follows(self, positions: Tokens, position: int) -> bool:
-        """Return whether all positions of a hash have the same context as another position."""
-        if not self._low:
-            return True
-        tokens, back = self._history.tokens, self._back
-        size = len(tokens) - back + 1
-        windows = np.ndarray(size, f"V{4 * back}", tokens, 0, (4,))
-        same = self._history.before(position, back) * len(positions)
-        return windows[positions - back].tobytes() == same
-
-    def _search(self) -> Tokens:
-        """Search the buckets' positions token by token, if other contexts share the hash."""
-        tokens, back = self._history.tokens, self._back
-        at = np.arange(self._start, max(self._base, self._start), dtype=np.int32)
-        for i in range(1, back + 1):
-            at = at[tokens[at - i] == tokens[self._history.length - i]]
-        at = at[tokens[at] < self._vocab_size]
-        return at if self._exempt is None else at[~self._exempt[tokens[at]]]
-
-    def _group(self, context: bytes, positions: Tokens) -> _Followers:
-        """Keep the followers of a context; with equal tokens, later positions come last."""
-        tokens = self._history.tokens[positions]
-        if np.count_nonzero(tokens[1:] <= tokens[:-1]):
-            order = np.argsort(tokens, kind="stable")
-            is_last = np.ones(len(order), np.bool_)
-            np.not_equal(tokens[order[1:]], tokens[order[:-1]], out=is_last[:-1])
-            order = order[is_last]
-            positions, tokens = positions[order], tokens[order]
-        group = _Followers(tokens, positions, moves=self._back > 0)
-        self._groups[context] = group
-        return group
-
-    def _go_to(self, position: int) -> None:
-        """Set the context to the n - 1 tokens before a position."""
-        count, self._hash = min(position, self._back), 0
-        for token in self._history.numbers[position - count : position]:
-            self._hash = (self._hash + token) * _MULTIPLIER & _WRAP
-        self._context = self._history.before(position, count)
-
-    def push(self, position: int) -> None:
-        """Take the token at ``position``."""
-        back, numbers = self._back, self._history.numbers
-        token, before = numbers[position], _SKIPPED
-        counts = token < self._vocab_size and (self._exempt is None or not self._exempt[token])
-        if counts and position >= self._origin:
-            if (group := self._groups.get(self._context)) is not None:
-                before = group.push(position, token)
-            else:
-                slot = self._hash >> _BITS - _CHAIN_BITS
-                before, self._heads[slot] = self._heads[slot], position
-        self._before.append(before)
-        if back:
-            dropped = numbers[position - back] * self._dropping if position >= back else 0
-            self._hash = (self._hash + token - dropped) * _MULTIPLIER & _WRAP
-            self._context = (self._context + token.to_bytes(4, byteorder))[-4 * back :]
-
-    def take_back(self, count: int) -> None:
-        """Undo the last pushes; the history has been shortened before."""
-        length = self._history.length
-        for position in range(length + count - 1, length - 1, -1):
-            self._go_to(position)
-            before, slot = self._before.pop(), self._hash >> _BITS - _CHAIN_BITS
-            if self._heads[slot] == position:
-                self._heads[slot] = before
-                self._groups.pop(self._context, None)  # the group was made from the chain
-            elif before != _SKIPPED:
-                self._groups[self._context].take_back(self._history.numbers[position], before)
-
-    def look_up(self, *, may_stand: bool) -> bool:
-        """Find the tokens that followed the newest n - 1 tokens.
-
-        Args:
-            may_stand: whether a large group may be laid out, although this can wait.
-
-        Returns:
-            Whether a group was laid out.
-        """
-        group = self._groups.get(self._context)
-        if self._window is None and group is not None and self._shown == (group, group.count):
-            return False
-        length = self._history.length
-        self.banned, self.standing, self._shown = [], None, None
-        if length < self._back:
-            return False
-        first = self._first(length)
-        if group is None:
-            numbers, older, recent = self._history.numbers, self._older(), self._recent()
-            found = len(older) + len(recent)
-            if not found:  # most steps
-                return False
-            if found <= _FEW and self._back:  # without a context, they only become more
-                newest = {numbers[at]: at for at in (*older, *recent)}
-                if few := [token for token, at in newest.items() if at >= first]:
-                    self.banned = [np.array(few, np.int32)]
-                return False
-            positions = np.asarray(older, np.int32)
-            if recent:
-                positions = np.concatenate([positions, np.array(recent, np.int32)])
-            group = self._group(self._context, positions)
-        leaves = self._window is not None and length > self._window
-        is_due = group.is_due(first, leaves=leaves)
-        if is_due and may_stand:
-            # The history may have become shorter; positions before `settled` cannot be undone.
-            self.settled = settled = max(self.settled, self._history.settled)
-            group.lay_out(self._first(settled), first + _MANY if leaves else 0, settled)
-        self.banned = group.banned(first, leaves=leaves)
-        self.standing = group.standing
-        if may_stand or not is_due:  # otherwise it is laid out in a later step
-            self._shown = group, group.count
-        if (
-            self.standing is not None
-            and is_dense(len(self.standing), self._vocab_size)
-            and self.standing not in self._laid_out
-        ):
-            self._laid_out.append(self.standing)
-            if len(self._laid_out) > _LAID_OUT:
-                self._laid_out.pop(0).kept.clear()
-        return is_due and may_stand
-
-    def _recent(self) -> list[int]:
-        """Find the positions after the newest tokens in the chains, ascending."""
-        context, back, history = self._context, self._back, self._history.bytes
-        found: list[int] = []
-        at = self._heads[self._hash >> _BITS - _CHAIN_BITS]
-        while at != _END:
-            if history[4 * (at - back) : 4 * at] == context:
-                found.append(at)
-            at = self._before[at - self._base]
-        found.reverse()
-        return found
-
-    def _older(self) -> list[int] | Tokens:
-        """Find the positions after the newest tokens in the buckets, as an array if they are many.
-
-        Of positions with equal tokens, later ones come last.
-        """
-        context, back, history = self._context, self._back, self._history
-        value = self._hash >> self._low & 0xFFFFFFFF
-        bucket = value >> self._shift
-        start, end = self._starts[bucket], self._starts[bucket + 1]
-        if end - start <= _FEW:
-            hashes, said = self._hash_numbers, history.bytes
-            found = [i for i in range(start, end) if hashes[i] == value]
-            if found:
-                positions = self._positions.data
-                found = [positions[i] for i in found]
-                if self._low and any(said[4 * (at - back) : 4 * at] != context for at in found):
-                    return self._search()
-            return found
-        candidates = self._with_hash(value)
-        if not self._follows(candidates, history.length):
-            candidates = self._search()
-        return candidates if len(candidates) > _FEW else candidates.tolist()
-
-
-_NOWHERE = np.empty(0, np.int32)
-
-
-class _Positions:
-    """The positions after one context, if it came often since the index was made."""
-
-    def __init__(self, positions: list[int]) -> None:
-        self.positions = array("i", positions)
-
-    def push(self, position: int, token: int) -> int:
-        """See ``_Followers``."""
-        self.positions.append(position)
-        return _NEVER
-
-    def take_back(self, token: int, before: int) -> None:
-        """See ``_Followers``."""
-        self.positions.pop()
-
-
-class _DryRule(_Rule):
-    """A ``dry`` rule, whose index keeps all positions.
-
-    Args:
-        spec: the rule.
-        others: see ``_Rule``.
-
-    Attributes:
-        values: what is added after a match of each length.
-        positions: the last positions after the newest tokens.
-        matches: the tokens before and at each position; see ``_History.matches``.
-        newest: the newest tokens.
-        start: the first position that counts.
-        shortest: the number of tokens that a match has at least.
-        longest: the number of newest tokens that a match may have.
-    """
-
-    def __init__(self, spec: DrySpec, *others: Any) -> None:
-        self._breaks = [-1]  # the last breaker when the index was made, and those since then
-        super().__init__(_Terms.of(spec), *others)
-        self.values = penalties(spec)
-        self.positions = _NOWHERE
-        self.shortest = spec.allowed_length
-
-    def _put_into_buckets(self, reach: _Reach) -> None:
-        """Sort positions by the hash of their context, and keep them all."""
-        self._start = self._first(self._history.length - _TAKEN_BACK)
-        order = np.arange(max(self._start - reach.start, 0), len(reach.tokens))
-        keeps = reach.tokens < self._vocab_size
-        if self._exempt is not None:
-            is_exempt = keeps & self._exempt[np.minimum(reach.tokens, self._vocab_size - 1)]
-            self._breaks += (reach.start + np.flatnonzero(is_exempt)[-1:]).tolist()
-            keeps &= ~is_exempt
-        if not keeps.all():
-            order = order[keeps[order]]
-        hashes = (reach.hashes(self._back) >> np.uint64(self._low)).astype(np.uint32).take(order)
-        for shift in (0, 16):
-            by_half = np.argsort((hashes >> np.uint32(shift)).astype(np.uint16), kind="stable")
-            order, hashes = order.take(by_half), hashes.take(by_half)
-        self._hashes, self._positions = hashes, (order + reach.start).astype(np.int32)
-
-    def _is_break(self, token: int) -> bool:
-        return self._exempt is not None and token < self._vocab_size and bool(self._exempt[token])
-
-    def push(self, position: int) -> None:
-        """Take the token at ``position``."""
-        super().push(position)
-        if self._is_break(self._history.numbers[position]):
-            self._breaks.append(position)
-
-    def take_back(self, count: int) -> None:
-        """Undo the last pushes; the history has been shortened before."""
-        super().take_back(count)
-        while self._breaks[-1] >= self._history.length:
-            self._breaks.pop()
-
-    def look_up(self, *, may_stand: bool) -> bool:
-        """Find the last positions after the newest tokens, and the tokens before them."""
-        history, length = self._history, self._history.length
-        self.longest = min(length - 1 - self._breaks[-1], MAX_MATCH)
-        self.positions = self._last_positions() if self.longest >= self._back else _NOWHERE
-        if len(self.positions):
-            self.start = self._terms.start(history, length)
-            self.matches, self.newest = history.matches(self.positions), history.newest()
-        return False
-
-    def search(self) -> None:
-        """Find the positions token by token, because other contexts have the same hash."""
-        self.positions = self._last(np.append(self._search(), np.array(self._recent(), np.int32)))
-        self.matches = self._history.matches(self.positions)
-
-    def _last_positions(self) -> Tokens:
-        """Find the last positions after the newest tokens."""
-        if (group := self._groups.get(self._context)) is None:
-            recent = self._recent()
-            if len(recent) > _FEW:
-                self._groups[self._context] = _Positions(recent)
+            back, window, exempt = spec.allowed_length, spec.range, spec.breaker_token_ids
+            penalty = (spec.multiplier, spec.base, back)
         else:
-            recent = group.positions[-MAX_MATCHES:]
-        value, hashes = self._hash >> self._low & 0xFFFFFFFF, self._hash_numbers
-        end = bisect_right(hashes, value)
-        start = bisect_left(hashes, value, max(end - MAX_MATCHES, 0), end)
-        older = self._positions[start:end]
-        if not recent:
-            return self._last(older)
-        return self._last(np.concatenate((older, np.array(recent, np.int32))))
+            back, window, exempt = spec.n - 1, spec.window, spec.allowed_token_ids
+            origin = history.prompt_length if spec.output_only else 0
+        is_exempt = mask(exempt, vocab_size) if exempt else None
+        return cls(history, back, window or _ALL, origin + back, is_exempt, penalty)
 
-    def _last(self, positions: Tokens) -> Tokens:
-        """Select the last positions that count."""
-        positions = positions[-MAX_MATCHES:]
-        if self._window is None:
-            return positions
-        return positions[positions >= self._first(self._history.length)]
+    @property
+    def is_dry(self) -> bool:
+        """Whether all positions of a context count, not only the newest of each token."""
+        return self.penalty is not None
+
+    def first(self, length: int) -> int:
+        """Return the first position at which an n-gram may end, in a history of some length."""
+        return max(length - self.window + self.back, self.origin)
 
 
-class _Rules:
-    """The rules of a request, with its history.
+class _Layout:
+    """A new layout of a rule's positions, made aside.
 
     Args:
-        request: the request.
-        specs: the rules; no two are equal.
+        rule: the rule.
+        length: the length of the history.
+        reach: a part of the history: all that counts if the rule has no index, or what comes
+            after the index.
         vocab_size: tokens beyond it are not banned.
 
-    Raises:
-        UnknownTokenError: if a token is not known.
+    Attributes:
+        index: see ``_Rule``.
+        oldest: see ``_Rule``.
+        settled: see ``_Rule``.
+        context: the hash of the newest context.
+        full: the length at which there must be another layout.
+        hashes: of the contexts of the loose positions.
+        tokens: at the loose positions.
+        positions: the loose positions; those since the last layout come last.
+        earlier: for each, the place of the loose position that it has superseded, or -1.
     """
 
-    def __init__(self, request: Request, specs: Sequence[_Spec], vocab_size: int) -> None:
-        self._specs, self._vocab_size = specs, vocab_size
-        self._read(request)
+    def __init__(self, rule: _Rule, length: int, reach: Reach, vocab_size: int) -> None:
+        history, every = rule.history, rule.is_dry
+        settled = history.settled(length)
+        first = start = rule.first(settled)
+        self.settled = settled
+        index, oldest = rule.index, None
+        hashes = reach.hashes(rule.back)
+        leaves = rule.window < _ALL and not every
+        steps = (ROOM - 2 * TAKEN_BACK) // 2  # so many positions may leave until the next layout
+        if index is not None or settled - first > FEW:
+            middle = rule.first(length + steps) if leaves else first
+            done = first if index is None else max(first, index.end)
+            new = Entries.of(reach, hashes, done, rule.exempt, every=every)
+            if rule.oldest is not None:
+                new = rule.oldest.before(new, first)
+            if index is not None:
+                index = index.merged(new, settled, every=every)
+                if middle > first:
+                    oldest, index = index.split(middle)
+            else:
+                if middle > first:
+                    oldest, new = new.split(middle)
+                index = Index.of(new, settled)
+            start = max(settled, first)
+        self.context = int(hashes[length - reach.start])
+        self.full = length + ROOM - max(length - start, 0)
+        if index is not None and leaves:
+            self.full = length + steps
+        self.index, self.oldest = index, oldest
+        part = slice(start - reach.start, max(length, start) - reach.start)
+        hashes, tokens = hashes[part], reach.tokens[part]
+        positions = np.arange(start, start + len(tokens), dtype=np.int32)
+        counts = tokens < vocab_size
+        if rule.exempt is not None:
+            is_exempt = counts & rule.exempt[np.minimum(tokens, vocab_size - 1)]
+            counts &= ~is_exempt
+        if index is not None and not every:
+            for i in np.flatnonzero(counts).tolist():
+                counts[i] = not index.has(int(tokens[i]), *index.find(int(hashes[i])))
+        hashes = np.where(counts, hashes, _NEVER)
+        if oldest is not None:
+            hashes = np.concatenate([oldest.hashes, hashes])
+            tokens = np.concatenate([oldest.tokens, tokens])
+            positions = np.concatenate([oldest.positions, positions])
+        self.tokens, self.positions = tokens, positions
+        self.hashes, self.earlier = _superseding(hashes, tokens, every=every)
 
-    def _read(self, request: Request) -> None:
-        """Read all tokens, from the beginning."""
-        self._history = history = _History(request.prompt_array(), request.output_array())
-        oldest = history.length - _TAKEN_BACK
-        start = min(_Terms.of(spec).start(history, oldest) for spec in self._specs)
-        reach = _Reach(history, start, self._vocab_size)
-        self._rules = [
-            _DryRule(spec, history, reach, self._vocab_size)
-            if isinstance(spec, DrySpec)
-            else _Rule(_Terms.of(spec), history, reach, self._vocab_size)
-            for spec in self._specs
-        ]
-        self._remember(request.output_ids)
-        for rule in self._rules:
-            rule.look_up(may_stand=True)
-        self._is_looked_up = True
 
-    def __iter__(self) -> Iterator[_Rule]:
-        return iter(self._rules)
+def _superseding(hashes: Hashes, tokens: Tokens, *, every: bool) -> tuple[Hashes, Tokens]:
+    """Find the loose positions that later ones supersede.
 
-    def follow(self, request: Request) -> None:
-        """Take the new output ids, and take back the ids that the output has no longer.
+    Returns:
+        The hashes without those of superseded positions, and ``earlier`` of ``_Layout``.
+    """
+    apart = MAX_MATCHES if every else 1
+    order = np.argsort(hashes, kind="stable") if every else np.lexsort((tokens, hashes))
+    before, after = order[:-apart], order[apart:]
+    same = (hashes[before] == hashes[after]) & (hashes[after] != _NEVER)
+    if not every:
+        same &= tokens[before] == tokens[after]
+    before, after = before[same], after[same]
+    earlier = np.full(len(hashes), -1, np.int32)
+    earlier[after] = before
+    hashes = hashes.copy()
+    hashes[before] = _NEVER
+    return hashes, earlier
 
-        Raises:
-            UnknownTokenError: if a token is not known.
-        """
-        newest, known = list(request.output_ids[self._start :]), len(self._newest)
-        if newest == self._newest:
-            return
-        self._is_looked_up = False
-        kept = known if newest[:known] == self._newest else self._kept(newest)
-        if kept is None or len(newest) - kept > _NEW:
-            request.drop_arrays()
-            self._read(request)
-            request.drop_arrays()
-            return
-        history = self._history
-        if kept < known:
-            history.length -= known - kept
-            for rule in self._rules:
-                rule.take_back(known - kept)
-        for token in newest[kept:]:
-            history.append(int(token))
-            for rule in self._rules:
-                rule.push(history.length - 1)
-        self._remember(request.output_ids)
 
-    def _remember(self, output_ids: Sequence[int]) -> None:
-        """Remember the output ids that may be taken back."""
-        self._start = max(len(output_ids) - _TAKEN_BACK, 0)
-        self._newest = list(output_ids[self._start :])
+class _Loose(NamedTuple):
+    """The loose positions of all slots, ``[slots, ROOM]`` each; see ``_Layout``."""
 
-    def _kept(self, newest: list[int]) -> int | None:
-        """Count the unchanged output ids since ``_start``; ``None`` if all must be read again."""
-        pairs = zip(newest, self._newest, strict=False)
-        changed = (i for i, (now, before) in enumerate(pairs) if now != before)
-        kept = next(changed, min(len(newest), len(self._newest)))
-        if self._start and not kept:
-            return None
-        length = self._history.prompt_length + self._start + kept
-        return None if length < max(rule.settled for rule in self._rules) else kept
+    hashes: Hashes
+    tokens: Tokens
+    positions: Tokens
+    earlier: Tokens
 
-    def look_up(self, *, may_stand: bool) -> bool:
-        """Find the banned tokens, if they are not known yet; see ``_Rule.look_up``."""
-        if self._is_looked_up:
-            return False
-        stood = False
-        for rule in self._rules:
-            stood = rule.look_up(may_stand=may_stand and not stood) or stood
-        self._is_looked_up = True
-        return stood
+    @classmethod
+    def empty(cls, slots: int) -> "_Loose":
+        """Make room for slots."""
+        numbers = (np.empty((slots, ROOM), np.int32) for _ in range(3))
+        return cls(np.empty((slots, ROOM), np.uint64), *numbers)
+
+    def doubled(self) -> "_Loose":
+        """Copy, with room for twice as many slots."""
+        more = _Loose.empty(len(self.hashes))
+        return _Loose(
+            np.concatenate([self.hashes, more.hashes]),
+            np.concatenate([self.tokens, more.tokens]),
+            np.concatenate([self.positions, more.positions]),
+            np.concatenate([self.earlier, more.earlier]),
+        )
+
+
+class _Found(NamedTuple):
+    """The positions with the newest contexts.
+
+    Attributes:
+        slots: the slot of each loose one, ascending.
+        places: its place among the slot's loose positions.
+        indexed: the slots of n-gram rules with others in an index, and where these begin and end
+            in it.
+        dry: the same for ``dry``.
+    """
+
+    slots: Ints
+    places: Ints
+    indexed: list[tuple[int, Index, int, int]]
+    dry: list[tuple[int, Index, int, int]]
+
+
+class _Lists(NamedTuple):
+    """What a step reads of all slots, in lists.
+
+    Attributes:
+        numbers: the tokens of each history.
+        exempting: the slots that exempt tokens, and which.
+        indexes: the slots with an index, and these; those of ``dry`` come last.
+    """
+
+    numbers: list[memoryview]
+    exempting: list[tuple[int, memoryview]]
+    indexes: list[tuple[int, Index]]
 
 
 class NgramBatch(StateTable):
-    """A table with one slot per request.
+    """A table with one slot per request and rule.
 
     All state is a function of (rules, prompt, output ids). The output may shrink.
 
@@ -779,80 +281,398 @@ class NgramBatch(StateTable):
     """
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(columns=1)
+        super().__init__(columns=11)
         self._vocab_size = vocab_size
+        self._loose = _Loose.empty(self.values.shape[1])
+        self._found: _Found | None = None  # unless a position has come or gone since
+        self._lists: _Lists | None = None  # unless a rule, index or history has changed since
+        self._read: Outputs | None = None  # by the last step
 
     def start(self, request: Request, specs: Sequence[_Spec]) -> None:
-        """Let rules act on a request.
+        """Let rules act on a request: all of them, or none if this raises.
 
         Raises:
             UnknownTokenError: if one of the request's tokens is not known.
         """
-        self.new(request, _Rules(request, specs, self._vocab_size))
+        history = History(request.prompt_array(), request.output_array())
+        rules = [_Rule.of(spec, history, self._vocab_size) for spec in specs]
+        length = len(request.prompt_ids) + len(request.output_ids)
+        layouts = self._read_all(rules, length)
+        self.make_room(len(rules))
+        for rule, layout in zip(rules, layouts, strict=True):
+            slot = self.new(request, rule).slot
+            self.values[BACK:CONTEXT, slot] = (
+                rule.back,
+                rule.origin,
+                rule.window,
+                rule.is_dry,
+                np.uint64(dropping(rule.back)).view(np.int64),
+            )
+            self._put(slot, length, layout)
+
+    def _read_all(self, rules: Sequence[_Rule], length: int) -> list[_Layout]:
+        """Lay out all positions of rules of one history, which have read nothing."""
+        history, vocab_size = rules[0].history, self._vocab_size
+        settled = history.settled(length)
+        starts = [min(rule.first(settled), length) - rule.back for rule in rules]
+        reach = Reach(history.tokens, max(min(starts), 0), settled, length, vocab_size)
+        for rule in rules:
+            if rule.is_dry and rule.exempt is not None:
+                known = np.minimum(reach.tokens, vocab_size - 1)
+                breaks = rule.exempt[known] & (reach.tokens < vocab_size)
+                rule.breaks += (np.flatnonzero(breaks) + reach.start).tolist()
+        return [_Layout(rule, length, reach, vocab_size) for rule in rules]
+
+    def _put(self, slot: int, length: int, layout: _Layout) -> None:
+        """Let a slot have a layout."""
+        rule: _Rule = self.entries[slot].what
+        rule.index, rule.oldest, rule.settled = layout.index, layout.oldest, layout.settled
+        while len(rule.breaks) > 2 and rule.breaks[2] < rule.settled:
+            del rule.breaks[1]
+        loose, count = self._loose, len(layout.tokens)
+        loose.hashes[slot, :count] = layout.hashes
+        loose.hashes[slot, count:] = _NEVER
+        loose.tokens[slot, :count] = layout.tokens
+        loose.positions[slot, :count] = layout.positions
+        loose.earlier[slot, :count] = layout.earlier
+        context = np.uint64(layout.context).view(np.int64)
+        self.values[CONTEXT:, slot] = context, count, layout.full, len(rule.history.tokens)
+        self.values[LENGTH, slot] = length
+        self._found = self._lists = None
+
+    def make_room(self, slots: int) -> None:
+        """See ``StateTable``."""
+        while len(self) + slots > len(self._loose.hashes):
+            self._loose = self._loose.doubled()
+        super().make_room(slots)
+
+    def delete(self, slot: int) -> None:
+        """See ``StateTable``."""
+        self._found = self._lists = self._read = None
+        for each in self._loose:
+            each[slot] = each[len(self) - 1]
+        super().delete(slot)
 
     def advance(self, failed: Failures) -> None:
         """Read the new output ids; ``failed`` receives the requests that cannot go on."""
-        may_stand = True  # one layout per step, so that no step has to wait for many
-        for entry in self.entries:
-            rules: _Rules = entry.what
+        outputs, read, self._read = self.outputs(), self._read, None
+        if outputs.follow(read) and min(outputs.newest) >= 0:  # most steps
+            tokens = np.array(outputs.newest)[outputs.requests.of_slot]
+            self._push(tokens)
+            self._lay_out_due(failed)
+        elif not outputs.equal(read):
+            self._catch_up(outputs, failed)
+        if self._found is None:
+            self._found = self._find()
+        if not failed:
+            self._read = outputs
+
+    def _catch_up(self, outputs: Outputs, failed: Failures) -> None:
+        """Take any number of tokens; some of the last may have been taken back or replaced."""
+        requests, output_ids, of_slot = outputs.requests
+        for request in requests:
             try:
-                rules.follow(entry.request)
-                may_stand = not rules.look_up(may_stand=may_stand) and may_stand
+                self._take_back(request)
             except Exception as error:
-                failed[entry.request] = error
+                failed[request] = error
+        prompts = np.array([len(request.prompt_ids) for request in requests])
+        grows = np.array([request not in failed for request in requests])
+        lengths = np.array(outputs.lengths) + prompts
+        while True:
+            known = self.values[LENGTH, : len(self)]
+            slots = np.flatnonzero((lengths[of_slot] > known) & grows[of_slot])
+            if not len(slots):
+                return
+            tokens = np.full(len(self), -1)
+            which, at = of_slot[slots], known[slots]
+            places = zip(which.tolist(), (at - prompts[which]).tolist(), strict=True)
+            tokens[slots] = [output_ids[i][place] for i, place in places]
+            for slot in slots[tokens[slots] < 0].tolist():
+                failed[self.entries[slot].request] = UnknownTokenError()
+                grows[of_slot[slot]] = False
+            self._push(tokens)
+            self._lay_out_due(failed)
+
+    def _take_back(self, request: Request) -> None:
+        """Forget the tokens that the output has no longer; if they are too many, read all anew."""
+        slots = [entry.slot for entry in request.entries if entry.table is self]
+        rules: list[_Rule] = [self.entries[slot].what for slot in slots]
+        history, output_ids = rules[0].history, request.output_ids
+        lengths = self.values[LENGTH, slots].tolist()
+        known = lengths[0] - history.prompt_length
+        first = max(known - TAKEN_BACK, 0)
+        now = [*output_ids[first : max(known, 0)]]
+        before = history.numbers[history.prompt_length + first :]
+        changed = (i for i, token in enumerate(now) if token != before[i])
+        kept = first + next(changed, len(now))
+        length = history.prompt_length + kept
+        if (
+            min(lengths) != max(lengths)
+            or known < 0
+            or (first and kept == first)
+            or (kept < known and length < max(rule.settled for rule in rules))
+            or len(output_ids) - kept > _NEW
+        ):
+            self._read_again(request, slots)
+        elif kept < known:
+            for slot in slots:
+                self._shorten(slot, length)
+
+    def _read_again(self, request: Request, slots: Sequence[int]) -> None:
+        """Read all tokens of a request, from the beginning."""
+        request.drop_arrays()
+        try:
+            history = History(request.prompt_array(), request.output_array())
+        finally:
+            request.drop_arrays()
+        rules = [
+            replace(self.entries[slot].what, history=history, index=None, oldest=None, breaks=[-1])
+            for slot in slots
+        ]
+        length = len(request.prompt_ids) + len(request.output_ids)
+        layouts = self._read_all(rules, length)
+        for slot, rule, layout in zip(slots, rules, layouts, strict=True):
+            self.entries[slot].what = rule
+            self._put(slot, length, layout)
+
+    def _shorten(self, slot: int, length: int) -> None:
+        """Take the newest positions of a slot back."""
+        rule: _Rule = self.entries[slot].what
+        hashes, _, positions, earlier = (each[slot] for each in self._loose)
+        place = int(self.values[LOOSE, slot])
+        while place and positions[place - 1] >= length:
+            place -= 1
+            if earlier[place] >= 0:
+                hashes[earlier[place]] = hashes[place]
+            hashes[place] = _NEVER
+        while rule.breaks[-1] >= length:
+            rule.breaks.pop()
+        context = hash_of(rule.history.numbers[max(length - rule.back, 0) : length])
+        self.values[CONTEXT, slot] = np.uint64(context).view(np.int64)
+        self.values[LOOSE, slot] = place
+        self.values[LENGTH, slot] = length
+        self._found = None
+
+    def _push(self, tokens: Ints) -> None:
+        """Take a token in each slot, ``[slots]``; in those with -1, none.
+
+        There is room for a loose position in each of these slots.
+        """
+        found, loose, values = self._found or self._find(), self._loose, self.values[:, : len(self)]
+        length, context = values[LENGTH], values[CONTEXT].view(np.uint64)
+        if (length >= values[CAPACITY]).any():
+            self._make_histories_longer()
+        lists = self._lists or self._make_lists()
+        each, positions = tokens.tolist(), length.tolist()
+        for numbers, position, token in zip(lists.numbers, positions, each, strict=True):
+            numbers[position] = token
+        oldest = length - values[BACK]
+        pairs = zip(lists.numbers, np.maximum(oldest, 0).tolist(), strict=True)
+        gone = np.array([numbers[position] for numbers, position in pairs], np.int64)
+        dropped = np.where(oldest < 0, 0, gone).astype(np.uint64)
+        counts = (tokens < self._vocab_size) & (length >= values[ORIGIN])
+        for slot, exempt in lists.exempting:
+            if 0 <= each[slot] < self._vocab_size and exempt[each[slot]]:
+                counts[slot] = False
+                self.entries[slot].what.breaks.append(positions[slot])
+        for slot, index, start, end in found.indexed:
+            if index.has(each[slot], start, end):
+                counts[slot] = False  # the index bans it for as long as it stands
+        superseded, places = self._superseded(found, tokens, counts)
+        earlier = np.full(len(self), -1, np.int32)
+        earlier[superseded] = places
+        slots = np.flatnonzero(tokens >= 0)
+        newest = following(context, tokens, dropped, values[DROPPING].view(np.uint64))
+        hashes = np.where(counts, context, _NEVER)
+        at = slots, values[LOOSE, slots]
+        # From here on, nothing can fail.
+        loose.hashes[superseded, places] = _NEVER
+        loose.hashes[at] = hashes[slots]
+        loose.tokens[at] = tokens[slots]
+        loose.positions[at] = length[slots]
+        loose.earlier[at] = earlier[slots]
+        context[slots] = newest[slots]
+        values[LOOSE, slots] += 1
+        values[LENGTH, slots] += 1
+        self._found = None
+
+    def _superseded(self, found: _Found, tokens: Ints, counts: Mask) -> tuple[Ints, Ints]:
+        """Find the loose positions, at most one in a slot, that new tokens supersede.
+
+        Returns:
+            Their slots and places.
+        """
+        slots, places = found.slots, found.places
+        is_dry = self.values[IS_DRY, : len(self)] == 1
+        same = self._loose.tokens[slots, places] == tokens[slots]
+        same &= (counts & ~is_dry)[slots]
+        if not is_dry.any():
+            return slots[same], places[same]
+        last = np.bincount(slots, minlength=len(self)) >= MAX_MATCHES
+        full = np.flatnonzero(last & is_dry & counts & (tokens >= 0))
+        oldest = places[slots.searchsorted(full)]
+        return np.append(slots[same], full), np.append(places[same], oldest)
+
+    def _lay_out_due(self, failed: Failures) -> None:
+        """Lay some loose positions out: those that must be, and few of those that may be."""
+        left = (self.values[FULL] - self.values[LENGTH])[: len(self)]
+        due = np.flatnonzero(left <= EARLY)
+        if not len(due):
+            return
+        urgent = due[np.argsort(left[due], kind="stable")]
+        count = max(1 + len(due) // (EARLY // 2), np.count_nonzero(left <= 0))
+        for slot in urgent[:count].tolist():
+            try:
+                self._lay_out(slot)
+            except Exception as error:
+                if left[slot] <= 0:
+                    failed[self.entries[slot].request] = error
+
+    def _lay_out(self, slot: int) -> None:
+        rule: _Rule = self.entries[slot].what
+        length, history = int(self.values[LENGTH, slot]), rule.history
+        settled = history.settled(length)
+        start = rule.first(settled) if rule.index is None else rule.index.end
+        start = max(min(start, length) - rule.back, 0)
+        reach = Reach(history.tokens, start, settled, length, self._vocab_size)
+        self._put(slot, length, _Layout(rule, length, reach, self._vocab_size))
+
+    def _find(self) -> _Found:
+        """Find the positions with the newest contexts."""
+        values = self.values[:, : len(self)]
+        most = int(values[LOOSE].max(initial=0))
+        contexts = values[CONTEXT].view(np.uint64)
+        same = np.flatnonzero(self._loose.hashes[: len(self), :most] == contexts[:, None])
+        slots, places = np.divmod(same, max(most, 1))
+        lists = self._lists or self._make_lists()
+        numbers = contexts.tolist()
+        spans = [(slot, index, *index.find(numbers[slot])) for slot, index in lists.indexes]
+        spans = [span for span in spans if span[2] < span[3]]
+        is_dry = values[IS_DRY].tolist()
+        dry = next((i for i, span in enumerate(spans) if is_dry[span[0]]), len(spans))
+        return _Found(slots, places, spans[:dry], spans[dry:])
+
+    def _make_lists(self) -> _Lists:
+        rules: list[_Rule] = [entry.what for entry in self.entries]
+        dry = sorted(range(len(rules)), key=lambda slot: rules[slot].is_dry)
+        indexes = ((slot, rules[slot].index) for slot in dry)
+        exempts = enumerate(rule.exempt for rule in rules)
+        self._lists = _Lists(
+            [rule.history.numbers for rule in rules],
+            [(slot, exempt.data) for slot, exempt in exempts if exempt is not None],
+            [(slot, index) for slot, index in indexes if index is not None],
+        )
+        return self._lists
+
+    def _make_histories_longer(self) -> None:
+        """Make room for one more token in each history."""
+        for entry in self.entries:
+            history: History = entry.what.history
+            history.make_room(int(self.values[LENGTH, entry.slot]))
+            self.values[CAPACITY, entry.slot] = len(history.tokens)
+        self._lists = None
 
     def additions(self) -> list[AnyAdditions]:
         """Return the bans and penalties of this step; no rule has a cell twice."""
+        slots, places, indexed, dry = self._found or self._find()
+        values = self.values[:, : len(self)]
+        positions = self._loose.positions[slots, places]
+        first = np.maximum(values[LENGTH] - values[WINDOW] + values[BACK], values[ORIGIN])
+        counts = positions >= first[slots]
+        is_dry = values[IS_DRY][slots] == 1
+        bans = np.flatnonzero(counts & ~is_dry)
+        at = slots[bans]
+        rows = values[ROW].tolist()
         additions: list[AnyAdditions] = []
-        banned: list[Tokens] = []
-        rows: list[int] = []
-        penalized: list[tuple[int, _DryRule]] = []
-        for entry, row in zip(self.entries, self.values[ROW, : len(self)].tolist(), strict=True):
-            for rule in entry.what:
-                if isinstance(rule, _DryRule):
-                    if len(rule.positions):
-                        penalized.append((row, rule))
-                    continue
-                banned += rule.banned
-                rows += [row] * len(rule.banned)
-                if rule.standing is not None:
-                    additions.append(rule.standing.on(row))
-        if banned:
-            tokens: Ints = np.concatenate(banned, dtype=np.int64)
-            cells = Cells(np.repeat(rows, [*map(len, banned)]), tokens)
-            additions.append(Additions(cells, _BAN.repeat(len(tokens))))
-        if penalized:
-            additions.append(_penalties(*zip(*penalized, strict=True)))
+        parts, rows_of, sizes = [self._loose.tokens[at, places[bans]]], list[int](), list[int]()
+        moves = values[BACK].tolist()
+        for slot, index, start, end in indexed:
+            if end - start > MANY:
+                standing = index.standing(start, end, self._vocab_size, moves=moves[slot] > 0)
+                additions.append(standing.on(rows[slot]))
+            else:
+                parts.append(index.tokens[start:end])
+                rows_of.append(rows[slot])
+                sizes.append(end - start)
+        token_ids = np.concatenate(parts, dtype=np.int64)
+        if len(token_ids):
+            every = np.append(values[ROW][at], np.repeat(np.array(rows_of, np.int64), sizes))
+            additions.append(Additions(Cells(every, token_ids), _BAN.repeat(len(token_ids))))
+        if dry or is_dry.any():
+            penalized = np.flatnonzero(counts & is_dry)
+            keys = [slots[penalized] << 32 | positions[penalized]]
+            for slot, index, start, end in dry:
+                newest = index.positions[max(start, end - MAX_MATCHES) : end]
+                keys.append(newest | np.int64(slot << 32))
+            additions += self._penalties(np.sort(np.concatenate(keys)), first)
         return additions
 
+    def _penalties(self, keys: Ints, first: Ints) -> list[Additions]:
+        """Lay out the penalties of all rows, one for each token that has followed.
 
-def _penalties(rows: Sequence[int], rules: Sequence[_DryRule]) -> Additions:
-    """Lay out the penalties of all rows, one for each token that has followed."""
-    of_rule = np.repeat(np.arange(len(rules)), [len(rule.positions) for rule in rules])
-    bounds = np.array([(rule.shortest, rule.longest, rule.start) for rule in rules])
-    shortest, longest, start = bounds[of_rule].T
-    matches = np.concatenate([rule.matches for rule in rules]).view(np.int32)
-    matches = matches.reshape(-1, MAX_MATCH + 1)
-    newest = np.frombuffer(b"".join([rule.newest for rule in rules]), np.int32)
-    lengths = _newest_run(matches[:, :MAX_MATCH] == newest.reshape(-1, MAX_MATCH)[of_rule])
-    if (mistaken := lengths < shortest).any():
-        for i in set(of_rule[mistaken].tolist()):
-            rules[i].search()
-        left = [(row, rule) for row, rule in zip(rows, rules, strict=True) if len(rule.positions)]
-        return _penalties(*zip(*left, strict=True)) if left else Additions(NO_CELLS, _NO_VALUES)
-    positions = np.concatenate([rule.positions for rule in rules])
-    lengths = np.minimum(lengths, np.minimum(longest, positions - start))
-    # One number for each match: rule, token, length. The last of a rule and token is the longest.
-    keys = np.sort((of_rule << 32 | matches[:, MAX_MATCH]) << 8 | lengths)
-    is_last = np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)
-    keys = keys[is_last]
-    of_rule = keys >> 40
-    values = np.stack([rule.values for rule in rules])[of_rule, keys & 0xFF]
-    return Additions(Cells(np.array(rows)[of_rule], keys >> 8 & 0xFFFFFFFF), values)
+        Args:
+            keys: the positions with the newest contexts, and in higher bits their slots, ascending.
+            first: of each slot, the first position that counts.
+        """
+        rules: list[_Rule] = [entry.what for entry in self.entries]
+        lengths = self.values[LENGTH, : len(self)]
+        breaks = np.array([rule.breaks[-1] for rule in rules])
+        longest = np.minimum(lengths - 1 - breaks, MAX_MATCH)
+        slots, positions = keys >> 32, keys & 0xFFFFFFFF
+        stay = (positions >= first[slots]) & (longest >= self.values[BACK, : len(self)])[slots]
+        slots, positions = slots[stay], positions[stay]
+        ends = np.bincount(slots, minlength=len(self)).cumsum()
+        stay = ends[slots] - np.arange(len(slots)) <= MAX_MATCHES
+        slots, positions = slots[stay], positions[stay]
+        if not len(slots):
+            return []
+        matches, tokens = self._matches(slots, positions, _NEAR)
+        if len(far := np.flatnonzero(matches == _NEAR)):
+            matches[far] = self._matches(slots[far], positions[far], MAX_MATCH)[0]
+        start = np.maximum(lengths - self.values[WINDOW, : len(self)], 0)[slots]
+        matches = np.minimum(matches, np.minimum(longest[slots], positions - start))
+        # One number for each match: slot, token, length. The last of a slot and token is longest.
+        keys = np.sort((slots << 32 | tokens) << 8 | matches)
+        keys = keys[np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)]
+        slots = keys >> 40
+        specs = np.array([rule.penalty or (0.0, 1.0, 1.0) for rule in rules])[slots]
+        values = penalties(specs[:, 0], specs[:, 1], specs[:, 2], keys & 0xFF)
+        cells = Cells(self.values[ROW][slots], keys >> 8 & 0xFFFFFFFF)
+        return [Additions(cells, values)]
+
+    def _matches(self, slots: Ints, positions: Ints, most: int) -> tuple[Ints, Tokens]:
+        """Count the tokens before some positions that are the same as the newest tokens.
+
+        Args:
+            slots: the slot of each position, ascending.
+            positions: the positions.
+            most: the most that is counted.
+
+        Returns:
+            The counts, and the tokens at the positions.
+        """
+        which, first = np.unique(slots, return_index=True)
+        ends = [*first[1:].tolist(), len(slots)]
+        at = positions.astype(np.intp)
+        lengths = self.values[LENGTH, which].tolist()
+        histories = [self.entries[slot].what.history for slot in which.tolist()]
+        every = [
+            history.windows(most)[at[start:end]]
+            for history, start, end in zip(histories, first.tolist(), ends, strict=True)
+        ]
+        windows = np.concatenate(every).view(np.int32).reshape(-1, most + 1)
+        newest = b"".join(
+            [history.newest(n, most) for history, n in zip(histories, lengths, strict=True)]
+        )
+        of = np.repeat(np.arange(len(which)), np.diff(np.append(first, len(slots))))
+        same = windows[:, :most] == np.frombuffer(newest, np.int32).reshape(-1, most)[of]
+        return _newest_run(same), windows[:, most]
 
 
-def _newest_run(matches: Mask) -> Ints:
-    """Count the tokens at the end of each row of ``[rows, MAX_MATCH]`` that match."""
-    differs = ~np.packbits(matches, axis=1).view(">u8").ravel().astype(np.uint64)
+def _newest_run(same: Mask) -> Ints:
+    """Count the tokens at the end of each row of ``[rows, 16 or 64 tokens]`` that are the same."""
+    bits = np.packbits(same, axis=1).view(f">u{same.shape[1] // 8}").ravel().astype(np.uint64)
+    differs = ~bits
     lowest = differs & (~differs + np.uint64(1))
-    return np.where(lowest, np.frexp(lowest.astype(np.float64))[1] - 1, MAX_MATCH)
+    run = np.frexp(lowest.astype(np.float64))[1] - 1
+    return np.minimum(np.where(lowest, run, MAX_MATCH), same.shape[1])

@@ -15,7 +15,7 @@ from ..logits import Additions, joined
 from ..program import Program, ProgramOf
 from .batch import FOLDED, AutomatonBatch
 from .editor import Editor
-from .ngrams import NgramBatch
+from .ngrams import LENGTH, NgramBatch
 from .numpy_editor import NumpyEditor
 from .prompt_biases import PromptBiases
 from .state_table import Failures, Request, StateTable
@@ -353,8 +353,11 @@ def _delete(table: StateTable, slot: int) -> None:
     """Free a slot after the table's own ``delete`` has failed."""
     if slot >= 0:
         StateTable.delete(table, slot)
-        if isinstance(table, AutomatonBatch) and slot < len(table):
-            table.values[FOLDED, slot] = -2  # the slot's new entry is read anew
+        if slot < len(table):  # the slot's new entry is read anew
+            if isinstance(table, AutomatonBatch):
+                table.values[FOLDED, slot] = -2
+            elif isinstance(table, NgramBatch):
+                table.values[LENGTH, slot] = -2
 
 
 @singledispatch

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..automaton import Ints
+from ..automaton import UNKNOWN, Ints
 from ..automaton.history import TokenHistory
 
 ROW = 0
@@ -63,6 +63,43 @@ class Requests(NamedTuple):
     every: list[Request]
     output_ids: list[Sequence[int]]
     of_slot: Ints
+
+
+class Outputs(NamedTuple):
+    """The outputs of the requests that have slots in a ``StateTable``, at a step.
+
+    Attributes:
+        requests: the requests.
+        lengths: of each request, the number of output ids.
+        newest: of each request, the last output id, or -1 if there is none.
+    """
+
+    requests: Requests
+    lengths: list[int]
+    newest: list[int]
+
+    def follow(self, before: "Outputs | None") -> bool:
+        """Return whether each output is one token longer, and the last token was the same."""
+        return (
+            before is not None
+            and before.requests is self.requests
+            and [length - 1 for length in self.lengths] == before.lengths
+            and before.newest == last_but(1, self.requests.output_ids, self.lengths)
+        )
+
+    def equal(self, before: "Outputs | None") -> bool:
+        """Return whether nothing has changed, as far as the last tokens show."""
+        return (
+            before is not None
+            and before.requests is self.requests
+            and (before.lengths, before.newest) == (self.lengths, self.newest)
+        )
+
+
+def last_but(n: int, output_ids: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[int]:
+    """Return the last output id but ``n`` of each output, or -1 if it is too short."""
+    pairs = zip(output_ids, lengths, strict=True)
+    return [ids[length - n - 1] if length > n else UNKNOWN for ids, length in pairs]
 
 
 class StateTable:
@@ -126,3 +163,9 @@ class StateTable:
             output_ids = [request.output_ids for request in index]
             self._requests = Requests([*index], output_ids, of_slot)
         return self._requests
+
+    def outputs(self) -> Outputs:
+        """Read the lengths of the outputs, and their last tokens."""
+        requests = self.requests()
+        lengths = [*map(len, requests.output_ids)]
+        return Outputs(requests, lengths, last_but(0, requests.output_ids, lengths))

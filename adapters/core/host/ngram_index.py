@@ -1,0 +1,376 @@
+"""Histories of requests, and indexes of the positions that follow the same tokens.
+
+The ``back`` tokens before a position are its context. Contexts are equal if their 64-bit hashes
+are. The hash has a random factor, so that two contexts have the same one with a probability of at
+most 2**-20 even if a client chooses them to, and of about 2**-60 otherwise.
+"""
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ....spec.kinds.dry import MAX_MATCH
+from ..automaton import BAN_BIAS, Ints, UnknownTokenError
+from ..logits import Mask, Standing, is_dense
+
+Tokens = npt.NDArray[np.int32]
+Hashes = npt.NDArray[np.uint64]
+
+TAKEN_BACK = 32
+"""The most of the newest output ids that may be taken back or replaced at the cost of a step."""
+
+_BITS = 64
+MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
+"""A random odd number, so that no client can choose tokens whose hashes collide."""
+
+_NEW = 128
+"""The room for output ids that a history has at least when its array is made."""
+
+_SORTED_BITS = 32
+"""Contexts are sorted by so many bits of their hashes, and by the others where these are equal."""
+
+_LAID_OUT = 3
+"""The most whole rows of bans that a host keeps for one index."""
+
+_BAN = np.array(BAN_BIAS, np.float32)
+
+
+class History:
+    """The tokens of a request's prompt and output.
+
+    Attributes:
+        tokens: an array that begins with these tokens.
+        numbers: the same memory; one number is read from it faster.
+        prompt_length: the number of prompt tokens.
+
+    Raises:
+        UnknownTokenError: if a token is not known.
+    """
+
+    def __init__(self, prompt_ids: Ints, output_ids: Ints) -> None:
+        self.prompt_length = len(prompt_ids)
+        length = len(prompt_ids) + len(output_ids)
+        tokens = np.empty(length + _NEW, np.int32)
+        tokens[: self.prompt_length] = prompt_ids
+        tokens[self.prompt_length : length] = output_ids
+        if (tokens[:length] < 0).any():
+            raise UnknownTokenError
+        self._put(tokens)
+
+    def _put(self, tokens: Tokens) -> None:
+        self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
+        self._bytes = self._padded.data.cast("B")
+        self.tokens = self._padded[MAX_MATCH:]
+        self.numbers = self.tokens.data
+
+    def make_room(self, length: int) -> None:
+        """Make room for one more token than ``length``."""
+        if length == len(self.tokens):
+            tokens = np.empty(length + length // 8 + _NEW, np.int32)
+            tokens[:length] = self.tokens
+            self._put(tokens)
+
+    def settled(self, length: int) -> int:
+        """Return the number of tokens that are never taken back, of so many."""
+        return max(self.prompt_length, length - TAKEN_BACK)
+
+    def windows(self, count: int) -> npt.NDArray[np.void]:
+        """View each position as ``count`` tokens, up to ``MAX_MATCH``, and the token there."""
+        size = np.dtype((np.void, 4 * count + 4))
+        return np.ndarray(len(self.tokens), size, self._padded, 4 * (MAX_MATCH - count), (4,))
+
+    def newest(self, length: int, count: int) -> memoryview:
+        """Return ``count`` tokens, up to ``MAX_MATCH``, before a position, as bytes."""
+        end = length + MAX_MATCH
+        return self._bytes[4 * (end - count) : 4 * end]
+
+
+class Reach:
+    """A part of a history, prepared for rules of any n.
+
+    Args:
+        tokens: the history.
+        start: the first position of the part.
+        settled: the end of the positions that indexes may have.
+        end: the end of the part.
+        vocab_size: tokens beyond it are not banned.
+
+    Attributes:
+        tokens: the tokens of the part.
+        start: see above.
+    """
+
+    def __init__(self, tokens: Tokens, start: int, settled: int, end: int, vocab_size: int) -> None:
+        self.start, self.tokens = start, tokens[start:end]
+        self._settled, self._vocab_size = max(settled - start, 0), vocab_size
+        # Polynomial hashes of all tokens before each position.
+        count = end - start
+        size = 1 << count.bit_length()
+        powers = _powers(MULTIPLIER, size)
+        inverses = _powers(pow(MULTIPLIER, -1, 1 << _BITS), size)
+        self._values = np.zeros(count + 1, np.uint64)
+        values = self._values[1:]
+        values[:] = self.tokens
+        values *= inverses[:count]
+        np.cumsum(values, out=values)
+        values *= powers[:count]
+
+    @cached_property
+    def by_token(self) -> Ints:
+        """The settled positions, from ``start``, sorted by token and then ascending.
+
+        Positions of tokens beyond the vocabulary are left out.
+        """
+        tokens = self.tokens[: self._settled]
+        by_token = np.argsort(tokens.astype(np.uint16), kind="stable")
+        most = tokens.max(initial=0)
+        if most >> 16:
+            high = (tokens >> 16).astype(np.uint16)[by_token]
+            by_token = by_token[np.argsort(high, kind="stable")]
+        if most >= self._vocab_size:
+            by_token = by_token[tokens[by_token] < self._vocab_size]
+        return by_token
+
+    @cached_property
+    def by_position(self) -> Ints:
+        """The settled positions, from ``start``, without tokens beyond the vocabulary."""
+        return np.flatnonzero(self.tokens[: self._settled] < self._vocab_size)
+
+    def hashes(self, back: int) -> Hashes:
+        """Compute the hash of the context of each position, that of the end included.
+
+        If the part does not begin with the history, its first ``back`` hashes are meaningless.
+        """
+        hashes = self._values.copy()
+        hashes[back:] -= self._values[: max(len(hashes) - back, 0)] * np.uint64(dropping(back))
+        hashes *= np.uint64(MULTIPLIER)
+        return hashes
+
+
+def hash_of(context: Iterable[int]) -> int:
+    """Compute the hash of a context, or of the fewer tokens that there are."""
+    value = 0
+    for token in context:
+        value = (value + token) * MULTIPLIER & ((1 << _BITS) - 1)
+    return value
+
+
+def following(contexts: Hashes, tokens: Ints, dropped: Hashes, factors: Hashes) -> Hashes:
+    """Compute the hashes of the contexts one position later.
+
+    Args:
+        contexts: the hashes.
+        tokens: the newest token of each context.
+        dropped: the token that each context has no longer; 0 if there is none.
+        factors: see ``dropping``.
+    """
+    return (contexts + tokens.astype(np.uint64) - dropped * factors) * np.uint64(MULTIPLIER)
+
+
+def dropping(back: int) -> int:
+    """Return the factor of the oldest token of a context, to drop it from a hash."""
+    return pow(MULTIPLIER, back, 1 << _BITS)
+
+
+@lru_cache(maxsize=4)
+def _powers(factor: int, count: int) -> Hashes:
+    """Compute the first powers of a number."""
+    powers = np.full(count, factor, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, out=powers)
+
+
+class Entries:
+    """Positions, sorted by context.
+
+    Args:
+        hashes: of the context of each position.
+        tokens: at each position.
+        positions: the positions.
+    """
+
+    def __init__(self, hashes: Hashes, tokens: Tokens, positions: Tokens) -> None:
+        self.hashes, self.tokens, self.positions = hashes, tokens, positions
+
+    @classmethod
+    def of(
+        cls, reach: Reach, contexts: Hashes, first: int, exempt: Mask | None, *, every: bool
+    ) -> "Entries":
+        """Sort the settled positions of a part of a history.
+
+        Args:
+            reach: the part.
+            contexts: the hashes of its contexts; see ``Reach.hashes``.
+            first: positions before it are left out.
+            exempt: tokens whose positions are left out.
+            every: whether to sort by context and position. Otherwise they are sorted by context
+                and token, and only the newest position of equals is kept.
+        """
+        order = reach.by_position if every else reach.by_token
+        if exempt is not None:
+            order = order[~exempt[reach.tokens[order]]]
+        for shift in range(_BITS - _SORTED_BITS, _BITS, 16) if contexts.any() else ():
+            part = (contexts >> np.uint64(shift)).astype(np.uint16).take(order)
+            order = order.take(np.argsort(part, kind="stable"))
+        hashes = contexts.take(order)
+        changes = hashes[1:] ^ hashes[:-1]
+        is_mixed = changes - np.uint64(1) < np.uint64((1 << _BITS - _SORTED_BITS) - 1)
+        if is_mixed.any():
+            _sort_further(order, hashes, is_mixed)
+            changes = hashes[1:] ^ hashes[:-1]
+        tokens = reach.tokens.take(order)
+        kept = order >= first - reach.start
+        if not every:
+            kept[:-1] &= (changes > 0) | (tokens[1:] != tokens[:-1])
+        if not kept.all():
+            newest = np.flatnonzero(kept)
+            order, hashes, tokens = order.take(newest), hashes.take(newest), tokens.take(newest)
+        return cls(hashes, tokens, (order + reach.start).astype(np.int32))
+
+    def split(self, first: int) -> "tuple[Entries, Entries]":
+        """Split off the positions before one."""
+        is_early = self.positions < first
+        early, late = (
+            Entries(self.hashes[at], self.tokens[at], self.positions[at])
+            for at in (np.flatnonzero(is_early), np.flatnonzero(~is_early))
+        )
+        return early, late
+
+    def before(self, later: "Entries", first: int) -> "Entries":
+        """Put later positions to those from a first one, sorted by context and token.
+
+        Of equal contexts and tokens, only the newest position is kept.
+        """
+        stay = self.positions >= first
+        hashes = np.concatenate([self.hashes[stay], later.hashes])
+        tokens = np.concatenate([self.tokens[stay], later.tokens])
+        positions = np.concatenate([self.positions[stay], later.positions])
+        order = np.lexsort((tokens, hashes))
+        hashes, tokens = hashes[order], tokens[order]
+        is_newest = np.ones(len(order), np.bool_)
+        is_newest[:-1] = (hashes[1:] != hashes[:-1]) | (tokens[1:] != tokens[:-1])
+        return Entries(hashes[is_newest], tokens[is_newest], positions[order][is_newest])
+
+
+def _sort_further(order: Ints, hashes: Hashes, is_mixed: Mask) -> None:
+    """Sort, by the other bits, the hashes whose sorted bits are equal."""
+    high = hashes >> np.uint64(_BITS - _SORTED_BITS)
+    for value in np.unique(high[1:][is_mixed]):
+        part = slice(high.searchsorted(value), high.searchsorted(value, "right"))
+        by_hash = np.argsort(hashes[part], kind="stable")
+        order[part], hashes[part] = order[part][by_hash], hashes[part][by_hash]
+
+
+class Index:
+    """The positions of a rule, found by context. It never changes.
+
+    Args:
+        contexts: the hashes of the contexts, ascending.
+        sizes: the number of positions of each.
+        tokens: at each position.
+        positions: the positions, by context, and then by token or ascending.
+        end: later positions are not in the index.
+
+    Attributes:
+        tokens: see above.
+        positions: see above.
+        end: see above.
+    """
+
+    def __init__(
+        self, contexts: Hashes, sizes: Ints, tokens: Tokens, positions: Tokens, end: int
+    ) -> None:
+        self.tokens, self.positions, self.end = tokens, positions, end
+        self._contexts, self._sizes = contexts, sizes
+        self._numbers = tokens.data
+        ends = np.zeros(len(sizes) + 1, np.int32)
+        np.cumsum(sizes, out=ends[1:])
+        bits = min(max(len(contexts).bit_length(), 4), 16)
+        shift = _BITS - bits
+        counts = np.bincount((contexts >> np.uint64(shift)).astype(np.intp), minlength=1 << bits)
+        starts = np.zeros((1 << bits) + 1, np.int32)
+        np.cumsum(counts, out=starts[1:])
+        self._lookup = shift, starts.data, contexts.data, ends.data
+        self._standing: dict[int, Standing] = {}
+        self._whole: list[Standing] = []
+
+    @classmethod
+    def of(cls, entries: Entries, end: int) -> "Index":
+        """Make an index."""
+        hashes = entries.hashes
+        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
+        sizes = np.diff(np.append(first, len(hashes)))
+        return cls(hashes[first], sizes, entries.tokens, entries.positions, end)
+
+    def find(self, context: int) -> tuple[int, int]:
+        """Return where the positions of a context begin and end."""
+        shift, starts, contexts, ends = self._lookup
+        bucket = context >> shift
+        for i in range(starts[bucket], starts[bucket + 1]):
+            if contexts[i] == context:
+                return ends[i], ends[i + 1]
+        return 0, 0
+
+    def has(self, token: int, start: int, end: int) -> bool:
+        """Return whether a token is at one of the positions of a context."""
+        at = bisect_left(self._numbers, token, start, end)
+        return at < end and self._numbers[at] == token
+
+    def merged(self, new: Entries, end: int, *, every: bool) -> "Index":
+        """Make an index with further, later positions; see ``Entries.of``."""
+        contexts, sizes = self._contexts, self._sizes
+        place = contexts.searchsorted(new.hashes)
+        is_known = contexts.take(place, mode="clip") == new.hashes if len(contexts) else place > 0
+        wanted = place << 32 | (0xFFFFFFFF if every else new.tokens)
+        wanted[~is_known] = place[~is_known] << 32
+        keys = np.repeat(np.arange(len(sizes)) << 32, sizes) | self.tokens
+        at = keys.searchsorted(wanted)
+        positions, is_there = self.positions, np.zeros(len(at), np.bool_)
+        if len(keys) and not every:
+            is_there = is_known & (keys.take(at, mode="clip") == wanted)
+            positions = positions.copy()
+            positions[at[is_there]] = new.positions[is_there]
+        fresh = np.flatnonzero(~is_there)
+        at, place, is_known = at[fresh], place[fresh], is_known[fresh]
+        sizes = sizes + np.bincount(place[is_known], minlength=len(sizes))
+        unknown = np.flatnonzero(~is_known)
+        hashes = new.hashes[fresh][unknown]
+        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
+        before = place[unknown][first]
+        return Index(
+            np.insert(contexts, before, hashes[first]),
+            np.insert(sizes, before, np.diff(np.append(first, len(hashes)))),
+            np.insert(self.tokens, at, new.tokens[fresh]),
+            np.insert(positions, at, new.positions[fresh]),
+            end,
+        )
+
+    def split(self, first: int) -> "tuple[Entries, Index]":
+        """Split off the positions before one."""
+        is_early = self.positions < first
+        early = np.flatnonzero(is_early)
+        late = np.flatnonzero(~is_early)
+        context = np.repeat(np.arange(len(self._sizes)), self._sizes)
+        sizes = self._sizes - np.bincount(context[early], minlength=len(self._sizes))
+        entries = Entries(self._contexts[context[early]], self.tokens[early], self.positions[early])
+        left = np.flatnonzero(sizes)
+        rest = Index(
+            self._contexts[left], sizes[left], self.tokens[late], self.positions[late], self.end
+        )
+        return entries, rest
+
+    def standing(self, start: int, end: int, columns: int, *, moves: bool) -> Standing:
+        """Return the bans of the tokens of a context, which stand while the index does."""
+        standing = self._standing.get(start)
+        if standing is None:
+            standing = Standing(self.tokens[start:end], _BAN, moves=moves)
+            self._standing[start] = standing
+            if is_dense(end - start, columns):
+                self._whole.append(standing)
+                if len(self._whole) > _LAID_OUT:
+                    self._whole.pop(0).kept.clear()
+        return standing
