@@ -191,7 +191,7 @@ MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one requ
 MAX_NGRAM_RULES = _limit(
     "max_ngram_rules", 2, "n-gram rules", "on one request, `dry` among them; equal ones count once"
 )
-"""Each has an index of the request's history, which takes 3 ms to make of 128k tokens, and is read
+"""Each has an index of the request's history, which takes 4 ms to make of 128k tokens, and is read
 at each step. Two rules of 64 requests take 1 ms, and longer if they ban thousands of tokens."""
 
 MAX_DRY_RULES = _limit("max_dry_rules", 1, "`dry`", "on one request")

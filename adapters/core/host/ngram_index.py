@@ -66,6 +66,7 @@ class History:
         self._bytes = self._padded.data.cast("B")
         self.tokens = self._padded[MAX_MATCH:]
         self.numbers = self.tokens.data
+        self._windows: dict[int, npt.NDArray[np.void]] = {}
 
     def make_room(self, length: int) -> None:
         """Make room for one more token than ``length``."""
@@ -80,8 +81,12 @@ class History:
 
     def windows(self, count: int) -> npt.NDArray[np.void]:
         """View each position as ``count`` tokens, up to ``MAX_MATCH``, and the token there."""
-        size = np.dtype((np.void, 4 * count + 4))
-        return np.ndarray(len(self.tokens), size, self._padded, 4 * (MAX_MATCH - count), (4,))
+        windows = self._windows.get(count)
+        if windows is None:
+            size, first = np.dtype((np.void, 4 * count + 4)), 4 * (MAX_MATCH - count)
+            windows = np.ndarray(len(self.tokens), size, self._padded, first, (4,))
+            self._windows[count] = windows
+        return windows
 
     def newest(self, length: int, count: int) -> memoryview:
         """Return ``count`` tokens, up to ``MAX_MATCH``, before a position, as bytes."""
