@@ -233,6 +233,31 @@ def test_few_rules_are_laid_out_anew_in_a_step(window: int | None) -> None:
     assert 40 * 2 <= changes[1] + 2 * changes[2] <= 40 * 6
 
 
+def test_a_layout_that_cannot_be_made_ends_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though several tokens come at once, for which it has no room."""
+    rules, outputs = NgramBatch(LARGE), [list[int](), list[int]()]
+    specs = [NoRepeatNgramSpec(2)]
+    for row, output in enumerate(outputs):
+        rules.start(Request([1, 2], output, row=row), specs)
+    layout, broken = ngrams._Layout, rules.entries[0].what
+
+    def fail(rule: Any, *others: Any) -> Any:
+        if rule is broken:
+            raise MemoryError
+        return layout(rule, *others)
+
+    monkeypatch.setattr(ngrams, "_Layout", fail)
+    failed: Failures = {}
+    while not failed:
+        for output in outputs:
+            output += range(len(output), len(output) + 100)
+        rules.advance(failed)
+        assert len(outputs[0]) <= 2 * ngrams.ROOM
+    assert [request.row for request in failed] == [0]
+    rules.delete(0)
+    check(rules, {1: specs}, LARGE)
+
+
 @pytest.mark.parametrize("n", [1, 2, 64])
 def test_what_comes_again_and_again_is_loose_once(n: int) -> None:
     """Of all positions with the same context and token, a step finds the newest."""

@@ -36,7 +36,8 @@ _SORTED_BITS = 32
 _LAID_OUT = 3
 """The most whole rows of bans that a host keeps for one index."""
 
-_BAN = np.array(BAN_BIAS, np.float32)
+BAN = np.array(BAN_BIAS, np.float32)
+"""The value of a ban."""
 
 
 class History:
@@ -270,6 +271,12 @@ def _sort_further(order: Ints, hashes: Hashes, is_mixed: Mask) -> None:
         order[part], hashes[part] = order[part][by_hash], hashes[part][by_hash]
 
 
+def _runs(hashes: Hashes) -> tuple[Ints, Ints]:
+    """Return where each run of equal hashes begins, and its length."""
+    first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
+    return first, np.diff(np.append(first, len(hashes)))
+
+
 class Index:
     """The positions of a rule, found by context. It never changes.
 
@@ -306,10 +313,8 @@ class Index:
     @classmethod
     def of(cls, entries: Entries, end: int) -> "Index":
         """Make an index."""
-        hashes = entries.hashes
-        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
-        sizes = np.diff(np.append(first, len(hashes)))
-        return cls(hashes[first], sizes, entries.tokens, entries.positions, end)
+        first, sizes = _runs(entries.hashes)
+        return cls(entries.hashes[first], sizes, entries.tokens, entries.positions, end)
 
     def find(self, context: int) -> tuple[int, int]:
         """Return where the positions of a context begin and end."""
@@ -344,11 +349,11 @@ class Index:
         sizes = sizes + np.bincount(place[is_known], minlength=len(sizes))
         unknown = np.flatnonzero(~is_known)
         hashes = new.hashes[fresh][unknown]
-        first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
+        first, added = _runs(hashes)
         before = place[unknown][first]
         return Index(
             np.insert(contexts, before, hashes[first]),
-            np.insert(sizes, before, np.diff(np.append(first, len(hashes)))),
+            np.insert(sizes, before, added),
             np.insert(self.tokens, at, new.tokens[fresh]),
             np.insert(positions, at, new.positions[fresh]),
             end,
@@ -372,7 +377,7 @@ class Index:
         """Return the bans of the tokens of a context, which stand while the index does."""
         standing = self._standing.get(start)
         if standing is None:
-            standing = Standing(self.tokens[start:end], _BAN, moves=moves)
+            standing = Standing(self.tokens[start:end], BAN, moves=moves)
             self._standing[start] = standing
             if is_dense(end - start, columns):
                 self._whole.append(standing)

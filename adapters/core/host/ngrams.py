@@ -20,10 +20,11 @@ import numpy as np
 
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
-from ..automaton import BAN_BIAS, Ints, UnknownTokenError
+from ..automaton import Ints, UnknownTokenError
 from ..kinds.dry import penalties
 from ..logits import Additions, AnyAdditions, Cells, Mask, mask
 from .ngram_index import (
+    BAN,
     TAKEN_BACK,
     Entries,
     Hashes,
@@ -67,8 +68,6 @@ _NEVER = np.uint64((1 << 64) - 1)
 
 _ALL = 1 << 62
 """The window of a rule without one."""
-
-_BAN = np.array(BAN_BIAS, np.float32)
 
 _Spec = NoRepeatNgramSpec | DrySpec
 
@@ -119,6 +118,13 @@ class _Rule:
     def is_dry(self) -> bool:
         """Whether all positions of a context count, not only the newest of each token."""
         return self.penalty is not None
+
+    def exempts(self, tokens: Tokens) -> Mask:
+        """Return which tokens are exempt; those beyond the vocabulary are not."""
+        if self.exempt is None:
+            return np.zeros(len(tokens), np.bool_)
+        last = len(self.exempt) - 1
+        return self.exempt[np.minimum(tokens, last)] & (tokens <= last)
 
     def first(self, length: int) -> int:
         """Return the first position at which an n-gram may end, in a history of some length."""
@@ -179,10 +185,7 @@ class _Layout:
         part = slice(start - reach.start, max(length, start) - reach.start)
         hashes, tokens = hashes[part], reach.tokens[part]
         positions = np.arange(start, start + len(tokens), dtype=np.int32)
-        counts = tokens < vocab_size
-        if rule.exempt is not None:
-            is_exempt = counts & rule.exempt[np.minimum(tokens, vocab_size - 1)]
-            counts &= ~is_exempt
+        counts = (tokens < vocab_size) & ~rule.exempts(tokens)
         if index is not None and not every:
             for i in np.flatnonzero(counts).tolist():
                 counts[i] = not index.has(int(tokens[i]), *index.find(int(hashes[i])))
@@ -317,10 +320,9 @@ class NgramBatch(StateTable):
         starts = [min(rule.first(settled), length) - rule.back for rule in rules]
         reach = Reach(history.tokens, max(min(starts), 0), settled, length, vocab_size)
         for rule in rules:
-            if rule.is_dry and rule.exempt is not None:
-                known = np.minimum(reach.tokens, vocab_size - 1)
-                breaks = rule.exempt[known] & (reach.tokens < vocab_size)
-                rule.breaks += (np.flatnonzero(breaks) + reach.start).tolist()
+            if rule.is_dry:
+                breaks = np.flatnonzero(rule.exempts(reach.tokens)) + reach.start
+                rule.breaks += breaks.tolist()
         return [_Layout(rule, length, reach, vocab_size) for rule in rules]
 
     def _put(self, slot: int, length: int, layout: _Layout) -> None:
@@ -376,9 +378,9 @@ class NgramBatch(StateTable):
             except Exception as error:
                 failed[request] = error
         prompts = np.array([len(request.prompt_ids) for request in requests])
-        grows = np.array([request not in failed for request in requests])
         lengths = np.array(outputs.lengths) + prompts
         while True:
+            grows = np.array([request not in failed for request in requests])
             known = self.values[LENGTH, : len(self)]
             slots = np.flatnonzero((lengths[of_slot] > known) & grows[of_slot])
             if not len(slots):
@@ -389,7 +391,6 @@ class NgramBatch(StateTable):
             tokens[slots] = [output_ids[i][place] for i, place in places]
             for slot in slots[tokens[slots] < 0].tolist():
                 failed[self.entries[slot].request] = UnknownTokenError()
-                grows[of_slot[slot]] = False
             self._push(tokens)
             self._lay_out_due(failed)
 
@@ -525,7 +526,7 @@ class NgramBatch(StateTable):
             try:
                 self._lay_out(slot)
             except Exception as error:
-                if left[slot] <= 0:
+                if left[slot] <= 0:  # otherwise, a later step tries again
                     failed[self.entries[slot].request] = error
 
     def _lay_out(self, slot: int) -> None:
@@ -597,7 +598,7 @@ class NgramBatch(StateTable):
         token_ids = np.concatenate(parts, dtype=np.int64)
         if len(token_ids):
             every = np.append(values[ROW][at], np.repeat(np.array(rows_of, np.int64), sizes))
-            additions.append(Additions(Cells(every, token_ids), _BAN.repeat(len(token_ids))))
+            additions.append(Additions(Cells(every, token_ids), BAN.repeat(len(token_ids))))
         if dry or is_dry.any():
             penalized = np.flatnonzero(counts & is_dry)
             keys = [slots[penalized] << 32 | positions[penalized]]
