@@ -184,7 +184,7 @@ class RowAdditions(NamedTuple):
 AnyAdditions = Additions | RowAdditions
 
 
-def mask(token_ids: Sequence[int] | Ints, vocab_size: int) -> Mask:
+def mask(token_ids: Sequence[int] | npt.NDArray[np.integer[Any]], vocab_size: int) -> Mask:
     """Make a mask of some tokens of the vocabulary, ``[vocab_size]``."""
     tokens = np.array(token_ids, np.int64)
     is_there = np.zeros(vocab_size, np.bool_)

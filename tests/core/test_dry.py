@@ -63,7 +63,7 @@ RULES = st.builds(
 
 @given(
     requests=st.lists(
-        st.tuples(RULES.map(lambda rule: [rule]), st.integers(0, 60), st.integers(1, VOCABULARY)),
+        st.tuples(RULES.map(lambda rule: [rule]), st.integers(0, 60), st.integers(1, 10)),
         min_size=1,
         max_size=3,
     ),
@@ -107,6 +107,26 @@ def test_long_prompts(prompt: Sequence[int], window: int | None, allowed: int) -
         output.append(5 if step % 2 else step)
         if step == 45:
             del output[-20:]
+
+
+def test_repetitions_of_tokens_beyond_the_vocabulary() -> None:
+    """They count as a part of what is repeated, and are never penalized."""
+    spec, repeated = DrySpec(1.0, 1.5, 1), [1, 2, LARGE, 3, LARGE, LARGE, 4]
+    rules, output = NgramBatch(LARGE), list[int]()
+    rules.start(Request([*repeated, 5, 6], output, row=0), [spec])
+    for token in repeated:
+        output.append(token)
+        check(rules, {0: [spec]}, LARGE)
+
+
+def test_a_history_that_is_read_again_has_other_matches() -> None:
+    """Though it is one token longer than before."""
+    spec, repeated = DrySpec(1.0, 1.5, 1), [1, 2, 3, 4] * 3
+    rules, output = NgramBatch(LARGE), [*repeated, *range(10, 70), 1, 2, 3]
+    rules.start(Request([], output, row=0), [spec])
+    check(rules, {0: [spec]}, LARGE)
+    output[:] = [*repeated, *range(100, 162), 5, 4]
+    check(rules, {0: [spec]}, LARGE)
 
 
 def test_beside_rules_against_ngrams() -> None:

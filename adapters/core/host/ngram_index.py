@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ....spec.kinds.dry import MAX_MATCH
 from ..automaton import BAN_BIAS, Ints, UnknownTokenError
-from ..logits import Mask, Standing, is_dense
+from ..logits import Mask, Standing, is_dense, mask
 
 Tokens = npt.NDArray[np.int32]
 Hashes = npt.NDArray[np.uint64]
@@ -64,7 +64,6 @@ class History:
 
     def _put(self, tokens: Tokens) -> None:
         self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
-        self._bytes = self._padded.data.cast("B")
         self.tokens = self._padded[MAX_MATCH:]
         self.numbers = self.tokens.data
         self._windows: dict[int, npt.NDArray[np.void]] = {}
@@ -81,18 +80,13 @@ class History:
         return max(self.prompt_length, length - TAKEN_BACK)
 
     def windows(self, count: int) -> npt.NDArray[np.void]:
-        """View each position as ``count`` tokens, up to ``MAX_MATCH``, and the token there."""
+        """View each position as the ``count`` tokens before it, up to ``MAX_MATCH``."""
         windows = self._windows.get(count)
         if windows is None:
-            size, first = np.dtype((np.void, 4 * count + 4)), 4 * (MAX_MATCH - count)
+            size, first = np.dtype((np.void, 4 * count)), 4 * (MAX_MATCH - count)
             windows = np.ndarray(len(self.tokens), size, self._padded, first, (4,))
             self._windows[count] = windows
         return windows
-
-    def newest(self, length: int, count: int) -> memoryview:
-        """Return ``count`` tokens, up to ``MAX_MATCH``, before a position, as bytes."""
-        end = length + MAX_MATCH
-        return self._bytes[4 * (end - count) : 4 * end]
 
 
 class Reach:
@@ -307,6 +301,7 @@ class Index:
         starts = np.zeros((1 << bits) + 1, np.int32)
         np.cumsum(counts, out=starts[1:])
         self._lookup = shift, starts.data, contexts.data, ends.data
+        self._mask: memoryview | None = None
         self._standing: dict[int, Standing] = {}
         self._whole: list[Standing] = []
 
@@ -316,19 +311,25 @@ class Index:
         first, sizes = _runs(entries.hashes)
         return cls(entries.hashes[first], sizes, entries.tokens, entries.positions, end)
 
-    def find(self, context: int) -> tuple[int, int]:
-        """Return where the positions of a context begin and end."""
+    def find(self, context: int) -> tuple[int, int] | None:
+        """Return where the positions of a context begin and end, or ``None`` if there are none."""
         shift, starts, contexts, ends = self._lookup
         bucket = context >> shift
         for i in range(starts[bucket], starts[bucket + 1]):
             if contexts[i] == context:
                 return ends[i], ends[i + 1]
-        return 0, 0
+        return None
 
     def has(self, token: int, start: int, end: int) -> bool:
         """Return whether a token is at one of the positions of a context."""
         at = bisect_left(self._numbers, token, start, end)
         return at < end and self._numbers[at] == token
+
+    def mask(self, vocab_size: int) -> memoryview:
+        """Return which tokens are at a position; the same one each time."""
+        if self._mask is None:
+            self._mask = mask(self.tokens, vocab_size).data
+        return self._mask
 
     def merged(self, new: Entries, end: int, *, every: bool) -> "Index":
         """Make an index with further, later positions; see ``Entries.of``."""

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import Ints, UnknownTokenError
 from ..kinds.dry import penalties
-from ..logits import Additions, AnyAdditions, Cells, Mask, mask
+from ..logits import Additions, AnyAdditions, Cells, Mask, Standing, mask
 from .ngram_index import (
     BAN,
     TAKEN_BACK,
@@ -38,12 +39,12 @@ from .ngram_index import (
 )
 from .state_table import ROW, Failures, Outputs, Request, StateTable
 
-LENGTH, BACK, ORIGIN, WINDOW, IS_DRY, DROPPING, CONTEXT, LOOSE, FULL, CAPACITY = range(1, 11)
+LENGTH, BACK, ORIGIN, WINDOW, IS_DRY, DROPPING, CONTEXT, LOOSE, FULL, CAPACITY, BREAK = range(1, 12)
 """Columns: the length of the history; the number of tokens of a context; the first position at
 which an n-gram may end; the number of tokens that count; whether the rule is a ``dry``; the factor
 that drops the oldest token of a context from its hash; the hash of the newest context; the number
 of loose positions; the length at which there must be another layout; the number of tokens that
-there is room for in the history."""
+there is room for in the history; the newest position of a breaker of ``dry``, or -1."""
 
 ROOM = 640
 """The most loose positions of a rule."""
@@ -63,8 +64,14 @@ _NEW = 128
 _NEAR = 16
 """So many tokens before a position are compared first, for ``dry``: they are in one cache line."""
 
+_RECENT = 128
+"""So many newest tokens are beside the loose positions: a context after tokens are taken back."""
+
 _NEVER = np.uint64((1 << 64) - 1)
 """The hash of a loose position that is not banned, or no longer the newest of its n-gram."""
+
+_POSITION = (1 << 32) - 1
+"""Masks the position in a number that has its slot in higher bits."""
 
 _ALL = 1 << 62
 """The window of a rule without one."""
@@ -188,7 +195,8 @@ class _Layout:
         counts = (tokens < vocab_size) & ~rule.exempts(tokens)
         if index is not None and not every:
             for i in np.flatnonzero(counts).tolist():
-                counts[i] = not index.has(int(tokens[i]), *index.find(int(hashes[i])))
+                span = index.find(int(hashes[i]))
+                counts[i] = span is None or not index.has(int(tokens[i]), *span)
         hashes = np.where(counts, hashes, _NEVER)
         if oldest is not None:
             hashes = np.concatenate([oldest.hashes, hashes])
@@ -219,28 +227,32 @@ def _superseding(hashes: Hashes, tokens: Tokens, *, every: bool) -> tuple[Hashes
 
 
 class _Loose(NamedTuple):
-    """The loose positions of all slots, ``[slots, ROOM]`` each; see ``_Layout``."""
+    """The loose positions of all slots, ``[slots, ROOM]`` each; see ``_Layout``.
+
+    ``recent`` are the newest tokens, ``[slots, _RECENT]``: each at its position, modulo that.
+    """
 
     hashes: Hashes
     tokens: Tokens
     positions: Tokens
     earlier: Tokens
+    recent: Tokens
 
     @classmethod
     def empty(cls, slots: int) -> "_Loose":
         """Make room for slots."""
-        numbers = (np.empty((slots, ROOM), np.int32) for _ in range(3))
-        return cls(np.empty((slots, ROOM), np.uint64), *numbers)
+        hashes = np.empty((slots, ROOM), np.uint64)
+        tokens, positions, earlier = np.empty((3, slots, ROOM), np.int32)
+        return cls(hashes, tokens, positions, earlier, np.zeros((slots, _RECENT), np.int32))
 
     def doubled(self) -> "_Loose":
         """Copy, with room for twice as many slots."""
-        more = _Loose.empty(len(self.hashes))
-        return _Loose(
-            np.concatenate([self.hashes, more.hashes]),
-            np.concatenate([self.tokens, more.tokens]),
-            np.concatenate([self.positions, more.positions]),
-            np.concatenate([self.earlier, more.earlier]),
-        )
+        more = zip(self, _Loose.empty(len(self.hashes)), strict=True)
+        return _Loose._make(np.concatenate(pair) for pair in more)
+
+
+_Span = tuple[int, Index, int, int]
+"""The positions of a context in the index of a slot: from where to where they are there."""
 
 
 class _Found(NamedTuple):
@@ -249,29 +261,87 @@ class _Found(NamedTuple):
     Attributes:
         slots: the slot of each loose one, ascending.
         places: its place among the slot's loose positions.
-        indexed: the slots of n-gram rules with others in an index, and where these begin and end
-            in it.
-        dry: the same for ``dry``.
+        few: those of n-gram rules in indexes: the slot of each, and the token at it.
+        many: the same where they are more than ``MANY``.
+        dry: those of ``dry`` in indexes.
     """
 
     slots: Ints
     places: Ints
-    indexed: list[tuple[int, Index, int, int]]
-    dry: list[tuple[int, Index, int, int]]
+    few: tuple[Ints, Tokens]
+    many: list[_Span]
+    dry: list[_Span]
+
+
+class _Matched(NamedTuple):
+    """The matches of ``dry`` at a step.
+
+    Attributes:
+        lengths: of each slot, the length of its history.
+        oldest: of each slot, the first position that would be among the matches.
+        keys: the positions, and in higher bits their slots, ascending, and a number above all.
+        matches: how many tokens before each are the same as the newest tokens, and a number.
+    """
+
+    lengths: Ints
+    oldest: Ints
+    keys: Ints
+    matches: Ints
+
+    @classmethod
+    def of(cls, keys: Ints, matches: Ints, lengths: Ints) -> "_Matched":
+        """Keep the matches of a step, at most ``MAX_MATCHES`` of each slot."""
+        counts = np.bincount(keys >> 32, minlength=len(lengths))
+        is_full = counts >= MAX_MATCHES
+        oldest = np.where(is_full, 0, -1)
+        oldest[is_full] = keys[counts.cumsum()[is_full] - MAX_MATCHES] & _POSITION
+        return cls(lengths.copy(), oldest, np.append(keys, _ALL), np.append(matches, 0))
+
+    def next(self, keys: Ints, lengths: Ints, backs: Ints) -> tuple[Ints, Mask]:
+        """Compute the matches after one more token, for positions with the newest contexts.
+
+        A match goes on if the position before was among the matches. Otherwise the tokens of the
+        context are all that is the same.
+
+        Args:
+            keys: see above.
+            lengths: see above.
+            backs: of each slot, the number of tokens of a context.
+
+        Returns:
+            The matches, and which of them are right; others are unknown.
+        """
+        slots, positions = keys >> 32, keys & _POSITION
+        place = self.keys.searchsorted(keys - 1)
+        goes_on = self.keys[place] == keys - 1
+        further = np.minimum(self.matches[place] + 1, MAX_MATCH)
+        is_known = goes_on | (positions > self.oldest[slots])
+        is_known &= (self.lengths == lengths - 1)[slots]
+        return np.where(goes_on, further, backs[slots]), is_known
 
 
 class _Lists(NamedTuple):
     """What a step reads of all slots, in lists.
 
     Attributes:
-        numbers: the tokens of each history.
+        histories: the tokens of each history, and one of its slots.
         exempting: the slots that exempt tokens, and which.
-        indexes: the slots with an index, and these; those of ``dry`` come last.
+        indexes: the slots of n-gram rules with an index and a context, and the indexes.
+        dry: the same for ``dry``.
+        always: the slots of rules without a context, and the tokens that their indexes ban.
+        standing: those of these slots in which many tokens are banned, and the bans.
+        few: the other slots of these, one for each ban, and the tokens.
+        penalties: ``[slots, 3]``, ``penalty`` of the rules of ``dry``.
     """
 
-    numbers: list[memoryview]
+    histories: list[tuple[memoryview, int]]
     exempting: list[tuple[int, memoryview]]
     indexes: list[tuple[int, Index]]
+    dry: list[tuple[int, Index]]
+    always: list[tuple[int, memoryview]]
+    standing: list[tuple[int, Standing]]
+    few: tuple[Ints, Tokens]
+    penalties: npt.NDArray[np.float64]
 
 
 class NgramBatch(StateTable):
@@ -284,10 +354,11 @@ class NgramBatch(StateTable):
     """
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__(columns=11)
+        super().__init__(columns=12)
         self._vocab_size = vocab_size
         self._loose = _Loose.empty(self.values.shape[1])
         self._found: _Found | None = None  # unless a position has come or gone since
+        self._matched: _Matched | None = None  # of the last step, unless slots were changed since
         self._lists: _Lists | None = None  # unless a rule, index or history has changed since
         self._read: Outputs | None = None  # by the last step
 
@@ -304,6 +375,7 @@ class NgramBatch(StateTable):
         self.make_room(len(rules))
         for rule, layout in zip(rules, layouts, strict=True):
             slot = self.new(request, rule).slot
+            self._matched = None
             self.values[BACK:CONTEXT, slot] = (
                 rule.back,
                 rule.origin,
@@ -337,8 +409,10 @@ class NgramBatch(StateTable):
         loose.tokens[slot, :count] = layout.tokens
         loose.positions[slot, :count] = layout.positions
         loose.earlier[slot, :count] = layout.earlier
-        context = np.uint64(layout.context).view(np.int64)
-        self.values[CONTEXT:, slot] = context, count, layout.full, len(rule.history.tokens)
+        recent = np.arange(max(length - _RECENT, 0), length)
+        loose.recent[slot, recent % _RECENT] = rule.history.tokens[recent]
+        context, room = np.uint64(layout.context).view(np.int64), len(rule.history.tokens)
+        self.values[CONTEXT:, slot] = context, count, layout.full, room, rule.breaks[-1]
         self.values[LENGTH, slot] = length
         self._found = self._lists = None
 
@@ -350,7 +424,7 @@ class NgramBatch(StateTable):
 
     def delete(self, slot: int) -> None:
         """See ``StateTable``."""
-        self._found = self._lists = self._read = None
+        self._found = self._lists = self._read = self._matched = None
         for each in self._loose:
             each[slot] = each[len(self) - 1]
         super().delete(slot)
@@ -432,6 +506,7 @@ class NgramBatch(StateTable):
         ]
         length = len(request.prompt_ids) + len(request.output_ids)
         layouts = self._read_all(rules, length)
+        self._matched = None
         for slot, rule, layout in zip(slots, rules, layouts, strict=True):
             self.entries[slot].what = rule
             self._put(slot, length, layout)
@@ -439,7 +514,7 @@ class NgramBatch(StateTable):
     def _shorten(self, slot: int, length: int) -> None:
         """Take the newest positions of a slot back."""
         rule: _Rule = self.entries[slot].what
-        hashes, _, positions, earlier = (each[slot] for each in self._loose)
+        hashes, _, positions, earlier, _ = (each[slot] for each in self._loose)
         place = int(self.values[LOOSE, slot])
         while place and positions[place - 1] >= length:
             place -= 1
@@ -452,7 +527,8 @@ class NgramBatch(StateTable):
         self.values[CONTEXT, slot] = np.uint64(context).view(np.int64)
         self.values[LOOSE, slot] = place
         self.values[LENGTH, slot] = length
-        self._found = None
+        self.values[BREAK, slot] = rule.breaks[-1]
+        self._found = self._matched = None
 
     def _push(self, tokens: Ints) -> None:
         """Take a token in each slot, ``[slots]``; in those with -1, none.
@@ -465,20 +541,29 @@ class NgramBatch(StateTable):
             self._make_histories_longer()
         lists = self._lists or self._make_lists()
         each, positions = tokens.tolist(), length.tolist()
-        for numbers, position, token in zip(lists.numbers, positions, each, strict=True):
-            numbers[position] = token
+        for numbers, slot in lists.histories:
+            numbers[positions[slot]] = each[slot]
         oldest = length - values[BACK]
-        pairs = zip(lists.numbers, np.maximum(oldest, 0).tolist(), strict=True)
-        gone = np.array([numbers[position] for numbers, position in pairs], np.int64)
+        gone = loose.recent[np.arange(len(self)), oldest % _RECENT].astype(np.int64)
+        gone = np.where(oldest == length, tokens, gone)
         dropped = np.where(oldest < 0, 0, gone).astype(np.uint64)
-        counts = (tokens < self._vocab_size) & (length >= values[ORIGIN])
+        is_known = tokens < self._vocab_size
+        if not is_known.all():
+            self._matched = None  # no match with such a token at its end is kept
+        counts = is_known & (length >= values[ORIGIN])
         for slot, exempt in lists.exempting:
             if 0 <= each[slot] < self._vocab_size and exempt[each[slot]]:
                 counts[slot] = False
                 self.entries[slot].what.breaks.append(positions[slot])
-        for slot, index, start, end in found.indexed:
-            if index.has(each[slot], start, end):
+                values[BREAK, slot] = positions[slot]
+        for slot, banned in lists.always:
+            if 0 <= each[slot] < self._vocab_size and banned[each[slot]]:
                 counts[slot] = False  # the index bans it for as long as it stands
+        few, banned_in_few = found.few
+        counts[few[banned_in_few == tokens[few]]] = False
+        for slot, index, start, end in found.many:
+            if index.has(each[slot], start, end):
+                counts[slot] = False
         superseded, places = self._superseded(found, tokens, counts)
         earlier = np.full(len(self), -1, np.int32)
         earlier[superseded] = places
@@ -492,6 +577,7 @@ class NgramBatch(StateTable):
         loose.tokens[at] = tokens[slots]
         loose.positions[at] = length[slots]
         loose.earlier[at] = earlier[slots]
+        loose.recent[slots, length[slots] % _RECENT] = tokens[slots]
         context[slots] = newest[slots]
         values[LOOSE, slots] += 1
         values[LENGTH, slots] += 1
@@ -547,21 +633,46 @@ class NgramBatch(StateTable):
         slots, places = np.divmod(same, max(most, 1))
         lists = self._lists or self._make_lists()
         numbers = contexts.tolist()
-        spans = [(slot, index, *index.find(numbers[slot])) for slot, index in lists.indexes]
-        spans = [span for span in spans if span[2] < span[3]]
-        is_dry = values[IS_DRY].tolist()
-        dry = next((i for i, span in enumerate(spans) if is_dry[span[0]]), len(spans))
-        return _Found(slots, places, spans[:dry], spans[dry:])
+        indexed, dry = (
+            [
+                (slot, index, *span)
+                for slot, index in indexes
+                if (span := index.find(numbers[slot])) is not None
+            ]
+            for indexes in (lists.indexes, lists.dry)
+        )
+        many = [span for span in indexed if span[3] - span[2] > MANY]
+        few = [span for span in indexed if span[3] - span[2] <= MANY] if many else indexed
+        return _Found(slots, places, _tokens_in(few), many, dry)
 
     def _make_lists(self) -> _Lists:
         rules: list[_Rule] = [entry.what for entry in self.entries]
-        dry = sorted(range(len(rules)), key=lambda slot: rules[slot].is_dry)
-        indexes = ((slot, rules[slot].index) for slot in dry)
+        histories = {rule.history: slot for slot, rule in enumerate(rules)}
         exempts = enumerate(rule.exempt for rule in rules)
+        indexes, dry = list[tuple[int, Index]](), list[tuple[int, Index]]()
+        always, few = list[tuple[int, memoryview]](), list[_Span]()
+        standing = list[tuple[int, Standing]]()
+        for slot, rule in enumerate(rules):
+            if (index := rule.index) is None:
+                continue
+            if rule.back:
+                (dry if rule.is_dry else indexes).append((slot, index))
+            elif (span := index.find(0)) is not None:
+                always.append((slot, index.mask(self._vocab_size)))
+                if span[1] - span[0] > MANY:
+                    bans = index.standing(*span, self._vocab_size, moves=False)
+                    standing.append((slot, bans))
+                else:
+                    few.append((slot, index, *span))
         self._lists = _Lists(
-            [rule.history.numbers for rule in rules],
+            [(history.numbers, slot) for history, slot in histories.items()],
             [(slot, exempt.data) for slot, exempt in exempts if exempt is not None],
-            [(slot, index) for slot, index in indexes if index is not None],
+            indexes,
+            dry,
+            always,
+            standing,
+            _tokens_in(few),
+            np.array([rule.penalty or (0.0, 1.0, 1.0) for rule in rules]),
         )
         return self._lists
 
@@ -575,99 +686,127 @@ class NgramBatch(StateTable):
 
     def additions(self) -> list[AnyAdditions]:
         """Return the bans and penalties of this step; no rule has a cell twice."""
-        slots, places, indexed, dry = self._found or self._find()
-        values = self.values[:, : len(self)]
-        positions = self._loose.positions[slots, places]
+        slots, places, few, many, dry = self._found or self._find()
+        lists = self._lists or self._make_lists()
+        loose, values = self._loose, self.values[:, : len(self)]
+        positions = loose.positions[slots, places]
+        tokens = loose.tokens[slots, places]
         first = np.maximum(values[LENGTH] - values[WINDOW] + values[BACK], values[ORIGIN])
         counts = positions >= first[slots]
-        is_dry = values[IS_DRY][slots] == 1
-        bans = np.flatnonzero(counts & ~is_dry)
-        at = slots[bans]
+        is_dry = values[IS_DRY] == 1
+        bans = counts & ~is_dry[slots]
         rows = values[ROW].tolist()
-        additions: list[AnyAdditions] = []
-        parts, rows_of, sizes = [self._loose.tokens[at, places[bans]]], list[int](), list[int]()
-        moves = values[BACK].tolist()
-        for slot, index, start, end in indexed:
-            if end - start > MANY:
-                standing = index.standing(start, end, self._vocab_size, moves=moves[slot] > 0)
-                additions.append(standing.on(rows[slot]))
-            else:
-                parts.append(index.tokens[start:end])
-                rows_of.append(rows[slot])
-                sizes.append(end - start)
-        token_ids = np.concatenate(parts, dtype=np.int64)
+        additions: list[AnyAdditions] = [bans.on(rows[slot]) for slot, bans in lists.standing]
+        for slot, index, start, end in many:
+            standing = index.standing(start, end, self._vocab_size, moves=True)
+            additions.append(standing.on(rows[slot]))
+        of, token_ids = (
+            np.concatenate(parts)
+            for parts in zip((slots[bans], tokens[bans]), few, lists.few, strict=True)
+        )
         if len(token_ids):
-            every = np.append(values[ROW][at], np.repeat(np.array(rows_of, np.int64), sizes))
-            additions.append(Additions(Cells(every, token_ids), BAN.repeat(len(token_ids))))
-        if dry or is_dry.any():
-            penalized = np.flatnonzero(counts & is_dry)
-            keys = [slots[penalized] << 32 | positions[penalized]]
-            for slot, index, start, end in dry:
-                newest = index.positions[max(start, end - MAX_MATCHES) : end]
-                keys.append(newest | np.int64(slot << 32))
-            additions += self._penalties(np.sort(np.concatenate(keys)), first)
+            cells = Cells(values[ROW][of], token_ids.astype(np.int64))
+            additions.append(Additions(cells, BAN.repeat(len(token_ids))))
+        if is_dry.any():
+            dry = [
+                (slot, index, max(start, end - MAX_MATCHES), end) for slot, index, start, end in dry
+            ]
+            at, followers = list[Tokens](), list[Tokens]()
+            for _, index, start, end in dry:
+                at.append(index.positions[start:end])
+                followers.append(index.tokens[start:end])
+            penalized = counts & is_dry[slots]
+            keys = np.append(_slots_of(dry), slots[penalized]) << 32
+            keys |= _joined([*at, positions[penalized]])
+            tokens = _joined([*followers, tokens[penalized]])
+            order = np.argsort(keys, kind="stable")  # which is fast for two ascending parts
+            additions += self._penalties(keys[order], tokens[order], first, lists.penalties)
         return additions
 
-    def _penalties(self, keys: Ints, first: Ints) -> list[Additions]:
+    def _penalties(
+        self, keys: Ints, tokens: Tokens, first: Ints, specs: npt.NDArray[np.float64]
+    ) -> list[Additions]:
         """Lay out the penalties of all rows, one for each token that has followed.
 
         Args:
             keys: the positions with the newest contexts, and in higher bits their slots, ascending.
+            tokens: the token at each.
             first: of each slot, the first position that counts.
+            specs: ``penalties`` of ``_Lists``.
         """
-        rules: list[_Rule] = [entry.what for entry in self.entries]
-        lengths = self.values[LENGTH, : len(self)]
-        breaks = np.array([rule.breaks[-1] for rule in rules])
-        longest = np.minimum(lengths - 1 - breaks, MAX_MATCH)
-        slots, positions = keys >> 32, keys & 0xFFFFFFFF
-        stay = (positions >= first[slots]) & (longest >= self.values[BACK, : len(self)])[slots]
-        slots, positions = slots[stay], positions[stay]
+        values, matched = self.values[:, : len(self)], self._matched
+        self._matched = None
+        lengths, backs = values[LENGTH], values[BACK]
+        longest = np.minimum(lengths - 1 - values[BREAK], MAX_MATCH)
+        slots = keys >> 32
         ends = np.bincount(slots, minlength=len(self)).cumsum()
-        stay = ends[slots] - np.arange(len(slots)) <= MAX_MATCHES
-        slots, positions = slots[stay], positions[stay]
-        if not len(slots):
+        stay = np.arange(len(keys)) >= (ends - MAX_MATCHES)[slots]
+        stay &= keys & _POSITION >= np.where(longest < backs, _ALL, first)[slots]
+        if not stay.all():
+            stay = np.flatnonzero(stay)
+            keys, slots, tokens = keys[stay], slots[stay], tokens[stay]
+        if matched is None:
+            matches, is_known = backs[slots], np.zeros(len(keys), np.bool_)
+        else:
+            matches, is_known = matched.next(keys, lengths, backs)
+        if len(unknown := np.flatnonzero(~is_known)):
+            matches[unknown] = self._matches(slots[unknown], keys[unknown] & _POSITION)
+        self._matched = _Matched.of(keys, matches, lengths)
+        if not len(keys):
             return []
-        matches, tokens = self._matches(slots, positions, _NEAR)
-        if len(far := np.flatnonzero(matches == _NEAR)):
-            matches[far] = self._matches(slots[far], positions[far], MAX_MATCH)[0]
-        start = np.maximum(lengths - self.values[WINDOW, : len(self)], 0)[slots]
-        matches = np.minimum(matches, np.minimum(longest[slots], positions - start))
+        start = np.maximum(lengths - values[WINDOW], 0)[slots]
+        matches = np.minimum(matches, np.minimum(longest[slots], (keys & _POSITION) - start))
         # One number for each match: slot, token, length. The last of a slot and token is longest.
         keys = np.sort((slots << 32 | tokens) << 8 | matches)
         keys = keys[np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)]
         slots = keys >> 40
-        specs = np.array([rule.penalty or (0.0, 1.0, 1.0) for rule in rules])[slots]
-        values = penalties(specs[:, 0], specs[:, 1], specs[:, 2], keys & 0xFF)
-        cells = Cells(self.values[ROW][slots], keys >> 8 & 0xFFFFFFFF)
-        return [Additions(cells, values)]
+        multiplier, base, allowed_length = specs[slots].T
+        cells = Cells(values[ROW][slots], keys >> 8 & 0xFFFFFFFF)
+        return [Additions(cells, penalties(multiplier, base, allowed_length, keys & 0xFF))]
 
-    def _matches(self, slots: Ints, positions: Ints, most: int) -> tuple[Ints, Tokens]:
-        """Count the tokens before some positions that are the same as the newest tokens.
+    def _matches(self, slots: Ints, positions: Ints) -> Ints:
+        """Count the tokens before some positions that are the same as the newest, to ``MAX_MATCH``.
 
         Args:
             slots: the slot of each position, ascending.
             positions: the positions.
-            most: the most that is counted.
-
-        Returns:
-            The counts, and the tokens at the positions.
         """
+        matches = self._near_matches(slots, positions, _NEAR)
+        if len(far := np.flatnonzero(matches == _NEAR)):
+            matches[far] = self._near_matches(slots[far], positions[far], MAX_MATCH)
+        return matches
+
+    def _near_matches(self, slots: Ints, positions: Ints, most: int) -> Ints:
+        """Count, up to ``most``; see ``_matches``."""
         which, first = np.unique(slots, return_index=True)
         ends = [*first[1:].tolist(), len(slots)]
         at = positions.astype(np.intp)
-        lengths = self.values[LENGTH, which].tolist()
         histories = [self.entries[slot].what.history for slot in which.tolist()]
         every = [
             history.windows(most)[at[start:end]]
             for history, start, end in zip(histories, first.tolist(), ends, strict=True)
         ]
-        windows = np.concatenate(every).view(np.int32).reshape(-1, most + 1)
-        newest = b"".join(
-            [history.newest(n, most) for history, n in zip(histories, lengths, strict=True)]
-        )
+        windows = np.concatenate(every).view(np.int32).reshape(-1, most)
+        newest = self.values[LENGTH, which][:, None] + np.arange(-most, 0)
+        tokens = np.where(newest < 0, -1, self._loose.recent[which[:, None], newest % _RECENT])
         of = np.repeat(np.arange(len(which)), np.diff(np.append(first, len(slots))))
-        same = windows[:, :most] == np.frombuffer(newest, np.int32).reshape(-1, most)[of]
-        return _newest_run(same), windows[:, most]
+        return _newest_run(windows == tokens[of])
+
+
+def _slots_of(spans: Sequence[_Span]) -> Ints:
+    """Return the slot of each position of some spans."""
+    numbers = np.array([(slot, end - start) for slot, _, start, end in spans], np.int64)
+    return np.repeat(*numbers.reshape(-1, 2).T)
+
+
+def _tokens_in(spans: Sequence[_Span]) -> tuple[Ints, Tokens]:
+    """Return the slot of each position of some spans, and the token at it."""
+    return _slots_of(spans), _joined([index.tokens[start:end] for _, index, start, end in spans])
+
+
+def _joined(parts: Sequence[Tokens]) -> Tokens:
+    """Concatenate any number of arrays."""
+    return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 
 def _newest_run(same: Mask) -> Ints:
