@@ -33,7 +33,6 @@ _PLACES, _ALLOWS, _NGRAMS, _DRY, _BIASES, _CODE = range(6)
 repetitions, biases, own code."""
 
 
-_LENGTHS = np.arange(1 + MAX_MATCH)
 _ALL = np.iinfo(np.int32).max
 """The window of a rule that has none."""
 
@@ -229,7 +228,7 @@ class DeviceRealizer:
                     spec.allowed_length,
                     spec.range or _ALL,
                     _holder(spec.breaker_token_ids),
-                    penalties(spec.multiplier, spec.base, spec.allowed_length, _LENGTHS),
+                    penalties(spec),
                 )
                 for spec in program.dry
             ]

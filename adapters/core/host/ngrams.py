@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import Ints, UnknownTokenError
 from ..kinds.dry import penalties
-from ..logits import Additions, AnyAdditions, Cells, Mask, Standing, mask
+from ..logits import Additions, AnyAdditions, Cells, Floats, Mask, Standing, mask
 from .ngram_index import (
     BAN,
     TAKEN_BACK,
@@ -70,8 +69,11 @@ _RECENT = 128
 _NEVER = np.uint64((1 << 64) - 1)
 """The hash of a loose position that is not banned, or no longer the newest of its n-gram."""
 
-_POSITION = (1 << 32) - 1
-"""Masks the position in a number that has its slot in higher bits."""
+_LOW = (1 << 32) - 1
+"""Masks the position or token in a number that has a slot in higher bits."""
+
+_NONE = np.zeros(1 + MAX_MATCH, np.float32)
+"""The penalties of a rule that has none."""
 
 _ALL = 1 << 62
 """The window of a rule without one."""
@@ -89,7 +91,7 @@ class _Rule:
         window: the number of tokens that count.
         origin: the first position at which an n-gram may end.
         exempt: tokens whose positions do not count.
-        penalty: ``multiplier``, ``base`` and ``allowed_length`` of ``dry``; ``None`` for others.
+        penalties: of ``dry``, by the length of a match; ``None`` for others.
         index: the positions that are not loose, if there are many.
         oldest: positions before those of the index, which are loose because they leave the window.
         settled: earlier positions can no longer be taken back.
@@ -102,7 +104,7 @@ class _Rule:
     window: int
     origin: int
     exempt: Mask | None
-    penalty: tuple[float, float, float] | None
+    penalties: Floats | None
     index: Index | None = None
     oldest: Entries | None = None
     settled: int = 0
@@ -111,20 +113,20 @@ class _Rule:
     @classmethod
     def of(cls, spec: _Spec, history: History, vocab_size: int) -> "_Rule":
         """Make a rule that has read nothing."""
-        origin, penalty = 0, None
+        origin, by_length = 0, None
         if isinstance(spec, DrySpec):
             back, window, exempt = spec.allowed_length, spec.range, spec.breaker_token_ids
-            penalty = (spec.multiplier, spec.base, back)
+            by_length = penalties(spec)
         else:
             back, window, exempt = spec.n - 1, spec.window, spec.allowed_token_ids
             origin = history.prompt_length if spec.output_only else 0
         is_exempt = mask(exempt, vocab_size) if exempt else None
-        return cls(history, back, window or _ALL, origin + back, is_exempt, penalty)
+        return cls(history, back, window or _ALL, origin + back, is_exempt, by_length)
 
     @property
     def is_dry(self) -> bool:
         """Whether all positions of a context count, not only the newest of each token."""
-        return self.penalty is not None
+        return self.penalties is not None
 
     def exempts(self, tokens: Tokens) -> Mask:
         """Return which tokens are exempt; those beyond the vocabulary are not."""
@@ -261,6 +263,8 @@ class _Found(NamedTuple):
     Attributes:
         slots: the slot of each loose one, ascending.
         places: its place among the slot's loose positions.
+        positions: these positions.
+        tokens: the token at each.
         few: those of n-gram rules in indexes: the slot of each, and the token at it.
         many: the same where they are more than ``MANY``.
         dry: those of ``dry`` in indexes.
@@ -268,6 +272,8 @@ class _Found(NamedTuple):
 
     slots: Ints
     places: Ints
+    positions: Tokens
+    tokens: Tokens
     few: tuple[Ints, Tokens]
     many: list[_Span]
     dry: list[_Span]
@@ -294,7 +300,7 @@ class _Matched(NamedTuple):
         counts = np.bincount(keys >> 32, minlength=len(lengths))
         is_full = counts >= MAX_MATCHES
         oldest = np.where(is_full, 0, -1)
-        oldest[is_full] = keys[counts.cumsum()[is_full] - MAX_MATCHES] & _POSITION
+        oldest[is_full] = keys[counts.cumsum()[is_full] - MAX_MATCHES] & _LOW
         return cls(lengths.copy(), oldest, np.append(keys, _ALL), np.append(matches, 0))
 
     def next(self, keys: Ints, lengths: Ints, backs: Ints) -> tuple[Ints, Mask]:
@@ -311,7 +317,7 @@ class _Matched(NamedTuple):
         Returns:
             The matches, and which of them are right; others are unknown.
         """
-        slots, positions = keys >> 32, keys & _POSITION
+        slots, positions = keys >> 32, keys & _LOW
         place = self.keys.searchsorted(keys - 1)
         goes_on = self.keys[place] == keys - 1
         further = np.minimum(self.matches[place] + 1, MAX_MATCH)
@@ -331,7 +337,7 @@ class _Lists(NamedTuple):
         always: the slots of rules without a context, and the tokens that their indexes ban.
         standing: those of these slots in which many tokens are banned, and the bans.
         few: the other slots of these, one for each ban, and the tokens.
-        penalties: ``[slots, 3]``, ``penalty`` of the rules of ``dry``.
+        penalties: ``[slots, 1 + MAX_MATCH]``, those of the rules; zeros for others than ``dry``.
     """
 
     histories: list[tuple[memoryview, int]]
@@ -341,7 +347,7 @@ class _Lists(NamedTuple):
     always: list[tuple[int, memoryview]]
     standing: list[tuple[int, Standing]]
     few: tuple[Ints, Tokens]
-    penalties: npt.NDArray[np.float64]
+    penalties: Floats
 
 
 class NgramBatch(StateTable):
@@ -550,14 +556,15 @@ class NgramBatch(StateTable):
         is_known = tokens < self._vocab_size
         if not is_known.all():
             self._matched = None  # no match with such a token at its end is kept
+        is_there = (is_known & (tokens >= 0)).tolist()
         counts = is_known & (length >= values[ORIGIN])
         for slot, exempt in lists.exempting:
-            if 0 <= each[slot] < self._vocab_size and exempt[each[slot]]:
+            if is_there[slot] and exempt[each[slot]]:
                 counts[slot] = False
                 self.entries[slot].what.breaks.append(positions[slot])
                 values[BREAK, slot] = positions[slot]
         for slot, banned in lists.always:
-            if 0 <= each[slot] < self._vocab_size and banned[each[slot]]:
+            if is_there[slot] and banned[each[slot]]:
                 counts[slot] = False  # the index bans it for as long as it stands
         few, banned_in_few = found.few
         counts[few[banned_in_few == tokens[few]]] = False
@@ -591,7 +598,7 @@ class NgramBatch(StateTable):
         """
         slots, places = found.slots, found.places
         is_dry = self.values[IS_DRY, : len(self)] == 1
-        same = self._loose.tokens[slots, places] == tokens[slots]
+        same = found.tokens == tokens[slots]
         same &= (counts & ~is_dry)[slots]
         if not is_dry.any():
             return slots[same], places[same]
@@ -643,7 +650,8 @@ class NgramBatch(StateTable):
         )
         many = [span for span in indexed if span[3] - span[2] > MANY]
         few = [span for span in indexed if span[3] - span[2] <= MANY] if many else indexed
-        return _Found(slots, places, _tokens_in(few), many, dry)
+        positions, at = self._loose.positions[slots, places], self._loose.tokens[slots, places]
+        return _Found(slots, places, positions, at, _tokens_in(few), many, dry)
 
     def _make_lists(self) -> _Lists:
         rules: list[_Rule] = [entry.what for entry in self.entries]
@@ -672,7 +680,7 @@ class NgramBatch(StateTable):
             always,
             standing,
             _tokens_in(few),
-            np.array([rule.penalty or (0.0, 1.0, 1.0) for rule in rules]),
+            np.array([_NONE if rule.penalties is None else rule.penalties for rule in rules]),
         )
         return self._lists
 
@@ -686,54 +694,50 @@ class NgramBatch(StateTable):
 
     def additions(self) -> list[AnyAdditions]:
         """Return the bans and penalties of this step; no rule has a cell twice."""
-        slots, places, few, many, dry = self._found or self._find()
-        lists = self._lists or self._make_lists()
-        loose, values = self._loose, self.values[:, : len(self)]
-        positions = loose.positions[slots, places]
-        tokens = loose.tokens[slots, places]
+        found, lists = self._found or self._find(), self._lists or self._make_lists()
+        values, slots = self.values[:, : len(self)], found.slots
         first = np.maximum(values[LENGTH] - values[WINDOW] + values[BACK], values[ORIGIN])
-        counts = positions >= first[slots]
+        counts = found.positions >= first[slots]
         is_dry = values[IS_DRY] == 1
         bans = counts & ~is_dry[slots]
         rows = values[ROW].tolist()
-        additions: list[AnyAdditions] = [bans.on(rows[slot]) for slot, bans in lists.standing]
-        for slot, index, start, end in many:
+        additions: list[AnyAdditions] = [each.on(rows[slot]) for slot, each in lists.standing]
+        for slot, index, start, end in found.many:
             standing = index.standing(start, end, self._vocab_size, moves=True)
             additions.append(standing.on(rows[slot]))
-        of, token_ids = (
-            np.concatenate(parts)
-            for parts in zip((slots[bans], tokens[bans]), few, lists.few, strict=True)
-        )
-        if len(token_ids):
-            cells = Cells(values[ROW][of], token_ids.astype(np.int64))
-            additions.append(Additions(cells, BAN.repeat(len(token_ids))))
+        of = np.concatenate([slots[bans], found.few[0], lists.few[0]])
+        token_ids = np.concatenate([found.tokens[bans], found.few[1], lists.few[1]])
+        added = BAN.repeat(len(of))
         if is_dry.any():
-            dry = [
-                (slot, index, max(start, end - MAX_MATCHES), end) for slot, index, start, end in dry
-            ]
-            at, followers = list[Tokens](), list[Tokens]()
-            for _, index, start, end in dry:
-                at.append(index.positions[start:end])
-                followers.append(index.tokens[start:end])
-            penalized = counts & is_dry[slots]
-            keys = np.append(_slots_of(dry), slots[penalized]) << 32
-            keys |= _joined([*at, positions[penalized]])
-            tokens = _joined([*followers, tokens[penalized]])
-            order = np.argsort(keys, kind="stable")  # which is fast for two ascending parts
-            additions += self._penalties(keys[order], tokens[order], first, lists.penalties)
+            penalized = self._penalized(found, counts & is_dry[slots], first)
+            of, token_ids = np.append(of, penalized[0]), np.append(token_ids, penalized[1])
+            added = np.append(added, lists.penalties[penalized[0], penalized[2]])
+        if len(of):
+            cells = Cells(values[ROW][of], token_ids.astype(np.int64))
+            additions.append(Additions(cells, added))
         return additions
 
-    def _penalties(
-        self, keys: Ints, tokens: Tokens, first: Ints, specs: npt.NDArray[np.float64]
-    ) -> list[Additions]:
-        """Lay out the penalties of all rows, one for each token that has followed.
+    def _penalized(self, found: _Found, loose: Mask, first: Ints) -> tuple[Ints, Ints, Ints]:
+        """Find the tokens that ``dry`` penalizes: all that have followed a match.
 
         Args:
-            keys: the positions with the newest contexts, and in higher bits their slots, ascending.
-            tokens: the token at each.
+            found: the positions with the newest contexts.
+            loose: which of its loose positions count.
             first: of each slot, the first position that counts.
-            specs: ``penalties`` of ``_Lists``.
+
+        Returns:
+            The slots, the tokens, and the length of the longest match of each.
         """
+        at, followers, sizes = [found.positions[loose]], [found.tokens[loose]], list[int]()
+        for _, index, start, end in found.dry:
+            newest = slice(max(start, end - MAX_MATCHES), end)
+            at.append(index.positions[newest])
+            followers.append(index.tokens[newest])
+            sizes.append(newest.stop - newest.start)
+        of = np.array([slot for slot, *_ in found.dry], np.int64)
+        keys = np.append(found.slots[loose], of.repeat(sizes)) << 32 | np.concatenate(at)
+        order = np.argsort(keys, kind="stable")  # which is fast for two ascending parts
+        keys, tokens = keys[order], np.concatenate(followers)[order]
         values, matched = self.values[:, : len(self)], self._matched
         self._matched = None
         lengths, backs = values[LENGTH], values[BACK]
@@ -741,7 +745,7 @@ class NgramBatch(StateTable):
         slots = keys >> 32
         ends = np.bincount(slots, minlength=len(self)).cumsum()
         stay = np.arange(len(keys)) >= (ends - MAX_MATCHES)[slots]
-        stay &= keys & _POSITION >= np.where(longest < backs, _ALL, first)[slots]
+        stay &= keys & _LOW >= np.where(longest < backs, _ALL, first)[slots]
         if not stay.all():
             stay = np.flatnonzero(stay)
             keys, slots, tokens = keys[stay], slots[stay], tokens[stay]
@@ -750,19 +754,15 @@ class NgramBatch(StateTable):
         else:
             matches, is_known = matched.next(keys, lengths, backs)
         if len(unknown := np.flatnonzero(~is_known)):
-            matches[unknown] = self._matches(slots[unknown], keys[unknown] & _POSITION)
+            matches[unknown] = self._matches(slots[unknown], keys[unknown] & _LOW)
         self._matched = _Matched.of(keys, matches, lengths)
-        if not len(keys):
-            return []
         start = np.maximum(lengths - values[WINDOW], 0)[slots]
-        matches = np.minimum(matches, np.minimum(longest[slots], (keys & _POSITION) - start))
+        matches = np.minimum(matches, np.minimum(longest[slots], (keys & _LOW) - start))
         # One number for each match: slot, token, length. The last of a slot and token is longest.
         keys = np.sort((slots << 32 | tokens) << 8 | matches)
-        keys = keys[np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)]
-        slots = keys >> 40
-        multiplier, base, allowed_length = specs[slots].T
-        cells = Cells(values[ROW][slots], keys >> 8 & 0xFFFFFFFF)
-        return [Additions(cells, penalties(multiplier, base, allowed_length, keys & 0xFF))]
+        is_last = np.append(keys[1:] >> 8 != keys[:-1] >> 8, True)[: len(keys)]
+        keys = keys[is_last]
+        return keys >> 40, keys >> 8 & _LOW, keys & 0xFF
 
     def _matches(self, slots: Ints, positions: Ints) -> Ints:
         """Count the tokens before some positions that are the same as the newest, to ``MAX_MATCH``.
