@@ -30,8 +30,8 @@ MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
 _NEW = 128
 """The room for output ids that a history has at least when its array is made."""
 
-_SORTED_BITS = 32
-"""Contexts are sorted by so many bits of their hashes, and by the others where these are equal."""
+_SORTED_BITS = 64
+"""Contexts are sorted by at most so many bits of their hashes; see ``_order_of``."""
 
 _LAID_OUT = 3
 """The most whole rows of bans that a host keeps for one index."""
@@ -126,12 +126,8 @@ class Reach:
         Positions of tokens beyond the vocabulary are left out.
         """
         tokens = self.tokens[: self._settled]
-        by_token = np.argsort(tokens.astype(np.uint16), kind="stable")
-        most = tokens.max(initial=0)
-        if most >> 16:
-            high = (tokens >> 16).astype(np.uint16)[by_token]
-            by_token = by_token[np.argsort(high, kind="stable")]
-        if most >= self._vocab_size:
+        by_token = _order_of(tokens.astype(np.uint64) << np.uint64(_BITS // 2), _BITS // 2)
+        if tokens.max(initial=0) >= self._vocab_size:
             by_token = by_token[tokens[by_token] < self._vocab_size]
         return by_token
 
@@ -213,14 +209,14 @@ class Entries:
         order = reach.by_position if every else reach.by_token
         if exempt is not None:
             order = order[~exempt[reach.tokens[order]]]
-        for shift in range(_BITS - _SORTED_BITS, _BITS, 16) if contexts.any() else ():
-            part = (contexts >> np.uint64(shift)).astype(np.uint16).take(order)
-            order = order.take(np.argsort(part, kind="stable"))
+        unsorted = max(_BITS - _SORTED_BITS, len(order).bit_length())
+        if contexts.any():
+            order = order.take(_order_of(contexts.take(order), unsorted))
         hashes = contexts.take(order)
         changes = hashes[1:] ^ hashes[:-1]
-        is_mixed = changes - np.uint64(1) < np.uint64((1 << _BITS - _SORTED_BITS) - 1)
+        is_mixed = changes - np.uint64(1) < np.uint64((1 << unsorted) - 1)
         if is_mixed.any():
-            _sort_further(order, hashes, is_mixed)
+            _sort_further(order, hashes, is_mixed, unsorted)
             changes = hashes[1:] ^ hashes[:-1]
         tokens = reach.tokens.take(order)
         kept = order >= first - reach.start
@@ -256,9 +252,22 @@ class Entries:
         return Entries(hashes[is_newest], tokens[is_newest], positions[order][is_newest])
 
 
-def _sort_further(order: Ints, hashes: Hashes, is_mixed: Mask) -> None:
-    """Sort, by the other bits, the hashes whose sorted bits are equal."""
-    high = hashes >> np.uint64(_BITS - _SORTED_BITS)
+def _order_of(numbers: Hashes, unsorted: int) -> Ints:
+    """Return the order of numbers whose low bits do not count; equal ones stay in order.
+
+    The place of each number is put into these bits: numpy sorts numbers with vector instructions,
+    several times faster than ``argsort`` is.
+    """
+    low = np.uint64((1 << unsorted) - 1)
+    keys = numbers & ~low | np.arange(len(numbers), dtype=np.uint64)
+    keys.sort()
+    keys &= low
+    return keys.view(np.int64)
+
+
+def _sort_further(order: Ints, hashes: Hashes, is_mixed: Mask, unsorted: int) -> None:
+    """Sort the hashes that are equal but for their low bits by these."""
+    high = hashes >> np.uint64(unsorted)
     for value in np.unique(high[1:][is_mixed]):
         part = slice(high.searchsorted(value), high.searchsorted(value, "right"))
         by_hash = np.argsort(hashes[part], kind="stable")
