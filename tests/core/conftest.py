@@ -29,7 +29,6 @@ _SMALL = {
     "MANY": 2,
     "_NEW": 4,
     "_LAID_OUT": 1,
-    "_SORTED_BITS": 16,
 }
 
 
