@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .automaton import Ints
+from .automaton import BAN_BIAS, Ints
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -106,6 +106,9 @@ class Standing:
         values: the values to add; one for all, or one for each.
         allowed: the only tokens that may remain, if an ALLOW acts as well.
         moves: whether other additions may take their place at any step.
+
+    Attributes:
+        sample: one of the allowed tokens. The first ids are special tokens, which engines mask.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Standing:
         moves: bool = False,
     ) -> None:
         self.allowed, self.moves = allowed, moves
+        self.sample = 0 if allowed is None else int(allowed[len(allowed) // 2])
         self.kept: dict[Any, Any] = {}  # the editors' arrays of the additions
         self.token_ids, self.values = token_ids, np.broadcast_to(values, len(token_ids))
 
@@ -136,18 +140,31 @@ class Standing:
         """Return the additions for a row."""
         return RowAdditions(row, self)
 
-    def whole_row(self, columns: int) -> Floats:
-        """Compute the sum to add to each column of a row: -inf where no token may remain."""
-        sums = np.bincount(self.token_ids, self.values, columns).astype(np.float32)
-        if self.allowed is None:
-            return sums
-        row = np.full(columns, -np.inf, np.float32)
-        row[self.allowed] = sums[self.allowed]
-        return row
+    def sums(self, columns: int) -> Floats:
+        """Compute the sum to add to each column of a row without an ALLOW."""
+        return np.bincount(self.token_ids, self.values, columns).astype(np.float32)
 
-    def is_whole(self, columns: int) -> bool:
-        """Return whether a host adds to every column of a row."""
-        return self.allowed is not None or is_dense(len(self), columns)
+    def beside_allow(self, columns: int) -> tuple[Floats, Ints, Floats]:
+        """Split what stands beside an ALLOW into limits, which take one pass, and biases.
+
+        A limit may take the place of a ban, because a logit is small beside a ban, and so is a
+        bias. It also covers NaN and infinity, and can be applied twice.
+
+        Returns:
+            The most that may remain of each column of a row: -inf where no token may remain, and
+            inf where nothing is banned. The tokens that have biases and no ban. Their biases.
+        """
+        assert self.allowed is not None
+        limits = np.full(columns, -np.inf, np.float32)
+        limits[self.allowed] = np.inf
+        if not len(self):
+            return limits, self.allowed[:0], self.values
+        is_ban = self.values <= BAN_BIAS
+        bans = np.bincount(self.token_ids[is_ban], minlength=columns)[self.allowed]
+        limits[self.allowed[bans > 0]] = bans[bans > 0] * np.float32(BAN_BIAS)
+        biases = np.bincount(self.token_ids[~is_ban], self.values[~is_ban], columns)[self.allowed]
+        is_biased = (biases != 0) & (bans == 0)
+        return limits, self.allowed[is_biased], biases[is_biased].astype(np.float32)
 
 
 class RowAdditions(NamedTuple):
@@ -238,23 +255,46 @@ def add_once(additions: AnyAdditions, logits: torch.Tensor) -> None:
     flat.index_add_(0, *placed)
 
 
-def add_to_row(row: torch.Tensor, standing: Standing) -> None:
-    """Add to a row, reusing the arrays of an earlier call for any row."""
+def add_to_row(row: torch.Tensor, standing: Standing) -> bool:
+    """Add to a row, reusing the arrays of an earlier call for any row.
+
+    Returns:
+        Whether the row is known to have a finite logit if there is an ALLOW.
+    """
     columns, kept = row.shape[0], standing.kept
     layout = columns, row.dtype, row.device
     if layout not in kept:
-        on_host = row.device.type == "cpu"
-        if standing.allowed is not None or (on_host and standing.is_whole(columns)):
-            whole = torch.from_numpy(standing.whole_row(columns)).to(row.dtype)
-            kept[layout] = None, to_device(whole, row.device)
+        limits, token_ids, sums = None, standing.token_ids, standing.values
+        if standing.allowed is not None:
+            limits, token_ids, sums = standing.beside_allow(columns)
+            limits = to_device(torch.from_numpy(limits).to(row.dtype), row.device)
+        if limits is None and row.is_cpu and is_dense(len(standing), columns):
+            index, values = None, torch.from_numpy(standing.sums(columns)).to(row.dtype)
         else:
-            index = to_device(torch.from_numpy(standing.token_ids), row.device)
-            kept[layout] = index, _values(standing.values, row)
-    index, values = kept[layout]
+            index = to_device(torch.from_numpy(token_ids), row.device)
+            values = _values(sums, row)
+        kept[layout] = limits, index, values
+    limits, index, values = kept[layout]
+    is_finite = limits is None or lower(row, limits, standing.sample)
     if index is None:
         row.add_(values)
-    else:
+    elif len(index):
         row.index_add_(0, index, values)
+    return is_finite
+
+
+def lower(row: torch.Tensor, limits: torch.Tensor, sample: int) -> bool:
+    """Lower the logits of a row, ``[columns]``, that exceed their limits. NaN exceeds any limit.
+
+    Returns:
+        Whether the logit of the sample, a column, is known to be finite.
+    """
+    if row.is_cpu and row.dtype in (torch.float32, torch.float64):
+        array = row.numpy()  # numpy's operation is five times faster than torch's
+        np.fmin(array, limits.numpy(), out=array)
+        return bool(array[sample] > -np.inf)
+    torch.fmin(row, limits, out=row)
+    return False
 
 
 def bounded_sum(cells: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,11 @@ class MlxEditor(NumpyEditor):
     def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
         logits[...] = logits.at[rows, tokens].add(values)
 
+    def _lower(self, logits: Any, row: int, limits: Any, sample: int) -> bool:
+        before = logits[row]
+        logits[row] = mx.where(before < limits, before, limits)
+        return False  # unknown: to look at a logit would wait
+
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
         return mx.full((rows,), -mx.inf, kept.dtype).at[row_of].maximum(kept)
 

@@ -37,7 +37,7 @@ from logitport.adapters.core import (
 )
 from logitport.adapters.core.host import editor, plan
 from logitport.adapters.core.host.batch import AutomatonBatch
-from logitport.adapters.core.host.plan import Allowed, AllowedRow, EditPlan
+from logitport.adapters.core.host.plan import Allowed, EditPlan
 from logitport.adapters.core.logits import Additions, Cells, Part, RowAdditions, attempt
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PROMPT_BIASES
@@ -829,10 +829,11 @@ def test_an_edit_that_fails_on_one_row(
 ) -> None:
     """The others are edited once. That row as well, if it is in time; otherwise it is ended."""
     row = 5
-    kinds = {Allowed: (Allowed, AllowedRow), Additions: (Additions, RowAdditions)}.get(kind, kind)
 
     def breaks(_: Any, part: Part) -> bool:
-        return isinstance(part, kinds) and row in part.rows
+        allows = isinstance(part, RowAdditions) and part.standing.allowed is not None
+        is_of_kind = isinstance(part, (kind, RowAdditions) if kind is Additions else kind)
+        return (is_of_kind or (kind is Allowed and allows)) and row in part.rows
 
     left = break_edits(monkeypatch, editor, breaks, times)
     several = [s.AllowedTokensSpec((2, 3, 6)), s.BannedTokensSpec((5,)), s.AllowedTokensSpec((3,))]

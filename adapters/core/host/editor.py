@@ -55,8 +55,9 @@ class PlanEditor(Editor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         self._plan = EditPlan(automata, vocab_size)
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
-        self._staying: list[RowAdditions | AllowedRow] = []  # of the last step, for _in_order
-        self._of_row: dict[int, tuple[list[RowAdditions], list[AllowedRow]]] = {}
+        self._staying: list[RowAdditions] = []  # of the last step, for _in_order
+        self._at_once: list[RowAdditions] = []  # the same, one part for each row
+        self._maybe_empty: set[int] = set()  # rows without a finite logit, or unknown
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:
@@ -71,8 +72,12 @@ class PlanEditor(Editor):
         added, allowed_rows = [*plan.added, *more], plan.allowed_rows
         is_any = added or allowed_rows or self._staying
         for part in self._in_order(added, allowed_rows, narrow) if is_any else ():
-            write = self._allow_in_row if isinstance(part, AllowedRow) else self._add
-            attempt(failed, write, part, logits)
+            attempt(failed, self._add, part, logits)
+        if self._maybe_empty:
+            for part in allowed_rows:
+                if part.row in self._maybe_empty:
+                    attempt(failed, self._keep_finite, part, logits)
+            self._maybe_empty.clear()
         if len(plan.allowed.rows):
             attempt(failed, self._allow, plan.allowed, logits)
             plan.allowed.kept = None
@@ -82,7 +87,7 @@ class PlanEditor(Editor):
 
     def _in_order(
         self, added: list[AnyAdditions], allowed_rows: list[AllowedRow], narrow: bool
-    ) -> list[AnyAdditions | AllowedRow]:
+    ) -> list[AnyAdditions]:
         """Order the parts of a step: first those of several rows, then row by row.
 
         Most steps have the same staying parts as the last step. What moves is added to a row after
@@ -96,8 +101,8 @@ class PlanEditor(Editor):
         if narrow:
             added += [part.edit for part in allowed_rows if len(part.edit.standing)]
             added = [merged(added)] if added else []
-            return [*added, *chain(*((part.mask, part) for part in allowed_rows))]
-        ordered: list[AnyAdditions | AllowedRow] = []
+            return [*added, *(part.mask for part in allowed_rows)]
+        ordered: list[AnyAdditions] = []
         staying: list[RowAdditions] = []
         moving: dict[int, list[RowAdditions]] = {}
         for part in chain(added, [part.edit for part in allowed_rows]):
@@ -107,33 +112,27 @@ class PlanEditor(Editor):
                 moving.setdefault(part.row, []).append(part)
             else:
                 staying.append(part)
-        if [*staying, *allowed_rows] != self._staying:
-            self._of_row = self._by_row(staying, allowed_rows)
-            self._staying = [*staying, *allowed_rows]
-        for row, (passes, masks) in self._of_row.items():
-            ordered += passes
-            ordered += moving.pop(row, ())
-            ordered += masks
+        if staying != self._staying:
+            self._at_once, self._staying = self._by_row(staying), staying
+        for part in self._at_once:
+            ordered.append(part)
+            ordered += moving.pop(part.row, ())
         return [*ordered, *chain(*moving.values())]
 
-    def _by_row(
-        self, staying: list[RowAdditions], allowed_rows: list[AllowedRow]
-    ) -> dict[int, tuple[list[RowAdditions], list[AllowedRow]]]:
-        """Group parts by row, so that one pass adds all that stays on a row."""
-        of_row: dict[int, tuple[list[RowAdditions], list[AllowedRow]]] = {}
+    def _by_row(self, staying: list[RowAdditions]) -> list[RowAdditions]:
+        """Combine the parts of each row, so that one pass adds all that stays on a row."""
+        of_row: dict[int, list[Standing]] = {}
         for part in staying:
-            of_row.setdefault(part.row, ([], []))[0].append(part)
-        for part in allowed_rows:
-            of_row.setdefault(part.row, ([], []))[1].append(part)
+            of_row.setdefault(part.row, []).append(part.standing)
         together: dict[tuple[Standing, ...], Standing] = {}  # what no row has any more is dropped
-        for row, (parts, _) in of_row.items():
-            if len(parts) > 1:
-                key = tuple(part.standing for part in parts)
-                if key not in together:
-                    together[key] = self._together.get(key) or Standing.together(key)
-                parts[:] = [together[key].on(row)]
+        for parts in map(tuple, of_row.values()):
+            if len(parts) > 1 and parts not in together:
+                together[parts] = self._together.get(parts) or Standing.together(parts)
         self._together = together
-        return of_row
+        return [
+            (parts[0] if len(parts) == 1 else together[tuple(parts)]).on(row)
+            for row, parts in of_row.items()
+        ]
 
     def _keep(self, name: str, plan: Any, make: Callable[[Any], Any]) -> Any:
         """Return ``make(plan)``, which is made again only for another plan."""
@@ -152,15 +151,18 @@ class PlanEditor(Editor):
 
     @abstractmethod
     def _add(self, additions: AnyAdditions, logits: Any) -> None:
-        """Add to cells; in a type that cannot hold every sum, each cell occurs only once."""
+        """Add to cells; in a type that cannot hold every sum, each cell occurs only once.
+
+        If an ALLOW of a row may leave no finite logit, the row comes into ``_maybe_empty``.
+        """
 
     @abstractmethod
     def _allow(self, allowed: Allowed, logits: Any) -> None:
         """Mask all but the allowed cells of some rows."""
 
     @abstractmethod
-    def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
-        """Complete the mask of a row to whose other cells -inf has been added."""
+    def _keep_finite(self, part: AllowedRow, logits: Any) -> None:
+        """Set the logits of the allowed tokens of a row to 0 if all are -inf."""
 
     @abstractmethod
     def _force(self, forced: Cells, logits: Any) -> None:

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..logits import FORCED_LOGIT, HIGHEST_SHARE, AnyAdditions, Cells, RowAdditions, mask
+from ..logits import (
+    FORCED_LOGIT,
+    HIGHEST_SHARE,
+    AnyAdditions,
+    Cells,
+    Floats,
+    RowAdditions,
+    is_dense,
+)
 from .editor import PlanEditor
 from .plan import Allowed, AllowedRow
 
@@ -44,14 +52,12 @@ class NumpyEditor(PlanEditor):
         logits[rows] = -np.inf
         logits[index] = allowed.kept
 
-    def _allow_in_row(self, part: AllowedRow, logits: Any) -> None:
-        """Apply an ALLOW to one row, as ``TorchEditor`` does."""
-        kept, columns = part.mask.standing.kept, logits.shape[1]
-        layout = type(self), columns
+    def _keep_finite(self, part: AllowedRow, logits: Any) -> None:
+        kept, layout = part.mask.standing.kept, type(self)
         if layout not in kept:
-            kept[layout] = self._array(mask(part.token_ids, columns))
-        row = self._where(kept[layout], logits[part.row], -np.inf)
-        logits[part.row] = self._where(kept[layout] & (row.max() == -np.inf), 0, row)
+            kept[layout] = self._array(part.token_ids)
+        cells = part.row, kept[layout]
+        logits[cells] = self._where(logits[cells].max() == -np.inf, 0, logits[cells])
 
     def _kept_of(self, allowed: Allowed, kept: Any) -> Any:
         """Compute the final values of the allowed cells."""
@@ -66,16 +72,22 @@ class NumpyEditor(PlanEditor):
         """Apply additions to one row, as ``TorchEditor`` does."""
         (row, standing), dtype, columns = additions, logits.dtype, logits.shape[1]
         kept, layout = standing.kept, (type(self), columns, dtype)
-        if layout not in kept and standing.is_whole(columns):
-            whole = standing.whole_row(columns)
-            kept[layout] = None, self._array(whole).astype(dtype)
-        elif layout not in kept:
-            kept[layout] = self._placed(additions, dtype)[1:]
-        tokens, values = kept[layout]
+        if layout not in kept:
+            limits, cells, sums = None, standing.token_ids, standing.values
+            if standing.allowed is not None:
+                limits, cells, sums = standing.beside_allow(columns)
+                limits = self._array(limits).astype(dtype)
+            if limits is None and is_dense(len(standing), columns):
+                tokens, values = None, self._array(standing.sums(columns)).astype(dtype)
+            else:
+                tokens, values = self._array(cells), self._values(sums, dtype)
+            kept[layout] = limits, tokens, values
+        limits, tokens, values = kept[layout]
+        if limits is not None and not self._lower(logits, row, limits, standing.sample):
+            self._maybe_empty.add(row)
         if tokens is None:
-            with np.errstate(invalid="ignore"):  # -inf to infinity: ``_allow_in_row`` masks it
-                logits[row] = logits[row] + values  # ``+=`` adds before it writes, and may fail
-        else:
+            logits[row] = logits[row] + values  # ``+=`` adds before it writes, and may fail
+        elif len(tokens):
             self._add_at(logits, row, tokens, values)
 
     def _force(self, forced: Cells, logits: Any) -> None:
@@ -98,9 +110,11 @@ class NumpyEditor(PlanEditor):
         return self._array(cells.rows), self._array(cells.token_ids)
 
     def _placed(self, additions: AnyAdditions, dtype: Any) -> tuple[Any, Any, Any]:
+        return *self._index(additions.cells), self._values(additions.values, dtype)
+
+    def _values(self, values: Floats, dtype: Any) -> Any:
         limit = self.highest_logit(dtype)
-        values = self._array(np.clip(additions.values, -limit, limit))
-        return *self._index(additions.cells), values.astype(dtype)
+        return self._array(np.clip(values, -limit, limit)).astype(dtype)
 
     # --- operations that differ between kinds of arrays ---
 
@@ -116,6 +130,11 @@ class NumpyEditor(PlanEditor):
 
     def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
         np.add.at(logits, (rows, tokens), values)
+
+    def _lower(self, logits: Any, row: int, limits: Any, sample: int) -> bool:
+        """Lower the logits of a row, as ``lower`` in ``logits`` does."""
+        np.fmin(logits[row], limits, out=logits[row])
+        return bool(logits[row, sample] > -np.inf)
 
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
         """Find the highest kept logit of each row, ``[rows]``."""

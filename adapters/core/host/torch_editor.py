@@ -14,7 +14,6 @@ from ..logits import (
     flat_index,
     flattened,
     highest_logit,
-    mask,
     to_device,
 )
 from .batch import AutomatonBatch
@@ -53,7 +52,8 @@ class TorchEditor(PlanEditor):
 
     def _add(self, additions: AnyAdditions, logits: torch.Tensor) -> None:
         if isinstance(additions, RowAdditions):
-            add_to_row(self._row_of(additions.row, logits), additions.standing)
+            if not add_to_row(self._row_of(additions.row, logits), additions.standing):
+                self._maybe_empty.add(additions.row)
         else:
             add_once(additions, logits)
 
@@ -70,14 +70,12 @@ class TorchEditor(PlanEditor):
             logits.index_fill_(0, rows, -torch.inf)
         flat[index] = allowed.kept
 
-    def _allow_in_row(self, part: AllowedRow, logits: torch.Tensor) -> None:
-        row = self._row_of(part.row, logits)
-        if row.is_cpu and row.amax().item() > -torch.inf:  # otherwise it may be NaN
-            return
-        is_allowed = torch.from_numpy(mask(part.token_ids, row.shape[0]))
-        is_allowed = to_device(is_allowed, row.device)
-        row.masked_fill_(~is_allowed, -torch.inf)
-        row.masked_fill_(is_allowed & (row.amax() == -torch.inf), 0)
+    def _keep_finite(self, part: AllowedRow, logits: torch.Tensor) -> None:
+        row = logits[part.row]
+        token_ids = to_device(part.token_ids, row.device)
+        kept = row[token_ids]
+        if not row.is_cpu or kept.amax().item() == -torch.inf:
+            row[token_ids] = kept.masked_fill(kept.amax() == -torch.inf, 0)
 
     def _row_of(self, row: int, logits: torch.Tensor) -> torch.Tensor:
         """Return a row of the logits; the parts of a row follow one another."""
