@@ -57,6 +57,47 @@ def test_only_allowed_tokens_remain_of_any_logits(
         assert (after[1:, allowed] == 0).all()
 
 
+@pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("masked", [(1,), (2,), (4,), (1, 2), (2, 4), (1, 4), (1, 2, 4)])
+def test_what_the_engine_has_masked_stays_masked_unless_it_is_all(
+    masked: tuple[int, ...], dtype: torch.dtype, of_arrays: bool
+) -> None:
+    if of_arrays and dtype == torch.bfloat16:
+        pytest.skip("numpy does not have it")
+    realizer, logits = Realizer(8), torch.ones(1, 8, dtype=dtype)
+    logits[0, list(masked)] = -torch.inf
+    bias = {1: 2.0, 3: 5.0}
+    realizer.add(0, compile_specs([AllowedTokensSpec((1, 2, 4)), LogitBiasSpec(bias)]), [], [])
+    realizer.apply(logits.numpy() if of_arrays else logits)
+    nothing = -torch.inf
+    left = {token: 0.0 if len(masked) == 3 else nothing for token in masked}
+    expected = [left.get(i, {1: 3.0, 2: 1.0, 4: 1.0}.get(i, nothing)) for i in range(8)]
+    assert logits[0].tolist() == expected
+
+
+def test_automata_that_stay_read_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, output = Realizer(8), [1]
+    realizer.add(0, compile_specs([AllowedTokensSpec((1, 2))]), [], output)
+    realizer.add(1, compile_specs([BannedTokensSpec((3,))]), [], output)
+    realizer.apply(torch.zeros(3, 8))
+    with monkeypatch.context() as patched:
+        patched.setattr(type(realizer._automata), "outputs", None)
+        output += [1, 2, 1]
+        realizer.apply(torch.zeros(3, 8))
+    moves = [1, 4]
+    realizer.add(2, compile_specs([BannedSequencesSpec(((4, 5),))]), [], moves)
+    monkeypatch.setattr(type(realizer._automata), "_fold_again", None)
+    for token in (6, 4):
+        moves.append(token)
+        output.append(1)
+        logits = torch.zeros(3, 8)
+        realizer.apply(logits)
+        assert (logits[2, 5] < -1e8) == (token == 4)
+        assert (logits[0] == -torch.inf).sum() == 6
+        assert logits[1].argmin() == 3
+
+
 def test_what_stays_on_a_row_is_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anew only after a change; what comes and goes is added apart."""
     passes: list[tuple[int, Any]] = []

@@ -11,9 +11,10 @@ from ..automaton.pool import ROOM_KEPT, AutomatonPool
 from .state_table import ROW, Failures, Outputs, Request, StateTable, last_but
 
 FOLDED, BASE, STATE, TIMER, RANK, MOVES, LAST = 1, 2, 3, 4, 5, 6, 7
-"""Columns: the number of output ids folded in; where the automaton starts in the tables; its state
-there; its timer; its rank among its request's automata; whether it has more than one state; the
-last token that is folded in, or -1 after a step that did not depend on it."""
+"""Columns: the number of output ids folded in, if the automaton moves; where it starts in the
+tables; its state there; its timer; its rank among its request's automata; whether it moves, because
+it has more than one state; the last token that is folded in, or -1 after a step that did not depend
+on it."""
 
 
 class AutomatonBatch(StateTable):
@@ -98,6 +99,9 @@ class AutomatonBatch(StateTable):
         Args:
             failed: receives the requests that cannot go on.
         """
+        if not self.values[MOVES, : len(self)].any():
+            self._read = None
+            return
         outputs, read, self._read = self.outputs(), self._read, None
         if outputs.follow(read):  # most steps
             self._step(None, outputs.newest, failed)
@@ -109,8 +113,9 @@ class AutomatonBatch(StateTable):
         """Take any number of tokens; the last that is folded in may have been replaced."""
         requests, output_ids, of_slot = outputs.requests
         folded, last = self.values[FOLDED, : len(self)], self.values[LAST, : len(self)]
-        grown = np.array(outputs.lengths, np.int64)[of_slot] - folded
-        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0))
+        moves = self.values[MOVES, : len(self)]
+        grown = (np.array(outputs.lengths, np.int64)[of_slot] - folded) * moves
+        known = np.flatnonzero((last != UNKNOWN) & (grown >= 0) & (moves != 0))
         if len(known):
             at = zip(of_slot[known].tolist(), (folded[known] - 1).tolist(), strict=True)
             now = np.array([output_ids[i][position] for i, position in at])
