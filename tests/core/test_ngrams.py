@@ -221,16 +221,43 @@ def test_few_rules_are_laid_out_anew_in_a_step(window: int | None) -> None:
     rules, outputs = NgramBatch(LARGE), [list[int]() for _ in range(40)]
     for row, output in enumerate(outputs):
         rules.start(Request(list(range(400)), output, row=row), [NoRepeatNgramSpec(1, window)])
-    indexes: list[Any] = []
-    changes = Counter[int]()
+    indexes, arrays = list[Any](), list[Any]()
+    changes, grown = Counter[int](), Counter[int]()
     for step in range(1300):
         advance(rules)
         before, indexes = indexes, [entry.what.index for entry in rules.entries]
         changes[sum(a is not b for a, b in zip(before, indexes, strict=False))] += 1
+        before, arrays = arrays, [entry.what.history.tokens for entry in rules.entries]
+        grown[sum(a is not b for a, b in zip(before, arrays, strict=False))] += 1
         for output in outputs:
             output.append(500 + step)
-    assert set(changes) <= {0, 1, 2}
-    assert 40 * 2 <= changes[1] + 2 * changes[2] <= 40 * 6
+    assert {*changes, *grown} == {0, 1}
+    assert 40 * 2 <= changes[1] <= 40 * 6
+    assert 40 * 4 <= grown[1] <= 40 * 10
+
+
+@pytest.mark.parametrize(
+    ("left", "most"),
+    [
+        ([], 0),
+        ([300, 200, 400], 1),
+        ([40] * 5, 1),  # a step each
+        ([20] * 24, 2),
+        ([1000, 0, 0], 2),  # late already
+        ([12, 11, 10, 9, 8, 7], 3),
+    ],
+)
+def test_work_that_is_due_is_spread_over_the_steps(left: list[int], most: int) -> None:
+    waiting, in_a_step = dict(enumerate(left)), [0]
+    while waiting:
+        slots = [*waiting]
+        chosen = ngrams._due(np.array([*waiting.values()]))
+        in_a_step.append(len(chosen))
+        for i in chosen:
+            assert waiting.pop(slots[i]) <= max(left)
+        waiting = {slot: steps - 1 for slot, steps in waiting.items()}
+        assert min(waiting.values(), default=1) >= 0
+    assert max(in_a_step) == most
 
 
 def test_a_layout_that_cannot_be_made_ends_one_request(monkeypatch: pytest.MonkeyPatch) -> None:

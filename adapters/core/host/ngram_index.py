@@ -59,25 +59,21 @@ class History:
     def __init__(self, prompt_ids: Ints, output_ids: Ints) -> None:
         self.prompt_length = len(prompt_ids)
         length = len(prompt_ids) + len(output_ids)
-        tokens = np.empty(length + _NEW, np.int32)
-        tokens[: self.prompt_length] = prompt_ids
-        tokens[self.prompt_length : length] = output_ids
-        if (tokens[:length] < 0).any():
+        self._put(length + _NEW, prompt_ids, output_ids)
+        if (self.tokens[:length] < 0).any():
             raise UnknownTokenError
-        self._put(tokens)
 
-    def _put(self, tokens: Tokens) -> None:
-        self._padded = np.concatenate([np.full(MAX_MATCH, -1, np.int32), tokens])
-        self.tokens = self._padded[MAX_MATCH:]
+    def _put(self, size: int, *parts: Ints | Tokens) -> None:
+        padded = np.empty(MAX_MATCH + size, np.int32)
+        padded[:MAX_MATCH] = -1
+        np.concatenate(parts, out=padded[MAX_MATCH : MAX_MATCH + sum(map(len, parts))])
+        self._padded, self.tokens = padded, padded[MAX_MATCH:]
         self.numbers = self.tokens.data
         self._windows: dict[int, npt.NDArray[np.void]] = {}
 
     def make_room(self, length: int) -> None:
-        """Make room for one more token than ``length``."""
-        if length == len(self.tokens):
-            tokens = np.empty(length + length // 8 + _NEW, np.int32)
-            tokens[:length] = self.tokens
-            self._put(tokens)
+        """Make room for more tokens than ``length``, which is how many there are."""
+        self._put(length + length // 8 + _NEW, self.tokens[:length])
 
     def settled(self, length: int) -> int:
         """Return the number of tokens that are never taken back, of so many."""

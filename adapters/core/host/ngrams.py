@@ -14,6 +14,7 @@ the tokens before the last of them with the newest tokens, for all requests toge
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import Ints, UnknownTokenError
 from ..kinds.dry import penalties
-from ..logits import Additions, AnyAdditions, Cells, Floats, Mask, Standing, mask
+from ..logits import Additions, AnyAdditions, Cells, Floats, Mask, RowAdditions, Standing, mask
 from .ngram_index import (
     BAN,
     TAKEN_BACK,
@@ -43,7 +44,8 @@ LENGTH, BACK, ORIGIN, WINDOW, IS_DRY, DROPPING, CONTEXT, LOOSE, FULL, CAPACITY, 
 which an n-gram may end; the number of tokens that count; whether the rule is a ``dry``; the factor
 that drops the oldest token of a context from its hash; the hash of the newest context; the number
 of loose positions; the length at which there must be another layout; the number of tokens that
-there is room for in the history; the newest position of a breaker of ``dry``, or -1."""
+there is room for in the history, in one slot of each; the newest position of a breaker of ``dry``,
+or -1."""
 
 ROOM = 640
 """The most loose positions of a rule."""
@@ -51,8 +53,8 @@ ROOM = 640
 FEW = 256
 """The most settled positions for which a rule has no index."""
 
-EARLY = 64
-"""So many steps before loose positions must be laid out, they may be."""
+EARLY = 8
+"""So many steps before work must be done, it is, so that it can be tried again if it fails."""
 
 MANY = 512
 """More tokens than this that follow one context are added as they are in the index, uncopied."""
@@ -71,9 +73,6 @@ _NEVER = np.uint64((1 << 64) - 1)
 
 _LOW = (1 << 32) - 1
 """Masks the position or token in a number that has a slot in higher bits."""
-
-_NONE = np.zeros(1 + MAX_MATCH, np.float32)
-"""The penalties of a rule that has none."""
 
 _ALL = 1 << 62
 """The window of a rule without one."""
@@ -326,28 +325,65 @@ class _Matched(NamedTuple):
         return np.where(goes_on, further, backs[slots]), is_known
 
 
-class _Lists(NamedTuple):
-    """What a step reads of all slots, in lists.
+class _BySlot:
+    """What a step reads of the rules, by slot.
+
+    Args:
+        rules: the rules of all slots.
+        vocab_size: tokens beyond it are not banned.
 
     Attributes:
-        histories: the tokens of each history, and one of its slots.
-        exempting: the slots that exempt tokens, and which.
-        indexes: the slots of n-gram rules with an index and a context, and the indexes.
+        histories: of one slot of each history, the tokens.
+        of_history: ``[histories]``, these slots.
+        exempting: of the rules that exempt tokens, which.
+        indexes: of the n-gram rules with an index and a context, the index.
         dry: the same for ``dry``.
-        always: the slots of rules without a context, and the tokens that their indexes ban.
-        standing: those of these slots in which many tokens are banned, and the bans.
-        few: the other slots of these, one for each ban, and the tokens.
-        penalties: ``[slots, 1 + MAX_MATCH]``, those of the rules; zeros for others than ``dry``.
+        always: of the rules without a context, the tokens that their indexes ban.
+        standing: of those of these that ban many tokens, the bans.
+        penalties: ``[slots, 1 + MAX_MATCH]``; zeros for others than ``dry``.
     """
 
-    histories: list[tuple[memoryview, int]]
-    exempting: list[tuple[int, memoryview]]
-    indexes: list[tuple[int, Index]]
-    dry: list[tuple[int, Index]]
-    always: list[tuple[int, memoryview]]
-    standing: list[tuple[int, Standing]]
-    few: tuple[Ints, Tokens]
-    penalties: Floats
+    def __init__(self, rules: Sequence[_Rule], vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        first = {rule.history: slot for slot, rule in enumerate(rules)}
+        self.histories = {slot: history.numbers for history, slot in first.items()}
+        self.of_history = np.array([*self.histories], np.int64)
+        self.exempting = {
+            slot: rule.exempt.data for slot, rule in enumerate(rules) if rule.exempt is not None
+        }
+        none = np.zeros(1 + MAX_MATCH, np.float32)
+        self.penalties = np.array(
+            [none if rule.penalties is None else rule.penalties for rule in rules]
+        )
+        self.indexes, self.dry = dict[int, Index](), dict[int, Index]()
+        self.always, self.standing = dict[int, memoryview](), dict[int, Standing]()
+        self._few = dict[int, _Span]()
+        self._few_tokens: tuple[Ints, Tokens] | None = None
+        for slot, rule in enumerate(rules):
+            self.put(slot, rule)
+
+    @property
+    def few(self) -> tuple[Ints, Tokens]:
+        """The bans of rules without a context that ban few tokens: the slot of each, the token."""
+        if self._few_tokens is None:
+            self._few_tokens = _tokens_in([*self._few.values()])
+        return self._few_tokens
+
+    def put(self, slot: int, rule: _Rule) -> None:
+        """Follow a rule's new index."""
+        for each in (self.indexes, self.dry, self.always, self.standing, self._few):
+            each.pop(slot, None)
+        self._few_tokens = None
+        if (index := rule.index) is None:
+            return
+        if rule.back:
+            (self.dry if rule.is_dry else self.indexes)[slot] = index
+        elif (span := index.find(0)) is not None:
+            self.always[slot] = index.mask(self._vocab_size)
+            if span[1] - span[0] > MANY:
+                self.standing[slot] = index.standing(*span, self._vocab_size, moves=False)
+            else:
+                self._few[slot] = slot, index, *span
 
 
 class NgramBatch(StateTable):
@@ -365,7 +401,8 @@ class NgramBatch(StateTable):
         self._loose = _Loose.empty(self.values.shape[1])
         self._found: _Found | None = None  # unless a position has come or gone since
         self._matched: _Matched | None = None  # of the last step, unless slots were changed since
-        self._lists: _Lists | None = None  # unless a rule, index or history has changed since
+        self._by_slot: _BySlot | None = None  # unless slots were changed since
+        self._standing: list[RowAdditions] | None = None  # unless these or the rows were
         self._read: Outputs | None = None  # by the last step
 
     def start(self, request: Request, specs: Sequence[_Spec]) -> None:
@@ -420,7 +457,11 @@ class NgramBatch(StateTable):
         context, room = np.uint64(layout.context).view(np.int64), len(rule.history.tokens)
         self.values[CONTEXT:, slot] = context, count, layout.full, room, rule.breaks[-1]
         self.values[LENGTH, slot] = length
-        self._found = self._lists = None
+        self._found = None
+        by_slot, self._by_slot, self._standing = self._by_slot, None, None
+        if by_slot is not None and slot < len(by_slot.penalties):
+            by_slot.put(slot, rule)
+            self._by_slot = by_slot
 
     def make_room(self, slots: int) -> None:
         """See ``StateTable``."""
@@ -430,7 +471,7 @@ class NgramBatch(StateTable):
 
     def delete(self, slot: int) -> None:
         """See ``StateTable``."""
-        self._found = self._lists = self._read = self._matched = None
+        self._found = self._by_slot = self._standing = self._read = self._matched = None
         for each in self._loose:
             each[slot] = each[len(self) - 1]
         super().delete(slot)
@@ -512,7 +553,7 @@ class NgramBatch(StateTable):
         ]
         length = len(request.prompt_ids) + len(request.output_ids)
         layouts = self._read_all(rules, length)
-        self._matched = None
+        self._matched = self._by_slot = None
         for slot, rule, layout in zip(slots, rules, layouts, strict=True):
             self.entries[slot].what = rule
             self._put(slot, length, layout)
@@ -543,11 +584,10 @@ class NgramBatch(StateTable):
         """
         found, loose, values = self._found or self._find(), self._loose, self.values[:, : len(self)]
         length, context = values[LENGTH], values[CONTEXT].view(np.uint64)
-        if (length >= values[CAPACITY]).any():
-            self._make_histories_longer()
-        lists = self._lists or self._make_lists()
+        by_slot = self._by_slot or self._look_up()
+        self._make_histories_longer(by_slot)
         each, positions = tokens.tolist(), length.tolist()
-        for numbers, slot in lists.histories:
+        for slot, numbers in by_slot.histories.items():
             numbers[positions[slot]] = each[slot]
         oldest = length - values[BACK]
         gone = loose.recent[np.arange(len(self)), oldest % _RECENT].astype(np.int64)
@@ -558,12 +598,12 @@ class NgramBatch(StateTable):
             self._matched = None  # no match with such a token at its end is kept
         is_there = (is_known & (tokens >= 0)).tolist()
         counts = is_known & (length >= values[ORIGIN])
-        for slot, exempt in lists.exempting:
+        for slot, exempt in by_slot.exempting.items():
             if is_there[slot] and exempt[each[slot]]:
                 counts[slot] = False
                 self.entries[slot].what.breaks.append(positions[slot])
                 values[BREAK, slot] = positions[slot]
-        for slot, banned in lists.always:
+        for slot, banned in by_slot.always.items():
             if is_there[slot] and banned[each[slot]]:
                 counts[slot] = False  # the index bans it for as long as it stands
         few, banned_in_few = found.few
@@ -608,14 +648,9 @@ class NgramBatch(StateTable):
         return np.append(slots[same], full), np.append(places[same], oldest)
 
     def _lay_out_due(self, failed: Failures) -> None:
-        """Lay some loose positions out: those that must be, and few of those that may be."""
+        """Lay out loose positions, in as few slots as possible in a step."""
         left = (self.values[FULL] - self.values[LENGTH])[: len(self)]
-        due = np.flatnonzero(left <= EARLY)
-        if not len(due):
-            return
-        urgent = due[np.argsort(left[due], kind="stable")]
-        count = max(1 + len(due) // (EARLY // 2), np.count_nonzero(left <= 0))
-        for slot in urgent[:count].tolist():
+        for slot in _due(left):
             try:
                 self._lay_out(slot)
             except Exception as error:
@@ -638,80 +673,66 @@ class NgramBatch(StateTable):
         contexts = values[CONTEXT].view(np.uint64)
         same = np.flatnonzero(self._loose.hashes[: len(self), :most] == contexts[:, None])
         slots, places = np.divmod(same, max(most, 1))
-        lists = self._lists or self._make_lists()
+        by_slot = self._by_slot or self._look_up()
         numbers = contexts.tolist()
         indexed, dry = (
             [
                 (slot, index, *span)
-                for slot, index in indexes
+                for slot, index in indexes.items()
                 if (span := index.find(numbers[slot])) is not None
             ]
-            for indexes in (lists.indexes, lists.dry)
+            for indexes in (by_slot.indexes, by_slot.dry)
         )
         many = [span for span in indexed if span[3] - span[2] > MANY]
         few = [span for span in indexed if span[3] - span[2] <= MANY] if many else indexed
         positions, at = self._loose.positions[slots, places], self._loose.tokens[slots, places]
         return _Found(slots, places, positions, at, _tokens_in(few), many, dry)
 
-    def _make_lists(self) -> _Lists:
-        rules: list[_Rule] = [entry.what for entry in self.entries]
-        histories = {rule.history: slot for slot, rule in enumerate(rules)}
-        exempts = enumerate(rule.exempt for rule in rules)
-        indexes, dry = list[tuple[int, Index]](), list[tuple[int, Index]]()
-        always, few = list[tuple[int, memoryview]](), list[_Span]()
-        standing = list[tuple[int, Standing]]()
-        for slot, rule in enumerate(rules):
-            if (index := rule.index) is None:
-                continue
-            if rule.back:
-                (dry if rule.is_dry else indexes).append((slot, index))
-            elif (span := index.find(0)) is not None:
-                always.append((slot, index.mask(self._vocab_size)))
-                if span[1] - span[0] > MANY:
-                    bans = index.standing(*span, self._vocab_size, moves=False)
-                    standing.append((slot, bans))
-                else:
-                    few.append((slot, index, *span))
-        self._lists = _Lists(
-            [(history.numbers, slot) for history, slot in histories.items()],
-            [(slot, exempt.data) for slot, exempt in exempts if exempt is not None],
-            indexes,
-            dry,
-            always,
-            standing,
-            _tokens_in(few),
-            np.array([_NONE if rule.penalties is None else rule.penalties for rule in rules]),
-        )
-        return self._lists
+    def _look_up(self) -> _BySlot:
+        self._standing = None
+        self._by_slot = _BySlot([entry.what for entry in self.entries], self._vocab_size)
+        return self._by_slot
 
-    def _make_histories_longer(self) -> None:
-        """Make room for one more token in each history."""
-        for entry in self.entries:
-            history: History = entry.what.history
-            history.make_room(int(self.values[LENGTH, entry.slot]))
-            self.values[CAPACITY, entry.slot] = len(history.tokens)
-        self._lists = None
+    def _make_histories_longer(self, by_slot: _BySlot) -> None:
+        """Make room for more tokens, in as few histories as possible in a step."""
+        slots = by_slot.of_history
+        length = self.values[LENGTH, slots]
+        left = self.values[CAPACITY, slots] - length
+        for i in _due(left):
+            slot = int(slots[i])
+            history: History = self.entries[slot].what.history
+            try:
+                history.make_room(int(length[i]))
+            except Exception:
+                if left[i] <= 0:  # otherwise, a later step tries again
+                    raise
+            else:
+                by_slot.histories[slot] = history.numbers
+                self.values[CAPACITY, slot] = len(history.tokens)
 
     def additions(self) -> list[AnyAdditions]:
         """Return the bans and penalties of this step; no rule has a cell twice."""
-        found, lists = self._found or self._find(), self._lists or self._make_lists()
+        found, by_slot = self._found or self._find(), self._by_slot or self._look_up()
         values, slots = self.values[:, : len(self)], found.slots
         first = np.maximum(values[LENGTH] - values[WINDOW] + values[BACK], values[ORIGIN])
         counts = found.positions >= first[slots]
         is_dry = values[IS_DRY] == 1
         bans = counts & ~is_dry[slots]
         rows = values[ROW].tolist()
-        additions: list[AnyAdditions] = [each.on(rows[slot]) for slot, each in lists.standing]
+        if self._standing is None or self.changed:
+            self._standing = [each.on(rows[slot]) for slot, each in by_slot.standing.items()]
+            self.changed = False
+        additions: list[AnyAdditions] = [*self._standing]
         for slot, index, start, end in found.many:
             standing = index.standing(start, end, self._vocab_size, moves=True)
             additions.append(standing.on(rows[slot]))
-        of = np.concatenate([slots[bans], found.few[0], lists.few[0]])
-        token_ids = np.concatenate([found.tokens[bans], found.few[1], lists.few[1]])
+        of = np.concatenate([slots[bans], found.few[0], by_slot.few[0]])
+        token_ids = np.concatenate([found.tokens[bans], found.few[1], by_slot.few[1]])
         added = BAN.repeat(len(of))
         if is_dry.any():
             penalized = self._penalized(found, counts & is_dry[slots], first)
             of, token_ids = np.append(of, penalized[0]), np.append(token_ids, penalized[1])
-            added = np.append(added, lists.penalties[penalized[0], penalized[2]])
+            added = np.append(added, by_slot.penalties[penalized[0], penalized[2]])
         if len(of):
             cells = Cells(values[ROW][of], token_ids.astype(np.int64))
             additions.append(Additions(cells, added))
@@ -791,6 +812,21 @@ class NgramBatch(StateTable):
         tokens = np.where(newest < 0, -1, self._loose.recent[which[:, None], newest % _RECENT])
         of = np.repeat(np.arange(len(which)), np.diff(np.append(first, len(slots))))
         return _newest_run(windows == tokens[of])
+
+
+def _due(left: Ints) -> list[int]:
+    """Choose slots for some work, so that all are in time and a step has as little as possible.
+
+    Args:
+        left: ``[slots]``, the number of steps after which a slot must be chosen.
+    """
+    order = np.argsort(left, kind="stable")
+    counts = np.arange(1, len(left) + 1)
+    a_step = counts / np.maximum(
+        left[order] - EARLY, 1
+    )  # so many at each step are enough for these
+    most = float(a_step.max(initial=0))
+    return order[: ceil(most)].tolist() if most >= 1 else []
 
 
 def _slots_of(spans: Sequence[_Span]) -> Ints:
