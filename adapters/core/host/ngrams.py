@@ -821,10 +821,8 @@ def _due(left: Ints) -> list[int]:
         left: ``[slots]``, the number of steps after which a slot must be chosen.
     """
     order = np.argsort(left, kind="stable")
-    counts = np.arange(1, len(left) + 1)
-    a_step = counts / np.maximum(
-        left[order] - EARLY, 1
-    )  # so many at each step are enough for these
+    # So many in each step are enough for the first one, the first two, and so on.
+    a_step = np.arange(1, len(left) + 1) / np.maximum(left[order] - EARLY, 1)
     most = float(a_step.max(initial=0))
     return order[: ceil(most)].tolist() if most >= 1 else []
 
