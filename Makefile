@@ -220,8 +220,9 @@ $(SGLANG)/ready: pyproject.toml
 		$(PIP) install -e '.[sglang,test]' 'sglang$(SGLANG_VERSION)'; \
 	else \
 		$(torch_index); \
-		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) -e . && \
+		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) && \
 		$(PIP) install --no-deps $(SGLANG_ON_CPU) && \
+		$(PIP) install -e . && \
 		printf '%s\n' '$(CURDIR)/examples/_support/sglang_on_cpu' 'import sglang_on_cpu' \
 			>"$$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/sglang_on_cpu.pth"; \
 	fi
