@@ -45,7 +45,7 @@ SGLANG_VERSION := ==0.5.23
 SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
 	apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0
 SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools dill einops \
-	fastapi fonttools gguf httpx hypothesis interegular ipython 'llguidance>=1.7.6,<2' loguru 'nixl[cu13]==1.4.1' \
+	fastapi fonttools gguf httpx hypothesis interegular ipython 'llguidance>=1.7.6,<2' loguru msgspec 'nixl[cu13]==1.4.1' \
 	openai==2.8.0 openai-harmony==0.0.8 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
 	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
 	setproctitle soundfile tiktoken typer uvicorn uvloop watchfiles xxhash zstandard
@@ -140,6 +140,10 @@ clean: ## remove all that the other commands made, the model included
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
+# Python compiles what it imports; pip would compile all that it installs, which takes half its time.
+# (A false value is pip's way to say --no-compile.)
+export PIP_NO_COMPILE := 0
+
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
 # $(2) on CPUs. The stamp is made last, so that make repeats a failed or interrupted installation.
 # pip's hundreds of lines go into a log; warnings and errors are printed, too. Where uv is installed,
@@ -222,7 +226,7 @@ $(SGLANG)/ready: pyproject.toml
 		$(torch_index); \
 		$(PIP) install $$index '$(TORCH_CPU)' $(SGLANG_NEEDS) && \
 		$(PIP) install --no-deps $(SGLANG_ON_CPU) && \
-		$(PIP) install -e . && \
+		$(PIP) install --no-deps -e . && \
 		printf '%s\n' '$(CURDIR)/examples/_support/sglang_on_cpu' 'import sglang_on_cpu' \
 			>"$$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/sglang_on_cpu.pth"; \
 	fi
