@@ -54,7 +54,7 @@ FEW = 256
 """The most settled positions for which a rule has no index."""
 
 EARLY = 8
-"""So many steps before work must be done, it is, so that it can be tried again if it fails."""
+"""Work is done this many steps before it must be, so that it can be tried again if it fails."""
 
 MANY = 512
 """More tokens than this that follow one context are added as they are in the index, uncopied."""
@@ -333,13 +333,14 @@ class _BySlot:
         vocab_size: tokens beyond it are not banned.
 
     Attributes:
-        histories: of one slot of each history, the tokens.
+        histories: the tokens of each history, by one of its slots.
         of_history: ``[histories]``, these slots.
-        exempting: of the rules that exempt tokens, which.
-        indexes: of the n-gram rules with an index and a context, the index.
-        dry: the same for ``dry``.
-        always: of the rules without a context, the tokens that their indexes ban.
-        standing: of those of these that ban many tokens, the bans.
+        exempting: the exempt tokens of the rules that have any.
+        indexes: the indexes of n-gram rules with a context.
+        dry: the indexes of ``dry``.
+        always: the tokens that the indexes of rules without a context ban.
+        standing: the bans of those indexes that ban many tokens.
+        on_rows: the same bans on their rows; ``None`` until they are placed.
         penalties: ``[slots, 1 + MAX_MATCH]``; zeros for others than ``dry``.
     """
 
@@ -359,6 +360,7 @@ class _BySlot:
         self.always, self.standing = dict[int, memoryview](), dict[int, Standing]()
         self._few = dict[int, _Span]()
         self._few_tokens: tuple[Ints, Tokens] | None = None
+        self.on_rows: list[RowAdditions] | None = None
         for slot, rule in enumerate(rules):
             self.put(slot, rule)
 
@@ -373,7 +375,7 @@ class _BySlot:
         """Follow a rule's new index."""
         for each in (self.indexes, self.dry, self.always, self.standing, self._few):
             each.pop(slot, None)
-        self._few_tokens = None
+        self._few_tokens = self.on_rows = None
         if (index := rule.index) is None:
             return
         if rule.back:
@@ -402,7 +404,6 @@ class NgramBatch(StateTable):
         self._found: _Found | None = None  # unless a position has come or gone since
         self._matched: _Matched | None = None  # of the last step, unless slots were changed since
         self._by_slot: _BySlot | None = None  # unless slots were changed since
-        self._standing: list[RowAdditions] | None = None  # unless these or the rows were
         self._read: Outputs | None = None  # by the last step
 
     def start(self, request: Request, specs: Sequence[_Spec]) -> None:
@@ -458,7 +459,7 @@ class NgramBatch(StateTable):
         self.values[CONTEXT:, slot] = context, count, layout.full, room, rule.breaks[-1]
         self.values[LENGTH, slot] = length
         self._found = None
-        by_slot, self._by_slot, self._standing = self._by_slot, None, None
+        by_slot, self._by_slot = self._by_slot, None  # it stays so if ``put`` fails
         if by_slot is not None and slot < len(by_slot.penalties):
             by_slot.put(slot, rule)
             self._by_slot = by_slot
@@ -471,7 +472,7 @@ class NgramBatch(StateTable):
 
     def delete(self, slot: int) -> None:
         """See ``StateTable``."""
-        self._found = self._by_slot = self._standing = self._read = self._matched = None
+        self._found = self._by_slot = self._read = self._matched = None
         for each in self._loose:
             each[slot] = each[len(self) - 1]
         super().delete(slot)
@@ -689,7 +690,6 @@ class NgramBatch(StateTable):
         return _Found(slots, places, positions, at, _tokens_in(few), many, dry)
 
     def _look_up(self) -> _BySlot:
-        self._standing = None
         self._by_slot = _BySlot([entry.what for entry in self.entries], self._vocab_size)
         return self._by_slot
 
@@ -719,10 +719,10 @@ class NgramBatch(StateTable):
         is_dry = values[IS_DRY] == 1
         bans = counts & ~is_dry[slots]
         rows = values[ROW].tolist()
-        if self._standing is None or self.changed:
-            self._standing = [each.on(rows[slot]) for slot, each in by_slot.standing.items()]
+        if by_slot.on_rows is None or self.changed:
+            by_slot.on_rows = [each.on(rows[slot]) for slot, each in by_slot.standing.items()]
             self.changed = False
-        additions: list[AnyAdditions] = [*self._standing]
+        additions: list[AnyAdditions] = [*by_slot.on_rows]
         for slot, index, start, end in found.many:
             standing = index.standing(start, end, self._vocab_size, moves=True)
             additions.append(standing.on(rows[slot]))
@@ -820,6 +820,8 @@ def _due(left: Ints) -> list[int]:
     Args:
         left: ``[slots]``, the number of steps after which a slot must be chosen.
     """
+    if left.min(initial=2 * (len(left) + EARLY)) > len(left) + EARLY:  # most steps
+        return []
     order = np.argsort(left, kind="stable")
     # So many in each step are enough for the first one, the first two, and so on.
     a_step = np.arange(1, len(left) + 1) / np.maximum(left[order] - EARLY, 1)
