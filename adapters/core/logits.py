@@ -140,9 +140,20 @@ class Standing:
         """Return the additions for a row."""
         return RowAdditions(row, self)
 
-    def sums(self, columns: int) -> Floats:
-        """Compute the sum to add to each column of a row without an ALLOW."""
-        return np.bincount(self.token_ids, self.values, columns).astype(np.float32)
+    def laid_out(
+        self, columns: int, *, on_host: bool = True
+    ) -> tuple[Floats | None, npt.NDArray[Any] | None, Floats]:
+        """Lay the additions out for a row of so many columns.
+
+        Returns:
+            The limits of an ALLOW, ``[columns]``, or ``None``; see ``beside_allow``. The tokens to
+            add to, or ``None`` for all columns. The value for each of these.
+        """
+        if self.allowed is not None:
+            return self.beside_allow(columns)
+        if on_host and is_dense(len(self), columns):
+            return None, None, np.bincount(self.token_ids, self.values, columns).astype(np.float32)
+        return None, self.token_ids, self.values
 
     def beside_allow(self, columns: int) -> tuple[Floats, Ints, Floats]:
         """Split what stands beside an ALLOW into limits, which take one pass, and biases.
@@ -259,21 +270,17 @@ def add_to_row(row: torch.Tensor, standing: Standing) -> bool:
     """Add to a row, reusing the arrays of an earlier call for any row.
 
     Returns:
-        Whether the row is known to have a finite logit if there is an ALLOW.
+        False if an ALLOW may have left no finite logit in the row.
     """
     columns, kept = row.shape[0], standing.kept
     layout = columns, row.dtype, row.device
     if layout not in kept:
-        limits, token_ids, sums = None, standing.token_ids, standing.values
-        if standing.allowed is not None:
-            limits, token_ids, sums = standing.beside_allow(columns)
-            limits = to_device(torch.from_numpy(limits).to(row.dtype), row.device)
-        if limits is None and row.is_cpu and is_dense(len(standing), columns):
-            index, values = None, torch.from_numpy(standing.sums(columns)).to(row.dtype)
-        else:
-            index = to_device(torch.from_numpy(token_ids), row.device)
-            values = _values(sums, row)
-        kept[layout] = limits, index, values
+        limits, token_ids, values = standing.laid_out(columns, on_host=row.is_cpu)
+        kept[layout] = (
+            None if limits is None else _converted(limits, row),
+            None if token_ids is None else to_device(torch.from_numpy(token_ids), row.device),
+            _converted(values, row) if token_ids is None else _values(values, row),
+        )
     limits, index, values = kept[layout]
     is_finite = limits is None or lower(row, limits, standing.sample)
     if index is None:
@@ -312,6 +319,10 @@ def flattened(logits: torch.Tensor) -> torch.Tensor:
         return logits.view(-1)
     rows, columns = logits.shape
     return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
+
+
+def _converted(values: Floats, logits: torch.Tensor) -> torch.Tensor:
+    return to_device(torch.from_numpy(values).to(logits.dtype), logits.device)
 
 
 def _values(values: Floats, logits: torch.Tensor) -> torch.Tensor:

@@ -57,7 +57,7 @@ class PlanEditor(Editor):
         self._together: dict[tuple[Standing, ...], Standing] = {}  # see _by_row
         self._staying: list[RowAdditions] = []  # of the last step, for _in_order
         self._at_once: list[RowAdditions] = []  # the same, one part for each row
-        self._maybe_empty: set[int] = set()  # rows without a finite logit, or unknown
+        self._maybe_empty: set[int] = set()  # rows in which an ALLOW may leave no finite logit
         self._kept: dict[str, tuple[object, Any]] = {}  # see _keep
 
     def update(self) -> None:

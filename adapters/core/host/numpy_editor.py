@@ -19,7 +19,6 @@ from ..logits import (
     Cells,
     Floats,
     RowAdditions,
-    is_dense,
 )
 from .editor import PlanEditor
 from .plan import Allowed, AllowedRow
@@ -57,7 +56,8 @@ class NumpyEditor(PlanEditor):
         if layout not in kept:
             kept[layout] = self._array(part.token_ids)
         cells = part.row, kept[layout]
-        logits[cells] = self._where(logits[cells].max() == -np.inf, 0, logits[cells])
+        left = logits[cells]
+        logits[cells] = self._where(left.max() == -np.inf, 0, left)
 
     def _kept_of(self, allowed: Allowed, kept: Any) -> Any:
         """Compute the final values of the allowed cells."""
@@ -73,15 +73,12 @@ class NumpyEditor(PlanEditor):
         (row, standing), dtype, columns = additions, logits.dtype, logits.shape[1]
         kept, layout = standing.kept, (type(self), columns, dtype)
         if layout not in kept:
-            limits, cells, sums = None, standing.token_ids, standing.values
-            if standing.allowed is not None:
-                limits, cells, sums = standing.beside_allow(columns)
-                limits = self._array(limits).astype(dtype)
-            if limits is None and is_dense(len(standing), columns):
-                tokens, values = None, self._array(standing.sums(columns)).astype(dtype)
-            else:
-                tokens, values = self._array(cells), self._values(sums, dtype)
-            kept[layout] = limits, tokens, values
+            limits, cells, sums = standing.laid_out(columns)
+            kept[layout] = (
+                None if limits is None else self._array(limits).astype(dtype),
+                None if cells is None else self._array(cells),
+                self._array(sums).astype(dtype) if cells is None else self._values(sums, dtype),
+            )
         limits, tokens, values = kept[layout]
         if limits is not None and not self._lower(logits, row, limits, standing.sample):
             self._maybe_empty.add(row)
