@@ -64,7 +64,8 @@ class Sizes(NamedTuple):
     """The numbers of items that a spec, or all specs of a request, list.
 
     Attributes:
-        token_ids: the token ids. In sequences and with biases, each counts twice.
+        token_ids: the token ids. With a bias or in a choice, each counts twice; in a sequence that
+            is banned, has a bias or ends a phase, three times.
         sequences: the sequences, and the choices of a grammar. A ``ChoiceSpec``'s count twice.
         texts: the texts that are looked for.
         text_bytes: the bytes of these texts.
@@ -160,14 +161,14 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
 
     Args:
         sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
-            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+            a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
     """
 
     sequences: TokenSequences
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 2, "token ids", "$.sequences")
+        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 3, "token ids", "$.sequences")
         if max(map(len, self.sequences)) > MAX_PATTERN:
             for i, sequence in enumerate(self.sequences):
                 check_pattern(sequence, f"$.sequences[{i}]")
@@ -177,7 +178,7 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
             yield f"$.sequences[{i}][*]", sequence
 
     def sizes(self) -> Sizes:
-        return Sizes(2 * sum(map(len, self.sequences)), len(self.sequences))
+        return Sizes(3 * sum(map(len, self.sequences)), len(self.sequences))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         if max(chain.from_iterable(self.sequences)) >= vocab_size:
@@ -281,7 +282,7 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     """
     most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_TEXTS, MAX_TEXT_BYTES)
     counted = (
-        "token ids (twice in sequences and with biases)",
+        "token ids (choices and biases twice, other sequences three times)",
         "sequences (choices twice)",
         "texts to look for",
         "bytes of texts to look for",

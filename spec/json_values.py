@@ -1,8 +1,10 @@
 """Immutable JSON objects, so that a spec which holds one is a value like any other spec."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
+
+import msgspec
 
 from .errors import SpecError
 from .limits import MAX_DEPTH
@@ -41,7 +43,31 @@ def frozen_json(value: object) -> Any:
         SpecError: with the path below ``value``, for a value that JSON cannot express, an integer
             beyond 64 bits, or more than ``MAX_DEPTH`` levels.
     """
-    return _frozen(value, MAX_DEPTH)
+    frozen = _frozen(value, MAX_DEPTH)
+    try:
+        msgspec.msgpack.encode(frozen)  # checks all texts, at a fraction of the cost of one by one
+    except UnicodeEncodeError:
+        raise SpecError("Expected valid Unicode", next(_invalid_texts(frozen))) from None
+    return frozen
+
+
+def _invalid_texts(value: Any, path: str = "$") -> Iterator[str]:
+    """Yield the path of each text that is not valid Unicode; for a key, that of its object."""
+    match value:
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                yield path
+        case tuple():
+            for at, item in enumerate(cast("tuple[Any, ...]", value)):
+                yield from _invalid_texts(item, f"{path}[{at}]")
+        case FrozenDict():
+            for key, item in cast("FrozenDict[str, Any]", value).items():
+                yield from _invalid_texts(key, path)
+                yield from _invalid_texts(item, f"{path}.{key}")
+        case _:
+            pass
 
 
 _WORD = 1 << 63
@@ -57,28 +83,25 @@ def _frozen_object(value: dict[Any, Any], levels: int) -> FrozenDict[str, Any]:
     """Freeze an object of at most ``levels`` levels."""
     if levels == 0:
         raise _too_deep()
-    try:
-        for key in value:
-            if type(key) is not str or not (key.isascii() or key.encode()):
-                value = {_text(key): item for key, item in value.items()}
-                break
-    except UnicodeEncodeError as error:
-        raise _spec_error(error) from None
+    for key in value:
+        if type(key) is not str:
+            value = {_text(key): item for key, item in value.items()}
+            break
     frozen: FrozenDict[str, Any] = FrozenDict(value)
     key = ""
     try:
         for key, item in value.items():
             kind = type(item)  # pyright: ignore[reportUnknownVariableType]
             if not (
-                (kind is str and (item.isascii() or item.encode()))
+                kind is str
                 or (kind is int and -_WORD <= item < _WORD)
                 or kind in _ATOMS
                 or (kind is float and isfinite(item))
             ):
                 freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
                 _put(frozen, key, freeze(item, levels - 1))
-    except (SpecError, UnicodeEncodeError) as error:
-        raise _spec_error(error).under(f"$.{key}") from None
+    except SpecError as error:
+        raise error.under(f"$.{key}") from None
     return frozen
 
 
@@ -91,15 +114,15 @@ def _frozen_array(value: Sequence[Any], levels: int) -> tuple[Any, ...]:
         for at, item in enumerate(value):
             kind = type(item)  # pyright: ignore[reportUnknownVariableType]
             if not (
-                (kind is str and (item.isascii() or item.encode()))
+                kind is str
                 or (kind is int and -_WORD <= item < _WORD)
                 or kind in _ATOMS
                 or (kind is float and isfinite(item))
             ):
                 freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
                 frozen[at] = freeze(item, levels - 1)
-    except (SpecError, UnicodeEncodeError) as error:
-        raise _spec_error(error).under(f"$[{at}]") from None
+    except SpecError as error:
+        raise error.under(f"$[{at}]") from None
     return tuple(frozen)
 
 
@@ -125,7 +148,7 @@ def _frozen(value: Any, levels: int) -> Any:
         case float():
             raise SpecError("Expected a finite number")
         case str():
-            return _text(value)
+            return str(value)
         case list() | tuple():
             return _frozen_array(cast("list[object]", value), levels)
         case Mapping():
@@ -137,15 +160,7 @@ def _frozen(value: Any, levels: int) -> Any:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise SpecError(f"Expected text as a key, got {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise _spec_error(error) from None
     return str(value)
-
-
-def _spec_error(error: SpecError | UnicodeEncodeError) -> SpecError:
-    return error if isinstance(error, SpecError) else SpecError("Expected valid Unicode")
 
 
 def _too_deep() -> SpecError:

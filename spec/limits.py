@@ -111,11 +111,13 @@ MAX_TOKEN_IDS = _limit(
     "max_token_ids",
     1 << 15,
     "token ids",
-    "in all specs of a request, together; in a sequence or with a bias, each counts twice",
+    "in all specs of a request, together; with a bias or in a choice, each counts twice; in a "
+    "sequence that is banned, has a bias or ends a phase, three times",
 )
-"""Each costs about 100 ns at admission and 60 bytes of memory; in a sequence it becomes a node of a
-trie, and with a bias it is text as a key, and a number. A language has as many in a large
-vocabulary; so have 4,096 choices of four tokens, or 4,000 banned words in two forms of two tokens.
+"""Each costs about 100 ns at admission and 60 bytes of memory. With a bias it is text as a key, and
+a number; in a choice it becomes a node of a trie, and in a sequence that is looked for, a node with
+a failure link. A language has as many in a large vocabulary; so have 4,096 choices of four tokens,
+or 2,700 banned words in two forms of two tokens.
 """
 
 MAX_SEQUENCES = _limit(
@@ -149,11 +151,18 @@ MAX_TIMEOUTS = _limit("max_timeouts", 4, "time-outs", "of an `automaton` in a ro
 MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
 
 MAX_PHASE_SPECS = _limit(
-    "max_phase_specs", 24, "specs", "of an output: the number of phases times the most of one phase"
+    "max_phase_specs", 16, "specs", "of an output: the number of phases times the most of one phase"
 )
 """Each takes some 100 microseconds at admission, and so does a phase without a spec where others
 have one.
 """
+
+MAX_PHASE_CELLS = _limit(
+    "max_phase_cells",
+    3 << 13,
+    "states and edges",
+    "of an output's phases: those of each spec times those of what ends its phase",
+)
 
 MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
 
@@ -220,9 +229,9 @@ MAX_TEXT = _limit("max_text", 64, "bytes", "in a text that is looked for, as UTF
 
 MAX_TEXT_BYTES = _limit(
     "max_text_bytes",
-    1 << 10,
+    768,
     "bytes",
-    "in all texts of a request that are looked for; half as many for two rules about text",
+    "in all texts of a request that are looked for; a third as many for two rules about text",
 )
 """Each becomes a state, or several where case is ignored."""
 

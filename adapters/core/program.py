@@ -194,7 +194,7 @@ def _check_texts(rules: int, specs: Sequence[LogitsProcessorSpec]) -> None:
     if rules > MAX_TEXT_RULES:
         raise SpecError(f"Expected at most {MAX_TEXT_RULES} rules about text on a request")
     size = sum(spec.sizes().text_bytes for spec in specs) if rules > 1 else 0
-    if size > (most := MAX_TEXT_BYTES // 2):
+    if size > (most := MAX_TEXT_BYTES // 3):
         what = f"at most {most} bytes of texts to look for, because of another rule about text"
         raise SpecError(f"Expected {what}; got {size}")
 

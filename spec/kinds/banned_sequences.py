@@ -19,7 +19,7 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
 
     Args:
         sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
-            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+            a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
 
     Raises:
         SpecError: if a field is out of bounds.

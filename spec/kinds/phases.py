@@ -256,7 +256,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         sizes = [spec.sizes() for _, spec in self.inner_specs()]
         texts = self._texts()
         text_bytes = sum(len(text.encode()) for text in texts)
-        sizes.append(Sizes(2 * sum(map(len, sought)), len(sought), len(texts), text_bytes))
+        sizes.append(Sizes(3 * sum(map(len, sought)), len(sought), len(texts), text_bytes))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
     def claims(self) -> Claims:

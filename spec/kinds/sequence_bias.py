@@ -28,7 +28,7 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
 
     Args:
         sequences: 1 to ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
-            half of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+            a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
         biases: a finite value from ``-MAX_BIAS`` to ``MAX_BIAS`` for each sequence, in units of
             logits: +1 makes the token e times as likely, compared to others, at temperature 1.
 

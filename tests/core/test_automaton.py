@@ -610,7 +610,7 @@ def test_no_token_follows_many_links(name: str) -> None:
     [
         s.ForcedTokenSequenceSpec((1,) * 30_000),
         s.BannedTokensSpec(tuple(range(30_000))),
-        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(250))),
+        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(175))),
         s.ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
     ],
     ids=lambda spec: spec.kind,

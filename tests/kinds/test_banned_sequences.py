@@ -5,8 +5,9 @@ from .test_every_kind import (
     LIKED,
     SECOND,
     SOME,
+    SOUGHT,
     TOO_LONG_TO_FIND,
-    TOO_MANY,
+    TOO_MANY_TO_FIND,
     RealizedKindTests,
     ban,
 )
@@ -24,11 +25,13 @@ class TestRows(RealizedKindTests):
         ({"sequences": [[1], [2, -1]]}, "Expected `int` >= 0", "sequences[1][1]"),
         ({"sequences": [1]}, "Expected `array`, got `int`", "sequences[0]"),
         ({"sequences": [[1]] * (MOST + 1)}, f"{AT_MOST}{MOST}", "sequences"),
-        ({"sequences": [[1], [0] * (1 << 14)]}, TOO_MANY, "sequences"),
+        ({"sequences": [[1], [0] * SOUGHT]}, TOO_MANY_TO_FIND, "sequences"),
         ({"sequences": [[1] * 64, [1] * 65]}, TOO_LONG_TO_FIND, "sequences[1]"),
     )
     largest = (
-        BannedSequencesSpec(((1,) * limits.MAX_PATTERN,) * (limits.MAX_TOKEN_IDS // 128)),
+        BannedSequencesSpec(
+            ((1,) * limits.MAX_PATTERN,) * (limits.MAX_TOKEN_IDS // 3 // limits.MAX_PATTERN)
+        ),
         BannedSequencesSpec(((1,),) * MOST),
     )
     beyond = ((BannedSequencesSpec(((1,), (2, 9))), "sequences[1][1]"),)

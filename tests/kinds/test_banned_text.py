@@ -331,9 +331,9 @@ class TestEngines:
         )
 
 
-def test_half_as_many_bytes_beside_another_rule():
-    half = limits.MAX_TEXT_BYTES // 2
-    texts = FULL[: half // limits.MAX_TEXT]
+def test_a_third_of_the_bytes_beside_another_rule():
+    third = limits.MAX_TEXT_BYTES // 3
+    texts = FULL[: third // limits.MAX_TEXT]
     vocabulary = Vocabulary.of_tokens([b"x", b"y"])
     other = BannedTextSpec(("y",), ignore_case=True)
     compile_specs([BannedTextSpec((texts[0][1:], *texts[1:])), other], lambda: vocabulary)
@@ -341,8 +341,8 @@ def test_half_as_many_bytes_beside_another_rule():
         compile_specs([BannedTextSpec(texts), other], lambda: vocabulary)
     assert error.value.path == "$.specs[1]"
     assert error.value.message == (
-        f"Expected at most {half} bytes of texts to look for, because of another rule about text; "
-        f"got {half + 1}"
+        f"Expected at most {third} bytes of texts to look for, because of another rule about text; "
+        f"got {third + 1}"
     )
 
 

@@ -79,7 +79,7 @@ BESIDE = PhasesSpec(
     ),
     eos_token_id=0,
 )
-PAIRS = tuple((i, i + 1) for i in range(2000))
+PAIRS = tuple((i, i + 1) for i in range(1000))
 BANNED = BannedSequencesSpec(((1, 1, 2), (1, 3)))
 SUFFIX = PhasesSpec(
     (Phase((BANNED,), (PhaseEnd(token_ids=(1, 1, 1, 4)), PhaseEnd(token_ids=(5, 1, 1, 1)))),), 0
@@ -199,12 +199,12 @@ class TestRows(RealizedKindTests):
         ),
         (
             phases({"specs": [WITH] * 9, "ends": [ONE]}, *[{"ends": [ONE]}] * 3),
-            "Expected at most 24 as the number of phases times the most specs of one, got 36",
+            "Expected at most 16 as the number of phases times the most specs of one, got 36",
             "phases",
         ),
     )
     largest = (
-        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 12),
+        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 8),
         PhasesSpec((Phase((BannedTokensSpec((1,)),) * 16),)),
     )
     beyond = (
@@ -316,7 +316,7 @@ class TestRows(RealizedKindTests):
         ),
         (
             Phase((BannedSequencesSpec(PAIRS),), (PhaseEnd(token_ids=tuple(range(64))),)),
-            "Expected phases that compile to at most 49152 states and edges in all; "
+            "Expected phases that compile to at most 24576 states and edges in all; "
             "this one goes beyond",
             "",
         ),
@@ -581,7 +581,9 @@ def test_a_text_needs_a_vocabulary():
 )
 def test_texts_that_begin_like_many_tokens_end(specs: Any, text: str, path: str):
     tokens = [*(b"a%d" % i for i in range(limits.MAX_CELLS)), *(b"%db" % i for i in range(900))]
-    with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS} states and edges") as error:
+    with pytest.raises(
+        SpecError, match=f"at most {limits.MAX_PHASE_CELLS} states and edges"
+    ) as error:
         compile_specs((until(text, *specs),), lambda: Vocabulary.of_tokens(tokens))
     assert error.value.path == f"$.specs[0].phases[0]{path}"
 

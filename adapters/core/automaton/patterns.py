@@ -35,20 +35,23 @@ class Matcher(NamedTuple):
     def of(cls, patterns: Sequence[Sequence[int]]) -> "Matcher":
         """Make the nodes, shorter beginnings first. No pattern is empty."""
         edges: list[dict[int, int]] = []
+        lengths = [*map(len, patterns)]
         # Of each node: the patterns that begin with it, and the node of its longest proper suffix.
         nodes = [([*range(len(patterns))], 0, 0)]
         for beginning, matched, suffix in nodes:
-            of_suffix = edges[suffix] if matched else {}
-            following, longer = {**of_suffix}, dict[int, list[int]]()
-            for which in beginning:
-                longer.setdefault(patterns[which][matched], []).append(which)
+            following = edges[suffix].copy() if matched else {}
+            longer = {patterns[beginning[0]][matched]: beginning}
+            if len(beginning) > 1:
+                longer = dict[int, list[int]]()
+                for which in beginning:
+                    longer.setdefault(patterns[which][matched], []).append(which)
             for token, those in longer.items():
-                is_over = min(len(patterns[which]) for which in those) == matched + 1
-                if is_over or of_suffix.get(token) == FOUND:
+                of_suffix = following.get(token, 0)
+                if of_suffix == FOUND or min(map(lengths.__getitem__, those)) == matched + 1:
                     following[token] = FOUND
                 else:
                     following[token] = len(nodes)
-                    nodes.append((those, matched + 1, of_suffix.get(token, 0)))
+                    nodes.append((those, matched + 1, of_suffix))
             edges.append(following)
         return cls(edges, [(beginning[0], matched) for beginning, matched, _ in nodes])
 

@@ -15,7 +15,7 @@ from ....spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ....spec.limits import MAX_CELLS, MAX_PATTERN
+from ....spec.limits import MAX_PATTERN, MAX_PHASE_CELLS
 from ..automaton import Automaton, Edit
 from ..automaton.algebra import (
     FREE,
@@ -95,7 +95,7 @@ class _Size:
     """The size of all phases of a request, against the limits."""
 
     def __init__(self) -> None:
-        self._cells = self._products = self._texts = 0
+        self._cells = self._edges = 0
 
     def check_cells(self, cells: int) -> None:
         """Check whether there is room for more cells of specs by themselves."""
@@ -106,25 +106,16 @@ class _Size:
         self.check_cells(cells)
         self._cells += cells
 
-    def add_product(self, size: int) -> None:
-        """Count the states and edges of products."""
-        self._products += size
-        _check_edges(self._products)
-
-    def add_text(self, size: int) -> None:
-        """Count the states and edges of what looks for texts, by itself."""
-        self._texts += size
-        _check_edges(self._texts)
+    def add_edges(self, size: int) -> None:
+        """Count the states and edges of products, and of what looks for texts by itself."""
+        self._edges += size
+        if self._edges > MAX_PHASE_CELLS:
+            what = f"at most {MAX_PHASE_CELLS} states and edges in all; this one goes beyond"
+            raise SpecError(f"Expected phases that compile to {what}")
 
     def add_detector(self, size: int) -> None:
         """Count what is made state by state, and takes longer."""
-        self.add_product(SLOWER * size)
-
-
-def _check_edges(size: int) -> None:
-    if size > MAX_CELLS:
-        what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
-        raise SpecError(f"Expected phases that compile to {what}")
+        self.add_edges(SLOWER * size)
 
 
 class _SpecPart(NamedTuple):
@@ -187,7 +178,7 @@ class _CompiledPhase:
         for k, end in enumerate(self.ends):
             try:
                 if end.text:
-                    automaton = detecting(end.text.encode(), vocabulary_of(), size.add_text)
+                    automaton = detecting(end.text.encode(), vocabulary_of(), size.add_edges)
                     self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
             except TooManyEdgesError as error:
                 raise SpecError(f"Expected a simpler text: {error}", f"$.ends[{k}].text") from None
@@ -223,7 +214,7 @@ class _CompiledPhase:
                 return made
             self._joined[key] = reduce(self._product, detectors)
         if made.automaton.states > 1:  # ``product`` would do it again for each of the specs
-            self._joined[key] = unlinked(self._joined[key], self._size.add_product)
+            self._joined[key] = unlinked(self._joined[key], self._size.add_edges)
         return self._product(made, self._joined[key])
 
     def following(self, made: Marked, follow: list[int]) -> Ints:
@@ -235,7 +226,7 @@ class _CompiledPhase:
         return following
 
     def _product(self, one: Marked, other: Marked) -> Marked:
-        return product(one, other, self._size.add_product)
+        return product(one, other, self._size.add_edges)
 
     def _detectors(self, timed: list[_SpecPart]) -> Iterator[Marked]:
         """Yield what ends the phase, beside the specs that complete it."""
