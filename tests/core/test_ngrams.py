@@ -297,11 +297,26 @@ def test_what_comes_again_and_again_is_loose_once(n: int) -> None:
     assert len(rules._found.slots) <= 4
 
 
-def test_positions_come_by_whole_tokens() -> None:
-    """By more than the 16 bits that are sorted at once, and without what is not banned anyway."""
+@pytest.mark.parametrize(("every", "positions"), [(False, [3, 2, 0, 5]), (True, [0, 1, 2, 3, 5])])
+def test_positions_come_by_context_and_token(every: bool, positions: list[int]) -> None:
+    """The newest one of each token, or every one; without tokens that are not banned anyway."""
     prompt = np.array([70_000, 5, 65_541, 5, 200_000, 131_077], np.int32)
     reach = ngram_index.Reach(prompt, 0, len(prompt), len(prompt), 150_000)
-    assert reach.by_token.tolist() == [1, 3, 2, 0, 5]
+    entries = ngram_index.Entries.of(reach, reach.hashes(0), 0, None, every=every)
+    assert entries.positions.tolist() == positions
+    assert entries.tokens.tolist() == prompt[positions].tolist()
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_contexts_with_the_same_upper_bits_are_told_apart(every: bool) -> None:
+    """The sorted number has no room for the lower bits of a hash."""
+    tokens = np.array([1, 2, 1, 2, 1, 1], np.int32)
+    reach = ngram_index.Reach(tokens, 0, len(tokens), len(tokens), 1 << 17)
+    contexts = np.array([9, 5, 9, 3, 3, 5, 0], np.uint64)
+    entries = ngram_index.Entries.of(reach, contexts, 0, None, every=every)
+    assert entries.positions.tolist() == ([3, 4, 1, 5, 0, 2] if every else [4, 3, 5, 1, 2])
+    assert entries.hashes.tolist() == contexts[entries.positions].tolist()
+    assert (np.diff(entries.hashes.astype(np.int64)) >= 0).all()
 
 
 def test_a_hash_comes_from_its_context_alone() -> None:
