@@ -140,8 +140,10 @@ clean: ## remove all that the other commands made, the model included
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# Python compiles what it imports; pip would compile all that it installs, which takes half its time.
-# (A false value is pip's way to say --no-compile.)
+# Python compiles what it imports, and keeps it for the next process, unless the environment forbids
+# it, as that of many containers does. pip would compile all that it installs, which takes half its
+# time. (A false value is pip's way to say --no-compile.)
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_NO_COMPILE := 0
 
 # An environment with our package, the requirements of its commands, and vLLM in version $(1), or
