@@ -55,10 +55,8 @@ PEERS := ai-dynamo-runtime==1.6.1 logits-processor-zoo==0.2.1 sglang$(SGLANG_VER
 # llama.cpp is compiled from source, which takes minutes, and twice as long with more optimization.
 # A native build may use instructions that a sandbox or virtual machine does not allow.
 LLAMA_FLAGS := -DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_CXX_FLAGS_RELEASE=-O1
-# Under V1, engine tests run one at a time, beside tests without an engine. Under V2, two run at a
-# time where kernels are interpreted: such an engine is one thread of Python.
-BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
-IN_PAIRS := $(if $(shell command -v nvidia-smi),,$(BESIDE))
+# Two files of tests at a time. On CPUs, an engine is one thread; a GPU has one engine at a time.
+IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
@@ -91,7 +89,7 @@ test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine inst
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples._support.smollm2
-	$(BIN)/python -m pytest $(BESIDE) $(ARGS)
+	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
 	$(BIN)/python -m pytest --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
 

@@ -5,6 +5,7 @@ that ask for the fixture ``runner``, under the V2 runner.
 """
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ settings.register_profile("ci", settings.get_profile("patient"), derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 ENGINES = "tests/adapters/vllm/", "tests/docs/test_benchmarks.py", "tests/docs/test_readme.py"
-"""Where vLLM is started: under V1, one at a time."""
+"""Where vLLM is started."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,16 +76,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Several processes take the tests file by file; under V1, one of them takes all engines.
+    """Several processes take the tests file by file; if there is a GPU, one takes all engines.
 
     (``loadgroup`` of pytest-xdist 3.8 does nothing under pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
+    has_gpu = shutil.which("nvidia-smi") is not None
+
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_engine = nodeid.startswith(ENGINES) and config.getoption("--runner") == "v1"
-            return "engines" if is_engine else nodeid.partition("::")[0]
+            is_on_gpu = has_gpu and nodeid.startswith(ENGINES)
+            return "engines" if is_on_gpu else nodeid.partition("::")[0]
 
     return ByFile(config, log)
 
