@@ -246,7 +246,7 @@ def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
         "mixed kinds": w.workload(mixed, rows, VOCAB),
         "lists of 10,000": w.workload(lists, rows, VOCAB),
         "sequences of 10,000": w.workload([same(w.forced_sequence(10_000))], rows, VOCAB),
-        "5,000 banned sequences": w.workload([same(w.banned_sequences(5000))], rows, VOCAB),
+        "3,500 banned sequences": w.workload([same(w.banned_sequences(3500))], rows, VOCAB),
         "kinds that match, no history": w.workload(matching, rows, VOCAB),
         "kinds that match, 32,000 tokens out": w.workload(matching, rows, VOCAB, already=32_000),
     }

@@ -128,6 +128,11 @@ class LogitsProcessorSpec(
         return 0
 
     @property
+    def work(self) -> int:
+        """The work to compile the spec besides its lists and texts, in units of ``MAX_WORK``."""
+        return 0
+
+    @property
     def needs_vocabulary(self) -> bool:
         """Whether the spec is about text: it is compiled for the bytes of a vocabulary's tokens."""
         return self.text_rules > 0

@@ -120,6 +120,40 @@ a failure link. A language has as many in a large vocabulary; so have 4,096 choi
 or 2,700 banned words in two forms of two tokens.
 """
 
+MAX_WORK = _limit(
+    "max_work",
+    17 << 11,
+    "units of work",
+    "to compile the specs of a request: a token id is one or more, as `max_token_ids` counts it",
+)
+"""Each takes up to 0.25 microseconds on a slow server. There may be as many token ids as
+``MAX_TOKEN_IDS``, or as many parts of a plugin's parameters as ``MAX_PARTS``, and little else. The
+other weights are below.
+"""
+
+SPEC_WORK = 512
+"""Units for each spec but the first."""
+
+TEXT_RULE_WORK = 3 << 12
+"""Units for each rule about text, which is a pass over the vocabulary: 3 ms with 151,936 tokens.
+Bans of texts with equal options are one rule, and so are all scripts.
+"""
+
+TEXT_BYTE_WORK = 24
+"""Units for each byte of a text, which becomes a state, or several where case is ignored."""
+
+SCRIPTS_WORK = 1 << 13
+"""Units for a spec with scripts, besides those of a rule about text."""
+
+TRIGGER_WORK = 4
+"""Units for each token of a trigger."""
+
+END_TEXT_WORK = 1 << 13
+"""Units for each text that ends a phase, besides those of its bytes."""
+
+PHASE_WORK = 1 << 11
+"""Units for each phase, times the most specs of one phase."""
+
 MAX_SEQUENCES = _limit(
     "max_sequences",
     8192,
@@ -153,9 +187,7 @@ MAX_PHASES = _limit("max_phases", 16, "phases", "of an output")
 MAX_PHASE_SPECS = _limit(
     "max_phase_specs", 16, "specs", "of an output: the number of phases times the most of one phase"
 )
-"""Each takes some 100 microseconds at admission, and so does a phase without a spec where others
-have one.
-"""
+"""A phase without a spec takes as long at admission as one with a spec, where others have one."""
 
 MAX_PHASE_CELLS = _limit(
     "max_phase_cells",
@@ -167,7 +199,6 @@ MAX_PHASE_CELLS = _limit(
 MAX_ENDS = _limit("max_ends", 8, "ends", "of a phase")
 
 MAX_END_TEXTS = _limit("max_end_texts", 2, "texts", "that end phases of an output")
-"""Each takes up to 3 ms at admission, with 151,936 tokens. They are one rule about text."""
 
 MAX_TEXT_SPECS = _limit("max_text_specs", 1, "spec", "about text within the phases of an output")
 
@@ -218,11 +249,6 @@ MAX_GRAMMAR = _limit(
     "max_grammar", 1 << 18, "characters", "in a grammar: in its text, or in all of its choices"
 )
 
-MAX_TEXT_RULES = _limit("max_text_rules", 2, "rules", "of a request about text")
-"""Bans of texts with equal options are one rule, and so are all scripts, and the texts that end
-phases. With 151,936 tokens, each takes 3 ms at admission, and as many texts as there may be 5 ms.
-"""
-
 MAX_TEXTS = _limit("max_texts", 128, "texts", "of a request that are looked for")
 
 MAX_TEXT = _limit("max_text", 64, "bytes", "in a text that is looked for, as UTF-8")
@@ -231,9 +257,8 @@ MAX_TEXT_BYTES = _limit(
     "max_text_bytes",
     768,
     "bytes",
-    "in all texts of a request that are looked for; a third as many for two rules about text",
+    "in all texts of a request that are looked for",
 )
-"""Each becomes a state, or several where case is ignored."""
 
 MAX_SCRIPTS = _limit("max_scripts", 32, "scripts", "that a spec names")
 

@@ -18,6 +18,7 @@ from .base import (
 )
 from .conflicts import check_conflicts
 from .errors import SpecError
+from .json_values import parts
 from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
 from .kinds.logit_bias import wrong_entry
 from .limits import (
@@ -159,13 +160,11 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         with fields_hold():
             return msgspec.convert(body, Payload, str_keys=True)
     except msgspec.ValidationError as error:
-        failure = spec_error(error)
+        failure = _validation_error(error)
         if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
             index = int(place[1])
             if wrong := wrong_entry(body["specs"][index]["bias"]):
                 failure = wrong.under(f"$.specs[{index}]")
-        if failure.message.startswith("Invalid value") and failure.path.endswith(".kind"):
-            failure = SpecError(f"{failure.message}; {_known_kinds()}", failure.path)
         if is_entry_list:
             message, path = (s.replace("$.specs", "$") for s in (failure.message, failure.path))
             failure = SpecError(message, path)
@@ -201,13 +200,13 @@ _version_decoder = msgspec.json.Decoder(_Version)
 
 
 def _decoded(text: bytes) -> Payload | None:
-    """Decode a payload; return ``None`` if it needs another look (most errors, Dynamo's list).
+    """Decode a payload; return ``None`` if it needs another look (some errors, Dynamo's list).
 
-    Most payloads are good. Decoded like this, they take half as many objects as with a parser that
-    does not have the types.
+    Decoded like this, a payload takes half as many objects as with a parser that does not have the
+    types. Most errors are found like this, too.
 
     Raises:
-        SpecError: for an error that a spec or the payload itself raises.
+        SpecError: for an error of a payload whose JSON and version are right.
     """
     refusal = None
     try:
@@ -216,6 +215,8 @@ def _decoded(text: bytes) -> Payload | None:
     except msgspec.DecodeError as error:
         if isinstance(error.__cause__, SpecError):
             refusal = spec_error(error)
+        elif isinstance(error, msgspec.ValidationError) and ".bias" not in str(error):
+            refusal = _validation_error(error)
     except (UnicodeError, RecursionError):
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
@@ -223,6 +224,16 @@ def _decoded(text: bytes) -> Payload | None:
         if refusal and _version_decoder.decode(text).version == VERSION:
             raise refusal
     return None
+
+
+def _validation_error(error: msgspec.ValidationError) -> SpecError:
+    failure = spec_error(error)
+    if not failure.path.endswith(".kind"):
+        return failure
+    message = failure.message.partition(", got ")[0]  # a parser with types does not have the rest
+    if message.startswith("Invalid value"):
+        message += f"; {_known_kinds()}"
+    return SpecError(message, failure.path)
 
 
 def _parsed(text: bytes) -> Any:
@@ -294,14 +305,13 @@ def _check_text(text: bytes) -> None:
     if len(text) > MAX_PAYLOAD_BYTES:
         raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
     arrays, objects = text.count(b"["), text.count(b"{")
-    parts = text.count(b",") + text.count(b":") + 2 * arrays + 4 * objects
     zeros = text.translate(_DIGITS_AS_0, b"+-")
     numbers = zeros.count(b"0" * 256)
     if zeros.count(b"e") > MAX_EXTREME_NUMBERS:
         numbers += zeros.count(b"e000")
     for got, most, what in (
         (arrays + objects, MAX_CONTAINERS, "opening brackets"),
-        (parts, MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
+        (parts(text), MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
         (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
     ):
         if got > most:

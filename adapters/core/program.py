@@ -28,8 +28,10 @@ from ...spec.limits import (
     MAX_DRY_RULES,
     MAX_NGRAM_RULES,
     MAX_PROMPT_BIASES,
-    MAX_TEXT_BYTES,
-    MAX_TEXT_RULES,
+    MAX_WORK,
+    SPEC_WORK,
+    TEXT_BYTE_WORK,
+    TEXT_RULE_WORK,
 )
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
@@ -128,7 +130,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     last = max((i for i, s in enumerate(specs) if isinstance(s, BannedSequencesSpec)), default=None)
     scripts: list[Kinds] = []
     last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
-    cells = text_rules = 0
+    cells = 0
+    _check_work(specs)
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
@@ -150,9 +153,6 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 scripts.append(banned_by(spec))
                 if i != last_scripts:
                     continue
-            if spec.text_rules:
-                text_rules += spec.text_rules
-                _check_texts(text_rules, specs)
             if isinstance(spec, ScriptsSpec):
                 made = list(banning(spec, scripts))
             else:
@@ -189,14 +189,25 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     )
 
 
-def _check_texts(rules: int, specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Bound what rules about text take: each a pass over the vocabulary, and each byte a state."""
-    if rules > MAX_TEXT_RULES:
-        raise SpecError(f"Expected at most {MAX_TEXT_RULES} rules about text on a request")
-    size = sum(spec.sizes().text_bytes for spec in specs) if rules > 1 else 0
-    if size > (most := MAX_TEXT_BYTES // 3):
-        what = f"at most {most} bytes of texts to look for, because of another rule about text"
-        raise SpecError(f"Expected {what}; got {size}")
+def _check_work(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Bound the work to compile specs, before any of it is done."""
+    sizes = [spec.sizes() for spec in specs]
+    rules: dict[object, LogitsProcessorSpec] = {}  # of those that are compiled as one, the last
+    for i, spec in enumerate(specs):
+        one = _options(spec) if isinstance(spec, BannedTextSpec) else i
+        rules["scripts" if isinstance(spec, ScriptsSpec) else one] = spec
+    parts = {
+        "token ids": sum(each.token_ids for each in sizes),
+        "rules about text": TEXT_RULE_WORK * sum(spec.text_rules for spec in rules.values()),
+        "bytes of texts": TEXT_BYTE_WORK * sum(each.text_bytes for each in sizes),
+        "the rest": SPEC_WORK * (len(specs) - 1) + sum(spec.work for spec in rules.values()),
+    }
+    if (work := sum(parts.values())) > MAX_WORK:
+        of = ", ".join(f"{units} for {what}" for what, units in parts.items() if units)
+        raise SpecError(
+            f"Expected specs that take at most {MAX_WORK} units of work, got {work}: {of}",
+            "$.specs",
+        )
 
 
 def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:

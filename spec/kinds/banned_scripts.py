@@ -6,7 +6,7 @@ import msgspec
 
 from ..base import LogitsProcessorSpec
 from ..claims import TokenFields
-from ..limits import MAX_SCRIPT_NAME, MAX_SCRIPTS
+from ..limits import MAX_SCRIPT_NAME, MAX_SCRIPTS, SCRIPTS_WORK
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_SCRIPT_NAME)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=MAX_SCRIPTS)]
@@ -24,6 +24,10 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
     @property
     def text_rules(self) -> int:
         return 1
+
+    @property
+    def work(self) -> int:
+        return SCRIPTS_WORK
 
     def token_fields(self) -> TokenFields:
         return iter(())

@@ -22,6 +22,7 @@ from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
 from ..errors import SpecError
 from ..limits import (
+    END_TEXT_WORK,
     MAX_END_TEXTS,
     MAX_ENDS,
     MAX_PHASE_SPECS,
@@ -29,6 +30,7 @@ from ..limits import (
     MAX_SPECS,
     MAX_TEXT,
     MAX_TEXT_SPECS,
+    PHASE_WORK,
 )
 from .automaton import AutomatonSpec
 from .dry import DrySpec
@@ -171,8 +173,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         super().__post_init__()
         if self.repeat and self.eos_token_id is not None:
             raise SpecError("Expected no EOS token after phases that repeat", "$.eos_token_id")
-        count = len(self.phases) * max(len(phase.specs) for phase in self.phases)
-        if count > MAX_PHASE_SPECS:
+        if (count := self._tracks()) > MAX_PHASE_SPECS:
             what = (
                 f"Expected at most {MAX_PHASE_SPECS} as the number of phases times the most specs"
             )
@@ -248,8 +249,16 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     @property
     def text_rules(self) -> int:
-        """Those of the specs, and one for all texts that end phases."""
-        return sum(spec.text_rules for _, spec in self.inner_specs()) + bool(self._texts())
+        return sum(spec.text_rules for _, spec in self.inner_specs())
+
+    @property
+    def needs_vocabulary(self) -> bool:
+        return self.text_rules > 0 or bool(self._texts())
+
+    @property
+    def work(self) -> int:
+        inner = sum(spec.work for _, spec in self.inner_specs())
+        return inner + PHASE_WORK * self._tracks() + END_TEXT_WORK * len(self._texts())
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
@@ -270,6 +279,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                     yield claim._replace(path=path + claim.path[1:], first=None)
         if self.eos_token_id is not None:
             yield Forces("$.eos_token_id", ((self.eos_token_id,),), in_reply=False)
+
+    def _tracks(self) -> int:
+        """Return the number of phases times the most specs of one, or once if none has any."""
+        return len(self.phases) * max(1, *(len(phase.specs) for phase in self.phases))
 
     def _texts(self) -> list[str]:
         """List the texts that end phases."""

@@ -8,7 +8,7 @@ import msgspec
 from ..base import LogitsProcessorSpec
 from ..claims import Claims, TokenFields, Unknown
 from ..errors import SpecError
-from ..json_values import FrozenDict, frozen_json
+from ..json_values import FrozenDict, frozen_json, parts_of
 from ..limits import MAX_NAME
 
 # "$" alone would let a line break follow.
@@ -46,6 +46,10 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
         except SpecError as error:
             raise error.under("$.params") from None
         msgspec.structs.force_setattr(self, "params", params)
+
+    @property
+    def work(self) -> int:
+        return parts_of(self.params)
 
     def token_fields(self) -> TokenFields:
         return iter(())

@@ -6,7 +6,7 @@ import msgspec
 
 from ..base import LogitsProcessorSpec, TokenIds, check_pattern
 from ..claims import Claims, Forces, TokenFields
-from ..limits import MAX_TIMES
+from ..limits import MAX_TIMES, TRIGGER_WORK
 from ..tokenization import Tokenizer, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
@@ -61,6 +61,10 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     def token_fields(self) -> TokenFields:
         yield "$.trigger_token_ids[*]", self.trigger_token_ids
         yield "$.token_ids[*]", self.token_ids
+
+    @property
+    def work(self) -> int:
+        return TRIGGER_WORK * len(self.trigger_token_ids)
 
     @property
     def can_complete(self) -> bool:

@@ -12,6 +12,7 @@ from logitport.adapters.core.kinds import Part, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
 from logitport.adapters.core.kinds.base import vocabulary_for
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
+from logitport.spec.claims import TokenFields
 
 BANNED = BannedTokensSpec((1,))
 
@@ -20,6 +21,9 @@ class FirstByteSpec(LogitsProcessorSpec, frozen=True, tag="first_byte"):
     """Bans the tokens that begin with a byte."""
 
     byte: int
+
+    def token_fields(self) -> TokenFields:
+        return iter(())
 
 
 @compile_spec.register

@@ -139,7 +139,9 @@ def grown(random: Random, payload: Any, other: Any) -> Any:
         elif change == 4:
             node[key] = {"$mixed": [random.choice((2, 4, 64, 1024)), 150_000]}
         elif change == 5 and isinstance(node, list) and isinstance(other, dict):
-            node.insert(key, copy.deepcopy(random.choice(other.get("specs") or [0])))
+            specs = other.get("specs")
+            one = random.choice(specs) if specs and isinstance(specs, list) else 0
+            node.insert(key, copy.deepcopy(one))
         else:
             node[key] = "$i"
     return result

@@ -128,7 +128,7 @@ BAD_PAYLOADS: list[tuple[Any, str, str]] = [
         f"Invalid value 'python'; {TRAVEL}",
         "$.specs[0].kind",
     ),
-    (sent({"kind": 1}), "Expected `str`, got `int`", "$.specs[0].kind"),
+    (sent({"kind": 1}), "Expected `str`", "$.specs[0].kind"),
     (sent({"kind": "forced_sequence"}), "Object missing required field `token_ids`", "$.specs[0]"),
     (sent(FORCED | {"x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
     (sent(FORCED, x=1), "Object contains unknown field `x`", "$"),

@@ -19,6 +19,7 @@ from ..logits import (
     Cells,
     Floats,
     RowAdditions,
+    lower,
 )
 from .editor import PlanEditor
 from .plan import Allowed, AllowedRow
@@ -129,9 +130,8 @@ class NumpyEditor(PlanEditor):
         np.add.at(logits, (rows, tokens), values)
 
     def _lower(self, logits: Any, row: int, limits: Any, sample: int) -> bool:
-        """Lower the logits of a row, as ``lower`` in ``logits`` does."""
-        np.fmin(logits[row], limits, out=logits[row])
-        return bool(logits[row, sample] > -np.inf)
+        """See ``lower``."""
+        return lower(logits[row], limits, sample)
 
     def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
         """Find the highest kept logit of each row, ``[rows]``."""

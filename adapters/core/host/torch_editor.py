@@ -1,7 +1,9 @@
 """The editor that applies a step's edits with torch operations, on any device."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from ..logits import (
@@ -14,6 +16,7 @@ from ..logits import (
     flat_index,
     flattened,
     highest_logit,
+    shared_array,
     to_device,
 )
 from .batch import AutomatonBatch
@@ -27,7 +30,7 @@ class TorchEditor(PlanEditor):
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
         super().__init__(automata, vocab_size)
         self._layout: tuple[object, ...] = ()
-        self._row: tuple[int, torch.Tensor] | None = None  # the last part's, in a step
+        self._array: npt.NDArray[Any] | None = None  # of a step's logits
 
     def apply(
         self, logits: torch.Tensor, more: Sequence[AnyAdditions] = ()
@@ -42,17 +45,18 @@ class TorchEditor(PlanEditor):
         if layout != self._layout:
             self._layout = layout
             self._kept.clear()
+        self._array = shared_array(logits)
         try:
             return super().apply(logits, more)
         finally:
-            self._row = None  # it would keep the logits
+            self._array = None  # it would keep the logits
 
     def highest_logit(self, dtype: torch.dtype) -> float:
         return highest_logit(dtype)
 
     def _add(self, additions: AnyAdditions, logits: torch.Tensor) -> None:
         if isinstance(additions, RowAdditions):
-            if not add_to_row(self._row_of(additions.row, logits), additions.standing):
+            if not add_to_row(logits, additions, self._array):
                 self._maybe_empty.add(additions.row)
         else:
             add_once(additions, logits)
@@ -76,12 +80,6 @@ class TorchEditor(PlanEditor):
         kept = row[token_ids]
         if not row.is_cpu or kept.amax().item() == -torch.inf:
             row[token_ids] = kept.masked_fill(kept.amax() == -torch.inf, 0)
-
-    def _row_of(self, row: int, logits: torch.Tensor) -> torch.Tensor:
-        """Return a row of the logits; the parts of a row follow one another."""
-        if self._row is None or self._row[0] != row:
-            self._row = row, logits[row]
-        return self._row[1]
 
     def _kept_of(self, allowed: Allowed, kept: torch.Tensor) -> torch.Tensor:
         """Compute the final values of the allowed cells."""
