@@ -117,7 +117,7 @@ def compile_specs(
     Raises:
         SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
             a kind that the engine implements itself or that needs a vocabulary where none is known,
-            and beyond ``MAX_CELLS``, ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
+            and beyond ``MAX_WORK``, ``MAX_CELLS``, ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
     """
     with compiling_for(vocabulary):
         return _compiled(specs)

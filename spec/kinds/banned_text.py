@@ -55,8 +55,8 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
 
     Args:
         texts: 1 to ``MAX_TEXTS`` non-empty texts of up to ``MAX_TEXT`` bytes in UTF-8, and
-            ``MAX_TEXT_BYTES`` in all. Beside another rule about text, a server admits a third as
-            many.
+            ``MAX_TEXT_BYTES`` in all. A server admits fewer beside other specs that take work to
+            compile, such as another rule about text; see ``MAX_WORK``.
         ignore_case: whether characters are equal that Unicode's case folding makes the same:
             ``k``, ``K`` and the Kelvin sign; ``ß`` and ``ẞ``; the two small sigmas and ``Σ``. One
             character never equals two: ``ß`` is not ``ss``. The Turkish letters, ``İ`` and the
