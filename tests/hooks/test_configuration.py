@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from logitport.adapters import Policy, policy_of
 from logitport.hooks import configuration
 from logitport.hooks.configuration import VARIABLE, ConfigurationError, policy
@@ -353,6 +354,9 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_cannot_be_parsed(
     name: str, text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    # Importing lm-format-enforcer, as vLLM does, makes every PyYAML loader read times as text.
+    timestamp = yaml.SafeLoader.construct_yaml_timestamp
+    monkeypatch.setitem(yaml.SafeLoader.yaml_constructors, "tag:yaml.org,2002:timestamp", timestamp)
     file = tmp_path / name
     file.write_text(text, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setenv(VARIABLE, str(file))
