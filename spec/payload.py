@@ -1,7 +1,7 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
 
@@ -160,11 +160,7 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         with fields_hold():
             return msgspec.convert(body, Payload, str_keys=True)
     except msgspec.ValidationError as error:
-        failure = _validation_error(error)
-        if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
-            index = int(place[1])
-            if wrong := wrong_entry(body["specs"][index]["bias"]):
-                failure = wrong.under(f"$.specs[{index}]")
+        failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
         if is_entry_list:
             message, path = (s.replace("$.specs", "$") for s in (failure.message, failure.path))
             failure = SpecError(message, path)
@@ -199,8 +195,25 @@ _decoder = msgspec.json.Decoder(Payload)
 _version_decoder = msgspec.json.Decoder(_Version)
 
 
+class _Bias(msgspec.Struct):
+    bias: dict[str, Any]
+
+
+class _Specs(msgspec.Struct):
+    specs: list[msgspec.Raw]
+
+
+def _bias_of(text: bytes, index: int) -> object:
+    """Parse the bias of one spec, and skip the rest of the payload."""
+    try:
+        specs = msgspec.json.decode(text, type=_Specs).specs
+        return msgspec.json.decode(specs[index], type=_Bias).bias
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
 def _decoded(text: bytes) -> Payload | None:
-    """Decode a payload; return ``None`` if it needs another look (some errors, Dynamo's list).
+    """Decode a payload; return ``None`` if its JSON or version is wrong, or for Dynamo's list.
 
     Decoded like this, a payload takes half as many objects as with a parser that does not have the
     types. Most errors are found like this, too.
@@ -215,15 +228,24 @@ def _decoded(text: bytes) -> Payload | None:
     except msgspec.DecodeError as error:
         if isinstance(error.__cause__, SpecError):
             refusal = spec_error(error)
-        elif isinstance(error, msgspec.ValidationError) and ".bias" not in str(error):
+        elif isinstance(error, msgspec.ValidationError):
             refusal = _validation_error(error)
     except (UnicodeError, RecursionError):
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
     with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
         if refusal and _version_decoder.decode(text).version == VERSION:
-            raise refusal
+            raise _with_entry(refusal, lambda i: _bias_of(text, i))
     return None
+
+
+def _with_entry(failure: SpecError, bias_of: Callable[[int], object]) -> SpecError:
+    """Add to an error in a bias which token id it is about; msgspec does not report it."""
+    if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
+        index = int(place[1])
+        if wrong := wrong_entry(bias_of(index)):
+            return wrong.under(f"$.specs[{index}]")
+    return failure
 
 
 def _validation_error(error: msgspec.ValidationError) -> SpecError:
