@@ -215,11 +215,23 @@ MAX_STEP_CELLS = _limit(
 )
 """Beside the pass over a whole row that a list of allowed tokens needs."""
 
-MAX_PROMPT_READERS = _limit(
-    "max_prompt_readers", 3, "rules", "of a request that look at each token of its prompt"
+MAX_ENTRY_WORK = _limit(
+    "max_entry_work",
+    6,
+    "units of work",
+    "to read a request's prompt: 3 for an n-gram rule (1 with a window of at most 16,384 tokens), "
+    "2 for a thinking budget, 1 for a prompt bias",
 )
-"""Each reads the whole prompt before the first step: three thinking budgets with tags of 64 tokens
-take 5 ms for a prompt of 128k tokens, and up to 10 ms for the worst prompts known."""
+"""Each takes up to 1.6 ms for a prompt of 128k tokens, before the first step."""
+
+NGRAM_ENTRY_WORK = 3
+"""Units for an n-gram rule, `dry` among them, which sorts the positions of the history."""
+
+SHORT_WINDOW = 1 << 14
+"""The most tokens of a window for which an n-gram rule has one unit."""
+
+AUTOMATON_ENTRY_WORK = 2
+"""Units for an automaton that follows the prompt, as a thinking budget has."""
 
 MAX_PROGRAM_BYTES = _limit(
     "max_program_bytes", 1 << 23, "bytes", "in the tables of a request, all copies included"

@@ -50,7 +50,6 @@ from logitport.spec import (
     TriggerSpec,
     decode,
     encode,
-    limits,
 )
 from rich.console import Console
 from rich.table import Table
@@ -150,7 +149,7 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
             [NoRepeatNgramSpec(n) for n in (63, 64)],
             [TriggerSpec(ones, (12,) * 64, 1024)],
             [*[AllowedTokensSpec(tuple(range(i, 2000 + i))) for i in range(15)]],
-            [ThinkingBudgetSpec(3, (11,), (12,), (13,))] * limits.MAX_PROMPT_READERS,
+            [ThinkingBudgetSpec(3, (11,), (12,), (13,))] * 3,
             [BannedTokensSpec(tuple(range(100, 32_000)))],
         ]
     )

@@ -4,7 +4,14 @@ from typing import NamedTuple
 
 from ...spec import SpecError
 from ...spec.kinds.dry import MAX_MATCHES
-from ...spec.limits import MAX_PROGRAM_BYTES, MAX_PROMPT_READERS, MAX_STEP_CELLS
+from ...spec.limits import (
+    AUTOMATON_ENTRY_WORK,
+    MAX_ENTRY_WORK,
+    MAX_PROGRAM_BYTES,
+    MAX_STEP_CELLS,
+    NGRAM_ENTRY_WORK,
+    SHORT_WINDOW,
+)
 from .automaton import Automaton
 from .program import Program
 
@@ -17,7 +24,7 @@ class Cost(NamedTuple):
 
     Attributes:
         admission: states, edges and tokens in sets that compiling has written.
-        entry: rules that read each token of the prompt when a request enters the batch.
+        entry: units of work to read the prompt when a request enters the batch.
         step: logits that one step may read or change, a pass over a whole row not included.
         memory: bytes of the program, as compiled and in the tables of a running batch.
     """
@@ -33,12 +40,14 @@ class Cost(NamedTuple):
         allowed = sum(len(spec.allowed_token_ids) for spec in program.ngrams)
         allowed += sum(len(spec.breaker_token_ids) for spec in program.dry)
         excluded = sum(len(spec.excluded_token_ids) for spec in program.prompt_biases)
-        rules = len(program.history_rules) + len(program.prompt_biases)
+        windows = [spec.window for spec in program.ngrams] + [spec.range for spec in program.dry]
+        biases = len(program.prompt_biases)
+        rules = biases + len(windows)
         parts = [_of_automaton(automaton) for automaton in program.automata]
         parts.append(
             cls(
                 admission=allowed + excluded,
-                entry=rules,
+                entry=biases + sum(map(_of_window, windows)),
                 step=rules + MAX_MATCHES * len(program.dry) + len(program.per_request),
                 memory=TOKEN_ID_BYTES * (allowed + excluded),
             )
@@ -52,7 +61,7 @@ class Cost(NamedTuple):
             SpecError: with the cost and the limit.
         """
         for got, most, what in (
-            (self.entry, MAX_PROMPT_READERS, "rules that look at each token of a prompt"),
+            (self.entry, MAX_ENTRY_WORK, "units of work to read a prompt"),
             (self.step, MAX_STEP_CELLS, "logits that one step may change"),
             (self.memory, MAX_PROGRAM_BYTES, "bytes of memory"),
         ):
@@ -62,10 +71,14 @@ class Cost(NamedTuple):
                 )
 
 
+def _of_window(window: int | None) -> int:
+    return 1 if window is not None and window <= SHORT_WINDOW else NGRAM_ENTRY_WORK
+
+
 def _of_automaton(automaton: Automaton) -> Cost:
     return Cost(
         admission=automaton.cells + len(automaton.keys),
-        entry=int(automaton.reads_prompt),
+        entry=AUTOMATON_ENTRY_WORK * automaton.reads_prompt,
         step=1 + int(automaton.set_sizes.max(initial=0)),
         memory=automaton.table_bytes,
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -22,11 +23,14 @@ from logitport.adapters.core.cost import Cost
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
+from logitport.spec.kinds.dry import MAX_MATCHES
 
 from tests.fuzz import mutations, payloads, target
 
 CORPUS = dict(payloads.load())
 BACKEND, VOCAB = target.BACKEND, target.VOCAB
+NGRAM = s.NoRepeatNgramSpec(3)
+BUDGET = s.ThinkingBudgetSpec(9, (1,), (2,), (3,))
 FULL = tuple(range(1000, 1000 + limits.MAX_TOKEN_IDS))
 
 
@@ -145,9 +149,12 @@ class TestCost:
         [
             (s.BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
             (s.AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
-            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 1, 1),
+            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 3, 1),
+            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW), 0, 1, 1),
+            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW + 1), 0, 3, 1),
+            (s.DrySpec(1.0), 0, 3, 1 + MAX_MATCHES),
             (s.PromptBiasSpec(1.0, (5,)), 1, 1, 1),
-            (s.ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 1, 1),
+            (s.ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 2, 1),
             (s.PluginSpec("rule"), 0, 0, 1),
         ],
         ids=lambda value: getattr(value, "kind", None),
@@ -175,6 +182,26 @@ class TestCost:
         monkeypatch.setattr(f"logitport.adapters.core.cost.{name}", 2)
         with pytest.raises(SpecError, match=message):
             admission.admit(BACKEND, text, VOCAB)
+
+    @pytest.mark.parametrize(
+        ("specs", "entry"),
+        [
+            ((NGRAM, s.DrySpec(1.0), s.PromptBiasSpec(1.0)), 7),
+            ((NGRAM, BUDGET, BUDGET), 7),
+            ((BUDGET, BUDGET, BUDGET, s.PromptBiasSpec(1.0)), 7),
+            ((NGRAM, s.DrySpec(1.0)), None),
+            ((NGRAM, BUDGET, s.PromptBiasSpec(1.0)), None),
+            ((BUDGET, BUDGET, BUDGET), None),
+            ((s.NoRepeatNgramSpec(3, 4096), s.DrySpec(1.0, range=4096), BUDGET, BUDGET), None),
+        ],
+        ids=lambda value: "+".join(each.kind for each in value) if isinstance(value, tuple) else "",
+    )
+    def test_reading_a_prompt_is_bounded(self, specs: Any, entry: int | None):
+        refused = pytest.raises(
+            SpecError, match=f"6 units of work to read a prompt.*cost {entry} -"
+        )
+        with refused if entry else nullcontext():
+            admission.admit(BACKEND, encode(specs), VOCAB)
 
     def test_memory_is_that_of_the_arrays(self):
         spec = s.ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
