@@ -8,7 +8,7 @@ most 2**-20 even if a client chooses them to, and of about 2**-60 otherwise.
 import random
 from bisect import bisect_left
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,10 @@ MULTIPLIER = random.SystemRandom().getrandbits(_BITS) | 1
 
 _NEW = 128
 """The room for output ids that a history has at least when its array is made."""
+
+_BUCKET_BITS = 10
+_BUCKETS = np.arange(1 << _BUCKET_BITS, dtype=np.uint64) << np.uint64(_BITS - _BUCKET_BITS)
+"""The lowest hash of each bucket, in which a search for a hash begins."""
 
 _LAID_OUT = 3
 """The most whole rows of bans that a host keeps for one index."""
@@ -114,6 +118,18 @@ class Reach:
         np.cumsum(values, out=values)
         values *= powers[:count]
 
+    @cached_property
+    def places(self) -> Hashes:
+        """Positions, from the start of the part, of the tokens that indexes may have."""
+        return np.arange(len(self.settled), dtype=np.uint64)
+
+    @cached_property
+    def places_of_tokens(self) -> Hashes:
+        """The same, with the token in higher bits."""
+        tokens = self.settled.astype(np.uint64)
+        tokens <<= np.uint64(len(tokens).bit_length())
+        return tokens | self.places
+
     def hashes(self, back: int) -> Hashes:
         """Compute the hash of the context of each position, that of the end included.
 
@@ -191,29 +207,33 @@ class Entries:
             counts[counts] = ~exempt[tokens[counts]]
         # One number for each position, since numpy sorts numbers four times as fast as indices. It
         # has the upper bits of the hash, the token unless ``every``, and the position.
-        bits = len(tokens).bit_length()
-        shift = np.uint64(bits if every else bits + reach.vocab_size.bit_length())
-        numbers = contexts[: len(tokens)] >> shift
-        numbers <<= shift
-        numbers |= np.arange(len(tokens), dtype=np.uint64)
-        if not every:
-            numbers |= tokens.astype(np.uint64) << np.uint64(bits)
+        bits = np.uint64(len(tokens).bit_length())
+        shift = bits if every else bits + np.uint64(reach.vocab_size.bit_length())
+        position, lower = (np.uint64((1 << int(count)) - 1) for count in (bits, shift))
+        numbers = contexts[: len(tokens)] & ~lower
+        numbers |= reach.places if every else reach.places_of_tokens
         if not counts.all():
             numbers = numbers[counts]
         numbers.sort()
-        order = numbers.view(np.int64) & (1 << bits) - 1
-        hashes = contexts.take(order)
+        hashes = contexts.take((numbers & position).view(np.int64))
         changes = hashes[1:] ^ hashes[:-1]
-        is_mixed = (changes > 0) & (changes >> shift == 0)
+        changes -= np.uint64(1)  # of equal hashes, this is above all others
+        is_mixed = changes < lower
         if is_mixed.any():
-            _sort_further(order, hashes, is_mixed, shift)
-            changes = hashes[1:] ^ hashes[:-1]
-        tokens = reach.tokens.take(order)
-        if not every and len(order):
-            is_newest = np.append((changes > 0) | (tokens[1:] != tokens[:-1]), True)
-            newest = np.flatnonzero(is_newest)
-            order, hashes, tokens = order.take(newest), hashes.take(newest), tokens.take(newest)
-        return cls(hashes, tokens, (order + reach.start).astype(np.int32))
+            _sort_further(numbers, hashes, is_mixed, lower)
+        if every:
+            tokens = reach.tokens.take((numbers & position).view(np.int64))
+        else:
+            is_newest = np.ones(len(numbers), np.bool_)
+            np.greater(numbers[1:] ^ numbers[:-1], position, out=is_newest[:-1])
+            if is_mixed.any():
+                is_newest[:-1] |= hashes[1:] != hashes[:-1]
+            if not is_newest.all():
+                numbers, hashes = numbers[is_newest], hashes[is_newest]
+            tokens = ((numbers & lower) >> bits).astype(np.int32)
+        positions = (numbers & position).astype(np.int32)
+        positions += np.int32(reach.start)
+        return cls(hashes, tokens, positions)
 
     def split(self, first: int) -> "tuple[Entries, Entries]":
         """Split off the positions before one."""
@@ -240,21 +260,26 @@ class Entries:
         return Entries(hashes[is_newest], tokens[is_newest], positions[order][is_newest])
 
 
-def _sort_further(order: Ints, hashes: Hashes, is_mixed: Mask, shift: np.uint64) -> None:
-    """Sort, by the lower bits, the hashes whose upper bits are equal."""
-    high = hashes >> shift
-    mixed = np.unique(high[1:][is_mixed])
-    start, end = high.searchsorted(mixed), high.searchsorted(mixed, "right")
+def _sort_further(numbers: Hashes, hashes: Hashes, is_mixed: Mask, lower: np.uint64) -> None:
+    """Sort, by the lower bits, the hashes whose upper bits are equal, and their numbers."""
+    mixed = np.unique(numbers[1:][is_mixed] & ~lower)
+    start, end = numbers.searchsorted(mixed), numbers.searchsorted(mixed | lower, "right")
     sizes = end - start
     at = np.arange(sizes.sum()) + (end - sizes.cumsum()).repeat(sizes)
     by_hash = np.argsort(hashes[at], kind="stable")
-    order[at], hashes[at] = order[at][by_hash], hashes[at][by_hash]
+    numbers[at], hashes[at] = numbers[at][by_hash], hashes[at][by_hash]
 
 
-def _runs(hashes: Hashes) -> tuple[Ints, Ints]:
-    """Return where each run of equal hashes begins, and its length."""
-    first = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)])
-    return first, np.diff(np.append(first, len(hashes)))
+def _bounds(hashes: Hashes) -> Ints:
+    """Return where each run of equal hashes begins, and where the last one ends."""
+    is_bound = np.ones(len(hashes) + 1, np.bool_)
+    np.not_equal(hashes[1:], hashes[:-1], out=is_bound[1:-1])
+    return np.flatnonzero(is_bound)
+
+
+def _after(sizes: Ints) -> Ints:
+    """Return where runs of some lengths begin, and where the last one ends."""
+    return np.append(0, sizes.cumsum())
 
 
 class Index:
@@ -262,7 +287,7 @@ class Index:
 
     Args:
         contexts: the hashes of the contexts, ascending.
-        sizes: the number of positions of each.
+        bounds: where the positions of each begin, and where the last ones end.
         tokens: at each position.
         positions: the positions, by context, and then by token or ascending.
         end: later positions are not in the index.
@@ -274,19 +299,13 @@ class Index:
     """
 
     def __init__(
-        self, contexts: Hashes, sizes: Ints, tokens: Tokens, positions: Tokens, end: int
+        self, contexts: Hashes, bounds: Ints, tokens: Tokens, positions: Tokens, end: int
     ) -> None:
         self.tokens, self.positions, self.end = tokens, positions, end
-        self._contexts, self._sizes = contexts, sizes
+        self._contexts, self._bounds = contexts, bounds.astype(np.int32)
         self._numbers = tokens.data
-        ends = np.zeros(len(sizes) + 1, np.int32)
-        np.cumsum(sizes, out=ends[1:])
-        bits = min(max(len(contexts).bit_length(), 4), 16)
-        shift = _BITS - bits
-        counts = np.bincount((contexts >> np.uint64(shift)).astype(np.intp), minlength=1 << bits)
-        starts = np.zeros((1 << bits) + 1, np.int32)
-        np.cumsum(counts, out=starts[1:])
-        self._lookup = shift, starts.data, contexts.data, ends.data
+        starts = np.append(contexts.searchsorted(_BUCKETS), len(contexts))
+        self._lookup = starts.data, contexts.data, self._bounds.data
         self._mask: memoryview | None = None
         self._standing: dict[int, Standing] = {}
         self._whole: list[Standing] = []
@@ -294,17 +313,17 @@ class Index:
     @classmethod
     def of(cls, entries: Entries, end: int) -> "Index":
         """Make an index."""
-        first, sizes = _runs(entries.hashes)
-        return cls(entries.hashes[first], sizes, entries.tokens, entries.positions, end)
+        bounds = _bounds(entries.hashes)
+        contexts = entries.hashes.take(bounds[:-1])
+        return cls(contexts, bounds, entries.tokens, entries.positions, end)
 
     def find(self, context: int) -> tuple[int, int] | None:
         """Return where the positions of a context begin and end, or ``None`` if there are none."""
-        shift, starts, contexts, ends = self._lookup
-        bucket = context >> shift
-        for i in range(starts[bucket], starts[bucket + 1]):
-            if contexts[i] == context:
-                return ends[i], ends[i + 1]
-        return None
+        starts, contexts, bounds = self._lookup
+        bucket = context >> _BITS - _BUCKET_BITS
+        end = starts[bucket + 1]
+        at = bisect_left(contexts, context, starts[bucket], end)
+        return (bounds[at], bounds[at + 1]) if at < end and contexts[at] == context else None
 
     def has(self, token: int, start: int, end: int) -> bool:
         """Return whether a token is at one of the positions of a context."""
@@ -319,7 +338,7 @@ class Index:
 
     def merged(self, new: Entries, end: int, *, every: bool) -> "Index":
         """Make an index with further, later positions; see ``Entries.of``."""
-        contexts, sizes = self._contexts, self._sizes
+        contexts, sizes = self._contexts, np.diff(self._bounds)
         place = contexts.searchsorted(new.hashes)
         is_known = contexts.take(place, mode="clip") == new.hashes if len(contexts) else place > 0
         wanted = place << 32 | (0xFFFFFFFF if every else new.tokens)
@@ -336,11 +355,11 @@ class Index:
         sizes = sizes + np.bincount(place[is_known], minlength=len(sizes))
         unknown = np.flatnonzero(~is_known)
         hashes = new.hashes[fresh][unknown]
-        first, added = _runs(hashes)
-        before = place[unknown][first]
+        bounds = _bounds(hashes)
+        before = place[unknown][bounds[:-1]]
         return Index(
-            np.insert(contexts, before, hashes[first]),
-            np.insert(sizes, before, added),
+            np.insert(contexts, before, hashes[bounds[:-1]]),
+            _after(np.insert(sizes, before, np.diff(bounds))),
             np.insert(self.tokens, at, new.tokens[fresh]),
             np.insert(positions, at, new.positions[fresh]),
             end,
@@ -351,12 +370,17 @@ class Index:
         is_early = self.positions < first
         early = np.flatnonzero(is_early)
         late = np.flatnonzero(~is_early)
-        context = np.repeat(np.arange(len(self._sizes)), self._sizes)
-        sizes = self._sizes - np.bincount(context[early], minlength=len(self._sizes))
+        sizes = np.diff(self._bounds)
+        context = np.repeat(np.arange(len(sizes)), sizes)
+        sizes = sizes - np.bincount(context[early], minlength=len(sizes))
         entries = Entries(self._contexts[context[early]], self.tokens[early], self.positions[early])
         left = np.flatnonzero(sizes)
         rest = Index(
-            self._contexts[left], sizes[left], self.tokens[late], self.positions[late], self.end
+            self._contexts[left],
+            _after(sizes[left]),
+            self.tokens[late],
+            self.positions[late],
+            self.end,
         )
         return entries, rest
 
