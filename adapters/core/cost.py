@@ -5,11 +5,11 @@ from typing import NamedTuple
 from ...spec import SpecError
 from ...spec.kinds.dry import MAX_MATCHES
 from ...spec.limits import (
-    AUTOMATON_ENTRY_WORK,
     MAX_ENTRY_WORK,
     MAX_PROGRAM_BYTES,
     MAX_STEP_CELLS,
-    NGRAM_ENTRY_WORK,
+    NGRAM_READING_WORK,
+    READING_WORK,
     SHORT_WINDOW,
 )
 from .automaton import Automaton
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
         parts.append(
             cls(
                 admission=allowed + excluded,
-                entry=biases + sum(map(_of_window, windows)),
+                entry=READING_WORK * biases + sum(map(_of_window, windows)),
                 step=rules + MAX_MATCHES * len(program.dry) + len(program.per_request),
                 memory=TOKEN_ID_BYTES * (allowed + excluded),
             )
@@ -72,13 +72,13 @@ class Cost(NamedTuple):
 
 
 def _of_window(window: int | None) -> int:
-    return 1 if window is not None and window <= SHORT_WINDOW else NGRAM_ENTRY_WORK
+    return 1 if window is not None and window <= SHORT_WINDOW else NGRAM_READING_WORK
 
 
 def _of_automaton(automaton: Automaton) -> Cost:
     return Cost(
         admission=automaton.cells + len(automaton.keys),
-        entry=AUTOMATON_ENTRY_WORK * automaton.reads_prompt,
+        entry=READING_WORK * automaton.reads_prompt,
         step=1 + int(automaton.set_sizes.max(initial=0)),
         memory=automaton.table_bytes,
     )
