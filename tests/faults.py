@@ -177,6 +177,10 @@ class CountedArray(np.ndarray):
 
     faults: Faults
 
+    def __array_finalize__(self, source: Any) -> None:
+        if isinstance(source, CountedArray):  # of which this is a view
+            self.faults = source.faults
+
     def __getitem__(self, key: Any) -> Any:
         return self.faults.wrap(super().__getitem__)(key)
 
