@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from .automaton import BAN_BIAS, Ints
+from .automaton.arrays import token_array
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -214,7 +215,7 @@ AnyAdditions = Additions | RowAdditions
 
 def mask(token_ids: Sequence[int] | npt.NDArray[np.integer[Any]], vocab_size: int) -> Mask:
     """Make a mask of some tokens of the vocabulary, ``[vocab_size]``."""
-    tokens = np.array(token_ids, np.int64)
+    tokens = token_array(token_ids)
     is_there = np.zeros(vocab_size, np.bool_)
     is_there[tokens[(tokens >= 0) & (tokens < vocab_size)]] = True
     return is_there

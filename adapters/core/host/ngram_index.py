@@ -204,7 +204,7 @@ class Entries:
         counts = tokens < reach.vocab_size
         counts[: max(first - reach.start, 0)] = False
         if exempt is not None:
-            counts[counts] = ~exempt[tokens[counts]]
+            counts &= ~exempt.take(tokens, mode="clip")
         # One number for each position, since numpy sorts numbers four times as fast as indices. It
         # has the upper bits of the hash, the token unless ``every``, and the position.
         bits = np.uint64(len(tokens).bit_length())
