@@ -52,8 +52,8 @@ def _trigger(number: int) -> Specs:
 
 
 def _lists_and_a_choice(number: int) -> Specs:
-    lists = [lp.AllowedTokensSpec(tuple(range(5 * i, 2000 + 5 * i))) for i in range(15)]
-    return [*lists, lp.ChoiceSpec(((1000 + number, *range(1001, 1040)), (1500, 1600)), 1999)]
+    lists = [lp.AllowedTokensSpec(tuple(range(5 * i, 1750 + 5 * i))) for i in range(15)]
+    return [*lists, lp.ChoiceSpec(((1000 + number, *range(1001, 1040)), (1500, 1600)), 1700)]
 
 
 def _chain(number: int) -> Specs:
