@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ....spec.kinds.dry import MAX_MATCH
 from ..automaton import BAN_BIAS, Ints, UnknownTokenError
+from ..automaton.arrays import differ
 from ..logits import Mask, Standing, is_dense, mask
 
 Tokens = npt.NDArray[np.int32]
@@ -219,14 +220,14 @@ class Entries:
         changes = hashes[1:] ^ hashes[:-1]
         changes -= np.uint64(1)  # of equal hashes, this is above all others
         is_mixed = changes < lower
-        if is_mixed.any():
+        if any_mixed := bool(is_mixed.any()):
             _sort_further(numbers, hashes, is_mixed, lower)
         if every:
             tokens = reach.tokens.take((numbers & position).view(np.int64))
         else:
             is_newest = np.ones(len(numbers), np.bool_)
             np.greater(numbers[1:] ^ numbers[:-1], position, out=is_newest[:-1])
-            if is_mixed.any():
+            if any_mixed:
                 is_newest[:-1] |= hashes[1:] != hashes[:-1]
             if not is_newest.all():
                 numbers, hashes = numbers[is_newest], hashes[is_newest]
@@ -272,9 +273,7 @@ def _sort_further(numbers: Hashes, hashes: Hashes, is_mixed: Mask, lower: np.uin
 
 def _bounds(hashes: Hashes) -> Ints:
     """Return where each run of equal hashes begins, and where the last one ends."""
-    is_bound = np.ones(len(hashes) + 1, np.bool_)
-    np.not_equal(hashes[1:], hashes[:-1], out=is_bound[1:-1])
-    return np.flatnonzero(is_bound)
+    return np.append(np.flatnonzero(differ(hashes)), len(hashes))
 
 
 def _after(sizes: Ints) -> Ints:
