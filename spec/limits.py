@@ -211,9 +211,23 @@ cell takes up to 82 bytes.
 """
 
 MAX_STEP_CELLS = _limit(
-    "max_step_cells", 1 << 16, "logits", "that the specs of a request may change in one step"
+    "max_step_cells",
+    1 << 16,
+    "logits",
+    "that the specs of a request may change in one step; an n-gram rule counts as 28,672, a `dry` "
+    "as 14,336, and so do all prompt biases",
 )
 """Beside the pass over a whole row that a list of allowed tokens needs."""
+
+NGRAM_CELLS = 7 << 12
+"""An n-gram rule may ban thousands of tokens, and others in each step. Two of them leave room for
+a list of 8,190 allowed tokens, and one of them for any list."""
+
+DRY_CELLS = 7 << 11
+"""A `dry` changes few logits, but takes time to find them."""
+
+PROMPT_BIAS_CELLS = 7 << 11
+"""Prompt biases change the logits of thousands of tokens, which differ from row to row."""
 
 MAX_ENTRY_WORK = _limit(
     "max_entry_work",

@@ -3,12 +3,14 @@
 from typing import NamedTuple
 
 from ...spec import SpecError
-from ...spec.kinds.dry import MAX_MATCHES
 from ...spec.limits import (
+    DRY_CELLS,
     MAX_ENTRY_WORK,
     MAX_PROGRAM_BYTES,
     MAX_STEP_CELLS,
+    NGRAM_CELLS,
     NGRAM_READING_WORK,
+    PROMPT_BIAS_CELLS,
     READING_WORK,
     SHORT_WINDOW,
 )
@@ -25,7 +27,8 @@ class Cost(NamedTuple):
     Attributes:
         admission: states, edges and tokens in sets that compiling has written.
         entry: units of work to read the prompt when a request enters the batch.
-        step: logits that one step may read or change, a pass over a whole row not included.
+        step: logits that one step may change, or what else takes as long; the pass over a whole row
+            that a list of allowed tokens needs is not included.
         memory: bytes of the program, as compiled and in the tables of a running batch.
     """
 
@@ -42,13 +45,15 @@ class Cost(NamedTuple):
         excluded = sum(len(spec.excluded_token_ids) for spec in program.prompt_biases)
         windows = [spec.window for spec in program.ngrams] + [spec.range for spec in program.dry]
         biases = len(program.prompt_biases)
-        rules = biases + len(windows)
         parts = [_of_automaton(automaton) for automaton in program.automata]
         parts.append(
             cls(
                 admission=allowed + excluded,
                 entry=READING_WORK * biases + sum(map(_of_window, windows)),
-                step=rules + MAX_MATCHES * len(program.dry) + len(program.per_request),
+                step=NGRAM_CELLS * len(program.ngrams)
+                + DRY_CELLS * len(program.dry)
+                + PROMPT_BIAS_CELLS * min(biases, 1)
+                + len(program.per_request),
                 memory=TOKEN_ID_BYTES * (allowed + excluded),
             )
         )

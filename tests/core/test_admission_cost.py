@@ -23,13 +23,12 @@ from logitport.adapters.core.cost import Cost
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
-from logitport.spec.kinds.dry import MAX_MATCHES
 
 from tests.fuzz import mutations, payloads, target
 
 CORPUS = dict(payloads.load())
 BACKEND, VOCAB = target.BACKEND, target.VOCAB
-NGRAM = s.NoRepeatNgramSpec(3)
+NGRAM, SHORT_NGRAM = s.NoRepeatNgramSpec(3), s.NoRepeatNgramSpec(3, 4096)
 BUDGET = s.ThinkingBudgetSpec(9, (1,), (2,), (3,))
 FULL = tuple(range(1000, 1000 + limits.MAX_TOKEN_IDS))
 
@@ -149,11 +148,11 @@ class TestCost:
         [
             (s.BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
             (s.AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
-            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 3, 1),
-            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW), 0, 1, 1),
-            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW + 1), 0, 3, 1),
-            (s.DrySpec(1.0), 0, 3, 1 + MAX_MATCHES),
-            (s.PromptBiasSpec(1.0, (5,)), 1, 2, 1),
+            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 3, limits.NGRAM_CELLS),
+            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW), 0, 1, limits.NGRAM_CELLS),
+            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW + 1), 0, 3, limits.NGRAM_CELLS),
+            (s.DrySpec(1.0), 0, 3, limits.DRY_CELLS),
+            (s.PromptBiasSpec(1.0, (5,)), 1, 2, limits.PROMPT_BIAS_CELLS),
             (s.ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 2, 1),
             (s.PluginSpec("rule"), 0, 0, 1),
         ],
@@ -201,6 +200,23 @@ class TestCost:
             SpecError, match=f"6 units of work to read a prompt.*cost {entry} -"
         )
         with refused if entry else nullcontext():
+            admission.admit(BACKEND, encode(specs), VOCAB)
+
+    @pytest.mark.parametrize(
+        ("specs", "step"),
+        [
+            ((s.AllowedTokensSpec(FULL[:8191]), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 65_536),
+            ((s.AllowedTokensSpec(FULL[:8192]), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 65_537),
+            ((s.PromptBiasSpec(1.0), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 71_680),
+            ((s.PromptBiasSpec(1.0), s.PromptBiasSpec(2.0)), 14_336),
+            ((s.AllowedTokensSpec(FULL), SHORT_NGRAM), 61_441),
+        ],
+        ids=["at the limit", "above", "prompt", "prompts", "a list and a rule"],
+    )
+    def test_a_step_is_bounded(self, specs: Any, step: int):
+        assert Cost.of(compile_specs(specs)).step == step
+        refused = pytest.raises(SpecError, match=f"65536 logits that one step.*cost {step} -")
+        with refused if step > limits.MAX_STEP_CELLS else nullcontext():
             admission.admit(BACKEND, encode(specs), VOCAB)
 
     def test_memory_is_that_of_the_arrays(self):

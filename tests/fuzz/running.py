@@ -1,7 +1,8 @@
 """What an admitted payload costs while it runs: at entry, in a step, and in memory.
 
 It runs on the host's realizer, with the prompts and outputs that are the worst known: text with
-the frequencies of a language, one token over and over, and the payload's own tokens.
+the frequencies of a language, one token over and over, and the payload's own tokens, in several
+orders.
 """
 
 import gc
@@ -50,6 +51,8 @@ def histories(program: Program, count: int) -> Iterator[tuple[int, ...]]:
             ranks = np.array(_natural(count))
             yield tuple(tokens[ranks % len(tokens)].tolist())
             yield tuple(np.resize(tokens, count).tolist())
+            # One token before all others, at each second step.
+            yield tuple(np.resize(np.insert(tokens, range(len(tokens)), tokens[0]), count).tolist())
 
 
 def realizer(
