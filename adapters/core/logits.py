@@ -326,8 +326,8 @@ def _of_array(
     array: npt.NDArray[np.floating[Any]],
 ) -> tuple[Any, Any, Any]:
     """Convert what is laid out for a row of an array, which has no narrow type."""
-    is_one = values.strides == (0,)  # and stays so, which takes less time
-    if token_ids is not None and not (is_one and abs(values[:1]).max(initial=0) <= FORCED_LOGIT):
+    every = values[:1] if values.strides == (0,) else values  # one value for all is not copied
+    if token_ids is not None and (abs(every) > FORCED_LOGIT).any():
         values = values.clip(-FORCED_LOGIT, FORCED_LOGIT)
     if limits is not None:
         limits = limits.astype(array.dtype, copy=False)
