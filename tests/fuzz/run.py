@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,8 @@ from . import mutations, payloads, running, target
 
 SMALL = 4096
 """Bytes; larger payloads of the corpus are sent now and then, and are for the climb."""
+PROGRESS = 60
+"""Seconds between two lines on how far a process has come."""
 
 
 def pool(number: int) -> list[Any]:
@@ -64,8 +67,11 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     slow: list[Slow] = []
-    started = time.monotonic()
-    while counts["tried"] < most and time.monotonic() - started < seconds:
+    started = said = time.monotonic()
+    while counts["tried"] < most and (now := time.monotonic()) - started < seconds:
+        if now - said > PROGRESS:
+            print(f"process {number} has tried {counts['tried']:,}", file=sys.stderr, flush=True)
+            said = now
         if counts["tried"] % 10_000 == 0:
             made, payload = None, large[counts["tried"] // 10_000 % len(large)]
             admission.forget()
