@@ -34,6 +34,7 @@ from logitport.adapters.core.host import plan
 from logitport.adapters.core.kinds import PerRequest
 from logitport.spec import LogitBiasSpec
 
+from examples._support import v2_on_cpu
 from tests.core.test_realizer import (
     LAYOUTS,
     ONE_OF_EACH,
@@ -527,6 +528,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, which is later
+    v2_on_cpu.be_quick()
     torch.set_num_threads(1)
     is_bad = False
     for title, make, counts in (

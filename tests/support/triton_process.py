@@ -11,10 +11,14 @@ import sys
 import pytest
 import torch
 
+from examples._support import v2_on_cpu
 from tests.support.paths import ROOT
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = v2_on_cpu.is_installed()
 """Whether this is the interpreter's process."""
+
+if INTERPRETED:
+    v2_on_cpu.be_quick()
 
 DEVICES = ["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)]
 """To parametrize a fixture with; see ``device_or_skip``."""
