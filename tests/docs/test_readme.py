@@ -36,8 +36,7 @@ ENGINES = {"server", "engine", "llama.cpp"}
 NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
 SERVER_URL = "http://127.0.0.1:8000/v1"
 ENV = {
-    # Besides what conftest.py sets: the engine in the block's own process.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # Besides what conftest.py sets.
     "NO_PROXY": "127.0.0.1",
     # To compile the model takes a minute, for a dozen tokens.
     "TORCH_COMPILE_DISABLE": "1",
