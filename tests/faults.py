@@ -57,6 +57,7 @@ MODULES = (
 DEVICE_MODULES = (
     *("device.advance_kernel", "device.dry_kernel", "device.edit_kernel", "device.ngram_kernel"),
     *("device.prompt_bias_kernel", "device.pool", "device.realizer"),
+    *("automaton.folding", "automaton.history"),
 )
 METHODS = (
     *("__getitem__", "__setitem__", "add_", "amax", "as_strided", "clamp", "clamp_", "clone"),

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
-from .callers import nearest
+from .callers import nearest, nearest_local
 from .failures import FailureReport
 from .params import stop_token_of
 
@@ -39,7 +39,7 @@ class V2Batch:
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Put a request into a free or used slot; return whether its logits are to be edited."""
-        return self.realizer.enter(slot, params, stop_token_of(params))
+        return self.realizer.enter(slot, params, stop_token_of(params), _prompt_ids())
 
     def upload(self) -> None:
         """Copy the changes of requests to the device, before the forward pass."""
@@ -55,6 +55,17 @@ class V2Batch:
         # The engine may replace each of these tensors between steps.
         states = self._states
         return History(states.all_token_ids.gpu, states.prompt_len.gpu, states.total_len.gpu)
+
+
+def _prompt_ids() -> "list[int] | None":
+    """Return the prompt of the request that the engine is adding.
+
+    The engine's tensors do not have it yet (``add_requests`` in
+    ``vllm/v1/worker/gpu/model_runner.py``).
+    """
+    added = nearest_local("new_req_data", frames=8)
+    ids, length = getattr(added, "prefill_token_ids", None), getattr(added, "prompt_len", None)
+    return None if ids is None or length is None else ids if len(ids) == length else ids[:length]
 
 
 def _request_id(slot: int) -> str:

@@ -121,7 +121,9 @@ class Engine:
         self.prompt_lengths[slot] = len(request.prompt)
         self.lengths[slot] = len(tokens)
         if program is not None or request.specs:
-            self.realizer.add(slot, program or request.program, request.stop)
+            # The host may read the prompt, or the device: it makes no difference.
+            prompt = request.prompt if slot % 2 else None
+            self.realizer.add(slot, program or request.program, request.stop, prompt)
         else:
             self.realizer.remove(slot)
         return slot
@@ -344,8 +346,21 @@ TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_id
 )
 def test_long_prompts(device: torch.device, spec: LogitsProcessorSpec, prompt: list[int]) -> None:
     engine = Engine(device, longest=5 * BLOCK)
-    slot = engine.add(Request((spec,), prompt))
+    slots = [engine.add(Request((spec,), [*prompt])) for _ in range(2)]  # see ``Engine.add``
     for step, draft in enumerate([[6, 3], [], [3], [3, 3], [3, 4], [5, 1, 2], [0]]):
+        engine.check(dict.fromkeys(slots, draft), seed=step)
+        for slot in slots:
+            engine.accept(slot, [*draft, 5])
+
+
+def test_prompt_that_the_host_has_read(device: torch.device) -> None:
+    """No automaton reads it again."""
+    engine = Engine(device)
+    request = Request((ThinkingBudgetSpec(3, **TAGS),), [1, 2, 5, 5], [5])
+    slot = engine.add(request)
+    engine.realizer.add(slot, request.program, request.stop, request.prompt)
+    engine.token_ids[slot, : len(request.prompt)] = 0  # it would not be within the tags
+    for step, draft in enumerate([[5, 6], [], [3]]):
         engine.check({slot: draft}, seed=step)
         engine.accept(slot, [*draft, 5])
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..automaton import CARRY, KEEP
 from .edit_kernel import first_from
-from .pool import NO_TIMER, DevicePool
+from .pool import DevicePool
 
 BLOCK_SIZE = 1024
 """The number of tokens that are searched at once for the next token that leaves a state."""
@@ -24,7 +24,10 @@ NOT_PLACED = -1
 _CARRY = tl.constexpr(CARRY)
 _KEEP = tl.constexpr(KEEP)
 _NOT_PLACED = tl.constexpr(NOT_PLACED)
-_NO_TIMER = tl.constexpr(int(NO_TIMER))
+
+INPUTS = 3
+"""The inputs of a place; see ``AdvanceKernel.launch``."""
+_INPUTS = tl.constexpr(INPUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +85,17 @@ class AdvanceKernel:
     ) -> torch.Tensor:
         """Bring the states up to date, before the rows of a step.
 
-        ``placed`` is ``[1 + places, requests]`` int32: a number that changes with each admission to
-        the slot, and for each place the automaton's start in the tables, times 2, plus whether the
-        automaton reads the prompt; or ``NOT_PLACED``. Such a place has ``free_state``, which edits
-        nothing.
+        ``placed`` is ``[1 + INPUTS * places, requests]`` int32: a number that changes with each
+        admission to the slot, and for each place the automaton's start in the tables, times 2, plus
+        whether the prompt is to be read; and the state, relative to that start, and the timer with
+        which reading begins. Without an automaton, the first of them is ``NOT_PLACED``. Such a
+        place has ``free_state``, which edits nothing.
 
         Returns:
             ``[rows, places]`` int32, states in the tables, one row after the other. Overwritten
             by the next call.
         """
-        places, requests = placed.shape[0] - 1, placed.shape[1]
+        places, requests = placed.shape[0] // INPUTS, placed.shape[1]
         if places > self._kept.shape[1]:
             # No copy is needed: no admission is 0, so all requests fold their histories again.
             self._kept = self._kept.new_zeros((4, places, requests))
@@ -139,7 +143,7 @@ def _advance_kernel(
     token_ids_stride,
     prompt_lengths_ptr,  # [requests] int32
     lengths_ptr,  # [requests] int32
-    placed_ptr,  # [1 + places, requests] int32
+    placed_ptr,  # [1 + INPUTS * places, requests] int32
     kept_ptr,  # [4, places, requests] int32; changed
     kept_stride,
     requests,
@@ -161,7 +165,8 @@ def _advance_kernel(
     if tl.load(drafts_ptr + row) != 0:
         return  # the program of the request's first row does it
     request = tl.load(requests_ptr + row).to(tl.int64)
-    placed = tl.load(placed_ptr + (1 + place) * requests + request)
+    inputs_ptr = placed_ptr + (1 + _INPUTS * place) * requests + request
+    placed = tl.load(inputs_ptr)
     state = tl.zeros_like(placed) + free_state
     timer = tl.zeros_like(placed)
     if placed != _NOT_PLACED:
@@ -176,8 +181,8 @@ def _advance_kernel(
         timer = tl.load(own_ptr + kept_stride)
         done = tl.load(own_ptr + 2 * kept_stride)
         if (tl.load(own_ptr + 3 * kept_stride) != admission) | (done > length):
-            state = base
-            timer = _entered(tl.load(timer_ptr + base), _NO_TIMER, 1)
+            state = base + tl.load(inputs_ptr + requests)
+            timer = tl.load(inputs_ptr + 2 * requests)
             done = tl.where(placed % 2 == 1, 0, prompt_length)
         tokens_ptr = token_ids_ptr + request * token_ids_stride
         while done < length:

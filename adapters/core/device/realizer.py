@@ -12,17 +12,21 @@ import torch
 
 from ....spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec, PromptBiasSpec
 from ....spec.kinds.dry import MAX_MATCH
-from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
+from ..automaton import NO_TIMER, Automaton, AutomatonBuilder, Edit, Ints
+from ..automaton.automaton import entered
+from ..automaton.folding import fold_together
+from ..automaton.history import TokenHistory
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending, forced_chain
 from ..logits import Additions, Floats, add, attempt, highest_logit
 from ..program import Program, ProgramOf, compile_specs
-from .advance_kernel import NOT_PLACED, AdvanceKernel, History, LogitsLayout
+from .advance_kernel import INPUTS, NOT_PLACED, AdvanceKernel, History, LogitsLayout
 from .dry_kernel import DRY_FIELDS, DryKernel
 from .edit_kernel import EditKernel
 from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
+from .pool import NO_TIMER as NO_TIMER_HERE
 from .pool import DeviceArray, DevicePool
 from .prompt_bias_kernel import WORD, add_prompt_biases, mark_prompt
 
@@ -57,6 +61,8 @@ class _Request:
 
     Attributes:
         stop_token_id: a token that makes the engine end the request, if there is one.
+        starts: of each automaton, the state and the timer with which the device begins to read, and
+            whether it begins with the prompt; by default, nothing has been read.
         ngrams: n, the window, the automaton that holds the tokens that may be repeated, and
             whether only the output counts.
         dry: the allowed length, the range, the automaton that holds the breakers, and the penalties
@@ -67,11 +73,18 @@ class _Request:
 
     stop_token_id: int | None
     automata: Sequence[Automaton] = ()
+    starts: Sequence[tuple[int, int, bool]] = ()
     ngrams: Sequence[tuple[int, int, Automaton, bool]] = ()
     dry: Sequence[tuple[int, int, Automaton, Floats]] = ()
     biases: Sequence[tuple[float, Automaton]] = ()
     code: RequestCallables | None = None
     ends: bool = False
+
+    def __post_init__(self) -> None:
+        self.starts = self.starts or [
+            (0, entered(int(automaton.timer[0]), NO_TIMER), automaton.reads_prompt)
+            for automaton in self.automata
+        ]
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
@@ -173,7 +186,7 @@ class DeviceRealizer:
         self._penalize = DryKernel(self._device_tables, device)
         self._edit = EditKernel(self._device_tables, device)
         self._admissions = np.zeros(max_requests, np.int32)
-        placed = np.full((2, max_requests), NOT_PLACED, np.int32)
+        placed = np.full((1 + INPUTS, max_requests), NOT_PLACED, np.int32)
         self._placed = _Inputs(placed, NOT_PLACED, device)
         self._ngrams = _Inputs(np.zeros((0, NGRAM_FIELDS, max_requests), np.int32), 0, device)
         self._dry = _Inputs(np.zeros((0, DRY_FIELDS, max_requests), np.int32), 0, device)
@@ -194,7 +207,13 @@ class DeviceRealizer:
         """Whether something acts on a request."""
         return slot in self._requests
 
-    def enter(self, slot: int, request: Any, stop_token_id: int | None = None) -> bool:
+    def enter(
+        self,
+        slot: int,
+        request: Any,
+        stop_token_id: int | None = None,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> bool:
         """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
         try:
             program = self._program_of(request)
@@ -204,16 +223,32 @@ class DeviceRealizer:
             if program is None:
                 self.remove(slot)
             else:
-                self.add(slot, program, stop_token_id)
+                self.add(slot, program, stop_token_id, prompt_ids)
         return slot in self
 
-    def add(self, slot: int, program: Program, stop_token_id: int | None = None) -> None:
+    def add(
+        self,
+        slot: int,
+        program: Program,
+        stop_token_id: int | None = None,
+        prompt_ids: Sequence[int] | None = None,
+    ) -> None:
         """Let a program act on a request, in place of the slot's earlier program.
 
-        ``stop_token_id`` makes the engine end the request if its specs fail.
+        Args:
+            slot: the slot of the request.
+            program: the compiled form of its specs.
+            stop_token_id: a token that makes the engine end the request if its specs fail.
+            prompt_ids: the prompt, if the host has it. Automata then read it here. Otherwise the
+                device does, token by token where most tokens have edges, which takes long for a
+                long prompt.
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
+            starts: list[tuple[int, int, bool]] = []
+            if program.reads_prompt and prompt_ids is not None:
+                folded = fold_together(automata, TokenHistory(prompt_ids, ()))
+                starts += [(state, timer, False) for state, timer in folded]
             ngrams = [
                 (
                     spec.n,
@@ -235,7 +270,7 @@ class DeviceRealizer:
             biases = [
                 (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
             ]
-            self._put(slot, _Request(stop_token_id, automata, ngrams, dry, biases, code))
+            self._put(slot, _Request(stop_token_id, automata, starts, ngrams, dry, biases, code))
         except Exception as error:
             self.fail(slot, error, stop_token_id)
 
@@ -408,7 +443,7 @@ class DeviceRealizer:
 
     def _run_automata(self, part: _Part, history: History, places: int, allows: bool) -> None:
         rows = len(part.of)
-        placed = self._placed.first(1 + places)
+        placed = self._placed.first(1 + INPUTS * places)
         states = self._advance.launch(history, part.of, placed, self._state_of(_FREE))
         starts = self._multiples(places, rows + 1)
         self._edit.launch(
@@ -493,8 +528,10 @@ class DeviceRealizer:
     def _lay_out(self, slot: int) -> None:
         """Write the kernels' inputs for a request."""
         request = self._requests.get(slot, _NOBODY)
-        placed = [2 * self._state_of(one) + one.reads_prompt for one in request.automata]
-        self._placed.put(slot, [self._admissions[slot], *placed])
+        placed = [self._admissions[slot]]
+        for one, (state, timer, reads) in zip(request.automata, request.starts, strict=True):
+            placed += [2 * self._state_of(one) + reads, state, min(timer, NO_TIMER_HERE)]
+        self._placed.put(slot, placed)
         ngrams = [
             (n, window, self._state_of(holder), output_only)
             for n, window, holder, output_only in request.ngrams

@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from logitport.spec import ForcedTokenSequenceSpec
+from logitport.spec import ForcedTokenSequenceSpec, ThinkingBudgetSpec
 
 from .in_process import FLAG, engine, params
 
@@ -62,6 +62,31 @@ def test_preempted_and_resumed(model: Path, tokenizer: Any, loading: dict[str, A
         assert output.text == text
         assert list(output.token_ids) == [*spec.token_ids, tokenizer.eos_token_id]
         assert output.finish_reason == "stop"
+
+
+@pytest.mark.only("v2", reason="V1 passes the prompt to its processors")
+def test_the_host_reads_prompts(model: Path, tokenizer: Any):
+    """The device would take long. The prompt of a request that comes again is as long as before."""
+    from logitport.adapters.core.device import realizer
+
+    prompts = [tokenizer.encode(f"Count from {i}:") for i in range(8)]
+    sampling = params(ThinkingBudgetSpec(3, (1,), (2,)), max_tokens=60, ignore_eos=True)
+    fold, read = realizer.fold_together, list[list[int]]()
+
+    def folding(automata: Any, history: Any) -> Any:
+        read.append([*history.prompt_ids])  # the engine's own list, which grows
+        return fold(automata, history)
+
+    cache = {"block_size": 32, "num_gpu_blocks_override": 16, "max_model_len": 128}
+    with engine(model, max_num_seqs=8, **cache) as running:
+        with patch.object(realizer, "fold_together", folding):
+            running.generate([{"prompt_token_ids": ids} for ids in prompts], [sampling] * 8)
+        again = len(running.preempted)
+
+    assert again > 0
+    assert read[:8] == prompts
+    assert len(read) == 8 + again
+    assert all(ids in prompts for ids in read)
 
 
 def test_without_eos_the_model_goes_on(model: Path, tokenizer: Any):
