@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
+from ..core.automaton.history import TokenHistory
 from .callers import nearest, nearest_local
 from .failures import FailureReport
 from .params import stop_token_of
@@ -39,7 +40,7 @@ class V2Batch:
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Put a request into a free or used slot; return whether its logits are to be edited."""
-        return self.realizer.enter(slot, params, stop_token_of(params), _prompt_ids())
+        return self.realizer.enter(slot, params, stop_token_of(params), _known())
 
     def upload(self) -> None:
         """Copy the changes of requests to the device, before the forward pass."""
@@ -57,15 +58,17 @@ class V2Batch:
         return History(states.all_token_ids.gpu, states.prompt_len.gpu, states.total_len.gpu)
 
 
-def _prompt_ids() -> "list[int] | None":
-    """Return the prompt of the request that the engine is adding.
+def _known() -> TokenHistory | None:
+    """Return the tokens of the request that the engine is adding, with its output if it resumes.
 
-    The engine's tensors do not have it yet (``add_requests`` in
+    The engine's tensors do not have them yet (``add_requests`` in
     ``vllm/v1/worker/gpu/model_runner.py``).
     """
     added = nearest_local("new_req_data", frames=8)
-    ids, length = getattr(added, "prefill_token_ids", None), getattr(added, "prompt_len", None)
-    return None if ids is None or length is None else ids if len(ids) == length else ids[:length]
+    ids, prompt = getattr(added, "prefill_token_ids", None), getattr(added, "prompt_len", None)
+    if ids is None or prompt is None:
+        return None
+    return TokenHistory(ids, ()) if len(ids) == prompt else TokenHistory(ids[:prompt], ids[prompt:])
 
 
 def _request_id(slot: int) -> str:

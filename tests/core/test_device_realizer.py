@@ -62,6 +62,7 @@ from tests.support.triton_process import (
 
 pytest.importorskip("triton")
 from logitport.adapters.core import logits as core_logits
+from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.device import (
     advance_kernel,
     dry_kernel,
@@ -121,9 +122,9 @@ class Engine:
         self.prompt_lengths[slot] = len(request.prompt)
         self.lengths[slot] = len(tokens)
         if program is not None or request.specs:
-            # The host may read the prompt, or the device: it makes no difference.
-            prompt = request.prompt if slot % 2 else None
-            self.realizer.add(slot, program or request.program, request.stop, prompt)
+            # The host may read the tokens, or the device: it makes no difference.
+            known = TokenHistory(request.prompt, request.output) if slot % 2 else None
+            self.realizer.add(slot, program or request.program, request.stop, known)
         else:
             self.realizer.remove(slot)
         return slot
@@ -353,13 +354,22 @@ def test_long_prompts(device: torch.device, spec: LogitsProcessorSpec, prompt: l
             engine.accept(slot, [*draft, 5])
 
 
-def test_prompt_that_the_host_has_read(device: torch.device) -> None:
-    """No automaton reads it again."""
+@pytest.mark.parametrize(
+    ("spec", "prompt", "output"),
+    [
+        pytest.param(ThinkingBudgetSpec(3, **TAGS), [1, 2, 5, 5], [5], id="thinking budget"),
+        pytest.param(TriggerSpec((5, 6), (3, 4)), [5], [6, 5, 6], id="trigger"),
+    ],
+)
+def test_tokens_that_the_host_has_read(
+    device: torch.device, spec: LogitsProcessorSpec, prompt: list[int], output: list[int]
+) -> None:
+    """No automaton reads them again."""
     engine = Engine(device)
-    request = Request((ThinkingBudgetSpec(3, **TAGS),), [1, 2, 5, 5], [5])
+    request = Request((spec,), prompt, output)
     slot = engine.add(request)
-    engine.realizer.add(slot, request.program, request.stop, request.prompt)
-    engine.token_ids[slot, : len(request.prompt)] = 0  # it would not be within the tags
+    engine.realizer.add(slot, request.program, request.stop, TokenHistory(prompt, output))
+    engine.token_ids[slot, : len(prompt) + len(output)] = 0  # nothing has begun with these
     for step, draft in enumerate([[5, 6], [], [3]]):
         engine.check({slot: draft}, seed=step)
         engine.accept(slot, [*draft, 5])

@@ -21,12 +21,16 @@ BLOCK_SIZE = 1024
 NOT_PLACED = -1
 """Instead of an automaton, if a request has none at this index."""
 
+AFTER_PROMPT = -1
+"""Instead of a number of tokens that have been read: all of the prompt."""
+
+INPUTS = 4
+"""The number of inputs of a place; see ``AdvanceKernel.launch``."""
+
 _CARRY = tl.constexpr(CARRY)
 _KEEP = tl.constexpr(KEEP)
 _NOT_PLACED = tl.constexpr(NOT_PLACED)
-
-INPUTS = 3
-"""The inputs of a place; see ``AdvanceKernel.launch``."""
+_AFTER_PROMPT = tl.constexpr(AFTER_PROMPT)
 _INPUTS = tl.constexpr(INPUTS)
 
 
@@ -86,10 +90,10 @@ class AdvanceKernel:
         """Bring the states up to date, before the rows of a step.
 
         ``placed`` is ``[1 + INPUTS * places, requests]`` int32: a number that changes with each
-        admission to the slot, and for each place the automaton's start in the tables, times 2, plus
-        whether the prompt is to be read; and the state, relative to that start, and the timer with
-        which reading begins. Without an automaton, the first of them is ``NOT_PLACED``. Such a
-        place has ``free_state``, which edits nothing.
+        admission to the slot, and for each place the automaton's start in the tables; how many
+        tokens it has read, or ``AFTER_PROMPT``; and its state then, relative to the start, and its
+        timer. Without an automaton, the start is ``NOT_PLACED``. Such a place has ``free_state``,
+        which edits nothing.
 
         Returns:
             ``[rows, places]`` int32, states in the tables, one row after the other. Overwritten
@@ -166,11 +170,10 @@ def _advance_kernel(
         return  # the program of the request's first row does it
     request = tl.load(requests_ptr + row).to(tl.int64)
     inputs_ptr = placed_ptr + (1 + _INPUTS * place) * requests + request
-    placed = tl.load(inputs_ptr)
-    state = tl.zeros_like(placed) + free_state
-    timer = tl.zeros_like(placed)
-    if placed != _NOT_PLACED:
-        base = placed // 2
+    base = tl.load(inputs_ptr)
+    state = tl.zeros_like(base) + free_state
+    timer = tl.zeros_like(base)
+    if base != _NOT_PLACED:
         length = tl.load(lengths_ptr + request)
         prompt_length = tl.load(prompt_lengths_ptr + request)
         admission = tl.load(placed_ptr + request)
@@ -181,9 +184,10 @@ def _advance_kernel(
         timer = tl.load(own_ptr + kept_stride)
         done = tl.load(own_ptr + 2 * kept_stride)
         if (tl.load(own_ptr + 3 * kept_stride) != admission) | (done > length):
-            state = base + tl.load(inputs_ptr + requests)
-            timer = tl.load(inputs_ptr + 2 * requests)
-            done = tl.where(placed % 2 == 1, 0, prompt_length)
+            read = tl.load(inputs_ptr + requests)
+            done = tl.where(read == _AFTER_PROMPT, prompt_length, read)
+            state = base + tl.load(inputs_ptr + 2 * requests)
+            timer = tl.load(inputs_ptr + 3 * requests)
         tokens_ptr = token_ids_ptr + request * token_ids_stride
         while done < length:
             is_chosen = done >= prompt_length
@@ -223,7 +227,7 @@ def _advance_kernel(
 
     first_row = row
     while row < rows:
-        if placed != _NOT_PLACED:
+        if base != _NOT_PLACED:
             if row > first_row:
                 token = tl.load(row_tokens_ptr + row)
                 state = _following(

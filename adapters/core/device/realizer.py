@@ -22,7 +22,14 @@ from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending, forced_chain
 from ..logits import Additions, Floats, add, attempt, highest_logit
 from ..program import Program, ProgramOf, compile_specs
-from .advance_kernel import INPUTS, NOT_PLACED, AdvanceKernel, History, LogitsLayout
+from .advance_kernel import (
+    AFTER_PROMPT,
+    INPUTS,
+    NOT_PLACED,
+    AdvanceKernel,
+    History,
+    LogitsLayout,
+)
 from .dry_kernel import DRY_FIELDS, DryKernel
 from .edit_kernel import EditKernel
 from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
@@ -61,8 +68,8 @@ class _Request:
 
     Attributes:
         stop_token_id: a token that makes the engine end the request, if there is one.
-        starts: of each automaton, the state and the timer with which the device begins to read, and
-            whether it begins with the prompt; by default, nothing has been read.
+        read: of each automaton, how many tokens the host has read, or ``AFTER_PROMPT``, and its
+            state and timer then; by default, nothing has been read.
         ngrams: n, the window, the automaton that holds the tokens that may be repeated, and
             whether only the output counts.
         dry: the allowed length, the range, the automaton that holds the breakers, and the penalties
@@ -73,7 +80,7 @@ class _Request:
 
     stop_token_id: int | None
     automata: Sequence[Automaton] = ()
-    starts: Sequence[tuple[int, int, bool]] = ()
+    read: Sequence[tuple[int, int, int]] = ()
     ngrams: Sequence[tuple[int, int, Automaton, bool]] = ()
     dry: Sequence[tuple[int, int, Automaton, Floats]] = ()
     biases: Sequence[tuple[float, Automaton]] = ()
@@ -81,9 +88,9 @@ class _Request:
     ends: bool = False
 
     def __post_init__(self) -> None:
-        self.starts = self.starts or [
-            (0, entered(int(automaton.timer[0]), NO_TIMER), automaton.reads_prompt)
-            for automaton in self.automata
+        self.read = self.read or [
+            (0 if each.reads_prompt else AFTER_PROMPT, 0, entered(int(each.timer[0]), NO_TIMER))
+            for each in self.automata
         ]
 
     def in_tables(self) -> list[Automaton]:
@@ -212,7 +219,7 @@ class DeviceRealizer:
         slot: int,
         request: Any,
         stop_token_id: int | None = None,
-        prompt_ids: Sequence[int] | None = None,
+        known: TokenHistory | None = None,
     ) -> bool:
         """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
         try:
@@ -223,7 +230,7 @@ class DeviceRealizer:
             if program is None:
                 self.remove(slot)
             else:
-                self.add(slot, program, stop_token_id, prompt_ids)
+                self.add(slot, program, stop_token_id, known)
         return slot in self
 
     def add(
@@ -231,7 +238,7 @@ class DeviceRealizer:
         slot: int,
         program: Program,
         stop_token_id: int | None = None,
-        prompt_ids: Sequence[int] | None = None,
+        known: TokenHistory | None = None,
     ) -> None:
         """Let a program act on a request, in place of the slot's earlier program.
 
@@ -239,16 +246,16 @@ class DeviceRealizer:
             slot: the slot of the request.
             program: the compiled form of its specs.
             stop_token_id: a token that makes the engine end the request if its specs fail.
-            prompt_ids: the prompt, if the host has it. Automata then read it here. Otherwise the
-                device does, token by token where most tokens have edges, which takes long for a
-                long prompt.
+            known: the tokens that the request has, if the host has them. Automata then read them
+                here. Otherwise the device does, token by token where most tokens have edges, which
+                takes long for many tokens.
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
-            starts: list[tuple[int, int, bool]] = []
-            if program.reads_prompt and prompt_ids is not None:
-                folded = fold_together(automata, TokenHistory(prompt_ids, ()))
-                starts += [(state, timer, False) for state, timer in folded]
+            read: list[tuple[int, int, int]] = []
+            if known is not None:
+                count = len(known.prompt_ids) + len(known.output_ids)
+                read += [(count, *each) for each in fold_together(automata, known)]
             ngrams = [
                 (
                     spec.n,
@@ -270,7 +277,7 @@ class DeviceRealizer:
             biases = [
                 (spec.bias, _holder(spec.excluded_token_ids)) for spec in program.prompt_biases
             ]
-            self._put(slot, _Request(stop_token_id, automata, starts, ngrams, dry, biases, code))
+            self._put(slot, _Request(stop_token_id, automata, read, ngrams, dry, biases, code))
         except Exception as error:
             self.fail(slot, error, stop_token_id)
 
@@ -529,8 +536,8 @@ class DeviceRealizer:
         """Write the kernels' inputs for a request."""
         request = self._requests.get(slot, _NOBODY)
         placed = [self._admissions[slot]]
-        for one, (state, timer, reads) in zip(request.automata, request.starts, strict=True):
-            placed += [2 * self._state_of(one) + reads, state, min(timer, NO_TIMER_HERE)]
+        for one, (read, state, timer) in zip(request.automata, request.read, strict=True):
+            placed += [self._state_of(one), read, state, min(timer, NO_TIMER_HERE)]
         self._placed.put(slot, placed)
         ngrams = [
             (n, window, self._state_of(holder), output_only)

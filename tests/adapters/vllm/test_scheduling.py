@@ -65,28 +65,29 @@ def test_preempted_and_resumed(model: Path, tokenizer: Any, loading: dict[str, A
 
 
 @pytest.mark.only("v2", reason="V1 passes the prompt to its processors")
-def test_the_host_reads_prompts(model: Path, tokenizer: Any):
-    """The device would take long. The prompt of a request that comes again is as long as before."""
+def test_the_host_reads_what_a_request_has(model: Path, tokenizer: Any):
+    """The device would take long. A request that comes again has an output."""
     from logitport.adapters.core.device import realizer
 
     prompts = [tokenizer.encode(f"Count from {i}:") for i in range(8)]
     sampling = params(ThinkingBudgetSpec(3, (1,), (2,)), max_tokens=60, ignore_eos=True)
-    fold, read = realizer.fold_together, list[list[int]]()
+    fold, read = realizer.fold_together, list[tuple[list[int], int]]()
 
     def folding(automata: Any, history: Any) -> Any:
-        read.append([*history.prompt_ids])  # the engine's own list, which grows
+        # The prompt may be the engine's own list, which grows.
+        read.append(([*history.prompt_ids], len(history.output_ids)))
         return fold(automata, history)
 
     cache = {"block_size": 32, "num_gpu_blocks_override": 16, "max_model_len": 128}
     with engine(model, max_num_seqs=8, **cache) as running:
         with patch.object(realizer, "fold_together", folding):
             running.generate([{"prompt_token_ids": ids} for ids in prompts], [sampling] * 8)
-        again = len(running.preempted)
+        preempted = running.preempted
 
-    assert again > 0
-    assert read[:8] == prompts
-    assert len(read) == 8 + again
-    assert all(ids in prompts for ids in read)
+    assert read[:8] == [(prompt, 0) for prompt in prompts]
+    assert preempted
+    assert sorted(length for _, length in read[8:]) == sorted(preempted)
+    assert all(prompt in prompts for prompt, _ in read)
 
 
 def test_without_eos_the_model_goes_on(model: Path, tokenizer: Any):
