@@ -474,6 +474,8 @@ def server_of(
             [children["PYTHONPATH"], environment["PYTHONPATH"]]
         )
         environment |= {"TRITON_INTERPRET": "1", **children}
+        # Between the interpreter's arrays of all sizes, glibc would keep more and more free memory.
+        environment["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
     if contrast:
         arguments = ["--logits-processors", "raising:Adapter"]
     else:
