@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
-from ..core.automaton.history import TokenHistory
 from .callers import nearest, nearest_local
 from .failures import FailureReport
 from .params import stop_token_of
@@ -40,7 +39,7 @@ class V2Batch:
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Put a request into a free or used slot; return whether its logits are to be edited."""
-        return self.realizer.enter(slot, params, stop_token_of(params), _known())
+        return self.realizer.enter(slot, params, stop_token_of(params), *_known())
 
     def upload(self) -> None:
         """Copy the changes of requests to the device, before the forward pass."""
@@ -58,8 +57,8 @@ class V2Batch:
         return History(states.all_token_ids.gpu, states.prompt_len.gpu, states.total_len.gpu)
 
 
-def _known() -> TokenHistory | None:
-    """Return the tokens of the request that the engine is adding, with its output if it resumes.
+def _known() -> "tuple[list[int] | None, list[int]]":
+    """Return the prompt of the request that the engine is adding, and its output if it resumes.
 
     The engine's tensors do not have them yet (``add_requests`` in
     ``vllm/v1/worker/gpu/model_runner.py``).
@@ -67,8 +66,8 @@ def _known() -> TokenHistory | None:
     added = nearest_local("new_req_data", frames=8)
     ids, prompt = getattr(added, "prefill_token_ids", None), getattr(added, "prompt_len", None)
     if ids is None or prompt is None:
-        return None
-    return TokenHistory(ids, ()) if len(ids) == prompt else TokenHistory(ids[:prompt], ids[prompt:])
+        return None, []
+    return (ids, []) if len(ids) == prompt else (ids[:prompt], ids[prompt:])
 
 
 def _request_id(slot: int) -> str:

@@ -62,7 +62,6 @@ from tests.support.triton_process import (
 
 pytest.importorskip("triton")
 from logitport.adapters.core import logits as core_logits
-from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.device import (
     advance_kernel,
     dry_kernel,
@@ -123,8 +122,8 @@ class Engine:
         self.lengths[slot] = len(tokens)
         if program is not None or request.specs:
             # The host may read the tokens, or the device: it makes no difference.
-            known = TokenHistory(request.prompt, request.output) if slot % 2 else None
-            self.realizer.add(slot, program or request.program, request.stop, known)
+            known = (request.prompt, request.output) if slot % 2 else ()
+            self.realizer.add(slot, program or request.program, request.stop, *known)
         else:
             self.realizer.remove(slot)
         return slot
@@ -368,7 +367,7 @@ def test_tokens_that_the_host_has_read(
     engine = Engine(device)
     request = Request((spec,), prompt, output)
     slot = engine.add(request)
-    engine.realizer.add(slot, request.program, request.stop, TokenHistory(prompt, output))
+    engine.realizer.add(slot, request.program, request.stop, prompt, output)
     engine.token_ids[slot, : len(prompt) + len(output)] = 0  # nothing has begun with these
     for step, draft in enumerate([[5, 6], [], [3]]):
         engine.check({slot: draft}, seed=step)

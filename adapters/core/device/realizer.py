@@ -219,7 +219,8 @@ class DeviceRealizer:
         slot: int,
         request: Any,
         stop_token_id: int | None = None,
-        known: TokenHistory | None = None,
+        prompt_ids: Sequence[int] | None = None,
+        output_ids: Sequence[int] = (),
     ) -> bool:
         """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
         try:
@@ -230,7 +231,7 @@ class DeviceRealizer:
             if program is None:
                 self.remove(slot)
             else:
-                self.add(slot, program, stop_token_id, known)
+                self.add(slot, program, stop_token_id, prompt_ids, output_ids)
         return slot in self
 
     def add(
@@ -238,7 +239,8 @@ class DeviceRealizer:
         slot: int,
         program: Program,
         stop_token_id: int | None = None,
-        known: TokenHistory | None = None,
+        prompt_ids: Sequence[int] | None = None,
+        output_ids: Sequence[int] = (),
     ) -> None:
         """Let a program act on a request, in place of the slot's earlier program.
 
@@ -246,16 +248,18 @@ class DeviceRealizer:
             slot: the slot of the request.
             program: the compiled form of its specs.
             stop_token_id: a token that makes the engine end the request if its specs fail.
-            known: the tokens that the request has, if the host has them. Automata then read them
-                here. Otherwise the device does, token by token where most tokens have edges, which
-                takes long for many tokens.
+            prompt_ids: the prompt, if the host has it. Automata then read prompt and output here.
+                Otherwise the device does, token by token where most tokens have edges, which takes
+                long for many tokens.
+            output_ids: the output, if the request comes again.
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
             read: list[tuple[int, int, int]] = []
-            if known is not None:
-                count = len(known.prompt_ids) + len(known.output_ids)
-                read += [(count, *each) for each in fold_together(automata, known)]
+            if prompt_ids is not None:
+                folded = fold_together(automata, TokenHistory(prompt_ids, output_ids))
+                count = len(prompt_ids) + len(output_ids)
+                read += [(count, state, timer) for state, timer in folded]
             ngrams = [
                 (
                     spec.n,
