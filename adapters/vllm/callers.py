@@ -25,19 +25,3 @@ def nearest(attribute: str, frames: int) -> Any:
     """Return the attribute of the object that ``caller_frame`` finds; ``None`` if there is none."""
     frame = caller_frame(attribute, frames + 1)
     return None if frame is None else getattr(frame.f_locals["self"], attribute)
-
-
-def nearest_local(name: str, frames: int) -> Any:
-    """Return a local variable of the nearest caller that has it; ``None`` if there is none.
-
-    Args:
-        name: name of the variable.
-        frames: how many frames to search, from the caller of the calling function on.
-    """
-    frame = sys._getframe(1)
-    for _ in range(frames + 1):
-        if (frame := frame.f_back) is None:
-            break
-        if name in frame.f_locals:
-            return frame.f_locals[name]
-    return None

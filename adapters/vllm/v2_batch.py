@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..core import DeviceRealizer, History, LogitsLayout, ProgramOf
-from .callers import nearest, nearest_local
+from .callers import caller_frame, nearest
 from .failures import FailureReport
 from .params import stop_token_of
 
@@ -63,7 +63,8 @@ def _known() -> "tuple[list[int] | None, list[int]]":
     The engine's tensors do not have them yet (``add_requests`` in
     ``vllm/v1/worker/gpu/model_runner.py``).
     """
-    added = nearest_local("new_req_data", frames=8)
+    frame = caller_frame("sampler", frames=8)  # the model runner's
+    added = None if frame is None else frame.f_locals.get("new_req_data")
     ids, prompt = getattr(added, "prefill_token_ids", None), getattr(added, "prompt_len", None)
     if ids is None or prompt is None:
         return None, []
