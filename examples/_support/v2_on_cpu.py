@@ -101,7 +101,9 @@ def be_quick() -> None:
 
     The interpreter patches the whole language at each function call in a kernel; once is enough.
     It also computes each sum, difference and product a second time to detect an overflow, which
-    it reports in debug mode only.
+    it reports in debug mode only. Python 3.11 keeps frames in chunks of 16 KiB. If a chunk ends
+    amid the interpreter's calls, each call maps another chunk and frees it again. So a launch gets
+    a frame of 128 KiB, whose chunk has room for the calls within.
     """
     from triton import language
     from triton.language import core
@@ -114,6 +116,15 @@ def be_quick() -> None:
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
         sanitize_overflow=False
     )
+    executor: Any = interpreter.GridExecutor
+    launch = executor.__call__
+
+    def launch_with_room(self: Any, *arguments: Any, **options: Any) -> Any:
+        return launch(self, *arguments, **options)
+
+    code = launch_with_room.__code__
+    launch_with_room.__code__ = code.replace(co_stacksize=1 << 14)
+    executor.__call__ = launch_with_room
 
 
 def _sample_in_large_blocks() -> None:
