@@ -16,9 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_LARGE = 1 << 14
-"""The logits of a large block."""
-
 
 def is_needed() -> bool:
     """Whether this machine lacks a GPU to compile the kernels for."""
@@ -46,7 +43,7 @@ def install() -> None:
     _tell_cpu_build()
     _accept_masks()
     be_quick()
-    _sample_in_large_blocks()
+    _take_whole_rows()
     _count_in_tensors()
 
 
@@ -127,31 +124,38 @@ def be_quick() -> None:
     executor.__call__ = launch_with_room
 
 
-def _sample_in_large_blocks() -> None:
-    """Let each instance of a kernel that draws tokens take 16,384 logits, not 1,024.
+def _take_whole_rows() -> None:
+    """Let one instance of a kernel take a whole row of logits, if most of a step goes by in it.
 
-    An instance takes the interpreter about as long for many logits as for few, and draws take most
-    of a step. The outputs are the highest logit of each block, noise included, and its token. The
-    noise depends on the token, not on the block, so the highest of all is the same. A kernel in
-    another form keeps its blocks.
+    An instance takes the interpreter about as long for many logits as for few. The kernels are:
+
+    - vLLM's kernels that draw tokens. Their outputs are the highest logit of each block, noise
+      included, and its token. The noise depends on the token, not on the block, so the highest of
+      all is the same. A kernel in another form keeps its blocks.
+    - our kernel that edits logits. The sizes of its blocks matter for its speed alone.
     """
+    import triton
     from triton.runtime import interpreter
 
     executor: Any = interpreter.GridExecutor
     launch = executor.__call__
 
-    def launch_in_large_blocks(self: Any, *arguments: Any, **options: Any) -> Any:
+    def launch_on_whole_rows(self: Any, *arguments: Any, **options: Any) -> Any:
+        named = dict(zip(self.arg_names, arguments, strict=False))
         if self.fn.__name__ in ("_gumbel_sample_kernel", "_resample_kernel"):
-            named = dict(zip(self.arg_names, arguments, strict=False))
             highest = [named[name] for name in named if name.endswith("local_max_ptr")]
             if highest and "vocab_size" in named and len(self.grid) == 2:
                 # Blocks beyond the last instance win nothing.
                 highest[0].fill_(float("-inf"))
-                self.grid = self.grid[0], -(-named["vocab_size"] // _LARGE)
-                options["BLOCK_SIZE"] = _LARGE
+                self.grid = self.grid[0], 1
+                options["BLOCK_SIZE"] = triton.next_power_of_2(named["vocab_size"])
+        elif self.fn.__name__ == "_edit_kernel":
+            self.grid = self.grid[0], 1
+            options["block_size"] = triton.next_power_of_2(named["columns"])
+            options["chunk_size"] = 1 << 13
         return launch(self, *arguments, **options)
 
-    executor.__call__ = launch_in_large_blocks
+    executor.__call__ = launch_on_whole_rows
 
 
 def _count_in_tensors() -> None:
