@@ -12,16 +12,14 @@ from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 from openai import BadRequestError, InternalServerError, OpenAI
 
+from examples._support import v2_on_cpu
 from examples.disaggregated.deployment import Deployment, counted
 from tests.adapters.packages import plugin_package
 from tests.support.doctor import findings
 
 from .in_process import FLAG, engine, params
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.only("v1", reason="two interpreted servers take minutes"),
-]
+pytestmark = pytest.mark.engine
 
 PROMPT = (
     "The Seine flows through Paris, the Thames through London and the Spree through Berlin. The "
@@ -95,8 +93,14 @@ def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec
 
 
 @pytest.fixture(scope="module")
-def deployment(aggregated: Aggregated, model: Path, plugin: str) -> Iterator[Deployment]:
-    environment = {"PYTHONPATH": os.pathsep.join([plugin, os.environ.get("PYTHONPATH", "")])}
+def deployment(
+    aggregated: Aggregated, model: Path, plugin: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    environment: dict[str, str] = {}
+    if v2_on_cpu.is_installed():
+        environment = v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
+    paths = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join([plugin, paths])
     with Deployment(model, env=environment) as deployment:
         yield deployment
 
