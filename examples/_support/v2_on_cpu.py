@@ -33,6 +33,7 @@ def install() -> None:
     """Make Triton interpret kernels, and make vLLM accept Triton on this CPU."""
     # `triton.jit` reads this variable when it decorates a kernel.
     os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # torch's compiler would ask Triton for a driver
     import triton.backends
 
     # A CPU build of vLLM looks here for Triton's CPU backend, which is not part of any release.

@@ -1,5 +1,6 @@
 """What the tests on real engines share."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,3 +24,11 @@ def model(model: Path, runner: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="logitport-") as folder:
         yield with_small_vocabulary(model, Path(folder) / model.name)
+
+
+@pytest.fixture(scope="session")
+def server_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment variables of a server; they install the interpreter where this process has it."""
+    if v2_on_cpu.is_installed():
+        return v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
+    return {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}

@@ -12,7 +12,6 @@ from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 from openai import BadRequestError, InternalServerError, OpenAI
 
-from examples._support import v2_on_cpu
 from examples.disaggregated.deployment import Deployment, counted
 from tests.adapters.packages import plugin_package
 from tests.support.doctor import findings
@@ -94,14 +93,10 @@ def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec
 
 @pytest.fixture(scope="module")
 def deployment(
-    aggregated: Aggregated, model: Path, plugin: str, tmp_path_factory: pytest.TempPathFactory
+    aggregated: Aggregated, model: Path, plugin: str, server_environment: dict[str, str]
 ) -> Iterator[Deployment]:
-    environment: dict[str, str] = {}
-    if v2_on_cpu.is_installed():
-        environment = v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
-    paths = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    environment["PYTHONPATH"] = os.pathsep.join([plugin, paths])
-    with Deployment(model, env=environment) as deployment:
+    paths = os.pathsep.join([plugin, server_environment["PYTHONPATH"]])
+    with Deployment(model, env={"PYTHONPATH": paths}) as deployment:
         yield deployment
 
 

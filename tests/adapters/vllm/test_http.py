@@ -9,7 +9,6 @@ import pytest
 from logitport.spec import ForcedTokenSequenceSpec, encode, limits
 from openai import BadRequestError, OpenAI
 
-from examples._support import v2_on_cpu
 from examples._support.vllm_server import VllmServer
 from tests.support.doctor import findings
 
@@ -20,12 +19,9 @@ PROMPT = "Name three rivers of Europe."
 
 
 @pytest.fixture(scope="module")
-def client(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+def client(model: Path, server_environment: dict[str, str]) -> Iterator[OpenAI]:
     arguments = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
-    environment = {}
-    if v2_on_cpu.is_installed():
-        environment = v2_on_cpu.environment_of_children(tmp_path_factory.mktemp("site"))
-    with VllmServer(model, *arguments, env=environment) as server:
+    with VllmServer(model, *arguments, env=server_environment) as server:
         yield OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
 

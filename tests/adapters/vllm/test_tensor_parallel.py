@@ -20,10 +20,7 @@ from tests.adapters.packages import plugin_package
 from .in_process import FLAG, engine, params
 from .more_heads import with_more_heads
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.only("v1", reason="two interpreted workers take minutes"),
-]
+pytestmark = pytest.mark.engine
 
 PROMPT = "Once upon a time, there was a"
 LENGTH = 12  # tokens of an output
@@ -90,11 +87,11 @@ def server(
     divisible: Path,
     site: Path,
     expected: Any,  # one engine at a time
+    server_environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[VllmServer]:
     environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))}
-    python_path = os.environ.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = os.pathsep.join([str(site), python_path])
+    environment["PYTHONPATH"] = os.pathsep.join([str(site), server_environment["PYTHONPATH"]])
     arguments = ["--logits-processors", *FLAG, "--tensor-parallel-size", "2"]
     arguments += ["--dtype", "float32", "--max-num-seqs", "16"]
     with VllmServer(divisible, *arguments, env=environment) as server:
