@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
+from logitport.spec.base import kind_of
+from logitport.spec.kinds import WIRE_KINDS
 from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
@@ -62,6 +64,7 @@ def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
         results = running.generate(
             [PROMPT] * len(specs), [params(spec, max_tokens=LENGTH) for spec in specs.values()]
         )
+    assert {*specs} == {kind_of(kind) for kind in WIRE_KINDS}
     outputs = {kind: result.token_ids for kind, result in zip(specs, results, strict=True)}
     assert all(output != free.token_ids for output in outputs.values())
     return Aggregated(specs, outputs | {"free": free.token_ids})
@@ -70,6 +73,9 @@ def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
 def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec]:
     """Each changes what the model says by itself."""
     eos = tokenizer.eos_token_id
+    thinking = lp.ThinkingBudgetSpec.from_text(
+        12, tokenizer, start="<think>", end="</think>", message=" Enough."
+    )
     return [
         lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer),
         lp.AllowedTokensSpec((*tokenizer.encode(" one two three four five six"), eos)),
@@ -78,9 +84,7 @@ def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec
         lp.LogitBiasSpec({free[0]: -100, free[4]: 3.5}),
         lp.MinTokensSpec(LENGTH, (free[1],)),
         lp.ForcedEndSpec(5, tokenizer.encode(" and so on."), eos),
-        lp.ThinkingBudgetSpec.from_text(
-            12, tokenizer, start="<think>", end="</think>", message=" Enough."
-        ),
+        thinking,
         lp.ChoiceSpec.from_text([" London", " Berlin", " Belgrade"], tokenizer),
         lp.TriggerSpec(free[2:4], tokenizer.encode(" (so they say)")),
         lp.NoRepeatNgramSpec(1),
@@ -88,6 +92,21 @@ def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec
         lp.GrammarSpec(regex=r" [a-z]{4,9}\."),
         lp.SamplingSpec(temperature=0, repetition_penalty=1.8),
         lp.PluginSpec("odd", {"by": 50}),
+        lp.SequenceBiasSpec((tuple(free[1:3]),), (-100.0,)),
+        lp.DrySpec(1000.0, 1.0, allowed_length=1),
+        lp.BannedTextSpec((tokenizer.decode(free[1:3]).strip(),)),
+        lp.BannedScriptsSpec(("Latin",)),
+        lp.AllowedScriptsSpec(("Cyrillic",)),
+        lp.PhasesSpec.think_then(
+            thinking, lp.Phase((lp.ChoiceSpec.from_text([" London", " Berlin"], tokenizer),))
+        ),
+        lp.AutomatonSpec(
+            (
+                lp.AutomatonState(ban=0, edges=(lp.AutomatonEdge(0, 1),), timer=8, timeout=1),
+                lp.AutomatonState(force=free[0], default=0),
+            ),
+            (tuple(free[:3]),),
+        ),
     ]
 
 
