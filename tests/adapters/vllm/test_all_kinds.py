@@ -222,6 +222,7 @@ class Free:
 
 STORY = "Once upon a time, there was"
 ECHO = "one two three one two three one two three one two three one two"
+SPECIAL = re.compile(r"<\|\w+\|>")
 THINKING = "Question: what is six times seven?\n<think>"
 
 Specs = Callable[[Free], lp.LogitsProcessorSpec | list[lp.LogitsProcessorSpec]]
@@ -431,7 +432,8 @@ REQUESTS = {
     ),
     "banned text": Request(
         lambda free: BANNED,
-        lambda output, free: is_free_of_banned(free.tokenizer.decode(output)),
+        # A special token has no text, and what is before it does not go on after it.
+        lambda output, free: is_free_of_banned(SPECIAL.sub("\n", free.tokenizer.decode(output))),
     ),
 }
 
