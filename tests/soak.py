@@ -54,6 +54,7 @@ from logitport.spec import (
 from rich.console import Console
 from rich.table import Table
 
+from examples._support import ending
 from examples._support.server import Server
 from examples._support.smollm2 import prepare
 
@@ -543,4 +544,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    ending.run(lambda: typer.run(main))
