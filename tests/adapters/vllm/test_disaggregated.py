@@ -11,7 +11,6 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
 from logitport.spec.base import kind_of
-from logitport.spec.kinds import WIRE_KINDS
 from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
@@ -64,7 +63,7 @@ def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
         results = running.generate(
             [PROMPT] * len(specs), [params(spec, max_tokens=LENGTH) for spec in specs.values()]
         )
-    assert {*specs} == {kind_of(kind) for kind in WIRE_KINDS}
+    assert {*specs} == {kind_of(kind) for kind in lp.WIRE_KINDS}
     outputs = {kind: result.token_ids for kind, result in zip(specs, results, strict=True)}
     assert all(output != free.token_ids for output in outputs.values())
     return Aggregated(specs, outputs | {"free": free.token_ids})
