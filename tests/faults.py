@@ -524,7 +524,7 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=10_000)
     parser.add_argument("--doubles", type=int, default=10_000)
     parser.add_argument(
-        "--device", type=int, default=300, help="singles, and doubles, with the device realizer"
+        "--device", type=int, default=1000, help="singles, and doubles, with the device realizer"
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
