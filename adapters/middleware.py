@@ -1,15 +1,17 @@
 """ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
 
-import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ..spec import SpecError, Stage, decode
 from .backend import backend
+from .json_body import Fields, parse
 from .key import KEY, check_spelling
 from .metrics import count
 
@@ -30,10 +32,16 @@ with one object for each prompt."""
 METHODS = "POST", "PUT"
 """The HTTP methods whose requests may carry specs."""
 
-MAX_NESTED = 6
-"""The depth to which nested containers are searched; a list counts as a level."""
+MAX_NESTED = 4
+"""The depth to which nested containers are searched."""
 
-_INDEX = re.compile(r"\[\d+\]")
+MAX_ON_LOOP = 1 << 14
+"""The most bytes of a body that is searched on the event loop. A thread does the rest, so that
+other requests do not wait."""
+
+_KEY = KEY.encode()
+_INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
+"""The index of a prompt, where an engine takes a list with an object for each prompt."""
 
 
 class SpecMiddleware:
@@ -79,37 +87,60 @@ class SpecMiddleware:
                 raise
         await exchange.answer()
 
-    def check(self, scope: Scope, body: bytes) -> None:
+    def check(self, scope: Scope, body: bytes) -> bytes:
         """Check the specs of one request. A body that is no JSON object is the application's.
 
+        Args:
+            scope: the ASGI scope of the request.
+            body: the whole body.
+
+        Returns:
+            The body. A payload that is a JSON object or list has become text, which all engines
+            take.
+
         Raises:
-            SpecError: if the specs are bad.
+            SpecError: if the specs are bad, or the body cannot be searched for specs.
         """
-        fields = parse(body)
-        if fields is None:
-            return
-        path = scope["path"].rstrip("/")
-        route = max(filter(path.endswith, self.routes), key=len, default="")
-        place = self.routes.get(route)
         try:
-            for container, value, owner in fields.containers():
-                self.check_container(container, value)
-                if KEY in value:
-                    self._check_place(container, place, path)
-                    self.check_payload(scope, fields, owner, value[KEY])
+            fields = parse(body)
+            return body if fields is None else self._check_fields(scope, fields, body)
         except SpecError:
             count("refused", self.stage(scope))
             raise
 
-    def _check_place(self, container: str, place: str | None, path: str) -> None:
-        where = f"{container}.{KEY}".lstrip(".")
+    def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> bytes:
+        path = scope["path"].rstrip("/")
+        route = max(filter(path.endswith, self.routes), key=len, default="")
+        place = self.routes.get(route)
+        first: Any = None
+        is_changed = False
+        for container, value, owner in _containers("", fields, fields, MAX_NESTED):
+            self.check_container(container, value)
+            if KEY not in value:
+                continue
+            where = f"{container}.{KEY}".lstrip(".")
+            self._check_place(container, place, path, where)
+            is_text = not value.is_nested(KEY)
+            payload = value[KEY] if is_text else value.text(KEY)
+            if not is_text:
+                value.put(KEY, payload)
+                is_changed = True
+            if first not in (None, payload):
+                raise SpecError("Expected the same specs for all prompts of one request", where)
+            first = payload
+            self.check_payload(scope, fields, owner, payload)
+        if "nvext" in fields and f'"{KEY}:' in fields.text("nvext"):
+            self._check_place("nvext", place, path, "nvext.annotations")
+        return fields.encode() if is_changed else body
+
+    def _check_place(self, container: str, place: str | None, path: str, where: str) -> None:
         if place is None:
             routes = ", ".join(sorted(route for route, place in self.routes.items() if place))
             raise SpecError(f"{path} takes no specs; these routes do: {routes}", where)
         if _INDEX.sub("", container) != place:
             raise SpecError(f"Expected specs for {path} in `{place}.{KEY}`", where)
 
-    def check_container(self, path: str, container: Mapping[str, Any]) -> None:
+    def check_container(self, path: str, container: Fields) -> None:
         """Check an object that may hold a payload, even if it holds none.
 
         Args:
@@ -121,9 +152,7 @@ class SpecMiddleware:
         """
         check_spelling(container, path or "the request")
 
-    def check_payload(
-        self, scope: Scope, fields: "Fields", owner: Mapping[str, Any], payload: Any
-    ) -> None:
+    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
         """Check a payload, as far as the engine and the model behind the server are known.
 
         Args:
@@ -131,7 +160,7 @@ class SpecMiddleware:
             fields: the fields of the request.
             owner: the object around the payload's container, with the sampling fields: the
                 request, or its ``sampling_params`` for one prompt.
-            payload: the payload as the client sent it.
+            payload: the payload as the client sent it, but an object or array as its JSON text.
 
         Raises:
             SpecError: if the payload is bad.
@@ -150,60 +179,23 @@ class SpecMiddleware:
         return Stage.AGGREGATED
 
 
-class Fields(Mapping[str, Any]):
-    """The fields of a JSON object, each parsed on access."""
-
-    def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
-        self._raw = raw
-
-    def __getitem__(self, name: str) -> Any:
-        return msgspec.json.decode(self._raw[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._raw)
-
-    def __len__(self) -> int:
-        return len(self._raw)
-
-    def containers(self) -> "Iterator[Container]":
-        """Yield the request itself, and the objects in its ``CONTAINERS``."""
-        return _containers("", self, self, MAX_NESTED)
-
-
-Container = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+Container = tuple[str, Fields, Fields]
 """The path of an object, the object, and the object around it."""
 
 
-def _containers(path: str, value: Any, owner: Any, nested: int) -> Iterator[Container]:
-    inner: Iterable[tuple[str, Any]] = ()
-    if isinstance(value, Mapping):
-        yield path, value, owner
-        owner = value
-        names = sorted(CONTAINERS.intersection(value))
-        inner = [(f"{path}.{name}".lstrip("."), value[name]) for name in names]
-    elif isinstance(value, list):
-        items = enumerate(value)
-        inner = [(f"{path}[{i}]", each) for i, each in items if isinstance(each, Mapping | list)]
-    for inner_path, each in inner if nested else ():
-        yield from _containers(inner_path, each, owner, nested - 1)
-
-
-def parse(body: bytes) -> Fields | None:
-    """Parse the fields of a request; return ``None`` if its body is not a JSON object.
-
-    Only the names are decoded at first: most of a body is messages, which have no specs.
-    """
-    try:
-        return Fields(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
-    except msgspec.ValidationError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    try:  # Servers accept what Python's parser reads beyond the standard: NaN, UTF-16
-        items = json.loads(body).items()
-        return Fields({name: msgspec.Raw(msgspec.json.encode(value)) for name, value in items})
-    except (ValueError, AttributeError, RecursionError, TypeError):
-        return None
+def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterator[Container]:
+    """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within."""
+    yield path, value, owner
+    for name in value if value is owner else CONTAINERS.intersection(value):
+        where = f"{path}.{name}".lstrip(".")
+        inner = value.object(name)
+        if name in CONTAINERS and nested:
+            if inner is not None:
+                yield from _containers(where, inner, value, nested - 1)
+            for i, each in enumerate(value.objects(name)):
+                yield from _containers(f"{where}[{i}]", each, value, nested - 1)
+        elif inner is not None:
+            yield where, inner, value
 
 
 class _RefusedError(Exception):
@@ -234,12 +226,23 @@ class _Exchange:
             chunks += message.get("body", b"")
             is_more = message.get("more_body", False)
         self.is_read, body = True, bytes(chunks)
+        check = partial(self.middleware.check, self.scope, body)
+        on_loop = len(body) <= MAX_ON_LOOP and _KEY not in body
         try:
-            self.middleware.check(self.scope, body)
+            checked = check() if on_loop else await to_thread(check)
         except SpecError as error:
             self.refusal = error
             raise _RefusedError from error
-        return {"type": "http.request", "body": body, "more_body": False}
+        if checked is not body:
+            self._set_length(len(checked))
+        return {"type": "http.request", "body": checked, "more_body": False}
+
+    def _set_length(self, length: int) -> None:
+        """Correct the header, in place: the application may have copied the scope."""
+        headers = self.scope["headers"]
+        for i, (name, _) in enumerate(headers):
+            if name.lower() == b"content-length":
+                headers[i] = name, b"%d" % length
 
     async def send(self, message: Message) -> None:
         """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""

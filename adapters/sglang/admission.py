@@ -33,10 +33,14 @@ NO_SPECS = (
 )
 
 
+def admits_others() -> bool:
+    """Whether the operator admits other processors than logitport's."""
+    return os.environ.get(ADMIT_OTHERS_VARIABLE) == "1"
+
+
 def is_refused(custom_logit_processor: str | None) -> bool:
     """Whether a request may not name this processor."""
-    others = os.environ.get(ADMIT_OTHERS_VARIABLE) == "1"
-    return custom_logit_processor not in (None, PROCESSOR) and not others
+    return custom_logit_processor not in (None, PROCESSOR) and not admits_others()
 
 
 def _tokenizer(manager: "TokenizerManager") -> Any:

@@ -1,7 +1,6 @@
 """Middleware for SGLang's own server, with access to the engine behind it."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from sglang.srt.entrypoints import http_server
@@ -10,7 +9,7 @@ from starlette.middleware import Middleware
 from ...spec import SpecError, Stage
 from .. import App, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import REFUSED, is_refused
+from .admission import REFUSED, admits_others, is_refused
 from .backend import ROUTES
 from .plugin import admission_of
 from .worker import stage
@@ -27,18 +26,18 @@ class SpecMiddleware(NeutralMiddleware):
         super().__init__(app, "sglang")
         self.routes = _routes()
 
-    def check_container(self, path: str, container: Mapping[str, Any]) -> None:
+    def check_container(self, path: str, container: Fields) -> None:
         super().check_container(path, container)
+        if admits_others():
+            return
         given = container.get("custom_logit_processor")
         for each in given if isinstance(given, list) else (given,):
             if is_refused(each):
                 raise SpecError(REFUSED, f"{path}.custom_logit_processor".lstrip("."))
 
-    def check_payload(
-        self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
-    ) -> None:
+    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
         manager: Any = http_server.get_global_state().tokenizer_manager
-        admission_of(manager).check(payload, owner, fields.get("input_embeds") is None)
+        admission_of(manager).check(payload, owner, not fields.is_set("input_embeds"))
 
     def stage(self, scope: Scope) -> Stage:
         return stage()

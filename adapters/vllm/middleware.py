@@ -1,6 +1,5 @@
 """Middleware for vLLM's own server, with access to the engine behind it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from ...spec import SpecError, Stage
@@ -21,15 +20,13 @@ class SpecMiddleware(NeutralMiddleware):
     def __init__(self, app: App) -> None:
         super().__init__(app, "vllm")
 
-    def check_payload(
-        self, scope: Scope, fields: Fields, owner: Mapping[str, Any], payload: Any
-    ) -> None:
+    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
         if fields.get("use_beam_search"):
             raise SpecError("vLLM's beam search chooses tokens without logits processors", KEY)
         state = _state(scope)
         client = getattr(state, "engine_client", None)
         tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
-        has_prompt_ids = fields.get("prompt_embeds") is None
+        has_prompt_ids = not fields.is_set("prompt_embeds")
         config = getattr(state, "vllm_config", None)
         admitting = Admitting(config, tokenizer, has_prompt_ids, share=0)
         admit_request(admitting, _Params(fields, owner, payload), payload)
@@ -46,18 +43,35 @@ def _state(scope: Scope) -> Any:
 class _Params:
     """The body of a request under the attribute names of ``SamplingParams``."""
 
-    def __init__(self, fields: Fields, owner: Mapping[str, Any], payload: Any) -> None:
+    def __init__(self, fields: Fields, owner: Fields, payload: Any) -> None:
         self._fields = owner
-        transfer = fields.get("kv_transfer_params")
-        self.extra_args = {KEY: payload, "kv_transfer_params": transfer}
-
-    @property
-    def structured_outputs(self) -> Any:
-        """The field that asks for a grammar, under either name."""
-        own = self._fields.get("structured_outputs")
-        asked = self._fields.get("response_format")
-        is_text = not isinstance(asked, Mapping) or asked.get("type") == "text"
-        return own if is_text else asked
+        transfer = fields.object("kv_transfer_params")
+        decodes = transfer is not None and transfer.get("do_remote_decode")
+        transfer_params = {"do_remote_decode": decodes}
+        self.extra_args = {KEY: payload, "kv_transfer_params": transfer_params}
+        text = fields.object("text")
+        self.response_format = _grammar(fields.object("response_format"))
+        self.text = text and _grammar(text.object("format"))  # of /v1/responses
+        self.tool_choice = _demanded_call(fields)
 
     def __getattr__(self, name: str) -> Any:
         return self._fields.get(name)
+
+
+def _grammar(format: Fields | None) -> Any:
+    """Return the kind of a reply's format, unless it is free."""
+    kind = format and format.get("type")
+    return None if kind == "text" else kind
+
+
+def _demanded_call(fields: Fields) -> Any:
+    """Return ``tool_choice`` if the reply has to be a call of a tool.
+
+    vLLM then has a grammar of the tools' schemas (``ToolParser.adjust_request`` in
+    ``vllm/tool_parsers/abstract_tool_parser.py``). Its value is text, or an object with a type.
+    """
+    if not fields.is_set("tools") or "tool_choice" not in fields:
+        return None
+    choice = fields.object("tool_choice")
+    kind = fields["tool_choice"] if choice is None else choice.get("type", "function")
+    return None if kind in (None, "auto", "none") else kind

@@ -5,8 +5,8 @@ from typing import Any
 from ...spec import GrammarSpec, NativeSpec, SpecError
 from ..native import fields_of, grammar_text
 
-GRAMMARS = ("structured_outputs",)
-"""The fields of vLLM's ``SamplingParams`` that ask for a grammar."""
+GRAMMARS = "structured_outputs", "response_format", "text", "tool_choice"
+"""The field of vLLM's ``SamplingParams`` that asks for a grammar, and those of HTTP requests."""
 
 _FORMS = {
     "json_schema": "json",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,8 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.key import KEY
-from logitport.spec import ForcedTokenSequenceSpec, SpecError, encode
+from logitport.adapters.key import KEY, check_spelling
+from logitport.spec import ForcedTokenSequenceSpec, SpecError, decode, encode
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -20,8 +21,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from tests.fuzz import bodies
+
 GOOD = encode(ForcedTokenSequenceSpec((1, 2, 3)))
 BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
+OTHER = encode(ForcedTokenSequenceSpec((4,)))
 NEWER = '{"version":2,"specs":[]}'
 
 CHAT = "/v1/chat/completions"
@@ -30,7 +34,9 @@ GENERATE = "/inference/v1/generate"
 
 async def echo(request: Request) -> Response:
     """What the application was given, to the last byte."""
-    return Response(await request.body(), media_type="application/octet-stream")
+    body = await request.body()
+    headers = {"x-length": request.headers["content-length"]} if body else None
+    return Response(body, media_type="application/octet-stream", headers=headers)
 
 
 async def stream(request: Request) -> Response:
@@ -141,8 +147,26 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("/v1/systemone takes no specs", "/v1/completions"),
     ),
     "misspelt": (CHAT, xargs(GOOD, "logit_port"), ("`logitport`", "'logit_port'", "vllm_xargs")),
-    "misspelt otherwise": (CHAT, xargs(GOOD, "LogitsPort"), ("'LogitsPort'",)),
     "misspelt at the top": (CHAT, {"logit-port": GOOD}, ("'logit-port'", "the request")),
+    "misspelt in another field": (CHAT, {"metadata": {"logitprot": GOOD}}, ("at `metadata`",)),
+    "in a misspelt field": (
+        CHAT,
+        {"vllm_xarg": {KEY: GOOD}},
+        ("in `vllm_xargs.logitport`", "at `vllm_xarg.logitport`"),
+    ),
+    "an annotation for Dynamo": (
+        CHAT,
+        {"nvext": {"annotations": ["a", f"{KEY}:{GOOD}"]}},
+        ("in `vllm_xargs.logitport`", "at `nvext.annotations`"),
+    ),
+    "an object that is bad": (CHAT, xargs(json.loads(BAD)), ("mind_reader",)),
+    "entries that are bad": (
+        CHAT,
+        xargs([{"kind": "mind_reader"}]),
+        ("mind_reader", "`$[0].kind`"),
+    ),
+    "in a list": (CHAT, {"vllm_xargs": [{KEY: GOOD}]}, ("at `vllm_xargs[0].logitport`",)),
+    "in a list, often": (CHAT, {"vllm_xargs": [{KEY: GOOD}] * 500}, ("at `vllm_xargs[0]",)),
 }
 
 
@@ -189,17 +213,77 @@ def test_passed_untouched(path: str, body: Any):
     assert reply.content == (body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", "utf-16", "escaped"], ids=["UTF-8", "UTF-16", "escaped"]
-)
-def test_no_way_of_writing_hides_a_payload(encoding: str):
-    text = json.dumps(xargs(BAD))
-    if encoding == "escaped":
-        body = text.replace(KEY, "\\u006cogitport").encode()
-    else:
-        body = text.encode(encoding)
-    assert json.loads(body) == xargs(BAD)
-    assert post(CHAT, body).status_code == 400
+HIDDEN = json.dumps(xargs(BAD))
+# Python's parser, which servers use, reads them all.
+WRITTEN: dict[str, bytes] = {
+    "plainly": HIDDEN.encode(),
+    "with a byte order mark": HIDDEN.encode("utf-8-sig"),
+    "in UTF-16": HIDDEN.encode("utf-16"),
+    "in UTF-32": HIDDEN.encode("utf-32-be"),
+    "escaped": HIDDEN.replace(KEY, "\\u006cogitport").encode(),
+    "with white space": b"\r\n\t " + HIDDEN.replace('": ', '" \n: ').encode(),
+    "beside a lone surrogate": HIDDEN.replace("{", '{"x": "\\ud800", ', 1).encode(),
+    "beside one in a name": HIDDEN.replace("{", '{"\\udc00\\ud800": 1, ', 1).encode(),
+    "beside one in bytes": HIDDEN.replace("{", '{"x": "\ud800", ', 1).encode(
+        errors="surrogatepass"
+    ),
+    "beside NaN": HIDDEN.replace("{", '{"x": [NaN, -Infinity], ', 1).encode(),
+    "after itself": HIDDEN.replace("{", '{"vllm_xargs": {}, ', 1).encode(),
+    "after a deep list": HIDDEN.replace("{", f'{{"x": {"[" * 400}{"]" * 400}, ', 1).encode(),
+    "after many fields": HIDDEN.replace(
+        "{", "{" + "".join(f'"k{i}": "{i}\\\\", ' for i in range(20_000)), 1
+    ).encode(),
+    "after a long list": HIDDEN.replace("{", f'{{"x": [{"[{}]," * 20_000}0], ', 1).encode(),
+    "after a long text": HIDDEN.replace(
+        "{", f'{{"x": "{"," * 20_000}{" " * 9_000}\\"\\\\", ', 1
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN.keys())
+def test_no_way_of_writing_hides_a_payload(body: bytes):
+    assert json.loads(body)["vllm_xargs"] == xargs(BAD)["vllm_xargs"]
+    reply = post(CHAT, body)
+    assert reply.status_code == 400
+    assert "mind_reader" in reply.json()["error"]["message"]
+    good = json.loads(body)
+    good["vllm_xargs"][KEY] = GOOD
+    assert post(CHAT, json.dumps(good).encode()).status_code == 200
+
+
+@pytest.mark.parametrize("written", [json.loads(GOOD), json.loads(GOOD)["specs"]])
+@pytest.mark.parametrize("path", [CHAT, GENERATE])
+def test_a_payload_becomes_text(path: str, written: Any):
+    """vLLM takes no object there; the rest of the body stays as it was, to the last byte."""
+    text = json.dumps(written, indent=1)
+    start, end = b'{"x":1.0e0,', b'"y":[ "\\u0041" ]}'
+    inner, outer = ("vllm_xargs", "") if path == CHAT else ("extra_args", "sampling_params")
+    field = f'"{inner}":{{"seed": 1,"logitport": %s}}'
+    field = f'"{outer}":{{"n": 1,{field}}}' if outer else field
+    reply = post(path, start + (field % text).encode() + b"," + end)
+    assert reply.status_code == 200
+    assert reply.content.startswith(start)
+    assert reply.content.endswith(end)
+    body = json.loads(reply.content)
+    args = body["vllm_xargs"] if path == CHAT else body["sampling_params"]["extra_args"]
+    assert args == {"seed": 1, KEY: text}
+    assert decode(args[KEY]) == decode(GOOD)
+    assert int(reply.headers["x-length"]) == len(reply.content)
+
+
+@pytest.mark.parametrize("filler", ["", "[]," * 10_000], ids=["small", "large"])
+def test_the_event_loop_is_free_while_a_payload_is_checked(
+    monkeypatch: pytest.MonkeyPatch, filler: str
+):
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(
+        SpecMiddleware, "check_payload", lambda *_: threads.append(threading.current_thread())
+    )
+    payloads = ",".join([json.dumps({"custom_params": {KEY: GOOD}})] * 3)
+    body = f'{{"x": [{filler}0], "sampling_params": [{payloads}]}}'.encode()
+    assert post("/generate", body, engine="sglang").status_code == 200
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
 
 
 def native(*payloads: Any) -> dict[str, Any]:
@@ -214,7 +298,8 @@ SGLANG: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
     "another engine's place": (CHAT, xargs(GOOD), "POST", "in `custom_params.logitport`"),
     "its own": ("/generate", {"sampling_params": native(GOOD)["sampling_params"][0]}, "POST", None),
     "several": ("/generate", native(GOOD, None, GOOD), "POST", None),
-    "one of several is bad": ("/generate", native(GOOD, BAD), "POST", "mind_reader"),
+    "one of several is bad": ("/generate", native(None, BAD), "POST", "mind_reader"),
+    "several that differ": ("/generate", native(GOOD, OTHER), "POST", "the same specs"),
     "put": ("/generate", native(BAD), "PUT", "mind_reader"),
     "Vertex": ("/vertex_generate", {"parameters": native(BAD)}, "POST", "mind_reader"),
     "Ollama": ("/api/generate", native(GOOD), "POST", "/api/generate takes no specs"),
@@ -311,6 +396,33 @@ def test_what_is_no_http_passes():
 def test_an_engine_without_a_server(engine: str):
     with pytest.raises(SpecError):
         SpecMiddleware(echo, engine)  # type: ignore[arg-type]
+
+
+MISSPELT = (
+    "logit_port LogitPort logits-port logitsports logitprot logiport lgoitport logitportt "
+    "loggitport ogitport 1ogitport logitport_spec x-logitport logitport.specs LOGITPORT logport"
+)
+OTHER_NAMES = (
+    f"{KEY} logprobs top_logprobs logit_bias logits port support transport import log_port_10 "
+    f"logistic {'lo_it_po_t' * 7}"
+)
+
+
+@pytest.mark.parametrize("name", MISSPELT.split())
+def test_misspelt(name: str):
+    with pytest.raises(SpecError, match="Expected the key `logitport`"):
+        check_spelling(["seed", name], "$")
+
+
+def test_not_misspelt():
+    check_spelling([*OTHER_NAMES.split(), "", 7, None], "$")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_no_body_passes_unchecked(number: int):
+    counts, wrong, _ = bodies.fuzz(number, 500, 60)
+    assert not wrong
+    assert counts["status 200"] > 100 < counts["status 400"]
 
 
 JSON = st.recursive(

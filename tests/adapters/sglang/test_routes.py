@@ -240,6 +240,43 @@ def test_other_routes_refuse_specs(
     assert "logitport" not in reply.text
 
 
+# route | body, whose specs a standard parser does not find | part of the message
+BLINDED: dict[str, tuple[str, Json, str]] = {
+    "bad": ("/generate", generate(BAD), "$.specs[0].choices[0]"),
+    "a misspelt key": ("/v1/completions", completions({"custom_params": {"logitprot": ""}}), KEY),
+    "a misspelt field": (
+        "/v1/completions",
+        completions({"custom_param": BEYOND["custom_params"]}),
+        "in `custom_params.logitport`",
+    ),
+    "vLLM's field": (
+        "/v1/completions",
+        completions({"vllm_xargs": BEYOND["custom_params"]}),
+        "in `custom_params.logitport`",
+    ),
+    "another route": ("/tokenize", {"prompt": "Hi"} | BAD, "/tokenize takes no specs"),
+}
+
+
+@WHOLE_AND_STREAMED
+@pytest.mark.parametrize(("path", "body", "part"), BLINDED.values(), ids=BLINDED.keys())
+def test_specs_are_found_however_the_body_is_written(
+    client: httpx.Client, path: str, body: Json, part: str, stream: bool
+):
+    content = json.dumps(streamed(path, body) if stream else body)
+    content = content.replace("{", '{"x": "\\ud800", ', 1)
+    reply = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert reply.status_code == 400
+    assert part in said_in_error(reply)
+
+
+def test_a_payload_may_be_an_object(client: httpx.Client, good: Json):
+    good = good | {"custom_params": {KEY: json.loads(good["custom_params"][KEY])}}
+    for route in ("generate", "completions, two prompts", "chat"):
+        reply = ask(client, TAKES[route].path, TAKES[route].body(good), stream=False)
+        assert set(TAKES[route].read([reply.json()])) == {SAID}
+
+
 def test_every_route_is_listed(client: httpx.Client):
     """A new version of SGLang may have more; those here generate nothing, or take no JSON."""
     others = ("tokenize", "detokenize", "count_tokens", "transcriptions", "cancel")
@@ -257,6 +294,8 @@ def test_put(client: httpx.Client, good: Json):
     assert client.put("/generate", json=generate(BAD)).status_code == 400
     assert client.put("/generate", json=generate(good)).json()["text"] == SAID
 
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 
 # path | body besides | what both places are
 OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
@@ -276,6 +315,16 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
         ("`min_new_tokens`, which bans token 14226", "$.specs[0].token_ids[0]"),
     ),
     "a grammar": ("/generate", {"regex": "a+"}, ("request's regex", "$.specs[0]")),
+    "a JSON reply": (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_object"}},
+        ("request's json_schema", "$.specs[0]"),
+    ),
+    "a tool's call": (
+        "/v1/chat/completions",
+        {"tools": TOOLS, "tool_choice": "required"},
+        ("request's json_schema", "$.specs[0]"),
+    ),
     "beams": ("/generate", {"beam_width": 2}, ("tokens of its beams", "logitport: ")),
 }
 
@@ -285,7 +334,8 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
 def test_own_fields_that_contradict_specs(
     client: httpx.Client, path: str, fields: Json, parts: tuple[str, str], stream: bool, good: Json
 ):
-    body = generate(good) if path == "/generate" else completions(good)
+    bodies = {"/generate": generate, "/v1/completions": completions, "/v1/chat/completions": chat}
+    body = bodies[path](good)
     body.get("sampling_params", body).update(fields)
     reply = ask(client, path, body, stream)
     assert reply.status_code == 400

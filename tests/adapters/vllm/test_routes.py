@@ -100,7 +100,7 @@ def good(tokenizer: Any) -> str:
     return encode(ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
 
 
-def ask(client: httpx.Client, path: str, body: Mapping[str, Any], payload: str | None) -> Any:
+def ask(client: httpx.Client, path: str, body: Mapping[str, Any], payload: Any) -> Any:
     place = ROUTES.get(path, "vllm_xargs")
     body = {"model": client.get("/v1/models").json()["data"][0]["id"], **body}
     if payload is not None:
@@ -196,6 +196,49 @@ def test_what_the_requests_own_fields_rule_out_is_refused(
     assert "`$.specs[0].eos_token_id`" in message
 
 
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+FUNCTION = {"name": "f", "parameters": SCHEMA}
+TOOLS = {"tools": [{"type": "function", "function": FUNCTION}]}
+NAMED = {"type": "function", "function": {"name": "f"}}
+MESSAGES_TOOLS = {"tools": [{"name": "f", "input_schema": SCHEMA}]}
+JSON_REPLY = {"type": "json_schema", "name": "s", "schema": SCHEMA}
+
+# route | fields that give the reply a grammar | the field that is named
+GRAMMARS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "required": ("chat", TOOLS | {"tool_choice": "required"}, "tool_choice"),
+    "named": ("chat", TOOLS | {"tool_choice": NAMED}, "tool_choice"),
+    "any": ("messages", MESSAGES_TOOLS | {"tool_choice": {"type": "any"}}, "tool_choice"),
+    "tool": (
+        "messages",
+        MESSAGES_TOOLS | {"tool_choice": {"type": "tool", "name": "f"}},
+        "tool_choice",
+    ),
+    "response_format": ("chat", {"response_format": {"type": "json_object"}}, "response_format"),
+    "text": ("responses", {"text": {"format": JSON_REPLY}}, "text"),
+    "structured_outputs": ("chat", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+}
+
+
+@stream
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_a_grammar_that_the_request_asks_for_is_seen(
+    server: httpx.Client, good: str, name: str, stream: bool
+):
+    route, fields, field = GRAMMARS[name]
+    reply = ask(server, TAKES[route].path, _body(route, stream) | fields, good)
+    assert reply.status_code == 400
+    assert f"Conflicts with the request's {field}" in reply.json()["error"]["message"]
+
+
+@stream
+def test_tools_that_need_not_be_called_are_no_grammar(
+    server: httpx.Client, good: str, tokenizer: Any, stream: bool
+):
+    body = _body("chat", stream) | TOOLS | {"tool_choice": "none"}
+    reply = ask(server, TAKES["chat"].path, body, good)
+    assert (reply.status_code, text_of(reply, tokenizer)) == (200, TEXT)
+
+
 @pytest.mark.parametrize("payload", ["good", "bad"])
 @pytest.mark.parametrize("name", TAKES_NONE)
 def test_where_nothing_can_obey_specs_are_refused(
@@ -205,6 +248,47 @@ def test_where_nothing_can_obey_specs_are_refused(
     reply = ask(server, path, body, good if payload == "good" else BAD)
     assert reply.status_code == 400
     assert reply.json()["error"]["message"].startswith("logitport: ")
+
+
+BLINDING = '"x": "\\ud800", '
+"""What standard parsers do not read, and Python's does."""
+
+ANNOTATION = "logitport:" + BAD
+
+BLINDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a beam search": ("/v1/completions", TAKES_NONE["beams, completions"][1]),
+    "another field": ("/v1/completions", {"prompt": "Hi", "sampling_params": {"logitport": BAD}}),
+    "a misspelt field": ("/v1/completions", {"prompt": "Hi", "vllm_xarg": {"logitport": BAD}}),
+    "an annotation": ("/v1/completions", {"prompt": "Hi", "nvext": {"annotations": [ANNOTATION]}}),
+    "another route": ("/tokenize", {"prompt": "Hi"}),
+    "a stream": ("/v1/completions", {"prompt": "Hi", "max_tokens": 2, "stream": True}),
+    "a list": ("/v1/completions", {"prompt": "Hi", "vllm_xargs": [{"logitport": BAD}] * 500}),
+}
+
+
+@pytest.mark.parametrize("name", BLINDED)
+@pytest.mark.parametrize("start", ["", BLINDING], ids=["standard", "surrogate"])
+def test_specs_are_found_however_the_body_is_written(
+    server: httpx.Client, model: Path, name: str, start: str
+):
+    path, body = BLINDED[name]
+    has_specs = {"sampling_params", "vllm_xarg", "nvext", "vllm_xargs"} & body.keys()
+    body = {"model": model.name, **body} | ({} if has_specs else {"vllm_xargs": {"logitport": BAD}})
+    content = json.dumps(body).replace("{", "{" + start, 1)
+    headers = {"content-type": "application/json"}
+    reply = server.post(path, content=content, headers=headers)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith("logitport: ")
+
+
+@stream
+def test_a_payload_may_be_an_object(server: httpx.Client, good: str, tokenizer: Any, stream: bool):
+    for payload in (json.loads(good), json.loads(good)["specs"]):
+        reply = ask(server, TAKES["chat"].path, _body("chat", stream), payload)
+        assert (reply.status_code, text_of(reply, tokenizer)) == (200, TEXT)
+    reply = ask(server, TAKES["chat"].path, _body("chat", stream), json.loads(BAD))
+    assert reply.status_code == 400
+    assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("name", TAKES_NONE)
