@@ -6,6 +6,7 @@ before a text or end after it.
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -323,39 +324,46 @@ def _places(
 ) -> tuple[Ints, Ints, Ints]:
     """List the tokens below nodes where a text ends: ranges in ``order``, none of which is empty.
 
-    With separators, a token counts if it ends at the node, or if a separator may follow: its first
-    two bytes decide, and a token that ends within it counts.
+    With separators, a token counts if it ends at the node, or if a separator may follow: a token
+    that ends within one counts, and bytes after which any character is a separator decide.
 
     Returns:
         The index in ``nodes``, the start and the end of each range.
     """
+    owner = np.arange(len(nodes))
     if not separators:
-        return np.arange(len(nodes)), trie.first[nodes], trie.end[nodes]
-    is_first, is_whole = np.zeros((2, 256), np.bool_)
-    is_second = np.zeros((256, 256), np.bool_)
-    for (low, high), *more in separators:
-        (is_first if more else is_whole)[low : high + 1] = True
-        for second, last in more[:1]:
-            is_second[low, second : last + 1] = True
-    child_of, child = _children(trie, nodes)
-    byte = trie.byte[child - 1]
-    whole, part = np.flatnonzero(is_whole[byte]), np.flatnonzero(is_first[byte])
-    within, second = _children(trie, child[part])
-    within = part[within]
-    ends = is_second[byte[within], trie.byte[second - 1]]
-    whole = child_of[whole], child[whole]
-    longer = child_of[within[ends]], second[ends]
-    own = np.append(np.arange(len(nodes)), child_of[part]), np.append(nodes, child[part])
-    owner, first, end = (
-        np.concatenate(each)
-        for each in zip(
-            (own[0], trie.first[own[1]], trie.own_end[own[1]]),
-            *((of, trie.first[at], trie.end[at]) for of, at in (whole, longer)),
-            strict=True,
-        )
-    )
+        return owner, trie.first[nodes], trie.end[nodes]
+    table, state = _separator_table(tuple(separators)), np.zeros_like(owner)
+    parts = [(nodes[:0],) * 3]
+    while len(nodes):
+        parts.append((owner, trie.first[nodes], trie.own_end[nodes]))
+        child_of, child = _children(trie, nodes)
+        to = table[state[child_of], trie.byte[child - 1]]
+        owner = owner[child_of]
+        whole, within = to < 0, to > 0
+        parts.append((owner[whole], trie.first[child[whole]], trie.end[child[whole]]))
+        owner, nodes, state = owner[within], child[within], to[within]
+    owner, first, end = map(np.concatenate, zip(*parts, strict=True))
     some = first < end
     return owner[some], first[some], end[some]
+
+
+@cache
+def _separator_table(separators: tuple[Character, ...]) -> Ints:
+    """Make the states within a separator: by state and byte, the next one, -1 if it is found."""
+    table = [[0] * 256]
+    for character in separators:
+        while character[-1] == (0x80, 0xBF):  # any last byte
+            character = character[:-1]
+        *before, (low, high) = character
+        state = 0
+        for byte, _ in before:
+            if not table[state][byte]:
+                table[state][byte] = len(table)
+                table.append([0] * 256)
+            state = table[state][byte]
+        table[state][low : high + 1] = [-1] * (high + 1 - low)
+    return np.array(table)
 
 
 def _children(trie: VocabularyTrie, nodes: Ints) -> tuple[Ints, Ints]:

@@ -157,9 +157,41 @@ def test_separators():
     assert not any(map(in_word, "\u00a0\u00ab\u2014\u201c\u2192\u20ac\u3002\U0001f600"))
 
 
+LETTERS_APART = (
+    *("\xaa\xaa", "\xb2\xb3", "\xb9\xba", "\xbc\xbe"),  # of Latin-1, beside signs
+    *("\u2070\u2071", "\u2074\u2079", "\u207f\u2089", "\u2090\u209c"),  # small, above and below
+    *("\u20d0\u20f0", "\u2460\u249b", "\u24ea\u24ff", "\u2776\u2793"),  # around others; in circles
+    *("\u3005\u3007", "\u3021\u302f", "\u3031\u3035", "\u3038\u303c"),  # beside 、 and 。
+    *("\U0001f100\U0001f10c", "\U0001fbf0\U0001fbf9"),  # among pictures
+)
+"""Ranges of the letters, numbers and marks that separate, because most of their block does."""
+
+
+def test_letters_and_numbers_are_in_words():
+    apart = {chr(i) for first, last in LETTERS_APART for i in range(ord(first), ord(last) + 1)}
+    assert {
+        c
+        for c in map(chr, range(0x110000))
+        if not in_word(c) and unicodedata.category(c)[0] in "LMN"
+    } <= apart
+    assert not any(map(in_word, apart))
+
+
+def test_every_character_after_a_word():
+    """The first bytes of a character do not decide where others begin with them, too."""
+    after = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+    spec = BannedTextSpec(("a",), whole_words=True)
+    tokens = [b"a" + c.encode() for c in after]
+    expected = {i for i, c in enumerate(after) if not in_word(c)}
+    assert banned([spec], tokens, []) == expected
+    small = range(0x2150, 0x21D0)
+    tokens = [b"a" + chr(i).encode() for i in small]
+    assert completing(spec, tokens, ()) == {k for k, i in enumerate(small) if not in_word(chr(i))}
+
+
 RANGES = "".join(f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS)
 LETTER = f"(?:[^{RANGES}])"
-PIECES = (*"abAkKsß\u1e9eé \u2014\u2190", "\u212a", "\U0001f600")
+PIECES = (*"abAkKsß\u1e9eé \u2014\u2190", "\u2180", "\u212a", "\U0001f600")
 pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from(
     [bytes([byte]) for piece in PIECES for byte in piece.encode()]
 )

@@ -1,6 +1,7 @@
 """``banned_text``. It has a meaning only with a vocabulary: see ``completing``."""
 
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Any
 
 from ....spec import BannedTextSpec
@@ -47,12 +48,14 @@ def _ends(spec: BannedTextSpec, written: bytes) -> bool:
 def _separates(after: bytes) -> bool:
     """Whether the bytes after a text begin, or may begin, with a character that is in no word.
 
-    A token may end within a character, of which the first two bytes decide.
+    A token may end within a character. Its first bytes decide if all characters that begin with
+    them are separators.
     """
-    ranges = ([*zip(first.encode(), last.encode(), strict=True)][:2] for first, last in SEPARATORS)
+    ranges = ([*zip(first.encode(), last.encode(), strict=True)] for first, last in SEPARATORS)
+    decisive = ([*dropwhile((0x80, 0xBF).__eq__, each[::-1])][::-1] for each in ranges)
     return not after or any(
         all(low <= byte <= high for byte, (low, high) in zip(after, each, strict=False))
-        for each in ranges
+        for each in decisive
     )
 
 
