@@ -8,6 +8,7 @@ import typer
 from ...spec import SpecError, Stage
 from ..backend import extra_body
 from .failures import failing_plainly
+from .printing import say
 from .source import read_specs
 
 
@@ -24,12 +25,12 @@ def body(
     source = read_specs(file)
     if source.problems:
         for problem in source.problems:
-            typer.echo(problem, err=True)
+            say(problem, err=True)
         raise typer.Exit(1)
     specs = tuple(source.specs.values())
     try:
         fields = extra_body(engine, specs, stage=stage, generation_only=source.generation_only)
     except SpecError as error:
-        typer.echo(error, err=True)
+        say(error, err=True)
         raise typer.Exit(1) from None
     typer.echo(json.dumps(fields, indent=2))

@@ -9,6 +9,7 @@ import typer
 from ..environment import CONFIGURATION_VARIABLE
 from ..policy import policy_of
 from .failures import failing_plainly
+from .printing import say
 from .source import read_specs
 from .texts import model_tokenizer
 
@@ -43,9 +44,9 @@ def check(
         typer.echo(json.dumps(problems, indent=2))
     else:
         for text in texts:
-            typer.echo(text)
+            say(text)
     for note in dict.fromkeys(notes):
-        typer.echo(note, err=True)
+        say(note, err=True)
     raise typer.Exit(bool(problems))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from ..finding import Status
 from .failures import failing_plainly
+from .printing import say
 from .server import Server, ask
 
 COLORS = {Status.WARNING: "yellow", Status.ERROR: "red"}
@@ -50,9 +51,9 @@ def doctor(
     if as_json:
         typer.echo(json.dumps({"engine": engine, "findings": [*map(asdict, findings)]}, indent=2))
     else:
-        typer.echo(where)
+        say(where)
         for each in findings:
-            typer.secho(f"{each.what}: {each.found}", fg=COLORS.get(each.status))
+            say(f"{each.what}: {each.found}", fg=COLORS.get(each.status))
             if each.status is not Status.OK:
-                typer.echo(f"    {each.status}: {each.advice}")
+                say(f"    {each.status}: {each.advice}")
     raise typer.Exit(any(each.status is Status.ERROR for each in findings))

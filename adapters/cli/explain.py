@@ -11,6 +11,7 @@ import typer
 
 from ...spec import LogitsProcessorSpec
 from .failures import failing_plainly
+from .printing import say
 from .source import read_specs
 from .texts import TextOf, texts_of, vocabulary_of
 
@@ -46,7 +47,7 @@ def explain(
         vocabulary = vocabulary_of(tokenizer)
         for i, spec in source.specs.items():
             for line in draw(spec, source.paths[i], graph, text_of, vocabulary):
-                typer.echo(line)
+                say(line)
     elif as_json:
         specs = [
             {"path": source.paths[i], "meaning": meaning(spec), **msgspec.to_builtins(spec)}
@@ -57,10 +58,11 @@ def explain(
         typer.echo(json.dumps(found, indent=2))
     else:
         for i, spec in source.specs.items():
-            typer.echo("\n".join(lines(spec, source.paths[i], text_of)))
+            for line in lines(spec, source.paths[i], text_of):
+                say(line)
     if not as_json:
         for line in (*source.problems, *source.notes):
-            typer.echo(str(line), err=True)
+            say(line, err=True)
     raise typer.Exit(bool(source.problems))
 
 

@@ -6,6 +6,7 @@ from typing import ParamSpec
 
 import typer
 
+from .printing import say
 from .source import missing
 
 P = ParamSpec("P")
@@ -19,9 +20,9 @@ def failing_plainly(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except ModuleNotFoundError as error:
-            typer.echo(missing(error), err=True)
+            say(missing(error), err=True)
         except (OSError, ValueError) as error:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
         else:
             return
         raise typer.Exit(2)

@@ -39,9 +39,9 @@ PAGE = """\
 """
 
 
-def page(steps: "Sequence[Step]", text_of: TextOf) -> str:
-    """Make a page that needs nothing else."""
-    return PAGE.format(tokens(steps, text_of))
+def page(view: str) -> str:
+    """Make a page of a replay's view, which needs nothing else."""
+    return PAGE.format(view)
 
 
 def tokens(steps: "Sequence[Step]", text_of: TextOf) -> str:

@@ -11,6 +11,7 @@ import typer
 from .explain import token
 from .failures import failing_plainly
 from .page import page
+from .printing import say
 from .reply import read_reply
 from .source import read_specs
 from .texts import texts_of, vocabulary_of
@@ -27,31 +28,44 @@ def replay(
     html: Annotated[Path | None, typer.Option(help="Write a page with coloured tokens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
-    """Say why a reply has its tokens, with no engine; exit status 1 if one breaks a spec."""
+    """Say why a reply has its tokens, with no engine.
+
+    The exit status is 1 if a token breaks a spec, and 2 if a spec is not replayed.
+    """
     from .steps import trace
 
     source = read_specs(file)
     if source.problems:
-        raise ValueError("\n".join(map(str, source.problems)))
+        for problem in source.problems:
+            say(problem, err=True)
+        raise typer.Exit(2)
+    if html and html.is_fifo():
+        raise ValueError(f"{html}: expected the name of a file, got a pipe")
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
     found = trace(specs, answer, text_of, vocabulary_of(tokenizer))
     steps, notes = found.steps, found.notes
     broken = [step for step in steps if not step.obeyed]
     if html:
-        html.write_text(page(steps, text_of), encoding="utf-8")
+        html.write_text(page(found._repr_html_()), encoding="utf-8")
     if as_json:
         texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
         typer.echo(json.dumps({"steps": texts, "notes": notes}, indent=2))
     else:
         for step in steps:
-            chance = "" if step.logprob is None else f", probability {exp(step.logprob):.2g}"
+            chance = (
+                "" if step.logprob is None else f", probability {exp(min(step.logprob, 0)):.2g}"
+            )
             what = f"{step.index}: {token(step.token_id, text_of)}: {step.why}{chance}"
-            typer.secho(what, fg=None if step.obeyed else "red")
+            say(what, fg=None if step.obeyed else "red")
         verdict = "All tokens obey the specs."
+        if notes:
+            left = len(specs) - len(notes)
+            others = f"all tokens obey the other {left}" if left else "none is checked"
+            verdict = f"{len(notes)} of {len(specs)} spec(s) are not replayed; {others}."
         if broken:
             verdict = f"{len(broken)} token(s) break a spec, the first at index {broken[0].index}."
-        typer.echo(verdict)
+        say(verdict)
         for note in notes:
-            typer.echo(note, err=True)
-    raise typer.Exit(bool(broken))
+            say(note, err=True)
+    raise typer.Exit(1 if broken else 2 if notes else 0)

@@ -1,8 +1,10 @@
 """Finished replies: the token ids in the answers of servers."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from ...spec.limits import MAX_TOKEN_ID
 from .source import read_text
@@ -28,48 +30,79 @@ class Reply(NamedTuple):
     logprobs: Sequence[float | None]
 
 
+_Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+_Tokens = list[_Token] | None
+_Scores = list[float | None] | None
+
+
+class _Content(msgspec.Struct):
+    logprob: float | None
+
+
+class _Logprobs(msgspec.Struct):
+    """Completions have ``token_logprobs``, chats have ``content``."""
+
+    token_logprobs: _Scores = None
+    content: list[_Content] | None = None
+
+
+class _Scored(msgspec.Struct, array_like=True):
+    """A token of SGLang's, with its text after it."""
+
+    logprob: float | None
+    token_id: _Token
+
+
+class _Meta(msgspec.Struct):
+    prompt_tokens: int | None = None
+    input_token_logprobs: list[_Scored] | None = None
+    output_token_logprobs: list[_Scored] | None = None
+
+
+class _Part(msgspec.Struct):
+    token_ids: _Tokens = None
+    output_ids: _Tokens = None
+    prompt_token_ids: _Tokens = None
+    prompt_ids: _Tokens = None
+    logprobs: _Logprobs | _Scores = None
+
+
+class _Answer(_Part):
+    choices: list[_Part] | None = None
+    meta_info: _Meta | None = None
+
+
 def read_reply(file: str, choice: int = 0) -> Reply:
     """Read a server's answer, or plain lists of token ids.
 
     Raises:
+        OSError: if the file cannot be read.
         ValueError: if the file is not such an answer, or has no token ids of the reply.
     """
     try:
-        return _reply(json.loads(read_text(file)), choice, file)
-    except (AttributeError, IndexError, KeyError, TypeError, RecursionError):
-        raise ValueError(f"{file}: expected the answer of a server. {ASK}") from None
-
-
-def _reply(answer: Any, choice: int, file: str) -> Reply:
-    if isinstance(answer, list):  # SGLang answers a batch with a list
-        answer = _at(answer, choice)
-    if not isinstance(answer, Mapping):
-        raise ValueError(f"{file}: expected an object. {ASK}")
-    answer = cast("Mapping[str, Any]", answer)
-    part: Any = _at(answer["choices"], choice) if answer.get("choices") else answer
-    scores = part.get("logprobs") or {}
-    meta: Mapping[str, Any] = answer.get("meta_info") or {}
-    output_ids = _first(part, "token_ids", "output_ids")
+        content: Any = json.loads(read_text(file))
+        if isinstance(content, list):  # SGLang answers a batch with a list
+            answer = _at(msgspec.convert(content, list[_Answer]), choice)
+        else:
+            answer = msgspec.convert(content, _Answer)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{file}: expected the answer of a server: {error}. {ASK}") from None
+    part = _at(answer.choices, choice) if answer.choices else answer
+    output_ids = _first(part.token_ids, part.output_ids)
     if output_ids is None:
         raise ValueError(f"{file}: the answer has no token ids of the reply. {ASK}")
-    prompt_ids = _first({**answer, **part}, "prompt_token_ids", "prompt_ids")
-    if prompt_ids is None and len(scored := meta.get("input_token_logprobs") or ()) == meta.get(
-        "prompt_tokens"
-    ):
-        prompt_ids = [token_id for _, token_id, *_ in scored]
-    if isinstance(scores, Mapping):  # completions have token_logprobs, chats have content
-        scores = cast("Mapping[str, Any]", scores)
-        content = scores.get("content") or ()
-        logprobs = scores.get("token_logprobs") or [each["logprob"] for each in content]
-    else:
-        logprobs = scores
-    logprobs = logprobs or [each[0] for each in meta.get("output_token_logprobs") or ()]
-    for token_ids in (prompt_ids or (), output_ids):
-        if not all(
-            type(token_id) is int and 0 <= token_id <= MAX_TOKEN_ID for token_id in token_ids
-        ):
-            raise ValueError(f"{file}: expected token ids, integers from 0 to {MAX_TOKEN_ID}")
-    return Reply(prompt_ids, output_ids, logprobs if len(logprobs) == len(output_ids) else ())
+    meta = answer.meta_info or _Meta()
+    prompt_ids = _first(
+        *(part.prompt_token_ids, answer.prompt_token_ids, part.prompt_ids, answer.prompt_ids)
+    )
+    scored = meta.input_token_logprobs or []
+    if prompt_ids is None and len(scored) == meta.prompt_tokens:
+        prompt_ids = [each.token_id for each in scored]
+    scores = part.logprobs
+    if isinstance(scores, _Logprobs):
+        scores = scores.token_logprobs or [each.logprob for each in scores.content or ()]
+    scores = scores or [each.logprob for each in meta.output_token_logprobs or ()]
+    return Reply(prompt_ids, output_ids, scores if len(scores) == len(output_ids) else ())
 
 
 def _at(choices: Sequence[Any], choice: int) -> Any:
@@ -78,5 +111,5 @@ def _at(choices: Sequence[Any], choice: int) -> Any:
     return choices[choice]
 
 
-def _first(fields: Mapping[str, Any], *names: str) -> Any:
-    return next((fields[name] for name in names if fields.get(name) is not None), None)
+def _first(*lists: list[int] | None) -> list[int] | None:
+    return next((each for each in lists if each is not None), None)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from ...spec import ForcedTokenSequenceSpec
 from ..backend import extra_body
+from ..files import MAX_FILE_BYTES
 from ..finding import Finding, Status
 from ..key import KEY
 
@@ -37,9 +38,9 @@ class Server:
         request = urllib.request.Request(self.url + route, data, self._headers)
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                return answer.status, answer.read().decode(errors="replace")
+                return answer.status, answer.read(MAX_FILE_BYTES).decode(errors="replace")
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode(errors="replace")
+            return error.code, error.read(MAX_FILE_BYTES).decode(errors="replace")
         except (OSError, ValueError) as error:
             raise ValueError(f"No answer from {self.url}{route}: {error}") from None
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -21,6 +20,8 @@ from ...spec import (
 )
 from ...spec.base import kind_of, spec_error
 from ...spec.conflicts import check_conflicts
+from ...spec.limits import MAX_SPECS
+from ..files import MAX_FILE_BYTES, read_file
 
 
 class Problem(NamedTuple):
@@ -71,23 +72,43 @@ def read_text(file: str) -> str:
 
     Raises:
         OSError: if the file cannot be read.
+        ValueError: as for ``read_file``.
     """
-    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    if file != "-":
+        return read_file(file)
+    text = sys.stdin.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"Standard input: expected at most {MAX_FILE_BYTES:,} characters")
+    return text
 
 
 def read_specs(file: str) -> Source:
-    """Read and check a payload, a list of entries or one spec."""
+    """Read and check a payload, a list of entries or one spec.
+
+    Of more specs than a request may have, none is checked.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: as for ``read_file``.
+    """
     text = read_text(file)
     try:
-        content = json.loads(text)
+        return _checked(file, text, json.loads(text))
     except json.JSONDecodeError as error:
         at = Problem(file, error.lineno, error.colno, "$", f"Not JSON: {error.msg}")
         return Source({}, [], True, [at], [])
     except RecursionError:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")], [])
+
+
+def _checked(file: str, text: str, content: Any) -> Source:
     entries, form, whole = _entries(content)
     specs: dict[int, LogitsProcessorSpec] = {}
     errors: list[SpecError] = []
+    if len(entries) > MAX_SPECS:  # of which each two would be compared
+        what = f"Expected 1 to {MAX_SPECS} specs, got {len(entries)}; they are not checked"
+        error = SpecError(what, form.removesuffix("[{}]"))
+        return Source({}, [], True, [_problem(file, text, _positions(text), form, error)], [])
     for i, entry in enumerate(entries):
         try:
             (specs[i],) = decode([entry]).specs
@@ -102,7 +123,7 @@ def read_specs(file: str) -> Source:
         generation_only = True
         if not errors or not error.path.startswith("$.specs["):
             errors.append(error)
-    positions = _positions(text)
+    positions = _positions(text) if errors else {}
     problems = [_problem(file, text, positions, form, error) for error in errors]
     paths = [form.format(i) for i in range(len(entries))]
     return Source(specs, paths, generation_only, sorted(problems, key=_order), notes)

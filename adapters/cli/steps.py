@@ -6,7 +6,7 @@ from html import escape
 from itertools import chain
 from typing import NamedTuple
 
-from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
+from ...spec import LogitsProcessorSpec, NativeSpec, PluginSpec, SpecError
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
@@ -75,7 +75,7 @@ class Replay:
 
     Attributes:
         steps: the steps, one for each token.
-        notes: a line for each spec that an engine or code of the server realizes.
+        notes: a line for each spec that is not replayed: what is missing, and what to do.
         text_of: the texts of tokens.
     """
 
@@ -108,15 +108,17 @@ def trace(
     notes: list[str] = []
     ways: dict[str, Iterator[list[_Marked]]] = {}
     for path, spec in specs.items():
-        why = "the engine realizes it"
+        program, why = None, f"the engine realizes it. {LEAVE_OUT}"
         try:
             program = None if isinstance(spec, NativeSpec) else compile_specs((spec,), vocabulary)
         except SpecError as error:
-            program, why = None, str(error)
-        if program is None or program.per_request:
-            notes.append(
-                f"{path} `{spec.kind}` is not replayed: {why if program is None else 'it is code'}"
-            )
+            within = error.path.removeprefix("$").removeprefix(".specs[0]")
+            where = within and f" - at `{path}{within}`"
+            why = f"{error.message}{where}. {_advice(spec, vocabulary)}"
+        if program is not None and program.per_request:
+            program, why = None, f"it is code, which the engine runs. {LEAVE_OUT}"
+        if program is None:
+            notes.append(f"{path} `{spec.kind}` is not replayed: {why}")
             continue
         if program.reads_prompt and reply.prompt_ids is None:
             raise ValueError(f"{path} `{spec.kind}` reads the prompt: no token ids of it. {ASK}")
@@ -133,6 +135,18 @@ def trace(
         logprob = reply.logprobs[i] if reply.logprobs else None
         steps.append(_step(i, token, edits, logprob))
     return Replay(steps, notes, text_of)
+
+
+LEAVE_OUT = "To replay the other specs alone, leave it out of the file"
+
+
+def _advice(spec: LogitsProcessorSpec, vocabulary: VocabularyOf | None) -> str:
+    """Say what to do about a spec that cannot be compiled here."""
+    if spec.needs_vocabulary and (vocabulary is None or vocabulary() is None):
+        return "Use --tokenizer to name the served model"
+    if isinstance(spec, PluginSpec):
+        return "Replay it where the plugin's package is installed"
+    return LEAVE_OUT
 
 
 def _along(
@@ -157,7 +171,10 @@ def _step(
     rules = {words.split()[0] for words in acting.values()}
     rule = next((each for each in RULES if each in rules), "free")
     obeyed, broken = _permitted([*chain(*edits.values())], token), list[str]()
-    if not obeyed:
+    if obeyed:
+        broken = _overridden(edits, token)
+        obeyed = not broken
+    else:
         forcing = [path for path, words in acting.items() if words.startswith("forced")]
         each_alone = (path for path, each in edits.items() if not _permitted(each, token))
         broken = forcing[:1] or [*each_alone] or [*acting]
@@ -181,6 +198,25 @@ def _words(edits: Iterable[_Marked], token: int) -> str:
                 elif others := len(each.values) - banned:
                     found.append(f"added to {others} other token(s)")
     return ", ".join(sorted(found, key=lambda words: RULES.index(words.split()[0])))
+
+
+def _overridden(edits: Mapping[str, list[_Marked]], token: int) -> list[str]:
+    """List the specs that refuse a token which comes because another spec forces or offers it."""
+    if not _refused([*chain(*edits.values())], token):
+        return []
+    return [
+        path
+        for path, each in edits.items()
+        if _refused(each, token) and not _permitted(each, token)
+    ]
+
+
+def _refused(edits: Iterable[_Marked], token: int) -> bool:
+    """Whether the lists of allowed tokens or the sum of biases exclude a token."""
+    only = [each.edit for each in edits]
+    bias = sum(each.values.get(token, 0) for each in only if isinstance(each, Add))
+    allows = (each.tokens for each in only if isinstance(each, Allow))
+    return bias <= -DECISIVE or any(token not in tokens for tokens in allows)
 
 
 def _permitted(edits: Sequence[_Marked], token: int) -> bool:

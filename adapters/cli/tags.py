@@ -7,6 +7,7 @@ import typer
 
 from ...spec import THINKING_FAMILIES, SpecError, ThinkingBudgetSpec, thinking_family
 from .failures import failing_plainly
+from .printing import say
 from .source import missing
 from .texts import load_tokenizer
 
@@ -30,7 +31,7 @@ def tags(
         found = thinking_family(tokenizer, family)
         spec = ThinkingBudgetSpec.for_tokenizer(0, tokenizer, family=family)
     except SpecError as error:
-        typer.echo(error, err=True)
+        say(error, err=True)
         raise typer.Exit(1) from None
 
     def tag(token_ids: tuple[int, ...]) -> dict[str, Any]:
@@ -47,13 +48,13 @@ def tags(
         fields = {"family": found.name, "models": found.models, **shown, "template_opens": opens}
         typer.echo(json.dumps(fields, indent=2))
         return
-    typer.echo(f"family: {found.name} ({found.models})")
+    say(f"family: {found.name} ({found.models})")
     for name, each in shown.items():
         for part in each:
             ids = ", ".join(map(str, part["token_ids"]))
-            typer.echo(f"{name} {json.dumps(part['text'], ensure_ascii=False)}: {ids}")
+            say(f"{name} {json.dumps(part['text'], ensure_ascii=False)}: {ids}")
     answer = "unknown" if opens is None else "yes" if opens else "no"
-    typer.echo(f"the chat template opens a block: {answer}")
+    say(f"the chat template opens a block: {answer}")
 
 
 def _opens_block(model: str, starts: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
@@ -64,6 +65,6 @@ def _opens_block(model: str, starts: tuple[str, ...], ends: tuple[str, ...]) -> 
         prompt = prompt_of(model).rpartition(QUESTION)[2]
     except Exception as error:  # a template may raise anything
         why = missing(error) if isinstance(error, ModuleNotFoundError) else str(error)
-        typer.echo(f"The chat template is not rendered: {why}", err=True)
+        say(f"The chat template is not rendered: {why}", err=True)
         return None
     return max(map(prompt.rfind, starts)) > max(map(prompt.rfind, ends))

@@ -10,6 +10,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from ..files import read_file
 from .texts import model_file, text_of_special, tokenizer_config
 
 QUESTION = "Where is the treasure?"
@@ -48,7 +49,7 @@ def prompt_of(model: str) -> str:
 def _template(model: str, config: dict[str, Any]) -> str:
     """Return the template: in a file of its own, or one or several in the configuration."""
     try:
-        return model_file(model, "chat_template.jinja").read_text(encoding="utf-8")
+        return read_file(model_file(model, "chat_template.jinja"))
     except OSError:
         found: Any = config.get("chat_template")
     if isinstance(found, list):

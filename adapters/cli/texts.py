@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..files import read_file
+
 if TYPE_CHECKING:
     from ..core import VocabularyOf
 
@@ -49,6 +51,8 @@ def load_tokenizer(tokenizer: str) -> Any:
 
     path = Path(tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
+    if file.exists() and not file.is_file():
+        raise ValueError(f"No tokenizer at {tokenizer!r}: expected a regular file or a folder")
     try:
         return (
             Tokenizer.from_file(str(file))
@@ -90,8 +94,9 @@ def tokenizer_config(model: str) -> dict[str, Any]:
 
     Raises:
         OSError: if there is none.
+        ValueError: if it is not JSON, or not a file with an end.
     """
-    return json.loads(model_file(model, "tokenizer_config.json").read_text(encoding="utf-8"))
+    return json.loads(read_file(model_file(model, "tokenizer_config.json")))
 
 
 def model_file(model: str, name: str) -> Path:

@@ -1,8 +1,10 @@
 """``logitport replay``: a reply that obeys, a reply with one token changed, forms of replies."""
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,19 @@ from logitport.adapters.cli.steps import trace
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
 from logitport.adapters.conformance.kinds.base import FreeRun
 from logitport.adapters.conformance.reference import combine, edit
+from logitport.adapters.core import Vocabulary
 from logitport.spec import (
     AllowedTokensSpec,
     BannedTextSpec,
     BannedTokensSpec,
+    ChoiceSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     Phase,
     PhaseEnd,
     PhasesSpec,
+    PluginSpec,
     PromptBiasSpec,
     PythonProcessorSpec,
     SamplingSpec,
@@ -217,10 +222,84 @@ def test_notebook():
     assert f'{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
 
 
-def test_what_an_engine_realizes_is_noted(tmp_path: Path):
-    result = replay(tmp_path, [SamplingSpec(temperature=0), FORCED], ONE)
-    assert result.exit_code == 0
-    assert "$.specs[0] `sampling` is not replayed: the engine realizes it" in result.stderr
+BAN_TEXT = BannedTextSpec(("yes",))
+ALLOW = AllowedTokensSpec((7, 8, 2))
+NO_TOKENIZER = "needs the vocabulary of the engine's tokenizer"
+LATER = PhasesSpec((Phase((BAN_TEXT,), (PhaseEnd(n=3),)), Phase((FORCED,))))
+
+
+# specs | output | status | the last line of the output | what is named on standard error
+@pytest.mark.parametrize(
+    ("specs", "output", "status", "verdict", "named"),
+    [
+        ([BAN_TEXT], [7], 2, "1 of 1 spec(s) are not replayed; none is checked.", NO_TOKENIZER),
+        (
+            [SamplingSpec(temperature=0), FORCED],
+            [7],
+            2,
+            "1 of 2 spec(s) are not replayed; all tokens obey the other 1.",
+            "$.specs[0] `sampling` is not replayed: the engine realizes it. To replay the other",
+        ),
+        (
+            [ALLOW, PluginSpec("not-here")],
+            [7],
+            2,
+            "1 of 2 spec(s) are not replayed; all tokens obey the other 1.",
+            "$.specs[1] `plugin` is not replayed: No plugin 'not-here' is installed",
+        ),
+        (
+            [LATER],
+            [7],
+            2,
+            "1 of 1 spec(s) are not replayed; none is checked.",
+            f"$.specs[0] `phases` is not replayed: `banned_text` {NO_TOKENIZER}, which is not "
+            "known here - at `$.specs[0].phases[0].specs[0]`. Use --tokenizer to name the served "
+            "model",
+        ),
+        (
+            [FORCED, BAN_TEXT],
+            [9],
+            1,
+            "1 token(s) break a spec, the first at index 0.",
+            "$.specs[1] `banned_text` is not replayed",
+        ),
+    ],
+    ids=lambda each: each[:20] if isinstance(each, str) else "",
+)
+def test_what_is_not_replayed_is_not_obeyed(
+    specs: Any, output: list[int], status: int, verdict: str, named: str, tmp_path: Path
+):
+    page = tmp_path / "page.html"
+    result = replay(tmp_path, specs, {"output_ids": output}, "--html", page)
+    assert result.exit_code == status, result.output
+    assert result.stdout.splitlines()[-1] == verdict
+    assert named in result.stderr
+    assert "is not replayed" in page.read_text()
+    result = replay(tmp_path, specs, {"output_ids": output}, "--json")
+    assert result.exit_code == status
+    assert named in json.loads(result.stdout)["notes"][0]
+
+
+# specs | the token that comes | the paths of the specs that it breaks
+@pytest.mark.parametrize(
+    ("specs", "token", "broken"),
+    [
+        ([ForcedTokenSequenceSpec((1,)), BAN_TEXT], 1, ["b"]),
+        ([BAN_TEXT, ForcedTokenSequenceSpec((1,))], 1, ["a"]),
+        ([ForcedTokenSequenceSpec((0,)), BAN_TEXT], 0, []),
+        ([ForcedTokenSequenceSpec((1,)), BAN_TEXT], 0, ["a"]),
+        ([ChoiceSpec(((1,),)), BAN_TEXT], 1, ["b"]),
+        ([ForcedTokenSequenceSpec((1,)), LogitBiasSpec({0: 5000})], 1, []),
+        ([LogitBiasSpec({1: -5000}), LogitBiasSpec({1: 5000})], 1, []),
+    ],
+)
+def test_a_spec_that_another_overrides_is_broken(
+    specs: list[LogitsProcessorSpec], token: int, broken: list[str]
+):
+    vocabulary = Vocabulary.of_tokens([b"no", b"yes", b"?"])
+    named = dict(zip("ab", specs, strict=True))
+    (step,) = trace(named, Reply(None, [token], ()), vocabulary=lambda: vocabulary).steps
+    assert (step.obeyed, step.broken) == (not broken, broken)
 
 
 @pytest.mark.parametrize(
@@ -251,14 +330,74 @@ def test_texts_are_those_of_the_tokenizer(spec: Any, line: str, status: int, tmp
         (FORCED, {"choices": [{"text": "yes"}]}, '"return_token_ids": true'),
         (PromptBiasSpec(1.0), {"output_ids": [1]}, "reads the prompt"),
         (FORCED, [], "Expected a choice below 0"),
-        (FORCED, 7, "expected an object"),
-        (FORCED, {"output_ids": ["7"]}, "expected token ids"),
-        (FORCED, {"output_ids": [1 << 64]}, "expected token ids"),
-        (FORCED, {"output_ids": 7}, "expected the answer of a server"),
-        (FORCED, {"choices": [7]}, "expected the answer of a server"),
+        (FORCED, 7, "Expected `object`, got `int`"),
+        (FORCED, {"output_ids": ["7"]}, "Expected `int`, got `str` - at `$.output_ids[0]`"),
+        (FORCED, {"output_ids": [1 << 64]}, "$.output_ids[0]"),
+        (FORCED, {"output_ids": 7}, "Expected `array | null`, got `int` - at `$.output_ids`"),
+        (FORCED, {"choices": [7]}, "Expected `object`, got `int` - at `$.choices[0]`"),
+        (FORCED, {"output_ids": [7], "logprobs": ["a"]}, "got `str` - at `$.logprobs[0]`"),
+        (FORCED, {"output_ids": [7], "logprobs": "a"}, "got `str` - at `$.logprobs`"),
     ],
 )
 def test_wrong_usage(specs: Any, reply: Any, message: str, tmp_path: Path):
     result = replay(tmp_path, specs, reply)
     assert result.exit_code == 2
     assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(7, 9)
+    | st.floats()
+    | st.sampled_from(["", "a", "\ud800", "\x1b[2J\nAll tokens obey the specs.", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=4,
+)
+ANSWERS = [
+    {**ONE, "logprobs": [0.0, -0.7, None]},
+    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"token_logprobs": [0, -0.7, None]}}]},
+    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"content": [{"logprob": 0}] * 3}}]},
+    [
+        {
+            "output_ids": [7, 8, 2],
+            "meta_info": {
+                "prompt_tokens": 1,
+                "input_token_logprobs": [[None, 5, None]],
+                "output_token_logprobs": [[0, 7, None], [-0.7, 8, None], [-1, 2, None]],
+            },
+        }
+    ],
+]
+
+
+GO_DEEPER = st.sampled_from([True] * 5 + [False])
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    """An answer in which some values are others."""
+    answer = {"": copy.deepcopy(draw(st.sampled_from(ANSWERS)))}
+    for _ in range(draw(st.integers(1, 3))):
+        parent: Any = answer
+        key: Any = ""
+        while isinstance(parent[key], dict | list) and parent[key] and draw(GO_DEEPER):
+            parent = parent[key]
+            key = draw(
+                st.sampled_from([*(parent if isinstance(parent, dict) else range(len(parent)))])
+            )
+        parent[key] = draw(VALUES)
+    return answer[""]
+
+
+@given(mutated())
+def test_a_reply_of_any_shape(reply: Any):
+    with TemporaryDirectory() as folder:
+        result = replay(Path(folder), [FORCED, PromptBiasSpec(1.0)], reply)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    assert result.exit_code in (0, 1, 2)
+    if result.exit_code == 2:
+        assert len(result.stderr.splitlines()) == 1
+        assert result.stderr.rstrip("\n").isprintable()

@@ -1,0 +1,32 @@
+"""Files that people name: read whole, and only if they have an end."""
+
+import os
+import stat
+
+MAX_FILE_BYTES = 1 << 26
+"""The size of a file that is read."""
+
+
+def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
+    """Read a text in UTF-8, with or without a byte order mark.
+
+    Args:
+        file: the name of the file.
+        most: the most bytes that it may have.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: for a pipe, a device or a folder, for a larger file, and for other bytes.
+    """
+    # Without O_NONBLOCK, the opening of a pipe waits for somebody who writes into it.
+    opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(opened, "rb") as source:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise ValueError(f"{file}: expected a regular file, got a pipe, a device or a folder")
+        data = source.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"{file}: expected at most {most:,} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: expected UTF-8: {error}") from None
