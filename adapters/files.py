@@ -15,14 +15,12 @@ def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
         most: the most bytes that it may have.
 
     Raises:
-        OSError: if the file cannot be read.
-        ValueError: for a pipe, a device or a folder, for a larger file, and for other bytes.
+        OSError: if the file cannot be read, or is a folder.
+        ValueError: for a pipe, a device, a larger file, and other bytes.
     """
-    # Without O_NONBLOCK, the opening of a pipe waits for somebody who writes into it.
-    opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(opened, "rb") as source:
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise ValueError(f"{file}: expected a regular file, got a pipe, a device or a folder")
+    with open(file, "rb", opener=_open) as source:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise ValueError(f"{file}: expected a regular file, got a pipe or a device")
         data = source.read(most + 1)
     if len(data) > most:
         raise ValueError(f"{file}: expected at most {most:,} bytes")
@@ -30,3 +28,8 @@ def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: expected UTF-8: {error}") from None
+
+
+def _open(file: str, flags: int) -> int:
+    """Open a file. The opening of a pipe would wait for somebody who writes into it."""
+    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))

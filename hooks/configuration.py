@@ -31,13 +31,13 @@ import logging
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
 from ..adapters import Policy
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
+from ..adapters.files import read_file
 from ..spec import (
     WIRE_KINDS,
     LogitsProcessorSpec,
@@ -48,8 +48,13 @@ from ..spec import (
     encode,
 )
 from ..spec.base import kind_of, spec_error
+from ..spec.errors import shown
+from ..spec.limits import MAX_MESSAGE, MAX_PATH
 
 logger = logging.getLogger(__name__)
+
+MAX_BYTES = 1 << 20
+"""The size of a file. PyYAML takes about ten seconds for it."""
 
 CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 """The constructors that make specs of texts with a tokenizer."""
@@ -63,7 +68,7 @@ _IN_PAYLOADS = frozenset(
 
 
 class ConfigurationError(ValueError):
-    """All problems of a configuration, a line each.
+    """All problems of a configuration, a line each, with unprintable characters escaped.
 
     Args:
         source: the name of the file.
@@ -71,9 +76,9 @@ class ConfigurationError(ValueError):
     """
 
     def __init__(self, source: str, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(shown(each, MAX_PATH + MAX_MESSAGE) for each in problems)
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n  ".join([f"{source} has {count}:", *problems]))
+        super().__init__("\n  ".join([f"{shown(source)} has {count}:", *self.problems]))
 
 
 def policy(
@@ -109,8 +114,8 @@ def policy(
     logger.info(
         "logitport: %s, for %s: %d default specs (a request's own %s), presets: %s; forbidden "
         "kinds: %s",
-        file,
-        model or "any model",
+        shown(file),
+        shown(model or "any model"),
         len(made.default),
         {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
         ", ".join(made.presets) or "none",
@@ -315,7 +320,7 @@ class _Reading(NamedTuple):
         while around not in self.lines and around:
             around = around[: max(around.rfind("."), around.rfind("["), 0)]
         line = f"line {self.lines[around]}: " if around in self.lines else ""
-        self.problems.append(f"{line}{path}: {message}")
+        self.problems.append(f"{line}{shown(path, MAX_PATH)}: {shown(message)}")
 
 
 _Made = Iterator[tuple[str, Any]]
@@ -335,11 +340,12 @@ def _read(file: str) -> tuple[Any, Mapping[str, int], str]:
     """Read a file: what it holds, the line of each value, and its name.
 
     Raises:
-        ConfigurationError: if the file is neither YAML, TOML nor JSON.
+        ConfigurationError: if the file is neither YAML, TOML nor JSON, has more than ``MAX_BYTES``,
+            or is a pipe or a device.
         OSError: if it cannot be read.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8-sig")
+        text = read_file(file, MAX_BYTES)
         if file.endswith(".toml"):  # no parser tells the lines
             return tomllib.loads(text), {}, file
         if file.endswith(".json"):  # YAML 1.1 reads tabs, 1e-5 and pairs of surrogates otherwise
@@ -350,22 +356,29 @@ def _read(file: str) -> tuple[Any, Mapping[str, int], str]:
     except RecursionError:
         raise ConfigurationError(file, ["It is nested too deeply, or within itself"]) from None
     except ValueError as error:
-        raise ConfigurationError(file, [str(error)]) from None
+        raise ConfigurationError(file, [" ".join(str(error).split())]) from None
 
 
 def _yaml(text: str) -> tuple[Any, dict[str, int]]:
     """Parse YAML; return its content, and the line of each value by its path.
 
     Raises:
-        ValueError: for a text that is not YAML, or an object that has a key twice.
-        RecursionError: for a text that is nested too deeply, or an alias within its own anchor.
+        ValueError: for a text that is not YAML, an object that has a key twice, or an alias. Ten
+            aliases of ten aliases each, nine times, stand for a billion values.
+        RecursionError: for a text that is nested too deeply.
     """
     import yaml
 
     lines: dict[str, int] = {}
 
+    nodes = set[int]()
+
     def walk(node: Any, path: str) -> None:
         lines[path] = node.start_mark.line + 1
+        if id(node) in nodes:
+            what = f"{path} is an alias of the value in line {lines[path]}: write the value again"
+            raise ValueError(what)
+        nodes.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             for i, each in enumerate(node.value):
                 walk(each, f"{path}[{i}]")

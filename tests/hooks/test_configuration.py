@@ -1,6 +1,7 @@
 """The operator's file: what becomes of it, and all that can be wrong with it."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,13 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
+BOMB = "b0: &b0 [x]\n" + "".join(
+    f"b{i}: &b{i} [{', '.join([f'*b{i - 1}'] * 9)}]\n" for i in range(1, 9)
+)
+"""Eight lines of nine aliases each: 43 million values."""
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -341,7 +349,11 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
         ("a.toml", "own = add", "line 1, column 7"),
         ("a.json", '{"own": "add",\n "own": "add"}', "line 2: $.own is there twice"),
         ("a.yaml", "own: \a", "unacceptable character"),
-        ("a.yaml", "default: &a [*a]", "nested too deeply, or within itself"),
+        ("a.yaml", "default: &a [*a]", "$.default[0] is an alias of the value in line 1: write"),
+        ("a.yaml", "own: &a add\nmodels: {m: {own: *a}}", "$.models.m.own is an alias"),
+        ("a.yaml", "own: &a {x: 1}\nmodels: {<<: *a}", "$.models.<< is an alias"),
+        ("a.yaml", BOMB, "$.b1[0] is an alias of the value in line 1"),
+        ("a.yaml", "#" * (1 << 20) + "\nown: add", "expected at most 1,048,576 bytes"),
         ("a.yaml", "own: " + 3000 * "[" + 3000 * "]", "nested too deeply"),
         ("a.json", '{"own": ' + 3000 * "[" + 3000 * "]" + "}", "nested too deeply"),
         ("a.toml", "own = " + 3000 * "[" + 3000 * "]", "nested too deeply"),
@@ -392,6 +404,47 @@ def test_a_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "/nowhere.yaml")
     with pytest.raises(FileNotFoundError):
         policy(unwanted)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/null"])
+def test_what_is_no_regular_file(name: str, tmp_path: Path):
+    """A pipe would be waited for, and a device has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="expected a regular file, got a pipe or"):
+        made(str(tmp_path / name))
+
+
+HOSTILE = "a\x1b[2J\nlogitport: all is well\u202e\x9b"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {HOSTILE: 1},
+        {"models": {HOSTILE: 1}},
+        {"models": {HOSTILE: {HOSTILE: 1}}},
+        {"presets": {HOSTILE: [BAN]}},
+        {"presets": {HOSTILE: [{"kind": HOSTILE}]}},
+        {"default": [{"kind": HOSTILE}]},
+        {"default": [{**BAN, HOSTILE: 1}]},
+        {"default": [{"kind": "choice", "from_text": {}, HOSTILE: 1}]},
+        {"default": [{"kind": "choice", "from_text": {HOSTILE: 1}}]},
+        {"forbid": [HOSTILE]},
+        {"ceiling": {HOSTILE: 1}},
+        {"own": HOSTILE},
+    ],
+    ids=lambda content: next(iter(content)) if HOSTILE not in content else "field",
+)
+@pytest.mark.parametrize("as_file", [False, True])
+def test_names_cannot_steer_a_terminal(content: Any, as_file: bool, tmp_path: Path):
+    if as_file:
+        (tmp_path / f"{HOSTILE[:6]}.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError) as raised:
+        made(str(tmp_path / f"{HOSTILE[:6]}.json") if as_file else content)
+    first, *problems = str(raised.value).split("\n")
+    assert [first, *(f"  {each}" for each in raised.value.problems)] == [first, *problems]
+    assert all(line.isprintable() for line in (first, *problems))
 
 
 def test_two_configurations(monkeypatch: pytest.MonkeyPatch):
