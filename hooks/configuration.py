@@ -26,10 +26,8 @@ a request. Another file needs a restart of the front end and of the workers, whi
 
 import difflib
 import inspect
-import json
 import logging
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -37,7 +35,6 @@ import msgspec
 
 from ..adapters import Policy
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..adapters.files import read_file
 from ..spec import (
     WIRE_KINDS,
     LogitsProcessorSpec,
@@ -50,11 +47,9 @@ from ..spec import (
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import shown
 from ..spec.limits import MAX_MESSAGE, MAX_PATH
+from .content import read_content
 
 logger = logging.getLogger(__name__)
-
-MAX_BYTES = 1 << 20
-"""The size of a file. PyYAML takes about ten seconds for it."""
 
 CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 """The constructors that make specs of texts with a tokenizer."""
@@ -103,7 +98,11 @@ def policy(
     if settings is None and not file:
         return None
     if settings is None or isinstance(settings, str):
-        content, lines, file = _read(settings or file or "")
+        file = settings or file or ""
+        try:
+            content, lines = read_content(file)
+        except ValueError as error:
+            raise ConfigurationError(file, [str(error)]) from None
     else:
         content, lines, file = settings, {}, "logitport in the engine's configuration"
     reading = _Reading(lines, [])
@@ -334,72 +333,3 @@ def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:
     close = difflib.get_close_matches(str(name), known, 1)
     hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
     return f"There is no {what} {name!r}{hint}"
-
-
-def _read(file: str) -> tuple[Any, Mapping[str, int], str]:
-    """Read a file: what it holds, the line of each value, and its name.
-
-    Raises:
-        ConfigurationError: if the file is neither YAML, TOML nor JSON, has more than ``MAX_BYTES``,
-            or is a pipe or a device.
-        OSError: if it cannot be read.
-    """
-    try:
-        text = read_file(file, MAX_BYTES)
-        if file.endswith(".toml"):  # no parser tells the lines
-            return tomllib.loads(text), {}, file
-        if file.endswith(".json"):  # YAML 1.1 reads tabs, 1e-5 and pairs of surrogates otherwise
-            return json.loads(text), _yaml(text.replace("\t", " "))[1], file
-        return *_yaml(text), file
-    except ModuleNotFoundError:
-        raise ConfigurationError(file, ["PyYAML is missing: pip install pyyaml"]) from None
-    except RecursionError:
-        raise ConfigurationError(file, ["It is nested too deeply, or within itself"]) from None
-    except ValueError as error:
-        raise ConfigurationError(file, [" ".join(str(error).split())]) from None
-
-
-def _yaml(text: str) -> tuple[Any, dict[str, int]]:
-    """Parse YAML; return its content, and the line of each value by its path.
-
-    Raises:
-        ValueError: for a text that is not YAML, an object that has a key twice, or an alias. Ten
-            aliases of ten aliases each, nine times, stand for a billion values.
-        RecursionError: for a text that is nested too deeply.
-    """
-    import yaml
-
-    lines: dict[str, int] = {}
-
-    nodes = set[int]()
-
-    def walk(node: Any, path: str) -> None:
-        lines[path] = node.start_mark.line + 1
-        if id(node) in nodes:
-            what = f"{path} is an alias of the value in line {lines[path]}: write the value again"
-            raise ValueError(what)
-        nodes.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            for i, each in enumerate(node.value):
-                walk(each, f"{path}[{i}]")
-        elif isinstance(node, yaml.MappingNode):
-            keys = set[tuple[str, str]]()
-            for key, value in node.value:
-                where = f"{path}.{key.value}"
-                if (key.tag, str(key.value)) in keys:
-                    raise ValueError(f"line {key.start_mark.line + 1}: {where} is there twice")
-                keys.add((key.tag, str(key.value)))
-                walk(value, where)
-                lines[where] = key.start_mark.line + 1
-
-    try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None, lines
-        walk(node, "$")
-        return loader.construct_document(node), lines
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    except (AttributeError, LookupError) as error:  # from PyYAML, for `!!int ""` and the like
-        raise ValueError(f"A value does not fit its tag: {error}") from None

@@ -11,6 +11,7 @@ import yaml
 from logitport.adapters import Policy, policy_of
 from logitport.hooks import configuration
 from logitport.hooks.configuration import VARIABLE, ConfigurationError, policy
+from logitport.hooks.content import parse_yaml
 from logitport.spec import (
     BannedSequencesSpec,
     BannedTextSpec,
@@ -353,6 +354,8 @@ BOMB = "b0: &b0 [x]\n" + "".join(
         ("a.yaml", "own: &a add\nmodels: {m: {own: *a}}", "$.models.m.own is an alias"),
         ("a.yaml", "own: &a {x: 1}\nmodels: {<<: *a}", "$.models.<< is an alias"),
         ("a.yaml", BOMB, "$.b1[0] is an alias of the value in line 1"),
+        ("a.yaml", "own: " + "1:" * 60 + "1", "$.own: expected a number of 100 characters or less"),
+        ("a.yaml", "own: " + "1:" * 60 + "1.5", "$.own: expected a number of 100 characters"),
         ("a.yaml", "#" * (1 << 20) + "\nown: add", "expected at most 1,048,576 bytes"),
         ("a.yaml", "own: " + 3000 * "[" + 3000 * "]", "nested too deeply"),
         ("a.json", '{"own": ' + 3000 * "[" + 3000 * "]" + "}", "nested too deeply"),
@@ -456,14 +459,14 @@ def test_two_configurations(monkeypatch: pytest.MonkeyPatch):
 def test_the_examples_of_the_documentation():
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     first, second = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert set(made(configuration._yaml(first)[0]).presets) == {"yes-no", "brief"}
-    other = {"models": {"m": configuration._yaml(second)[0]}}  # its tags need a whole tokenizer
+    assert set(made(parse_yaml(first)[0]).presets) == {"yes-no", "brief"}
+    other = {"models": {"m": parse_yaml(second)[0]}}  # its tags need a whole tokenizer
     assert not made(other).default
 
 
 def test_the_example_of_the_module():
     assert configuration.__doc__ is not None
     text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
-    content, _ = configuration._yaml(text)
+    content, _ = parse_yaml(text)
     del content["default"]  # its tags need a whole tokenizer
     assert made(content, ("small-model",)).most_thinking == 2048
