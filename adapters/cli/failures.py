@@ -22,7 +22,9 @@ def failing_plainly(command: Callable[P, None]) -> Callable[P, None]:
         except ModuleNotFoundError as error:
             say(missing(error), err=True)
         except (OSError, ValueError) as error:
-            say(str(error), err=True)
+            say(error, err=True)
+        except RecursionError:
+            say("What was read is nested too deeply", err=True)
         else:
             return
         raise typer.Exit(2)

@@ -4,6 +4,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any, cast
 
 from ...spec import ForcedTokenSequenceSpec
@@ -41,7 +42,7 @@ class Server:
                 return answer.status, answer.read(MAX_FILE_BYTES).decode(errors="replace")
         except urllib.error.HTTPError as error:
             return error.code, error.read(MAX_FILE_BYTES).decode(errors="replace")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise ValueError(f"No answer from {self.url}{route}: {error}") from None
 
     def engine(self) -> str:

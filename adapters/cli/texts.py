@@ -94,9 +94,12 @@ def tokenizer_config(model: str) -> dict[str, Any]:
 
     Raises:
         OSError: if there is none.
-        ValueError: if it is not JSON, or not a file with an end.
+        ValueError: if it is not an object, or not a file with an end.
     """
-    return json.loads(read_file(model_file(model, "tokenizer_config.json")))
+    config: Any = json.loads(read_file(model_file(model, "tokenizer_config.json")))
+    if not isinstance(config, dict):
+        raise ValueError(f"tokenizer_config.json of {model!r}: expected an object")
+    return cast("dict[str, Any]", config)
 
 
 def model_file(model: str, name: str) -> Path:
@@ -114,4 +117,4 @@ def model_file(model: str, name: str) -> Path:
 
 def text_of_special(token: Any) -> Any:
     """Return the text of a special token, which some models have in an object."""
-    return cast("dict[str, Any]", token)["content"] if isinstance(token, dict) else token
+    return cast("dict[str, Any]", token).get("content") if isinstance(token, dict) else token

@@ -76,6 +76,31 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
     return answer
 
 
+HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda route, body: (400, HOSTILE),
+        lambda route, body: (200, HOSTILE),
+        lambda route, body: (200, "[" * 100_000),
+        lambda route, body: (200, {"data": [{"id": HOSTILE}]}),
+        lambda route, body: (
+            (400, {"error": {"message": HOSTILE}})
+            if "vllm_xargs" in body
+            else engine(True, True, True)(route, body)
+        ),
+    ],
+)
+def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Answer], str]):
+    result = CliRunner().invoke(app, ["doctor", serve(answer), "--engine", "vllm"])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in (1, 2)
+    assert result.output.replace("\n", "").isprintable()
+    assert "\nA forced text: obeyed" not in result.output
+
+
 @pytest.mark.parametrize(
     ("answer", "found", "advice"),
     [
