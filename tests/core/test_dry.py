@@ -1,5 +1,6 @@
 """The rule against repetitions on the host, in the same batch as rules against n-grams."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import Add, edit
 from logitport.adapters.core.host.ngram_index import BAN
-from logitport.adapters.core.host.ngrams import NgramBatch
+from logitport.adapters.core.host.ngrams import NgramBatch, _Rule
 from logitport.adapters.core.host.state_table import Request
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 
@@ -137,3 +138,23 @@ def test_beside_rules_against_ngrams() -> None:
     (additions,) = both.additions()
     assert additions.cells.token_ids.tolist() == [3, 3]
     np.testing.assert_array_equal(additions.values, [BAN, -1])
+
+
+def test_breakers_of_a_long_prompt_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(list[int]):
+        dropped = 0
+
+        def __delitem__(self, at: Any) -> None:
+            Counted.dropped += 1
+            super().__delitem__(at)
+
+    make = _Rule.of
+    monkeypatch.setattr(
+        _Rule, "of", lambda *args: dataclasses.replace(make(*args), breaks=Counted([-1]))
+    )
+    spec, rules, output = DrySpec(1.0, breaker_token_ids=(5,)), NgramBatch(LARGE), list[int]()
+    rules.start(Request([5] * 5000, output, row=0), [spec])
+    assert Counted.dropped == 1
+    for token in (1, 2, 3, 1, 2, 5, 1, 2):
+        output.append(token)
+        check(rules, {0: [spec]}, LARGE)

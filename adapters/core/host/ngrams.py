@@ -12,6 +12,7 @@ on n, the window, the history's length or other requests.
 the tokens before the last of them with the newest tokens, for all requests together.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -445,8 +446,8 @@ class NgramBatch(StateTable):
         """Let a slot have a layout."""
         rule: _Rule = self.entries[slot].what
         rule.index, rule.oldest, rule.settled = layout.index, layout.oldest, layout.settled
-        while len(rule.breaks) > 2 and rule.breaks[2] < rule.settled:
-            del rule.breaks[1]
+        # Only the newest of the settled ones counts; -1 stays as the first.
+        del rule.breaks[1 : max(bisect_left(rule.breaks, rule.settled) - 1, 1)]
         loose, count = self._loose, len(layout.tokens)
         loose.hashes[slot, :count] = layout.hashes
         loose.hashes[slot, count:] = _NEVER
