@@ -406,10 +406,18 @@ def test_a_prompt_of_embeddings_is_no_prompt() -> None:
 long_histories = st.lists(histories, max_size=12).map(lambda parts: [t for p in parts for t in p])
 
 
-def prepared(blocks: int, piece: int, early: int) -> Any:
+def prepared(blocks: int, piece: int, early: int, followed: int = 1 << 12) -> Any:
     """Every way of folding many tokens is taken for a few."""
     return patch.multiple(
-        folding, _SHORT=1, _SUFFIX=3, _BLOCKS=blocks, _PIECE=piece, _EARLY=early, _PIECES=1
+        folding,
+        _SHORT=1,
+        _SUFFIX=3,
+        _BLOCKS=blocks,
+        _MOST_RUNS=5,
+        _MOST_FOLLOWED=followed,
+        _PIECE=piece,
+        _EARLY=early,
+        _PIECES=1,
     )
 
 
@@ -426,6 +434,7 @@ ways_to_fold = st.builds(
     st.sampled_from([2, 7, 60]),
     st.sampled_from([8, 8, 24, 1 << 20]),
     st.sampled_from([1, 2, 8]),
+    st.sampled_from([0, 100, 1 << 12]),
 )
 
 

@@ -19,16 +19,17 @@ from logitport.spec import AllowedTokensSpec
 from . import target
 
 PROMPT = 1 << 17
-"""Tokens of the prompt with which a request enters."""
+"""Tokens of the prompt with which a request enters, or of the output with which it comes again."""
 HISTORY = 1 << 14
 """Tokens that each row has before its steps."""
 ROWS = 64
 STEPS = 6
 
 
-COSTS = ("entry", "join", "step", "memory")
-"""What is measured: seconds until a request is in the batch with a prompt of ``PROMPT`` tokens, of
-a step of ``ROWS`` rows of which one is new, of a step with the rows of the last one; and bytes."""
+COSTS = ("entry", "resume", "join", "step", "memory")
+"""What is measured: seconds until a request is in the batch with a prompt of ``PROMPT`` tokens, or
+again with an output of as many; of a step of ``ROWS`` rows of which one is new, of a step with the
+rows of the last one; and bytes."""
 
 
 @cache
@@ -65,16 +66,16 @@ def realizer(
     return made, outputs
 
 
-def entry(program: Program, times: int = 2) -> float:
-    """Seconds, with the prompt for which it takes the longest."""
+def entry(program: Program, times: int = 2, *, resumes: bool = False) -> float:
+    """Seconds, with the prompt, or the output, for which it takes the longest."""
 
-    def seconds(prompt: tuple[int, ...]) -> float:
-        made = Realizer(target.VOCAB)
+    def seconds(tokens: tuple[int, ...]) -> float:
+        made, output = Realizer(target.VOCAB), [*tokens] if resumes else []
         start = time.thread_time()
-        made.add(0, program, prompt, [], 2)
+        made.add(0, program, (1,) if resumes else tokens, output, 2)
         return time.thread_time() - start
 
-    return max(min(seconds(prompt) for _ in range(times)) for prompt in histories(program, PROMPT))
+    return max(min(seconds(tokens) for _ in range(times)) for tokens in histories(program, PROMPT))
 
 
 def turn(programs: Sequence[Program], history: tuple[int, ...]) -> list[float]:
@@ -131,7 +132,9 @@ def cost_of(text: str, times: int, of: str) -> float:
         return 0.0
     if of == "memory":
         return float(memory(text))
-    return entry(program, times) if of == "entry" else steps([program] * ROWS, times)[of == "step"]
+    if of in ("entry", "resume"):
+        return entry(program, times, resumes=of == "resume")
+    return steps([program] * ROWS, times)[of == "step"]
 
 
 @cache

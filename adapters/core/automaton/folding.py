@@ -53,6 +53,12 @@ _EARLY = 64
 """The number of tokens before a piece that determine its possible first states."""
 _PIECES = 32
 """The least number of pieces for which tokens are taken in pieces."""
+_MOST_RUNS = 1 << 11
+"""The most runs of tokens without an edge that are taken one by one."""
+_MOST_FOLLOWED = 1 << 12
+"""The most blocks that are followed token by token."""
+_LATE = 1 << 41
+"""A timer that does not reach 0 in a block, and is none that a state sets."""
 _BLOCKS = 256
 """The most different blocks: the number of different tokens to the power of the block length."""
 
@@ -101,8 +107,8 @@ def states_along(automaton: Automaton, history: TokenHistory) -> Iterator[int]:
 
 def _take(walks: "Sequence[_Walk]", tokens: "_Tokens", *, chosen: bool = False) -> None:
     """Take tokens of a prompt or, if ``chosen``, of an output."""
-    if len(tokens.ids) >= _PIECE * _PIECES:
-        simple = [walk for walk in walks if walk.is_simple(len(tokens.ids), chosen=chosen)]
+    if not chosen and len(tokens.ids) >= _PIECE * _PIECES:
+        simple = [walk for walk in walks if walk.is_simple]
         if simple and _take_pieces(simple, tokens):
             walks = [walk for walk in walks if walk not in simple]
     for walk in walks:
@@ -110,7 +116,7 @@ def _take(walks: "Sequence[_Walk]", tokens: "_Tokens", *, chosen: bool = False) 
 
 
 def _take_pieces(walks: "Sequence[_Walk]", tokens: "_Tokens") -> bool:
-    """Take tokens among which no time-out is due, all pieces side by side.
+    """Take tokens of a prompt, all pieces side by side.
 
     Returns ``False`` if that does not pay.
 
@@ -320,13 +326,13 @@ class _Walk:
         """The default targets of the reached states, if none of them has a failure link."""
         return sorted({self._default_target[state] for state in self.reached})
 
-    def is_simple(self, tokens: int, *, chosen: bool) -> bool:
-        """Return whether so many tokens can be taken in pieces."""
+    @property
+    def is_simple(self) -> bool:
+        """Whether the tokens of a prompt can be taken in pieces."""
         return (
             0 < len(self.homes) <= _MOST_HOMES
             and self.state in self.reached
             and not any(self._is_link[at] or self._on_entry[at] == KEEP for at in self.reached)
-            and not (chosen and self._may_run_out(tokens))
         )
 
     def _may_run_out(self, tokens: int) -> bool:
@@ -341,20 +347,81 @@ class _Walk:
             for token in tokens.ids.tolist():
                 self._take_one(token, chosen=chosen)
             return
-        codes, meaning = tokens.coded(self.automaton)
-        has_timeouts = chosen and self._may_run_out(len(tokens.ids))
-        if _is_sparse(codes, meaning):
-            self._take_runs(codes, meaning, chosen=has_timeouts)
+        if chosen and forgets(self.automaton) and self._take_last(tokens.ids):
             return
-        longest, take = 8, self._take_blocks
-        if has_timeouts:  # a timer that is set within a block must not run out there
-            timer, take = self.automaton.timer, self._take_timed
-            longest = max(int(timer[timer >= 0].min(initial=8)), 1)
-        blocks = _Blocks(self, meaning, longest)
-        whole = len(codes) - len(codes) % blocks.length
-        take(blocks, blocks.numbered(codes[:whole]))
-        for code in codes[whole:].tolist():
+        codes, meaning = tokens.coded(self.automaton)
+        done, has_timeouts = 0, chosen and self._may_run_out(len(tokens.ids))
+        if _is_sparse(codes, meaning):
+            done = self._take_runs(codes, meaning, chosen=has_timeouts)
+        length = block_length(self.automaton.states if chosen else 0, len(meaning))
+        if length < 1 + has_timeouts:
+            if tokens.ids[0] == UNKNOWN and not done:  # no other is: see ``fold_together``
+                self._take_one(UNKNOWN, chosen=True)
+                done = 1
+            self._take_each(tokens.ids[done:])
+            return
+        blocks, rest = _Blocks(self, meaning, length), codes[done:]
+        whole = len(rest) - len(rest) % length
+        take = self._take_timed if has_timeouts else self._take_blocks
+        take(blocks, blocks.numbered(rest[:whole]))
+        for code in rest[whole:].tolist():
             self._take_one(meaning[code], chosen=has_timeouts)
+
+    def _take_last(self, ids: Ints) -> bool:
+        """Take the last tokens if they lead from all states to one; return ``False`` otherwise."""
+        automaton, states = self.automaton, np.arange(self.automaton.states)
+        default, targets = (
+            each.astype(np.int64) for each in (automaton.default_target, automaton.targets)
+        )
+        for token in ids[-_SHORT:].tolist():
+            if token == UNKNOWN:
+                return False
+            left, following = states, [states[:0]]
+            while len(left):
+                edge, found = looked_up(automaton.keys, left << 32 | token)
+                following.append(targets[edge[found]])
+                left = left[~found]
+                is_link, left = automaton.is_failure_link[left], default[left]
+                following.append(left[~is_link])
+                left = distinct(left[is_link])
+            states = distinct(np.concatenate(following))
+        if len(states) > 1:
+            return False
+        self.state, self.timer = int(states[0]), NO_TIMER
+        return True
+
+    def _take_each(self, ids: Ints) -> None:
+        """Take tokens of an output one by one, however many states and edges there are."""
+        automaton, state, timer, tokens = self.automaton, self.state, self.timer, ids.tolist()
+        sources = (automaton.keys >> 32).tolist()
+        after: list[dict[int, int]] = [{}] * automaton.states
+        for source in dict.fromkeys(sources):
+            after[source] = {}
+        columns = sources, (automaton.keys & TOKEN).tolist(), automaton.targets.tolist()
+        for source, token, target in zip(*columns, strict=True):
+            after[source][token] = target
+        default, is_link = automaton.default_target.tolist(), automaton.is_failure_link.tolist()
+        on_entry, timeout = automaton.timer.tolist(), automaton.timeout.tolist()
+        is_timed = bool((automaton.timer != CLEAR).any())
+        for token in tokens:
+            if is_timed and timer == 0:
+                while timer == 0 and timeout[state] >= 0:
+                    state = timeout[state]
+                    timer = entered(on_entry[state], 0)
+            following = after[state].get(token)
+            while following is None:
+                following = default[state]
+                if is_link[state]:
+                    state, following = following, after[following].get(token)
+            state = following
+            if is_timed:
+                if (set_to := on_entry[state]) >= 0:
+                    timer = set_to
+                elif set_to == CARRY:
+                    timer -= timer > 0
+                elif set_to == CLEAR:
+                    timer = NO_TIMER
+        self.state, self.timer = state, timer if is_timed else NO_TIMER
 
     def table(self, meaning: list[int]) -> npt.NDArray[np.int32]:
         """Make the table ``[codes, states]`` of the states that codes lead to.
@@ -433,28 +500,36 @@ class _Walk:
             if not is_link:
                 return state
 
-    def _take_runs(self, codes: npt.NDArray[Any], meaning: list[int], *, chosen: bool) -> None:
-        """Take few tokens that have edges, and whole runs of tokens without edges between them."""
-        done = 0
+    def _take_runs(self, codes: npt.NDArray[Any], meaning: list[int], *, chosen: bool) -> int:
+        """Take few tokens that have edges, and whole runs of tokens without edges between them.
+
+        Returns:
+            The number of tokens that are taken: not all, if there are too many runs.
+        """
+        done = steps = 0
         for position in [*np.flatnonzero(codes).tolist(), len(codes)]:
-            self._run(position - done, chosen=chosen)
+            while done < position:
+                if (steps := steps + 1) > _MOST_RUNS:
+                    return done
+                done += self._run(position - done, chosen=chosen)
             if position < len(codes):
                 self._take_one(meaning[codes[position]], chosen=chosen)
-            done = position + 1
+                done = position + 1
+        return done
 
-    def _run(self, length: int, *, chosen: bool) -> None:
-        """Take ``length`` tokens that have no edge in any state."""
-        while length:
-            if chosen:
-                self.settle()
-            following = self._next(self.state, _NO_EDGE)
-            on_entry, steps = self._on_entry[following], 1
-            if following == self.state and (on_entry in (CLEAR, KEEP) or not chosen):
-                steps = length
-            elif following == self.state and on_entry == CARRY:
-                steps = min(length, max(self.timer, 1))
-            self.state, length = following, length - steps
-            self.timer = entered(on_entry, self.timer, steps)
+    def _run(self, length: int, *, chosen: bool) -> int:
+        """Take up to ``length`` tokens that have no edge in any state; return how many."""
+        if chosen:
+            self.settle()
+        following = self._next(self.state, _NO_EDGE)
+        on_entry, steps = self._on_entry[following], 1
+        if following == self.state and (on_entry in (CLEAR, KEEP) or not chosen):
+            steps = length
+        elif following == self.state and on_entry == CARRY:
+            steps = min(length, max(self.timer, 1))
+        self.state = following
+        self.timer = entered(on_entry, self.timer, steps)
+        return steps
 
     def _take_blocks(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
         """Take blocks among which no time-out is due."""
@@ -475,22 +550,60 @@ class _Walk:
 
     def _take_timed(self, blocks: "_Blocks", numbers: Sequence[int]) -> None:
         """Take blocks of an output, and the time-outs that are due among them."""
-        late: dict[tuple[int, int, int], tuple[_Place, int]] = {}
-        place, timer, length = blocks[self.state], self.timer, blocks.length
+        state, timer, length = self.state, self.timer, blocks.length
+        known: dict[tuple[int, int, int], tuple[int, int, int]] = {}
         for number in numbers:
-            if timer >= length:
-                following = place[number]
-                to, since = place.timers[number]
-                place, timer = following, (timer if to is None else to) - since
-                continue
-            key = place.state, timer, number
-            if key not in late:
-                self.state, self.timer = place.state, timer
+            # A timer that runs for longer is the same to the block as any other.
+            key = state, timer if timer < length else length, number
+            if (after := known.get(key)) is None:
+                self.state, self.timer = state, timer if timer < length else _LATE
                 for token in blocks.tokens(number):
                     self._take_one(token, chosen=True)
-                late[key] = blocks[self.state], self.timer
-            place, timer = late[key]
-        self.state, self.timer = place.state, timer
+                is_running = self.timer > NO_TIMER
+                to, ran = (-1, _LATE - self.timer) if is_running else (self.timer, 0)
+                after = known[key] = self.state, to, ran
+            state, to, ran = after
+            timer = timer - ran if to < 0 else to
+        self.state, self.timer = state, timer
+
+
+def forgets(automaton: Automaton) -> bool:
+    """Return whether a few last tokens decide the state, as far as the form of the automaton shows.
+
+    So it is where patterns are looked for, and nothing else.
+    """
+    links = np.count_nonzero(automaton.is_failure_link)
+    return 1 < automaton.states <= links + 1 and bool((automaton.timer == CLEAR).all())
+
+
+def work_to_read(automaton: Automaton) -> int:
+    """Compute the units of work to read a long output; see ``MAX_RESUME_WORK``."""
+    if automaton.states == 1:
+        return 0
+    if forgets(automaton):
+        return 2 if automaton.states <= _MOST_FOLLOWED >> 2 else 6
+    length = 0
+    if len(automaton.keys) <= _MOST_FOLLOWED:  # otherwise, the blocks are too many
+        length = block_length(automaton.states, 1 + len(distinct(automaton.keys & TOKEN)))
+    if length < 2:
+        return 8
+    return max((12 if (automaton.timeout >= 0).any() else 6) // length, 1)
+
+
+def block_length(states: int, codes: int) -> int:
+    """Choose the number of tokens that an automaton takes at a time: 1 to 16, or 0 for one by one.
+
+    Args:
+        states: the number of its states; 0 to follow as many blocks as there are, in a prompt.
+        codes: the number of different tokens, where all without an edge are one.
+    """
+    fitting = (
+        length
+        for length in range(16, 0, -1)
+        # Each block of each state may have to be followed once, for each timer.
+        if codes**length <= _BLOCKS and states * codes**length * length**2 <= _MOST_FOLLOWED
+    )
+    return next(fitting, int(states * codes <= _MOST_FOLLOWED))
 
 
 class _Blocks(dict[int, _Place]):
@@ -500,10 +613,8 @@ class _Blocks(dict[int, _Place]):
         meaning: the token of each code.
     """
 
-    def __init__(self, walk: _Walk, meaning: list[int], longest: int) -> None:
-        self.walk, self.meaning, self.length = walk, meaning, 1
-        while len(meaning) ** (self.length + 1) <= _BLOCKS and self.length < longest:
-            self.length += 1
+    def __init__(self, walk: _Walk, meaning: list[int], length: int) -> None:
+        self.walk, self.meaning, self.length = walk, meaning, length
 
     def numbered(self, codes: npt.NDArray[Any]) -> Sequence[int]:
         """Return the number of each block."""
