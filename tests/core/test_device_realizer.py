@@ -4,6 +4,7 @@ import gc
 import random
 import weakref
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,7 @@ from tests.core.test_realizer import (
     seeds,
     token_ids,
 )
+from tests.support import scripts
 from tests.support.triton_process import (
     DEVICES,
     INTERPRETED,
@@ -302,6 +304,20 @@ def test_every_kind_in_one_batch(device: torch.device) -> None:
     slots = [engine.add(request) for request in wanted]
     free_run(engine, slots, 25)
     assert engine.realizer.failed_requests == 0
+
+
+@pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_bans_of_most_tokens(device: torch.device, dtype: torch.dtype) -> None:
+    """They stay bans beside lists and choices, in whatever order the specs come."""
+    engine = Engine(device, vocabulary=len(scripts.BYTES), slots=len(scripts.CASES))
+    of_slot = {engine.add(Request(), scripts.compiled(specs)): specs for _, specs in scripts.CASES}
+    drafts: dict[int, list[int]] = {slot: [0] for slot in of_slot}
+    before = random_logits(2 * len(of_slot), engine.vocabulary, 1, dtype)
+    after, of_rows = engine.apply(drafts, before)
+    for row, (slot, drafted) in enumerate(of_rows):
+        acting = scripts.edits_of(of_slot[slot], [0][:drafted])
+        assert_row(before[row], after[row], acting)
 
 
 BLOCK = advance_kernel.BLOCK_SIZE

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as s
-from logitport.adapters.core import AutomatonBuilder, Program, Realizer, compile_specs
+from logitport.adapters.core import AutomatonBuilder, Edit, Program, Realizer, compile_specs
 from logitport.adapters.core.host.torch_editor import TorchEditor
+from logitport.adapters.core.kinds.banned_tokens import ADDING
 from logitport.spec import LogitsProcessorSpec
 
 from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
@@ -162,6 +163,30 @@ def test_lists_of_any_length(device: torch.device, dtype: torch.dtype) -> None:
     builder.add(builder.token_set(()))
     pair.add(4 * len(sizes), program=Program(automata=(builder.build(),)))
     pair.step(random_logits(rng, 4 * len(sizes) + 2, VOCABULARY + 50, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bans_of_all_other_tokens(device: torch.device, dtype: torch.dtype) -> None:
+    """Beside every other edit, before and after it, over several blocks of columns."""
+    rng = np.random.default_rng(0)
+    kept = np.sort(rng.permutation(VOCABULARY)[: VOCABULARY // 3]).tolist()
+    ban, last = np.array([Edit.BAN_OTHERS], np.int8), VOCABULARY - 1
+    bans = ADDING.of_tokens(kept, edit=ban), ADDING.of_tokens([*kept[5:], last], edit=ban)
+    tokens = (*kept[:50], *range(9, VOCABULARY, 7))
+    beside: tuple[tuple[LogitsProcessorSpec, ...], ...] = (
+        (),
+        (s.AllowedTokensSpec(tokens),),
+        (s.AllowedTokensSpec(tokens), s.AllowedTokensSpec(tokens[9:])),
+        (s.BannedTokensSpec(tokens), s.LogitBiasSpec(dict.fromkeys(kept, 2.0))),
+        (s.ForcedTokenSequenceSpec((last,)), s.BannedTokensSpec((last,))),
+    )
+    pair = Pair(device)
+    for row, specs in enumerate(beside):
+        automata = compile_specs(specs).automata
+        for i, parts in enumerate(((bans[0], *automata), (*automata, bans[0]), (*bans, *automata))):
+            pair.add(3 * row + i, program=Program(automata=parts))
+    rounding = 0 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    pair.step(random_logits(rng, 3 * len(beside), VOCABULARY, dtype), rounding)
 
 
 def test_list_of_10_000_tokens(device: torch.device) -> None:

@@ -18,6 +18,8 @@ from logitport.adapters.core import Automaton, Realizer, Vocabulary, admit, comp
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
 
 from tests.core.test_automaton import edit_of
+from tests.core.test_realizer import assert_row, random_logits
+from tests.support.scripts import BYTES, CASES, Specs, compiled, edits_of
 
 from .test_banned_text import SMOLLM2
 from .test_every_kind import AT_MOST, SOME, KindTests
@@ -47,11 +49,6 @@ class TestRows(ScriptsTests):
     )
 
 
-BYTES: list[bytes | None] = [
-    *(token.encode() for token in ("a", " Привет", "中文", "1!", "é", "あ", "😀", "\u0378")),
-    *(b"\xd0", b"\x9f", b"\xd0\x9f\xd1", b"\xd2", b"a\xd2", b"\x85", b"\x8a", b"\x8aa"),
-    *(b"\xe4", b"\xb7", b"\xb8", b"\xe4\xb8", b"\xe5", b"\xff", None),
-]
 TOKENS = {BYTES[i]: i for i in range(len(BYTES))}
 Spec = BannedScriptsSpec | AllowedScriptsSpec
 
@@ -107,6 +104,25 @@ def test_what_completes_a_character(
 
     assert banned_after(specs, BYTES, ids(output)) == {*ids(expected)}
     assert completing(specs, texts_of(BYTES), tuple(ids(output))) == {*ids(expected)}
+
+
+@with_table
+@pytest.mark.parametrize("specs", [pytest.param(specs, id=name) for name, specs in CASES])
+def test_a_ban_of_most_tokens_stays_a_ban(specs: Specs):
+    """In whatever order the specs come: a list, a choice or the engine's own mask decides."""
+    program = compiled(specs)
+    for output in ([], [0], [3], [TOKENS[b"\xd2"]]):
+        acting = edits_of(specs, output)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            before = random_logits(4, len(BYTES), len(output), dtype)
+            before[0, 5:] = before[0, 1:4] = -torch.inf  # the engine leaves two Latin tokens
+            for is_array in {False, dtype == torch.float32}:
+                realizer, after = Realizer(len(BYTES)), before.clone()
+                for row in range(4):
+                    realizer.add(row, program, [], output)
+                realizer.apply(after.numpy() if is_array else after)
+                for row in range(4):
+                    assert_row(before[row], after[row], acting)
 
 
 PIECES = (*"a\u03b1\u0387\u03e2Ж\u0485中䷀々あ\u30fb1\u0301😀", "\u0378", "\U00010000")

@@ -38,12 +38,16 @@ that position, it is the forced token."""
 
 
 class Edit(IntEnum):
-    """The edit that a state makes to the logits. A ban is an ``ADD`` of ``BAN_BIAS``."""
+    """The edit that a state makes to the logits. A ban is an ``ADD`` of ``BAN_BIAS``.
+
+    ``BAN_OTHERS`` bans the tokens that its set does not contain, where these are most of all.
+    """
 
     FREE = 0
     FORCE = 1
     ALLOW = 2
     ADD = 3
+    BAN_OTHERS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +63,7 @@ class Automaton:
 
     Attributes:
         edit: ``[states]`` int8, an ``Edit``.
-        operand: ``[states]`` int32, the token of a ``FORCE``, the token set of ``ALLOW``/``ADD``.
+        operand: ``[states]`` int32, the token of a ``FORCE``, the token set of others.
         default_target: ``[states]`` int32, the next state of tokens without an edge.
         is_failure_link: ``[states]`` bool, whether ``default_target`` looks the token up again.
         branches: ``[states]`` bool, whether the next state depends on the token.

@@ -23,6 +23,7 @@ WARPS = 8
 _FORCE = tl.constexpr(int(Edit.FORCE))
 _ALLOW = tl.constexpr(int(Edit.ALLOW))
 _ADD = tl.constexpr(int(Edit.ADD))
+_BAN_OTHERS = tl.constexpr(int(Edit.BAN_OTHERS))
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _HIGHEST_SHARE = tl.constexpr(HIGHEST_SHARE)
 # A row's progress is two numbers in one: how many of its programs have finished their block, and
@@ -49,11 +50,12 @@ class EditKernel:
     ) -> None:
         """Edit the logits, whose columns are contiguous, in place; see ``_edit_kernel``.
 
-        ``row_count`` rows have automata; ``allows`` is whether any of their states may be an ALLOW.
+        ``row_count`` rows have automata; ``allows`` is whether any of their states may be an ALLOW
+        or a BAN_OTHERS.
         """
         if row_count > len(self._progress):
             self._progress = self._progress.new_zeros(2 * row_count)
-        # Without an ALLOW, one program per row is enough.
+        # Without these, one program per row is enough.
         blocks = triton.cdiv(logits.shape[1], BLOCK_SIZE) if allows else 1
         with torch.cuda.device_of(logits):
             _edit_kernel[(row_count, blocks)](
@@ -90,7 +92,7 @@ def _edit_kernel(
     block_size: tl.constexpr,
     chunk_size: tl.constexpr,
 ):
-    """Edit one row, or one block of its columns if the row has an ALLOW.
+    """Edit one row, or one block of its columns if the row has an ALLOW or a BAN_OTHERS.
 
     No two programs edit one cell at the same time. In a row that has an ALLOW, the last program to
     finish its block makes the edits that need the whole row. A barrier is needed wherever a thread
@@ -106,6 +108,7 @@ def _edit_kernel(
     forces = 0
     forced = -1  # the first FORCE's token
     strict = -1  # the first ALLOW's token set
+    bans = 0  # how many ban all tokens but those of a set
     for i in range(start, end):
         state = tl.load(states_ptr + i)
         edit = tl.load(edit_ptr + state).to(tl.int32)
@@ -113,7 +116,8 @@ def _edit_kernel(
         forced = tl.where((edit == _FORCE) & (forces == 0), operand, forced)
         forces += (edit == _FORCE).to(tl.int32)
         strict = tl.where((edit == _ALLOW) & (strict < 0), operand, strict)
-    if (strict < 0) & (block > 0):
+        bans += (edit == _BAN_OTHERS).to(tl.int32)
+    if (strict < 0) & (bans == 0) & (block > 0):
         return
     first_column = block * block_size
     end_column = tl.minimum(first_column + block_size, columns)
@@ -128,7 +132,7 @@ def _edit_kernel(
                 token_set = tl.load(operand_ptr + state)
                 lo = tl.load(set_ends_ptr + token_set)
                 hi = tl.load(set_ends_ptr + token_set + 1)
-                if strict >= 0:
+                if (strict >= 0) | (bans > 0):
                     lo = first_from(set_tokens_ptr, lo, hi, first_column)
                     hi = first_from(set_tokens_ptr, lo, hi, end_column)
                 for chunk in range(lo, hi, chunk_size):
@@ -155,8 +159,8 @@ def _edit_kernel(
         for i in range(start, end):  # a further ALLOW bans what it does not contain
             state = tl.load(states_ptr + i)
             token_set = tl.load(operand_ptr + state)
-            is_allow = tl.load(edit_ptr + state).to(tl.int32) == _ALLOW
-            if is_allow & (token_set != strict):
+            edit = tl.load(edit_ptr + state).to(tl.int32)
+            if ((edit == _ALLOW) & (token_set != strict)) | (edit == _BAN_OTHERS):
                 other_start = tl.load(set_ends_ptr + token_set)
                 other_end = tl.load(set_ends_ptr + token_set + 1)
                 allowed = is_among(set_tokens_ptr, other_start, other_end, tokens)
@@ -180,6 +184,22 @@ def _edit_kernel(
                     revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
                     tl.store(row_ptr + revived, 0.0, mask=revived < columns)
                 tl.debug_barrier()
+
+    elif bans > 0:
+        tokens = first_column + tl.arange(0, block_size)
+        logits = tl.load(row_ptr + tokens, mask=tokens < columns, other=0.0)
+        ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
+        for i in range(start, end):
+            state = tl.load(states_ptr + i)
+            if tl.load(edit_ptr + state).to(tl.int32) == _BAN_OTHERS:
+                token_set = tl.load(operand_ptr + state)
+                lo = tl.load(set_ends_ptr + token_set)
+                hi = tl.load(set_ends_ptr + token_set + 1)
+                kept = is_among(set_tokens_ptr, lo, hi, tokens)
+                logits = tl.where(kept, logits, bounded_sum(logits, ban, highest, dtype))
+        tl.store(row_ptr + tokens, logits, mask=tokens < columns)
+        tl.debug_barrier()
+        finishes = ((forced >= first_column) & (forced < end_column)).to(tl.int32)
 
     if (finishes != 0) & (forces > 0) & (forced < columns):
         tl.store(row_ptr + forced, highest)

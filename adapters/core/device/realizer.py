@@ -288,7 +288,10 @@ class DeviceRealizer:
     def _put(self, slot: int, request: _Request) -> None:
         counts = (
             len(request.automata),
-            any((automaton.edit == Edit.ALLOW).any() for automaton in request.automata),
+            any(
+                np.isin(automaton.edit, (Edit.ALLOW, Edit.BAN_OTHERS)).any()
+                for automaton in request.automata
+            ),
             len(request.ngrams),
             len(request.dry),
             len(request.biases),

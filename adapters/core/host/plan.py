@@ -126,7 +126,7 @@ class EditPlan:
     """
 
     def __init__(self, automata: AutomatonBatch, vocab_size: int) -> None:
-        self._automata = automata
+        self._automata, self._vocab_size = automata, vocab_size
         self._large = max(LARGE, vocab_size // 64)
         self._large_addition = min(LARGE_ADDITION, self._large)
         self._generation = -1
@@ -187,7 +187,7 @@ class EditPlan:
         composed: bool,
     ) -> None:
         """Lay out the acting token sets that differ from the last step's."""
-        adds = edits == Edit.ADD
+        adds = (edits == Edit.ADD) | (edits == Edit.BAN_OTHERS)
         if composed:
             self._added[0] = self._additions(np.flatnonzero(adds & ~moves), stay=True)
         adding = np.where(adds & moves, states, -1)
@@ -220,10 +220,13 @@ class EditPlan:
         if not len(slots):
             return []
         tables, values = self._automata.tables, self._automata.values
-        token_sets, rows = tables.operand[values[STATE, slots]], values[ROW, slots]
-        size = np.bincount(rows, tables.set_sizes(token_sets))[rows]
+        states, rows = values[STATE, slots], values[ROW, slots]
+        token_sets, bans_others = tables.operand[states], tables.edit[states] == Edit.BAN_OTHERS
+        sizes = np.where(bans_others, self._large + 1, tables.set_sizes(token_sets))
+        size = np.bincount(rows, sizes)[rows]
         large = size > (self._large if stay else self._large_addition)
-        of_row = _by_row(rows[large], token_sets[large])
+        named = np.where(bans_others, ~token_sets, token_sets)
+        of_row = _by_row(rows[large], named[large])
         kept = self._standing if stay else self._moving
         if stay or sum(map(len, kept.values())) > MAX_KEPT_CELLS:
             for unused in kept.keys() - of_row.values():  # drop sets that no row has any more
@@ -241,10 +244,15 @@ class EditPlan:
         return additions
 
     def _of_sets(self, token_sets: tuple[int, ...], *, moves: bool) -> Standing:
-        """Combine the additions of some token sets."""
-        _, cell = self._automata.tables.cells(np.array(token_sets))
-        tables = self._automata.tables
-        return Standing(tables.set_tokens[cell], tables.set_values[cell], moves=moves)
+        """Combine the additions of some token sets; ``~set`` bans the tokens that a set has not."""
+        tables, vocab_size = self._automata.tables, self._vocab_size
+        _, cell = tables.cells(np.array([each for each in token_sets if each >= 0], np.int64))
+        tokens, values = [tables.set_tokens[cell]], [tables.set_values[cell]]
+        for each in token_sets:
+            if each < 0:
+                tokens.append(np.flatnonzero(~mask(tables.tokens(~each), vocab_size)))
+                values.append(np.full(len(tokens[-1]), BAN_BIAS, np.float32))
+        return Standing(np.concatenate(tokens), np.concatenate(values), moves=moves)
 
     def _plan_allowed(self, slots: Ints) -> None:
         """Lay out the cells that ALLOWs leave; the slots come by row, then by rank."""

@@ -60,7 +60,8 @@ class TritonEditor(Editor):
         states = automata.states[self._order]
         if composed or not np.array_equal(states, self._sent):
             edits = automata.tables.edit[states]
-            acts, allows = bool(edits.any()), bool((edits == Edit.ALLOW).any())
+            acts = bool(edits.any())
+            allows = bool(np.isin(edits, (Edit.ALLOW, Edit.BAN_OTHERS)).any())
             self._states.write(states)
             self._sent, self._acts, self._allows = states, acts, allows
         automata.changed = False

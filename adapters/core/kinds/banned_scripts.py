@@ -13,7 +13,7 @@ from .banned_text import check_cost
 from .banned_tokens import ADDING, adding
 from .base import Part, compile_spec, vocabulary_for
 
-_ALLOW = np.array([Edit.ALLOW], np.int8)
+_BAN_OTHERS = np.array([Edit.BAN_OTHERS], np.int8)
 
 
 @compile_spec.register
@@ -49,7 +49,7 @@ def banning(spec: ScriptsSpec, banned: Sequence[Kinds]) -> Iterable[Part]:
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)
         others[everywhere] = False
-        yield ADDING.of_tokens(np.flatnonzero(others), edit=_ALLOW)
+        yield ADDING.of_tokens(np.flatnonzero(others), edit=_BAN_OTHERS)
     elif len(everywhere):
         yield adding(everywhere)
     if within is not None:
