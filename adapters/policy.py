@@ -45,7 +45,8 @@ class Policy:
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
         most_specs: how many specs a request may bring.
-        most_thinking: the largest budget of a ``thinking_budget`` that a request may bring.
+        most_thinking: the largest budget, with the grace, of a ``thinking_budget`` that a request
+            may bring.
         forbid: the kinds that a request may not bring. Presets may have them.
     """
 
@@ -61,7 +62,8 @@ class Policy:
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
 
-        Each spec of the request keeps its index. What is filled in comes last.
+        The default specs come first: of two specs that force a token, or that each allow only
+        some, the first wins. The further specs of presets come last.
 
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
@@ -83,26 +85,40 @@ class Policy:
         if self.most_specs is not None and len(specs) > self.most_specs:
             what = f"This server admits at most {self.most_specs} specs, got {len(specs)}"
             raise SpecError(what, "$.specs")
-        if self.own != "replace":
-            more += self.default
-        if not (named or more):
+        first = self._first
+        if not (named or first):
             return payload
-        if (got := len(specs) + len(more)) > MAX_SPECS:
+        if (got := len(first) + len(specs) + len(more)) > MAX_SPECS:
             what = f"Expected at most {MAX_SPECS} specs, with those that the server adds, got {got}"
             raise SpecError(what, "$.specs")
         with fields_hold(), self.restoring(payload):
-            return type(payload)(VERSION, (*specs, *more), payload.generation_only)  # pyright: ignore
+            every = *first, *specs, *more
+            return type(payload)(VERSION, every, payload.generation_only)  # pyright: ignore
+
+    @property
+    def _first(self) -> tuple[LogitsProcessorSpec, ...]:
+        """The specs that come before those of each request."""
+        return () if self.own == "replace" else self.default
 
     @contextmanager
     def restoring(self, payload: Payload) -> Generator[None]:
-        """Have errors at a spec that the server has filled in name no index in ``payload``."""
+        """Have errors name specs by their indices in ``payload``, and what is filled in by none."""
+        own = range(len(self._first), len(self._first) + len(payload.specs))
         try:
             yield
         except SpecError as error:
-            found = re.match(r"\$\.specs\[(\d+)\]", error.path)
-            if found is None or int(found[1]) < len(payload.specs):
+
+            def named(other: re.Match[str]) -> str:
+                k = int(other[1])
+                return f"`$.specs[{own.index(k)}]`" if k in own else "a spec that the server adds"
+
+            message = re.sub(r"`\$\.specs\[(\d+)\]`", named, error.message)
+            path = re.match(r"\$\.specs\[(\d+)\](.*)", error.path)
+            if path is None:
                 raise
-            what = f"With a spec that the server adds: {error.message}"
+            if (i := int(path[1])) in own:
+                raise SpecError(message, f"$.specs[{own.index(i)}]{path[2]}") from error.__cause__
+            what = f"With a spec that the server adds: {message}"
             raise SpecError(what, "$.specs") from error.__cause__
 
     def _check(self, spec: LogitsProcessorSpec, path: str) -> None:
@@ -113,9 +129,13 @@ class Policy:
             if each.kind in self.forbid:
                 raise SpecError(f"This server does not admit `{each.kind}`", where)
             most = self.most_thinking
-            if isinstance(each, ThinkingBudgetSpec) and most is not None and each.budget > most:
-                what = f"This server admits a budget of at most {most}, got {each.budget}"
-                raise SpecError(what, f"{where}.budget")
+            if isinstance(each, ThinkingBudgetSpec) and most is not None:
+                if each.budget > most:
+                    what = f"This server admits a budget of at most {most}, got {each.budget}"
+                    raise SpecError(what, f"{where}.budget")
+                if (got := each.budget + each.grace) > most:
+                    what = f"This server admits a budget and grace of at most {most}, got {got}"
+                    raise SpecError(what, f"{where}.grace")
 
     @property
     def _names(self) -> str:

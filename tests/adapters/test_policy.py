@@ -3,11 +3,15 @@
 from typing import Any
 
 import pytest
+import torch
 from logitport.adapters import REALIZABLE, Backend, Policy, policy, policy_of
-from logitport.adapters.core import admit, check_presets, default_specs
+from logitport.adapters.core import Realizer, admit, check_presets, default_specs
 from logitport.spec import (
+    AutomatonSpec,
+    AutomatonState,
     BannedTokensSpec,
     ChoiceSpec,
+    ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
@@ -18,6 +22,7 @@ from logitport.spec import (
     PluginSpec,
     SpecError,
     ThinkingBudgetSpec,
+    TriggerSpec,
     encode,
 )
 
@@ -36,8 +41,9 @@ def backend(policy: Policy) -> Backend:
     return Backend("tested", REALIZABLE, policy=policy)
 
 
-def thinking(budget: int) -> ThinkingBudgetSpec:
-    return ThinkingBudgetSpec(budget, (8,), (9,))
+def thinking(budget: int, grace: int = 0) -> ThinkingBudgetSpec:
+    newlines = (3,) if grace else ()
+    return ThinkingBudgetSpec(budget, (8,), (9,), grace=grace, newline_token_ids=newlines)
 
 
 def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
@@ -50,17 +56,18 @@ def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
     [
         (Policy(), (BIAS,), (BIAS,)),
         (Policy((BAN,)), (BIAS,), (BIAS,)),
-        (Policy((BAN,), "add"), (BIAS,), (BIAS, BAN)),
+        (Policy((BAN,), "add"), (BIAS,), (BAN, BIAS)),
         (Policy((), "add"), (BIAS,), (BIAS,)),
         (Policy(presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS), (BOT, BIAS), (CHOICE, BIAS, FLOOR)),
         (Policy(presets=PRESETS), (BIAS, BOT, PluginSpec("quiet")), (BIAS, CHOICE, BAN, FLOOR)),
-        (Policy((BAN,), "add", PRESETS), (BOT,), (CHOICE, FLOOR, BAN)),
-        (Policy((BAN,), "refuse", PRESETS), (BOT,), (CHOICE, FLOOR, BAN)),
+        (Policy((BAN,), "add", PRESETS), (BOT,), (BAN, CHOICE, FLOOR)),
+        (Policy((BAN,), "refuse", PRESETS), (BOT,), (BAN, CHOICE, FLOOR)),
         (Policy((BAN,), presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS, most_specs=1), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS, forbid=frozenset({"choice", "plugin"})), (BOT,), (CHOICE, FLOOR)),
         (Policy(most_thinking=5), (thinking(5),), (thinking(5),)),
+        (Policy(most_thinking=5), (thinking(3, 2),), (thinking(3, 2),)),
         (
             Policy(presets={"slow": (thinking(9),)}, most_thinking=5),
             (PluginSpec("slow"),),
@@ -103,6 +110,18 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
         (Policy(most_specs=1), (BAN, BIAS), "$.specs", "at most 1 specs, got 2"),
         (Policy(most_thinking=5), (BAN, thinking(6)), "$.specs[1].budget", "at most 5, got 6"),
         (
+            Policy(most_thinking=100),
+            (BAN, thinking(100, 2_000_000_000)),
+            "$.specs[1].grace",
+            "budget and grace of at most 100, got 2000000100",
+        ),
+        (
+            Policy(most_thinking=5),
+            (phases(thinking(5, 1)),),
+            "$.specs[0].phases[0].specs[1].grace",
+            "at most 5, got 6",
+        ),
+        (
             Policy(most_thinking=5),
             (phases(thinking(6)),),
             "$.specs[0].phases[0].specs[1].budget",
@@ -130,10 +149,18 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
         # What is filled in has no index in the request.
         (
             Policy((FORCE,), "add"),
-            (CHOICE,),
-            "$.specs",
-            "With a spec that the server adds: Conflicts",
+            (BIAS, CHOICE),
+            "$.specs[1]",
+            "Conflicts with a spec that the server adds: both force",
         ),
+        (
+            Policy((BIAS, CHOICE), "add"),
+            (BIAS, BannedTokensSpec((2,))),
+            "$.specs",
+            "With a spec that the server adds: Conflicts with `$.specs[1]`, which bans token 2",
+        ),
+        (Policy((BAN,), "add"), (FORCE, CHOICE), "$.specs[1]", "Conflicts with `$.specs[0]`: both"),
+        (Policy((BAN,), "add"), (BIAS, BannedTokensSpec((100,))), "$.specs[1].token_ids[0]", "100"),
         (
             Policy((BannedTokensSpec((100,)),), "add"),
             (BIAS,),
@@ -156,6 +183,33 @@ def test_refused(made: Policy, given: Specs, path: str, message: str):
             admit(backend(made), encode(given), 100)
         assert raised.value.path == path
         assert message in raised.value.message
+
+
+# a client's spec, which forces tokens within a block, or allows nothing else
+@pytest.mark.parametrize(
+    "own",
+    [
+        ForcedTokenSequenceSpec((7,) * 50),
+        ForcedEndSpec(3, (7,) * 50),
+        TriggerSpec((6,), (6, 6), None),
+        PhasesSpec((Phase((ForcedTokenSequenceSpec((7,) * 50),)),)),
+        AutomatonSpec((AutomatonState(force=7),)),
+        AutomatonSpec((AutomatonState(allow=0),), ((7,),)),
+        thinking(50),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_a_clients_tokens_do_not_open_a_default_budget(own: LogitsProcessorSpec):
+    made = Policy((thinking(4),), "add")
+    program = admit(backend(made), encode(own), 100)[1]
+    realizer, output = Realizer(100), list[int]()
+    realizer.add(0, program, [8], output)
+    for _ in range(5):
+        logits = torch.zeros(1, 100)
+        logits[0, 6] = 1
+        realizer.apply(logits)
+        output.append(int(logits.argmax()))
+    assert output[4] == 9, output
 
 
 def test_policies_are_apart():
@@ -183,7 +237,10 @@ def test_nothing_to_fill_in_costs_nothing():
             "The preset 'far' cannot be realized",
         ),
         (Policy(presets={"far": (PluginSpec("absent"),)}), "No plugin 'absent'"),
-        (Policy((FORCE,), "add", {"bot": (CHOICE,)}), "With a spec that the server adds: "),
+        (
+            Policy((FORCE,), "add", {"bot": (CHOICE,)}),
+            "Conflicts with a spec that the server adds: ",
+        ),
         (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
     ],
 )
