@@ -33,7 +33,7 @@ def messages() -> list[str]:
 def strings() -> str:
     """All constant texts in the package, with the parts of an f-string one after the other."""
     found: list[str] = []
-    for room in ("spec", "adapters"):
+    for room in ("spec", "adapters", "hooks"):
         for path in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.JoinedStr):
