@@ -142,6 +142,10 @@ Bans of texts with equal options are one rule, and so are all scripts.
 TEXT_BYTE_WORK = 24
 """Units for each byte of a text, which becomes a state, or several where case is ignored."""
 
+TEXT_TABLE_BYTES = 192
+"""So many bytes of the tables of rules about text are one unit. They are counted before the tables
+are made: what the other units leave of ``MAX_WORK`` is room for them."""
+
 SCRIPTS_WORK = 1 << 13
 """Units for a spec with scripts, besides those of a rule about text."""
 

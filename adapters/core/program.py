@@ -32,6 +32,7 @@ from ...spec.limits import (
     SPEC_WORK,
     TEXT_BYTE_WORK,
     TEXT_RULE_WORK,
+    TEXT_TABLE_BYTES,
 )
 from .automaton import Automaton
 from .automaton.arrays import distinct, token_array
@@ -40,7 +41,7 @@ from .kinds import Part, PerRequest, VocabularyOf, compile_spec, compiling_for
 from .kinds.banned_scripts import banned_by, banning
 from .kinds.banned_sequences import adding_at_ends
 from .kinds.banned_tokens import adding
-from .kinds.base import check_size
+from .kinds.base import check_size, set_text_room
 from .scripts import Kinds
 
 
@@ -131,7 +132,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     scripts: list[Kinds] = []
     last_scripts = max((i for i, s in enumerate(specs) if isinstance(s, ScriptsSpec)), default=None)
     cells = 0
-    _check_work(specs)
+    room = TEXT_TABLE_BYTES * (MAX_WORK - _check_work(specs))
+    set_text_room(room)
     ngrams: dict[NoRepeatNgramSpec, None] = {}  # of equal rules, one acts
     for i, spec in enumerate(specs):
         if isinstance(spec, AllowedTokensSpec):
@@ -159,7 +161,10 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                 made = list(adding_at_ends(sequences) if i == last else compile_spec(spec))
             parts.extend(made)
             # The sizes of these depend on the vocabulary, and are bounded by their memory.
-            if not spec.needs_vocabulary:
+            if spec.needs_vocabulary:
+                room -= sum(part.table_bytes for part in made if isinstance(part, Automaton))
+                set_text_room(max(room, 0))
+            else:
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
             ngrams.update((part, None) for part in made if isinstance(part, NoRepeatNgramSpec))
             check_size(cells)
@@ -189,8 +194,8 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
     )
 
 
-def _check_work(specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Bound the work to compile specs, before any of it is done."""
+def _check_work(specs: Sequence[LogitsProcessorSpec]) -> int:
+    """Bound the work to compile specs, before any of it is done. Return its units."""
     sizes = [spec.sizes() for spec in specs]
     rules: dict[object, LogitsProcessorSpec] = {}  # of those that are compiled as one, the last
     for i, spec in enumerate(specs):
@@ -208,6 +213,7 @@ def _check_work(specs: Sequence[LogitsProcessorSpec]) -> None:
             f"Expected specs that take at most {MAX_WORK} units of work, got {work}: {of}",
             "$.specs",
         )
+    return work
 
 
 def _banned_by_others(lists: Sequence[Sequence[int]]) -> list[int]:

@@ -181,7 +181,12 @@ def completing_texts(
         special = np.flatnonzero(vocabulary.is_special)
         tokens = np.append(tokens, special)
         state = np.append(state, np.full_like(special, automaton.start))
-    return completing(automaton, vocabulary, banned, (tokens, state), check_cost, separators)
+
+    def check(memory: int, step: int) -> None:
+        check_cost(memory + table_bytes(0, 0, len(banned)), step + len(banned))
+
+    check(0, 0)
+    return completing(automaton, vocabulary, banned, (tokens, state), check, separators)
 
 
 def completing(
@@ -209,16 +214,18 @@ def completing(
     if automaton.start == 0 and not len(tokens):
         return everywhere, None
     states, edges = len(automaton.failure), len(tokens)
+    check_cost(table_bytes(states, edges, 0), 0)
     edge_parts = [(np.zeros(edges, np.int64), tokens, state)]
     ends: list[tuple[Ints, Ints]] = []
     for at, to, nodes, completes in _from_prefixes(automaton, trie):
         ends.append((at[completes], nodes[completes]))
         goes_on = to > 0
         first = trie.first[nodes[goes_on]]
-        owner, place = members(first, trie.own_end[nodes[goes_on]] - first)
-        edge_parts.append((at[goes_on][owner], trie.order[place], to[goes_on][owner]))
-        edges += len(place)
+        sizes = trie.own_end[nodes[goes_on]] - first
+        edges += int(sizes.sum())
         check_cost(table_bytes(states, edges, 0), 0)
+        owner, place = members(first, sizes)
+        edge_parts.append((at[goes_on][owner], trie.order[place], to[goes_on][owner]))
     set_of, sets = _token_sets(automaton.failure, _completed(trie, ends, separators))
     # The places of the other tokens are counted without those of banned ones.
     bounds = np.array([*chain.from_iterable(sets)], np.int64).reshape(-1, 2).T

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters import cli
-from logitport.adapters.core import Program, admission, compile_specs
+from logitport.adapters.core import AutomatonBuilder, Program, admission, compile_specs
 from logitport.adapters.core.cost import Cost
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import shown, text_of
@@ -30,6 +30,7 @@ CORPUS = dict(payloads.load())
 BACKEND, VOCAB = target.BACKEND, target.VOCAB
 NGRAM, SHORT_NGRAM = s.NoRepeatNgramSpec(3), s.NoRepeatNgramSpec(3, 4096)
 BUDGET = s.ThinkingBudgetSpec(9, (1,), (2,), (3,))
+CASELESS = tuple(letter * 18 for letter in "ksaeiout")
 FULL = tuple(range(1000, 1000 + limits.MAX_TOKEN_IDS))
 
 
@@ -66,6 +67,26 @@ def test_no_hash_table_of_what_clients_choose(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(np, "unique", sorting)
     for short in CORPUS.values():
         assert target.admit(payloads.text_of(short), None).wrong is None
+
+
+@pytest.mark.parametrize("texts", [CASELESS, CASELESS * 4], ids=["few bytes", "many"])
+def test_tables_of_texts_are_refused_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...]
+):
+    """What the units of the texts leave of ``max_work`` is room for their tables."""
+    made: list[int] = []
+    build = AutomatonBuilder.build
+    monkeypatch.setattr(
+        AutomatonBuilder, "build", lambda self, **how: made.append(1) or build(self, **how)
+    )
+    spec = s.BannedTextSpec(tuple(f"{text}{i}" for i, text in enumerate(texts)), ignore_case=True)
+    work = limits.TEXT_RULE_WORK + spec.work + limits.TEXT_BYTE_WORK * spec.sizes().text_bytes
+    room = limits.TEXT_TABLE_BYTES * (limits.MAX_WORK - work)
+    with pytest.raises(SpecError, match=f"at most {room} bytes of memory with this vocabulary"):
+        admission.admit(BACKEND, encode(spec), VOCAB)
+    assert not made
+    admission.admit(BACKEND, encode(s.BannedTextSpec(("ka",), ignore_case=True)), VOCAB)
+    assert made
 
 
 def test_work_is_counted():

@@ -1,10 +1,11 @@
 """``python -m tests.fuzz``: send admission what nobody would, and look for what costs the most.
 
 ``--payloads N`` or ``--seconds S`` fuzz: every payload is admitted or refused with a ``SpecError``
-that is safe to print. ``--climb`` looks for the slowest admission instead, or with ``--of`` for the
-slowest entry or step. ``--keep`` puts what is found into the corpus. The exit status is 1 if
-anything else happened. ``--table`` prints what the payloads of the corpus cost at admission, and
-with ``--of`` what those that are admitted cost later, each beside a harmless one of its size.
+that is safe to print. ``--climb`` looks for the slowest admission, entry and resumption instead, or
+for what ``--of`` names; the time is shared among them. ``--keep`` puts what is found into the
+corpus. The exit status is 1 if anything else happened. ``--table`` prints what the payloads of the
+corpus cost at admission, and with ``--of`` what those that are admitted cost later, each beside a
+harmless one of its size.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -95,14 +97,26 @@ def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str
     return counts, wrong, slow
 
 
+CLIMBED = ("admission", "entry", "resume")
+"""What is climbed for if nothing is named: what one request costs all others."""
+
+
 def climb(number: int, seconds: float, of: str) -> list[Slow]:
     """Search for payloads under the limits that cost the most, in short form, slowest first."""
     target.install()
+    torch.set_num_threads(1)
     random = Random(number)
     shorts = [short for _, short in payloads.load() if not isinstance(short, str)]
     best = sorted(((cost_of(short, 2, of), short) for short in shorts), key=lambda s: -s[0])
-    started = time.monotonic()
-    while time.monotonic() - started < seconds:
+    started = said = time.monotonic()
+    tried = 0
+    while (now := time.monotonic()) - started < seconds:
+        tried += 1
+        if now - said > PROGRESS:
+            said = now
+            worst = ", ".join(f"{cost * 1e3:.1f}" for cost, _ in best[:3])
+            done = f"{now - started:.0f} of {seconds:.0f} s, {tried:,} tried"
+            print(f"{of} {number}: {done}, worst {worst} ms", file=sys.stderr, flush=True)
         # The slower, the more often; each kind of payload climbs by itself.
         at = min(int(random.expovariate(0.15)), len(best) - 1)
         before, short = best[at]
@@ -204,35 +218,37 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--climb", action="store_true")
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--of", choices=["admission", *running.COSTS], default="admission")
+    parser.add_argument("--of", choices=["admission", *running.COSTS], action="append")
     parser.add_argument("--keep", action="store_true", help="put what is found into the corpus")
     arguments = parser.parse_args()
     if arguments.table:
         target.install()
         torch.set_num_threads(1)
-        for line in table(arguments.of):
+        for line in chain.from_iterable(map(table, arguments.of or ["admission"])):
             print(line, flush=True)
         return 0
     bounded = arguments.payloads < 1 << 62
     seconds = arguments.seconds or (1e9 if bounded and not arguments.climb else 60.0)
     numbers = [arguments.seed + i for i in range(arguments.processes)]
+    climbed = (arguments.of or CLIMBED) if arguments.climb else ()
+    found: dict[str, list[Any]] = {}
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
-        if arguments.climb:
-            found = processes.starmap(climb, [(n, seconds, arguments.of) for n in numbers])
-        else:
+        for of in climbed:
+            wanted = [(number, seconds / len(climbed), of) for number in numbers]
+            shorts = [short for each in processes.starmap(climb, wanted) for _, short in each]
+            found[of] = shorts
+        if not climbed:
             share = -(-arguments.payloads // arguments.processes)
             results = processes.starmap(fuzz, [(number, share, seconds) for number in numbers])
     target.install()
-    if arguments.climb:
-        shorts = [short for each in found for _, short in each]
-        costs = sorted(
-            ((cost_of(s, 5, arguments.of), i) for i, s in enumerate(shorts)), reverse=True
-        )[:8]
+    for of, shorts in found.items():
+        costs = sorted(((cost_of(s, 5, of), i) for i, s in enumerate(shorts)), reverse=True)[:8]
         for rank, (cost, i) in enumerate(costs):
-            print(report(f"slow {arguments.of} {rank}", cost, payloads.text_of(shorts[i])))
-            print(f"    {json.dumps(shorts[i])}")
+            print(report(f"slow {of} {rank}", cost, payloads.text_of(shorts[i])))
+            print(f"    {json.dumps(shorts[i])}", flush=True)
             if arguments.keep:
-                payloads.keep(f"slow_{rank}", "what a hill-climb found", shorts[i])
+                payloads.keep(f"slow_{of}_{rank}", "what a hill-climb found", shorts[i])
+    if climbed:
         return 0
     counts = sum((counts for counts, _, _ in results), Counter[str]())
     wrong = [line for _, lines, _ in results for line in lines]

@@ -1,17 +1,17 @@
 """``banned_scripts`` and ``allowed_scripts``: the characters' bytes, times the vocabulary."""
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
 from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
+from ....spec.limits import MAX_PROGRAM_BYTES
 from ..automaton import Edit
 from ..scripts import Kinds, banned_scripts, completing_characters, script_codes, scripts_beside
-from .banned_text import check_cost
 from .banned_tokens import ADDING, adding
-from .base import Part, compile_spec, vocabulary_for
+from .base import Part, check_text_cost, compile_spec, vocabulary_for
 
 _BAN_OTHERS = np.array([Edit.BAN_OTHERS], np.int8)
 
@@ -45,6 +45,7 @@ def banning(spec: ScriptsSpec, banned: Sequence[Kinds]) -> Iterable[Part]:
     """
     vocabulary = vocabulary_for(spec)
     of_script = reduce(np.maximum, banned)
+    check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)
     everywhere, within = completing_characters(of_script, vocabulary, check_cost)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)

@@ -1,14 +1,13 @@
 """``banned_text``: an automaton over bytes, times the vocabulary of the engine's tokenizer."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 
-from ....spec import BannedTextSpec, SpecError
+from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import SEPARATORS
-from ....spec.limits import MAX_PROGRAM_BYTES, MAX_STEP_CELLS
 from ..texts import Symbol, completing_texts
 from .banned_tokens import adding
-from .base import Part, compile_spec, vocabulary_for
+from .base import Part, check_text_cost, compile_spec, text_room, vocabulary_for
 
 _SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
 
@@ -19,8 +18,8 @@ def _compile(spec: BannedTextSpec) -> Iterable[Part]:
     variants = _variants() if spec.ignore_case else {}
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
     separators = _SEPARATORS if spec.whole_words else ()
+    check_cost = partial(check_text_cost, text_room())
     everywhere, automaton = completing_texts(texts, vocabulary_for(spec), check_cost, separators)
-    check_cost(0, len(everywhere))
     if len(everywhere):
         yield adding(everywhere)
     if automaton is not None:
@@ -41,16 +40,3 @@ def _variants() -> dict[str, Symbol]:
     for c, fold in folded.items():
         of_fold.setdefault(fold, []).append(c)
     return {c: tuple(each.encode() for each in same) for same in of_fold.values() for c in same}
-
-
-def check_cost(memory: int, step: int) -> None:
-    """Refuse more bytes of tables, or more edits in a step, than a request may have."""
-    for got, most, what in (
-        (memory, MAX_PROGRAM_BYTES, "bytes of memory"),
-        (step, MAX_STEP_CELLS, "logits that one step may change"),
-    ):
-        if got > most:
-            raise SpecError(
-                f"Expected a spec that costs at most {most} {what} with this vocabulary; this one "
-                f"costs {got} or more"
-            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from ....spec import DrySpec, LogitsProcessorSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
-from ....spec.limits import MAX_CELLS
+from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES, MAX_STEP_CELLS
 from ..automaton import Automaton
 from ..plugins import PluginPart
 from ..vocabulary import Vocabulary
@@ -37,6 +37,7 @@ VocabularyOf = Callable[[], Vocabulary | None]
 """A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 _vocabulary: ContextVar[VocabularyOf | None] = ContextVar("vocabulary", default=None)
+_room: ContextVar[int] = ContextVar("room", default=MAX_PROGRAM_BYTES)
 
 
 @contextmanager
@@ -62,6 +63,29 @@ def vocabulary_for(spec: LogitsProcessorSpec) -> Vocabulary:
             f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known here"
         )
     return vocabulary
+
+
+def set_text_room(size: int) -> None:
+    """Set how many bytes the tables of the next rules about texts may take."""
+    _room.set(size)
+
+
+def text_room() -> int:
+    """Return how many bytes the tables of a rule about texts may take."""
+    return _room.get()
+
+
+def check_text_cost(room: int, memory: int, step: int) -> None:
+    """Refuse more bytes of tables, or more edits in a step, than a rule about text may have."""
+    for got, most, what in (
+        (memory, room, "bytes of memory"),
+        (step, MAX_STEP_CELLS, "logits that one step may change"),
+    ):
+        if got > most:
+            raise SpecError(
+                f"Expected a spec that costs at most {most} {what} with this vocabulary; this one "
+                f"costs {got} or more"
+            )
 
 
 def check_size(cells: int) -> None:
