@@ -235,7 +235,7 @@ PROMPT_BIAS_CELLS = 7 << 11
 
 MAX_ENTRY_WORK = _limit(
     "max_entry_work",
-    6,
+    5,
     "units of work",
     "to read a request's prompt: 3 for an n-gram rule (1 with a window of at most 16,384 tokens), "
     "2 for a thinking budget or a prompt bias",
