@@ -232,6 +232,7 @@ def main() -> int:
     numbers = [arguments.seed + i for i in range(arguments.processes)]
     climbed = (arguments.of or CLIMBED) if arguments.climb else ()
     found: dict[str, list[Any]] = {}
+    results: list[tuple[Counter[str], list[str], list[Slow]]] = []
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
         for of in climbed:
             wanted = [(number, seconds / len(climbed), of) for number in numbers]
