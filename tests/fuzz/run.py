@@ -5,7 +5,8 @@ that is safe to print. ``--climb`` looks for the slowest admission, entry and re
 for what ``--of`` names; the time is shared among them. ``--keep`` puts what is found into the
 corpus. The exit status is 1 if anything else happened. ``--table`` prints what the payloads of the
 corpus cost at admission, and with ``--of`` what those that are admitted cost later, each beside a
-harmless one of its size.
+harmless one of its size. ``--bodies N`` sends malformed JSON through the middleware: nothing passes
+unchecked or holds the event loop for 10 ms.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from logitport.adapters.core import admission
 from logitport.spec import WIRE_KINDS, encode, limits
 
 from ..support.strategies import payload_specs
-from . import mutations, payloads, running, target
+from . import bodies, mutations, payloads, running, target
 
 SMALL = 4096
 """Bytes; larger payloads of the corpus are sent now and then, and are for the climb."""
@@ -220,6 +221,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--of", choices=["admission", *running.COSTS], action="append")
     parser.add_argument("--keep", action="store_true", help="put what is found into the corpus")
+    parser.add_argument("--bodies", type=int, help="send so many bodies through the middleware")
     arguments = parser.parse_args()
     if arguments.table:
         target.install()
@@ -234,6 +236,11 @@ def main() -> int:
     found: dict[str, list[Any]] = {}
     results: list[tuple[Counter[str], list[str], list[Slow]]] = []
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as processes:
+        if arguments.bodies:
+            share, most = -(-arguments.bodies // arguments.processes), arguments.seconds or 1e9
+            return bodies.report(
+                processes.starmap(bodies.fuzz, [(number, share, most) for number in numbers])
+            )
         for of in climbed:
             wanted = [(number, seconds / len(climbed), of) for number in numbers]
             shorts = [short for each in processes.starmap(climb, wanted) for _, short in each]
