@@ -232,7 +232,7 @@ async def _fuzz(
             print(f"{counts['tried']:,} bodies", file=sys.stderr, flush=True)
             said = now
         path = random.choice([CHAT, CHAT, GENERATE, TOKENIZE])
-        is_large = counts["tried"] % 2_000 == 0
+        is_large = counts["tried"] % 10_000 == 0
         text = large(random) if is_large else body(random, path)
         before = time.perf_counter()
         try:
