@@ -101,7 +101,7 @@ def broken(random: Random, text: str) -> str:
         case 5:
             return text.replace("{", "{ \t", 3).replace(":", " :\n", 3)
         case 6:
-            n = random.choice([3, 30, 300, 3000])
+            n = random.choice([3, 30, 300] * 10 + [3000])
             return text.replace(":", ":" + "[" * n + "]" * n + ',"y":', 1)
         case 7:
             return text.replace("{", random.choice(["[", "{{", '"', '{"x":NaN,']), 1)
@@ -232,7 +232,7 @@ async def _fuzz(
             print(f"{counts['tried']:,} bodies", file=sys.stderr, flush=True)
             said = now
         path = random.choice([CHAT, CHAT, GENERATE, TOKENIZE])
-        is_large = counts["tried"] % 10_000 == 0
+        is_large = counts["tried"] % 20_000 == 0
         text = large(random) if is_large else body(random, path)
         before = time.perf_counter()
         try:
