@@ -44,7 +44,7 @@ SGLANG := .venv-sglang
 SGLANG_VERSION := ==0.5.23
 SGLANG_ON_CPU := sglang$(SGLANG_VERSION) torchvision==0.28.0 xgrammar==0.2.7 \
 	apache-tvm-ffi==0.1.11 compressed-tensors==0.18.0
-SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools dill einops \
+SGLANG_NEEDS := triton==3.9.0 transformers==5.19.0 accelerate aiohttp cachetools dill einops numba \
 	fastapi fonttools gguf httpx hypothesis interegular ipython 'llguidance>=1.7.6,<2' loguru msgspec 'nixl[cu13]==1.4.1' \
 	openai==2.8.0 openai-harmony==0.0.8 orjson outlines==0.1.11 partial_json_parser pillow prometheus_client psutil \
 	pybase64 pytest pytest-timeout python-multipart pyzmq requests rich scipy sentencepiece \
@@ -60,7 +60,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-llama-cpp \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-loops test-llama-cpp \
 	test-sglang fuzz faults soak neighbours bench compat docs lint clean
 
 help: ## list these commands
@@ -86,6 +86,12 @@ demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and co
 
 test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: a minute
 	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)
+
+# Compiled loops check no bounds. Here they do, and then they run as Python.
+test-loops: $(CORE)/ready ## run the core's tests with the bounds of loops checked, and as plain Python
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CORE)/checked \
+		$(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
+	NUMBA_DISABLE_JIT=1 $(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
 	$(BIN)/python -m examples._support.smollm2

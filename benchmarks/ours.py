@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from logitport.adapters.core import Program, Realizer, compile_specs, editor_for
 from logitport.adapters.core.automaton import Edit
-from logitport.adapters.core.host.state_table import ROW
 from logitport.adapters.vllm import KEY, LogitportProcessor
 from logitport.spec import encode
 from vllm import SamplingParams
@@ -70,28 +69,25 @@ class Parts:
         for row in workload.active:
             program = _program(workload.specs[row])  # pyright: ignore[reportArgumentType]
             realizer.add(row, program, workload.prompts[row], history.outputs[row], None)
-        self._automata = realizer._automata
-        self._device = torch.get_default_device()
-        logits = torch.empty(0, device=self._device)
-        self._editor = editor_for(logits, self._automata, workload.vocab_size)
+        self._outputs, self._automata = realizer._outputs, realizer._automata
+        self._edits, self._device = realizer._edits, torch.get_default_device()
+        self._editor = editor_for(torch.empty(0, device=self._device))
 
     def advance(self) -> None:
-        """Bring states and plan up to date, as ``Realizer.apply`` does."""
-        self._automata.advance({})
-        if self._automata.moved or self._automata.changed:
-            self._editor.update()
-            self._automata.moved = False
+        """Bring all states up to date, as ``Realizer.apply`` does."""
+        self._outputs.read(self._automata, self._edits.rules)
+        self._automata.advance()
 
     def edit(self, logits: torch.Tensor) -> None:
         """Edit the logits."""
-        self._editor.apply(logits)
+        self._editor.apply(logits, self._edits)
 
     def cells(self, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows, and the tokens or token sets, of automata in states with this edit."""
         automata = self._automata
-        acting = automata.tables.edit[automata.states] == edit
-        rows = automata.values[ROW, : len(automata)][acting]
-        operands = automata.tables.operand[automata.states[acting]]
+        is_used = np.arange(automata.states.shape[1]) < automata.count[:, None]
+        at = np.nonzero(is_used & (automata.tables.edit[automata.states] == edit))
+        rows, operands = self._edits.rows[at[0]], automata.tables.operand[automata.states[at]]
         return (
             torch.as_tensor(rows, device=self._device),
             torch.as_tensor(operands.astype(np.int64), device=self._device),

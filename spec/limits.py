@@ -235,7 +235,7 @@ PROMPT_BIAS_CELLS = 7 << 11
 
 MAX_ENTRY_WORK = _limit(
     "max_entry_work",
-    5,
+    6,
     "units of work",
     "to read a request's prompt: 3 for an n-gram rule (1 with a window of at most 16,384 tokens), "
     "2 for a thinking budget or a prompt bias",
@@ -251,17 +251,6 @@ SHORT_WINDOW = 1 << 14
 
 READING_WORK = 2
 """Units for a prompt bias, and for an automaton that follows the prompt (a thinking budget)."""
-
-MAX_RESUME_WORK = _limit(
-    "max_resume_work",
-    20,
-    "units of work",
-    "to read the output of a request that comes again: 8 for an automaton of many states and edge "
-    "tokens, 1 to 6 for one of few; 2 for banned sequences or texts (6 above 1,024 states); 3 for "
-    "an n-gram rule (1 with a window of at most 16,384 tokens)",
-)
-"""Each takes up to 2.3 ms for an output of 128k tokens. A request comes again when the engine has
-preempted it."""
 
 MAX_PROGRAM_BYTES = _limit(
     "max_program_bytes", 1 << 23, "bytes", "in the tables of a request, all copies included"

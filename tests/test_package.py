@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 
 ROOMS = ("spec", "adapters", "hooks")
 LAYERS = (
-    *("automaton", "logits", "defaults", "plugins", "vocabulary", "texts"),
+    *("loops", "automaton", "logits", "defaults", "plugins", "vocabulary", "texts"),
     *("scripts", "kinds", "program", "cost", "callables", "admission", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
@@ -234,7 +234,7 @@ class TestImportDirection:
             ("logitport.adapters.vllm.v1_batch", "from ..core import host"),
             ("logitport.adapters.vllm.params", "from ..core.callables import log_failure"),
             ("logitport.adapters.vllm", "from ..metrics import count"),
-            ("logitport.adapters.mlx.editor", "import logitport.adapters.core.host.editor"),
+            ("logitport.adapters.mlx.editor", "import logitport.adapters.core.host.editors"),
             ("logitport.adapters.sglang.worker", "from ...spec.payload import decode"),
         ],
     )
@@ -251,9 +251,9 @@ class TestImportDirection:
             ("logitport.adapters.core.cost", "if TYPE_CHECKING:\n    from vllm import LLM"),
             ("logitport.adapters.core.cost", "from ..vllm.params import KEY"),
             ("logitport.adapters.core.automaton.pool", "from ..logits import Cells"),
-            ("logitport.adapters.core.automaton.folding", "from ..host import state_table"),
+            ("logitport.adapters.core.automaton.folding", "from ..host import requests"),
             ("logitport.adapters.core.kinds.choice", "from ..program import Program"),
-            ("logitport.adapters.core.device.realizer", "from ..host.plan import Additions"),
+            ("logitport.adapters.core.device.realizer", "from ..host.editors import Edits"),
             ("logitport.adapters.core", "import logitport.hooks"),
             ("logitport.hooks.hello_world", "import vllm"),
         ],

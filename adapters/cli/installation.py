@@ -152,6 +152,7 @@ def _entries() -> Iterator[Finding]:
         advice = f"pip install '{NAME}[core]' brings what plugins and backends need"
         yield Finding("core", f"{error.name} is not installed", Status.NOTE, advice)
         return
+    yield _of_loops()
     groups = {"Plugin": plugins, "Default specs": defaults, "Policy": policy}
     for what, group in ((what, module.GROUP) for what, module in groups.items()):
         for entry in entry_points(group=group):
@@ -161,6 +162,17 @@ def _entries() -> Iterator[Finding]:
                 yield Finding(name, f"not loaded: {text_of(loaded)}", Status.ERROR, advice)
             else:
                 yield Finding(name, entry.value)
+
+
+def _of_loops() -> Finding:
+    """Find out whether the loops of the core are compiled, and kept."""
+    from ..core.loops import why_slow, why_uncached
+
+    if why := why_slow():
+        return Finding("Loops", "plain Python, which is slow", Status.WARNING, why)
+    if why := why_uncached():
+        return Finding("Loops", "compiled at each start", Status.WARNING, why)
+    return Finding("Loops", "compiled, and kept in a cache")
 
 
 def _package_of(entry: EntryPoint) -> str:

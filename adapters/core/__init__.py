@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from .callables import log_failure
     from .device.advance_kernel import History, LogitsLayout
     from .device.realizer import DeviceRealizer
-    from .host.numpy_editor import NumpyEditor
-    from .host.realizer import Realizer, editor_for
+    from .host.editors import OtherEditor, editor_for
+    from .host.realizer import Realizer
 
 __all__ = [
     "BAN_BIAS",
@@ -49,7 +49,7 @@ __all__ = [
     "HistoryRule",
     "Ints",
     "LogitsLayout",
-    "NumpyEditor",
+    "OtherEditor",
     "Program",
     "ProgramOf",
     "Realizer",
@@ -72,8 +72,8 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     Realizer=".host.realizer",
-    editor_for=".host.realizer",
-    NumpyEditor=".host.numpy_editor",
+    editor_for=".host.editors",
+    OtherEditor=".host.editors",
     log_failure=".callables",
     DeviceRealizer=".device.realizer",
     History=".device.advance_kernel",

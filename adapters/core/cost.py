@@ -7,7 +7,6 @@ from ...spec.limits import (
     DRY_CELLS,
     MAX_ENTRY_WORK,
     MAX_PROGRAM_BYTES,
-    MAX_RESUME_WORK,
     MAX_STEP_CELLS,
     NGRAM_CELLS,
     NGRAM_READING_WORK,
@@ -16,7 +15,6 @@ from ...spec.limits import (
     SHORT_WINDOW,
 )
 from .automaton import Automaton
-from .automaton.folding import work_to_read
 from .program import Program
 
 TOKEN_ID_BYTES = 40
@@ -29,7 +27,6 @@ class Cost(NamedTuple):
     Attributes:
         admission: states, edges and tokens in sets that compiling has written.
         entry: units of work to read the prompt when a request enters the batch.
-        resumption: units of work to read a long output, when a request enters again.
         step: logits that one step may change, or what else takes as long; the pass over a whole row
             that a list of allowed tokens needs is not included.
         memory: bytes of the program, as compiled and in the tables of a running batch.
@@ -37,7 +34,6 @@ class Cost(NamedTuple):
 
     admission: int = 0
     entry: int = 0
-    resumption: int = 0
     step: int = 0
     memory: int = 0
 
@@ -55,7 +51,6 @@ class Cost(NamedTuple):
             cls(
                 admission=allowed + excluded,
                 entry=READING_WORK * biases + reading,
-                resumption=reading,
                 step=NGRAM_CELLS * len(program.ngrams)
                 + DRY_CELLS * len(program.dry)
                 + PROMPT_BIAS_CELLS * min(biases, 1)
@@ -73,7 +68,6 @@ class Cost(NamedTuple):
         """
         for got, most, what in (
             (self.entry, MAX_ENTRY_WORK, "units of work to read a prompt"),
-            (self.resumption, MAX_RESUME_WORK, "units of work to read an output again"),
             (self.step, MAX_STEP_CELLS, "logits that one step may change"),
             (self.memory, MAX_PROGRAM_BYTES, "bytes of memory"),
         ):
@@ -91,7 +85,6 @@ def _of_automaton(automaton: Automaton) -> Cost:
     return Cost(
         admission=automaton.cells + len(automaton.keys),
         entry=READING_WORK * automaton.reads_prompt,
-        resumption=work_to_read(automaton),
         step=1 + int(automaton.set_sizes.max(initial=0)),
         memory=automaton.table_bytes,
     )

@@ -8,14 +8,14 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from ..core import NumpyEditor, editor_for
+from ..core import OtherEditor, editor_for
 
 
-class MlxEditor(NumpyEditor):
-    """Applies the edits of automata to an ``mlx.core.array``. It waits for nothing."""
+class MlxEditor(OtherEditor):
+    """Applies a step's edits to an ``mlx.core.array``. It waits for nothing."""
 
-    _where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
-    _finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
+    where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
+    finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
 
     @contextmanager
     def as_tensor(self, logits: Any) -> Iterator[torch.Tensor]:
@@ -24,21 +24,19 @@ class MlxEditor(NumpyEditor):
         yield torch.from_numpy(on_host)
         logits[...] = mx.array(on_host).astype(logits.dtype)
 
-    def _array(self, values: Any) -> Any:
+    def array(self, values: Any, logits: Any) -> Any:
+        """See ``OtherEditor``."""
         return mx.array(values.astype(np.uint32) if values.dtype == np.int64 else values)
 
-    def _add_at(self, logits: Any, rows: Any, tokens: Any, values: Any) -> None:
-        logits[...] = logits.at[rows, tokens].add(values)
+    def floats(self, values: Any) -> Any:
+        """See ``OtherEditor``."""
+        return values.astype(mx.float32)
 
-    def _lower(self, logits: Any, row: int, limits: Any, sample: int) -> bool:
-        before = logits[row]
-        logits[row] = mx.where(before < limits, before, limits)
-        return False  # unknown: to look at a logit would wait
-
-    def _best(self, rows: int, row_of: Any, kept: Any) -> Any:
-        return mx.full((rows,), -mx.inf, kept.dtype).at[row_of].maximum(kept)
+    def like(self, values: Any, other: Any) -> Any:
+        """See ``OtherEditor``."""
+        return values.astype(other.dtype)
 
 
 @editor_for.register(mx.array)
-def _(_: Any, automata: Any, vocab_size: int) -> MlxEditor:
-    return MlxEditor(automata, vocab_size)
+def _(_: Any) -> MlxEditor:
+    return MlxEditor()

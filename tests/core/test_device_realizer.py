@@ -3,7 +3,7 @@
 import gc
 import random
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +44,6 @@ from tests.core.test_realizer import (
     Row,
     Rule,
     assert_row,
-    break_edits,
     forcing,
     python,
     raises,
@@ -73,6 +72,7 @@ from logitport.adapters.core.device import (
     realizer,
 )
 from logitport.adapters.core.device.advance_kernel import History, LogitsLayout
+from logitport.adapters.core.device.parts import Part, attempt
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
 SLOTS, LONGEST = 6, 400
@@ -92,7 +92,7 @@ class Engine:
         free: slots that are not in use.
     """
 
-    tables = pool.DevicePool
+    updates = pool.DevicePool, "update"
 
     def __init__(
         self,
@@ -606,6 +606,24 @@ class TestLifeCycle(LifeCycleTests):
     """With the device's engine."""
 
 
+def break_edits(
+    patch: pytest.MonkeyPatch, breaks: Callable[[Any, Part], bool], times: int
+) -> Iterator[int]:
+    """Make an edit fail so often where ``breaks`` holds for it; returns what is left of these."""
+    left = iter(range(times))
+
+    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
+        def broken(part: Part, *target: Any) -> None:
+            if breaks(write, part) and next(left, None) is not None:
+                raise BrokenError("a defect")
+            write(part, *target)
+
+        attempt(failed, broken, part, *target)
+
+    patch.setattr(realizer, "attempt", breaking)
+    return left
+
+
 @pytest.mark.parametrize("edit", ["add", "_ban_ngrams", "_add_biases", "_run_automata"])
 @pytest.mark.parametrize("times", [1, 2, 1000])
 def test_an_edit_that_fails_on_one_request(
@@ -621,7 +639,7 @@ def test_an_edit_that_fails_on_one_request(
         mine = 0 if write is core_logits.add else one  # the rows come in this order
         return write.__name__ == edit and mine in part.rows
 
-    left = break_edits(monkeypatch, realizer, breaks, times)
+    left = break_edits(monkeypatch, breaks, times)
     before = random_logits(5, VOCABULARY, 0, torch.float32)
     after, of_rows = engine.apply({one: [1, 2], other: [1]}, before)
     assert (next(left, None) is None) == (times < 1000)

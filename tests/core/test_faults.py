@@ -1,12 +1,11 @@
 """A part of ``make faults``."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from logitport.adapters.core.automaton import pool
-from logitport.adapters.core.host import editor, realizer, torch_editor
+from logitport.adapters.core.host import realizer
 
 from tests import faults
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
@@ -50,38 +49,36 @@ def emptied_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool.AutomatonPool, "rebuilt", rebuilt)
 
 
-def edited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if who goes on began again: what has happened already happens once more."""
-    apply = torch_editor.TorchEditor.apply
-
-    def twice(own: torch_editor.TorchEditor, logits: torch.Tensor, more: Any = ()) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(editor, "attempt", lambda _, write, *part: write(*part))
-            try:
-                return apply(own, logits, more)
-            except MemoryError:
-                return apply(own, logits, more)
-
-    monkeypatch.setattr(torch_editor.TorchEditor, "apply", twice)
+def code_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a step that is tried again ran requests' own code again."""
+    never = property(lambda _: False, lambda *_: None)
+    monkeypatch.setattr(realizer.Realizer, "_has_run", never, raising=False)
 
 
 def all_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: where a step fails, all that use us pay for it."""
 
     def apply(own: realizer.Realizer, logits: torch.Tensor) -> None:
-        own._own = None
+        own._has_run = False
         try:
-            own._apply(logits)
+            own._step(logits)
         except MemoryError as error:
-            for request in list(own._requests.values()):
-                own._fail(request, error)
-            own._apply(logits)
+            own._end_all(logits, error)
 
     monkeypatch.setattr(realizer.Realizer, "apply", apply)
 
 
+def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a step could be tried again with the state that it has left."""
+    monkeypatch.setattr(
+        realizer.Realizer, "_rebuild", lambda own: setattr(own, "_is_broken", False)
+    )
+
+
 @outside
-@pytest.mark.parametrize("breaks", [emptied_too_early, edited_twice, all_ended_at_once])
+@pytest.mark.parametrize(
+    "breaks", [emptied_too_early, code_run_twice, all_ended_at_once, not_rebuilt]
+)
 def test_what_is_not_atomic_is_found(
     monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

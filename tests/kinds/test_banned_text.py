@@ -345,7 +345,7 @@ class TestEngines:
         self.test_without_a_vocabulary()
 
     def test_too_much_memory(self):
-        tokens = [b"a", *(b"b%d" % i for i in range(limits.MAX_PROGRAM_BYTES // 48))]
+        tokens = [b"a", *(b"b%d" % i for i in range(limits.MAX_PROGRAM_BYTES // 40))]
         backend = replace(self.BACKEND, load_vocabulary=lambda: Vocabulary.of_tokens(tokens))
         with pytest.raises(SpecError, match="bytes of memory with this vocabulary") as error:
             admit(backend, self.TEXT, len(tokens))

@@ -1,7 +1,7 @@
 """Timed token automata: immutable tables that define, for each state, the edit and the edges."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from struct import pack
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Ints, differ, distinct, token_array
+from .arrays import TOKEN, Ints, differ, distinct, token_array
 
 BAN_BIAS = -1e9
 """The value that a ban adds to a logit.
@@ -29,8 +29,8 @@ CLEAR = -2
 """Timer on entry: stop the timer."""
 KEEP = -3
 """Timer on entry: leave the timer as it is; this token does not count."""
-NO_TIMER = 1 << 40
-"""A timer that never reaches 0."""
+NO_TIMER = np.iinfo(np.int32).max
+"""A timer that never reaches 0 within any history."""
 
 UNKNOWN = -1
 """In a history: a sampled token whose id is not known, or not known yet. If a token was forced at
@@ -92,6 +92,29 @@ class Automaton:
     set_values: npt.NDArray[np.float32]
     reads_prompt: bool
     highest_token: int
+    _transitions: Any = field(default=None, init=False, repr=False)
+
+    @property
+    def edges(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The end of each state's edges after a leading 0, and the token of each edge."""
+        *_, ends, tokens, _ = self.transitions
+        return ends, tokens
+
+    @property
+    def transitions(self) -> tuple[npt.NDArray[Any], ...]:
+        """The columns that decide the next state, as ``folding.read`` takes them; kept."""
+        if self._transitions is not None:
+            return self._transitions
+        ends = np.zeros(self.states + 1, np.int32)
+        np.cumsum(np.bincount(self.keys >> 32, minlength=self.states), out=ends[1:])
+        columns = (
+            *(self.default_target, self.is_failure_link, self.branches, self.timer),
+            *(self.timeout, ends, (self.keys & TOKEN).astype(np.int32), self.targets),
+        )
+        # The loops are compiled for arrays that are contiguous and can be written.
+        made = tuple(np.require(column, requirements=["C", "W"]) for column in columns)
+        object.__setattr__(self, "_transitions", made)
+        return made
 
     @property
     def states(self) -> int:
@@ -116,7 +139,7 @@ class Automaton:
     def of_tokens(
         self,
         token_ids: Iterable[int] | Ints,
-        values: Iterable[float] | float = BAN_BIAS,
+        values: Iterable[float] | npt.NDArray[Any] | float = BAN_BIAS,
         **columns: npt.NDArray[Any],
     ) -> "Automaton":
         """Copy the automaton, with other tokens in its only token set, and other ``columns``.
@@ -172,9 +195,9 @@ class UnknownTokenError(ValueError):
 def table_bytes(states: int, edges: int, set_tokens: int, sets: int = 0) -> int:
     """Estimate the memory of an automaton, here and in the pools of host and device, from above.
 
-    A pool may hold twice the room that it needs, and the host's columns are as wide as indices.
+    A pool may hold twice the room that it needs.
     """
-    return 140 * states + 60 * edges + 48 * set_tokens + 28 * sets
+    return 113 * states + 48 * edges + 40 * set_tokens + 20 * sets
 
 
 def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
@@ -190,17 +213,19 @@ def bounded(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
 
 
 def token_set(
-    token_ids: Iterable[int] | Ints, values: Iterable[float] | float
+    token_ids: Iterable[int] | Ints, values: Iterable[float] | npt.NDArray[Any] | float
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Make the columns of ``AutomatonBuilder.token_set``: token ids and values."""
     tokens = token_array(token_ids)
     if isinstance(values, float | int):
         tokens = distinct(tokens)
         return tokens, bounded(np.full(len(tokens), values, np.float64))
-    every = tuple(values)
+    if not isinstance(values, np.ndarray):
+        every = tuple(values)
+        values = np.frombuffer(pack(f"{len(every)}d", *every))
     order = tokens.argsort(kind="stable")
     order = order[differ(tokens[order])]
-    return tokens[order], bounded(np.frombuffer(pack(f"{len(every)}d", *every))[order])
+    return tokens[order], bounded(values[order])
 
 
 def unreachable(automaton: Automaton) -> list[int]:

@@ -5,8 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
-from .arrays import Ints
+from .automaton import UNKNOWN
+
+Tokens = npt.NDArray[np.int32]
+
+_HIGHEST = np.iinfo(np.int32).max
 
 
 @dataclass(slots=True, eq=False)
@@ -15,16 +20,16 @@ class TokenHistory:
 
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
-    _prompt: Ints | None = field(default=None, init=False)
-    _output: Ints | None = field(default=None, init=False)
+    _prompt: Tokens | None = field(default=None, init=False)
+    _output: Tokens | None = field(default=None, init=False)
 
-    def prompt_array(self) -> Ints:
+    def prompt_array(self) -> Tokens:
         """Return the prompt's token ids, read-only; kept until ``drop_arrays``."""
         if self._prompt is None:
             self._prompt = _array(self.prompt_ids)
         return self._prompt
 
-    def output_array(self) -> Ints:
+    def output_array(self) -> Tokens:
         """Return the output's token ids, read-only; as of the first call until ``drop_arrays``."""
         if self._output is None:
             self._output = _array(self.output_ids)
@@ -35,11 +40,16 @@ class TokenHistory:
         self._prompt = self._output = None
 
 
-def _array(token_ids: Sequence[int]) -> Ints:
+def _array(token_ids: Sequence[int]) -> Tokens:
+    """Convert token ids; those that no vocabulary has may become others that it does not have."""
     if not isinstance(token_ids, list | tuple):
-        return np.array(token_ids, np.int64)
-    try:
-        numbers = array("Q", token_ids)  # reads a list twice as fast as a signed type
-    except OverflowError:
-        numbers = array("q", token_ids)
-    return np.frombuffer(numbers, np.int64)
+        numbers = np.array(token_ids, np.int64)
+    else:
+        try:
+            numbers = np.frombuffer(array("Q", token_ids), np.int64)  # twice as fast as signed
+        except OverflowError:
+            numbers = np.frombuffer(array("q", token_ids), np.int64)
+    tokens = numbers.astype(np.int32)
+    if not np.array_equal(tokens, numbers):
+        np.clip(numbers, UNKNOWN - 1, _HIGHEST, out=tokens, casting="unsafe")
+    return tokens

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from .arrays import Ints, members
 from .automaton import CLEAR, NO_TIMER, Automaton, Edit
 
 _ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
@@ -22,11 +21,12 @@ class AutomatonPool:
     Attributes:
         edit, operand, ...: the columns of ``Automaton``, with states and token sets numbered
             through the pool, and ``CLEAR`` replaced by the timer that it sets. Values beyond
-            ``len(tables)`` states are not defined; unused ``keys`` are larger than any key.
+            ``len(tables)`` states are not defined.
+        edge_ends: ``[states + 1]``, the end of each state's edges, after a leading 0.
+        edge_tokens: ``[edges]``, the token of each edge, ascending within a state.
         set_ends: ``[sets + 1]``, the end of each token set, after a leading 0.
         used: the number of ``states``, ``edges``, set ``tokens`` and ``sets`` in use.
         generation: the number of times that automata were moved; copies compare it.
-        has_timers: whether any automaton in the pool has a timer.
     """
 
     def __init__(self, room: dict[str, int] | None = None) -> None:
@@ -37,24 +37,22 @@ class AutomatonPool:
         return self.used["states"]
 
     def _clear(self, room: dict[str, int]) -> None:
-        self.has_timers = False
         self._bases: dict[Automaton, int] = {}
         self._room, self.used = room, dict.fromkeys(room, 0)
         states, edges, tokens, sets = room.values()
-        # Columns that are used as indices are as wide as an index, so that no step converts them.
         self.edit = np.zeros(states, np.int8)
-        self.operand = np.zeros(states, np.int64)
-        self.default_target = np.zeros(states, np.int64)
+        self.operand = np.zeros(states, np.int32)
+        self.default_target = np.zeros(states, np.int32)
         self.is_failure_link = np.zeros(states, np.bool_)
         self.branches = np.zeros(states, np.bool_)
-        self.timer = np.zeros(states, np.int64)
-        self.timeout = np.zeros(states, np.int64)
-        # A search for a key never runs off the end.
-        self.keys = np.full(edges + 1, np.iinfo(np.int64).max)
-        self.targets = np.zeros(edges + 1, np.int64)
-        self.set_tokens = np.zeros(tokens, np.int64)
+        self.timer = np.zeros(states, np.int32)
+        self.timeout = np.zeros(states, np.int32)
+        self.edge_ends = np.zeros(states + 1, np.int32)
+        self.edge_tokens = np.zeros(edges, np.int32)
+        self.targets = np.zeros(edges, np.int32)
+        self.set_tokens = np.zeros(tokens, np.int32)
         self.set_values = np.zeros(tokens, np.float32)
-        self.set_ends = np.zeros(sets + 1, np.int64)
+        self.set_ends = np.zeros(sets + 1, np.int32)
 
     def base_of(self, automaton: Automaton) -> int | None:
         """Return where the automaton's states start; ``None`` if there is no room for it."""
@@ -106,38 +104,19 @@ class AutomatonPool:
         self.default_target[states] = automaton.default_target + base
         self.is_failure_link[states] = automaton.is_failure_link
         self.branches[states] = automaton.branches
-        self.timer[states] = np.where(timer == CLEAR, np.int64(NO_TIMER), timer)
+        self.timer[states] = np.where(timer == CLEAR, np.int32(NO_TIMER), timer)
         self.timeout[states] = np.where(timeout >= 0, timeout + base, timeout)
+        ends, edge_tokens = automaton.edges
+        self.edge_ends[base + 1 : base + 1 + automaton.states] = ends[1:] + first_edge
+        self.edge_tokens[edges] = edge_tokens
         self.targets[edges] = automaton.targets + base
         self.set_tokens[tokens] = automaton.set_tokens
         self.set_values[tokens] = automaton.set_values
         ends = automaton.set_ends + first_token
         self.set_ends[first_set + 1 : first_set + 1 + sizes["sets"]] = ends
-        has_timers = self.has_timers or bool((timer >= 0).any())
-        # Keys stay ascending: a later automaton's states have higher numbers. They come last: from
-        # here on, nothing can fail, and an unused key is larger than any other.
-        self.keys[edges] = automaton.keys + (base << 32)
-        self.has_timers = has_timers
         for what, size in sizes.items():
             used[what] += size
         self._bases[automaton] = base
-
-    def tokens(self, token_set: int) -> Ints:
-        """Return the tokens of one set, ascending; read-only."""
-        return self.set_tokens[slice(*self.set_ends[token_set : token_set + 2])]
-
-    def set_sizes(self, token_sets: Ints) -> Ints:
-        """Return the number of tokens in each of some sets."""
-        return self.set_ends[token_sets + 1] - self.set_ends[token_sets]
-
-    def cells(self, token_sets: Ints) -> tuple[Ints, Ints]:
-        """List the members of token sets, one set after the other.
-
-        Returns:
-            For each member, ``[total]``: the index of its set in ``token_sets``, and its own index
-            in ``set_tokens`` and ``set_values``.
-        """
-        return members(self.set_ends[token_sets], self.set_sizes(token_sets))
 
 
 def _sizes(automata: Collection[Automaton]) -> dict[str, int]:

@@ -2,15 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..automaton.arrays import TOKEN
 from ..automaton.pool import ROOM_KEPT, AutomatonPool
-
-NO_TIMER = np.iinfo(np.int32).max
-"""A timer that never reaches 0 within any history, in the device's integers."""
 
 
 class DeviceArray:
@@ -91,13 +86,4 @@ class DevicePool:
         tables = self._tables
         if name == "set_ends" or name == "edge_ends":  # after a leading 0
             new = slice(new.start, new.stop + 1)
-        if name == "edge_tokens":
-            values = tables.keys[new] & TOKEN
-        elif name == "edge_ends":
-            states = np.arange(new.start, new.stop) << 32
-            values = tables.keys[: tables.used["edges"]].searchsorted(states)
-        else:
-            values = getattr(tables, name)[new]
-        if name == "timer":
-            values = np.minimum(values, NO_TIMER)
-        self._arrays[name].write(values, new.start)
+        self._arrays[name].write(getattr(tables, name)[new], new.start)

@@ -20,7 +20,7 @@ from ..automaton.pool import AutomatonPool
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending, forced_chain
-from ..logits import Additions, Floats, add, attempt, highest_logit
+from ..logits import Additions, Floats, add, highest_logit
 from ..program import Program, ProgramOf, compile_specs
 from .advance_kernel import (
     AFTER_PROMPT,
@@ -33,7 +33,7 @@ from .advance_kernel import (
 from .dry_kernel import DRY_FIELDS, DryKernel
 from .edit_kernel import EditKernel
 from .ngram_kernel import NGRAM_FIELDS, ban_ngrams
-from .pool import NO_TIMER as NO_TIMER_HERE
+from .parts import attempt
 from .pool import DeviceArray, DevicePool
 from .prompt_bias_kernel import WORD, add_prompt_biases, mark_prompt
 
@@ -544,7 +544,7 @@ class DeviceRealizer:
         request = self._requests.get(slot, _NOBODY)
         placed = [self._admissions[slot]]
         for one, (read, state, timer) in zip(request.automata, request.read, strict=True):
-            placed += [self._state_of(one), read, state, min(timer, NO_TIMER_HERE)]
+            placed += [self._state_of(one), read, state, timer]
         self._placed.put(slot, placed)
         ngrams = [
             (n, window, self._state_of(holder), output_only)

@@ -2,24 +2,22 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
-import torch
 
 from ....spec import SpecError
+from ..automaton import UnknownTokenError
+from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
-from ..logits import Additions, joined
+from ..kinds.prompt_bias import bias_towards
 from ..program import Program, ProgramOf
-from .batch import FOLDED, AutomatonBatch
-from .editor import Editor
-from .ngrams import LENGTH, NgramBatch
-from .numpy_editor import NumpyEditor
-from .prompt_biases import PromptBiases
-from .state_table import Failures, Request, StateTable
-from .torch_editor import TorchEditor
+from .advance import Automata
+from .editors import Editor, Edits, editor_for
+from .history_rules import HistoryRules
+from .requests import Outputs, Request
+from .warm_up import compile_loops, wait_for_loops
 
 logger = logging.getLogger(__name__)
 
@@ -52,15 +50,19 @@ class Realizer:
         self._report = report or log_by("row")
         self._requests: dict[int, Request] = {}
         self._entered: dict[int, tuple[Any, Any]] = {}  # request and output, by row, for ``sync``
-        self._with_code: dict[Request, RequestCallables] = {}
-        self._automata = AutomatonBatch()
-        self._ngrams = NgramBatch(vocab_size)
-        self._prompt_biases = PromptBiases(vocab_size)
         self._editor: Editor | None = None  # made when the device is known
-        self._failed: Failures = {}  # in this step
-        self._unended: list[Request] = []  # their end has failed, and is tried again
-        self._own: list[Additions] | None = None  # own code's additions, once it has run in a step
+        self._with_code: dict[Request, RequestCallables] = {}
+        self._has_run = False  # the requests' own code, in this step
         self.failed_requests = 0
+        self._forget()
+        compile_loops()
+
+    def _forget(self) -> None:
+        """Begin without any state."""
+        self._automata = Automata()
+        self._outputs = Outputs()
+        self._edits = Edits(self._automata, self._vocab_size)
+        self._is_broken = False  # the state must be made again from the tokens
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -140,32 +142,54 @@ class Realizer:
             row: the row of the logits.
             program: the compiled form of the request's specs.
             prompt_ids: the prompt's token ids; ``None`` for a prompt of embeddings.
-            output_ids: the output's token ids so far. The engine keeps appending to this object;
-                -1 stands for a token that is not known yet. The engine may take tokens back. Before
-                the next ``apply`` it may put as many others in their place, or one more. This is
-                noticed if the formerly last token differs now, and an automaton has read it. It is
-                not noticed if that token is the same again, or was forced.
+            output_ids: the output's token ids so far, and -1 for a token that is not known yet. The
+                engine may append tokens to this object and take tokens back; if it puts as many in
+                their place, or one more, then another token than before must be where the last was.
             stop_token_id: a token that makes the engine end the request if its specs fail.
         """
         self.remove(row)
-        request = Request(
-            () if prompt_ids is None else prompt_ids,
-            output_ids,
-            row=row,
-            stop_token_id=stop_token_id,
-        )
-        self._requests[row] = request
+        prompt_ids = () if prompt_ids is None else prompt_ids
+        self._requests[row] = request = Request(prompt_ids, output_ids, row, stop_token_id)
         try:
             automata, code = instantiate(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
-            self._automata.start(request, automata)
+            request.rules, request.automata = program.history_rules, automata
             if program.prompt_biases:
-                self._prompt_biases.start(request, program.prompt_biases)
-            if program.history_rules:
-                self._ngrams.start(request, program.history_rules)
+                biases = bias_towards(
+                    program.prompt_biases, request.prompt_array(), self._vocab_size
+                )
+                request.automata = [*automata, biases]
+            self._try_to_place(request)
         except Exception as error:
             self._fail(request, error)
+        finally:
+            request.drop_arrays()
+
+    def _try_to_place(self, request: Request) -> None:
+        """Place a request; a brief shortage must not end it."""
+        try:
+            self._place(request)
+        except UnknownTokenError:
+            raise
+        except Exception:
+            self._place(request)
+
+    def _place(self, request: Request) -> None:
+        """Let a request's automata and rules act, as its tokens say; all of them, or none."""
+        if self._is_broken:
+            return  # the next step makes all state again
+        try:
+            places, rules = fold_together(request.automata, request), None
+            if request.rules:
+                prompt, output = request.prompt_array(), request.output_array()
+                rules = HistoryRules(request.rules, prompt, output)
+            follow = self._outputs.prepare(request) if request.reads_output else None
+            request.index = self._automata.add(request, request.automata, places)
+            if rules is not None:
+                self._edits.rules[request] = rules
+            if follow is not None:
+                self._outputs.add(*follow)
         finally:
             request.drop_arrays()
 
@@ -178,13 +202,16 @@ class Realizer:
 
     def _stop(self, request: Request) -> None:
         """Let nothing act on a request any more, whatever fails."""
-        self._with_code.pop(request, None)
-        while request.entries:
-            entry = request.entries.pop()
-            try:
-                entry.table.delete(entry.slot)
-            except Exception:
-                _delete(entry.table, entry.slot)
+        self._edits.rules.pop(request, None)
+        self._outputs.remove(request)
+        if self._with_code.pop(request, None) is not None:
+            self._edits.own = [each for each in self._edits.own if each[0] is not request]
+        index, request.index = request.index, -1
+        if index < 0 or self._is_broken:
+            return
+        moved = self._automata.remove(index)
+        if moved is not request:
+            moved.index = index
         try:
             self._automata.give_back()
         except Exception:
@@ -214,11 +241,13 @@ class Realizer:
             if request is not None:
                 request.row = new_rows[row]
                 self._requests[request.row] = request
-                for entry in request.entries:
-                    entry.table.set_row(entry.slot, request.row)
+        self._automata.generation += 1
 
     def apply(self, logits: Any) -> None:
         """Edit the logits of the next tokens in place.
+
+        If a step fails before it has edited any logit, all state is made again from the tokens, and
+        the step is tried once more. If it fails again, or later, all requests with specs end.
 
         Args:
             logits: ``[rows, columns]``, of a floating-point type: a torch tensor, a numpy array, or
@@ -226,167 +255,116 @@ class Realizer:
         """
         if not self._requests:
             return
-        self._own = None
+        wait_for_loops()
+        self._has_run = False
         try:
             try:
-                self._apply(logits)
+                self._step(logits)
             except Exception:
-                self._apply(logits)  # a brief shortage must not end any request
+                if self._editor is not None and self._editor.has_written:
+                    raise
+                logger.debug("The state is made again", exc_info=True)
+                self._is_broken = True
+                self._step(logits)
         except Exception as error:
-            self._end_until_it_works(logits, error)
+            self._end_all(logits, error)
 
-    def _end_until_it_works(self, logits: Any, error: Exception) -> None:
-        """End requests with specs until it works, after a bug in logitport or lack of memory."""
-        self._editor = None
-        requests = list(reversed(self._requests.values()))  # the newest first
-        for request in requests + requests:  # if an end fails, the request goes on without it
-            self._fail(request, error)
-            try:
-                self._apply(logits)
-                return
-            except Exception:
-                logger.debug("It is not enough that row %d is ended", request.row, exc_info=True)
-
-    def _apply(self, logits: Any) -> None:
-        """Do the remaining work of this step. If this raises, the editor has done nothing."""
-        while self._unended:
-            request = self._unended.pop()
-            if self._requests.get(request.row) is request:
-                try:
-                    self._end(request)
-                except Exception as error:
-                    self._fail(request, error)
-        self._apply_update(logits)
-        if self._own is None:
-            own: list[Additions] = []
-            failed = self._run_code(logits, own) if self._with_code else None
-            self._own = own
-            if failed:
-                for request, error in failed.items():
-                    self._fail(request, error)
-                self._apply_update(logits)
-        # Not sooner: if joining fails, the code has run, and must not run again.
-        additions = [joined(self._own)] if self._own else []
-        if len(self._prompt_biases):
-            additions += self._prompt_biases.additions()
-        if len(self._ngrams):
-            additions += self._ngrams.additions()
-        assert self._editor is not None  # ``_apply_update`` has made it
-        for row, error in self._editor.apply(logits, additions).items():
-            if (request := self._requests.get(row)) is not None:
-                self._fail(request, error)
-                self._force_end(request, logits)
-
-    def _force_end(self, request: Request, logits: Any) -> None:
-        """End a request in this very step, because it has only part of its edits."""
-        assert self._editor is not None
-        if request.stop_token_id is not None:
-            try:
-                self._editor.force(logits, request.row, request.stop_token_id)
-            except Exception:
-                logger.debug("It ends one token later", exc_info=True)
-
-    def _apply_update(self, logits: Any) -> None:
-        """Bring all states and the editor's plan up to date."""
-        automata, failed = self._automata, self._failed
-        automata.advance(failed)
-        if len(self._ngrams):
-            self._ngrams.advance(failed)
-        while failed:
-            self._fail(*failed.popitem())
+    def _step(self, logits: Any) -> None:
         if self._editor is None:
-            self._editor = editor_for(logits, automata, self._vocab_size)
-            automata.changed = True
-        if automata.moved or automata.changed:
-            self._editor.update()
-            automata.moved = False
+            self._editor = editor_for(logits)
+        self._editor.has_written = False
+        if self._with_code and not self._has_run:
+            self._run_code(logits, self._editor)
+            self._has_run = True
+        if self._is_broken:
+            self._rebuild()
+        automata = self._automata
+        if self._outputs.requests:
+            for request, error in self._outputs.read(automata, self._edits.rules):
+                self._fail(request, error)
+            if automata.advance():
+                failed = np.flatnonzero(automata.failed[: len(automata)]).tolist()
+                for request in [automata.requests[i] for i in failed]:
+                    self._fail(request, UnknownTokenError())
+        if automata.requests:
+            self._editor.apply(logits, self._edits)
 
-    def _run_code(self, logits: Any, additions: list[Additions]) -> Failures:
+    def _run_code(self, logits: Any, editor: Editor) -> None:
         """Run the requests' own code, one request after the other."""
-        assert self._editor is not None  # ``_apply_update`` has made it
-        failed: Failures = {}
-        with self._editor.as_tensor(logits) as tensor:
+        failed: list[tuple[Request, Exception]] = []
+        self._edits.own = []
+        with editor.as_tensor(logits) as tensor:
             for request, code in self._with_code.items():
                 try:
                     prompt_ids, output_ids = request.prompt_ids, request.output_ids
-                    additions += code.run(prompt_ids, output_ids, tensor, request.row)
+                    for added in code.run(prompt_ids, output_ids, tensor, request.row):
+                        tokens = added.cells.token_ids.astype(np.int32)
+                        self._edits.own.append((request, (tokens, added.values)))
                 except Exception as error:
-                    failed[request] = error
-        return failed
+                    failed.append((request, error))
+        for request, error in failed:
+            self._fail(request, error)
+
+    def _rebuild(self) -> None:
+        """Make all state again from the requests' tokens."""
+        own = self._edits.own
+        self._forget()
+        self._edits.own = own
+        for request in self._requests.values():
+            request.index = -1
+        for request in list(self._requests.values()):
+            try:
+                self._try_to_place(request)
+            except Exception as error:
+                self._fail(request, error)
+
+    def _end_all(self, logits: Any, error: Exception) -> None:
+        """End all requests with specs, in this very step if possible."""
+        has_written = self._editor is not None and self._editor.has_written
+        self._editor, self._is_broken = None, True
+        for request in list(self._requests.values()):
+            self._fail(request, error)
+        try:
+            if not has_written:
+                self._step(logits)
+                return
+        except Exception:
+            logger.debug("All state is made again in the next step", exc_info=True)
+            self._editor, self._is_broken = None, True
+        for request in self._requests.values():
+            try:
+                if request.stop_token_id is not None:
+                    editor_for(logits).force(logits, request.row, request.stop_token_id)
+            except Exception:
+                logger.debug("Row %d ends one token later", request.row, exc_info=True)
 
     def fail(
         self, row: int, error: Exception, output_ids: Sequence[int], stop_token_id: int | None
     ) -> None:
         """End the request in a row, because the adapter could not make a program of its specs."""
         self.remove(row)
-        self._requests[row] = request = Request(
-            (), output_ids, row=row, stop_token_id=stop_token_id
-        )
+        self._requests[row] = request = Request((), output_ids, row, stop_token_id)
         self._fail(request, error)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """End a request. If its end fails too, it goes on without its specs."""
         self._stop(request)
         if request.ends:
-            logger.error("Row %d, which was to end, goes on without its specs", request.row)
+            logger.error("Row %d could not be ended and continues without its specs", request.row)
             self._requests.pop(request.row, None)
             return
         self.failed_requests += 1
-        request.ends = request.stop_token_id is not None
-        if not request.ends:
+        request.rules = ()
+        if request.stop_token_id is None:
             self._requests.pop(request.row, None)
-        try:
-            self._end(request)
-        except Exception:  # the next step tries once more
-            self._unended.append(request)
+        else:
+            request.ends = True
+            try:
+                request.automata = [ending(request.stop_token_id)]
+                self._try_to_place(request)
+            except Exception:  # the next step tries once more
+                self._is_broken = True
         try:
             self._report(request.row, error, request.ends)
         except Exception:
             logger.exception("The failure of a request cannot be told")
-
-    def _end(self, request: Request) -> None:
-        if request.stop_token_id is not None:
-            self._automata.start(request, [ending(request.stop_token_id)])
-
-
-def _delete(table: StateTable, slot: int) -> None:
-    """Free a slot after the table's own ``delete`` has failed."""
-    if slot >= 0:
-        StateTable.delete(table, slot)
-        if slot < len(table):  # the slot's new entry is read anew
-            if isinstance(table, AutomatonBatch):
-                table.values[FOLDED, slot] = -2
-            elif isinstance(table, NgramBatch):
-                table.values[LENGTH, slot] = -2
-
-
-@singledispatch
-def editor_for(logits: Any, automata: AutomatonBatch, vocab_size: int) -> Editor:
-    """Make the editor for a kind of array. Adapters register editors for their engines' arrays.
-
-    Args:
-        logits: an array; only its type and its device matter.
-        automata: the automata to follow.
-        vocab_size: the number of tokens.
-
-    Raises:
-        TypeError: if there is no editor for this kind of array.
-    """
-    raise TypeError(f"Expected logits that there is an editor for, got {type(logits).__name__}")
-
-
-@editor_for.register
-def _(logits: np.ndarray, automata: AutomatonBatch, vocab_size: int) -> Editor:
-    return NumpyEditor(automata, vocab_size)
-
-
-@editor_for.register
-def _(logits: torch.Tensor, automata: AutomatonBatch, vocab_size: int) -> Editor:
-    if logits.device.type == "cuda":  # the type of ROCm devices, too
-        try:
-            from .triton_editor import TritonEditor
-        except ImportError as error:
-            logger.warning("No Triton (%s): logits are edited with torch operations", error)
-        else:
-            return TritonEditor(automata, vocab_size, logits.device)
-    return TorchEditor(automata, vocab_size)

@@ -5,124 +5,107 @@ state has changed; the kernel finds the cells.
 """
 
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from ..automaton import Edit, Ints
+from ..automaton import Edit
+from ..automaton.history import Tokens
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
-from ..logits import AnyAdditions, add, attempt, highest_logit
-from .batch import RANK, AutomatonBatch
-from .editor import Editor
-from .state_table import ROW
-from .torch_editor import TorchEditor
+from ..logits import Additions, Cells, add
+from .advance import Automata
+from .editors import Editor, Edits, OtherEditor
 
 logger = logging.getLogger(__name__)
 
 
 class TritonEditor(Editor):
-    """An editor with the same edits as ``TorchEditor``, written by a kernel.
+    """An editor with the same edits as ``HostEditor``, written by a kernel.
 
     It never waits for the device. Uploads and launches go to the current stream, and so take
     effect in order.
 
     Args:
-        automata: the automata to follow.
-        vocab_size: the number of tokens.
         device: the device of the logits.
     """
 
-    def __init__(self, automata: AutomatonBatch, vocab_size: int, device: torch.device) -> None:
-        self._automata, self._vocab_size = automata, vocab_size
-        self._tables = DevicePool(automata.tables, device)
-        self._kernel = EditKernel(self._tables, device)
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tables: DevicePool | None = None  # those of the automata
+        self._kernel: EditKernel | None = None
         self._states = DeviceArray(torch.int32, device)
         self._rows = DeviceArray(torch.int32, device)
         self._starts = DeviceArray(torch.int32, device)
-        self._order: Ints = np.empty(0, np.int64)  # slots by row, then by rank
-        self._row_count = 0
-        self._sent: Ints = self._order  # the states on the device
+        self._of: tuple[Automata | None, int] = None, -1
+        self._sent: Tokens = np.empty(0, np.int32)  # the states on the device
         self._acts = self._allows = False
-        self._plain: TorchEditor | None = None  # the fallback, once the kernel has failed
+        self._plain: OtherEditor | None = None  # the fallback, once the kernel has failed
 
-    def update(self) -> None:
-        """Follow the automata's states."""
-        if self._plain is not None:
-            self._plain.update()
-            return
-        automata = self._automata
-        self._tables.update()
-        composed = automata.changed
-        if composed:
-            self._compose()
-        states = automata.states[self._order]
-        if composed or not np.array_equal(states, self._sent):
-            edits = automata.tables.edit[states]
-            acts = bool(edits.any())
-            allows = bool(np.isin(edits, (Edit.ALLOW, Edit.BAN_OTHERS)).any())
-            self._states.write(states)
-            self._sent, self._acts, self._allows = states, acts, allows
-        automata.changed = False
-
-    def _compose(self) -> None:
-        """Lay out the automata row by row."""
-        rows, rank = self._automata.values[[ROW, RANK], : len(self._automata)]
-        self._order = np.lexsort((rank, rows))
-        acted_on, starts = np.unique(rows[self._order], return_index=True)
-        self._row_count = len(acted_on)
-        self._rows.write(acted_on)
-        self._starts.write(np.append(starts, len(rows)))
-
-    def apply(
-        self, logits: torch.Tensor, more: Sequence[AnyAdditions] = ()
-    ) -> dict[int, Exception]:
-        """Edit the logits in place. See ``Editor``."""
-        if self._plain is not None:
-            return self._plain.apply(logits, more)
-        if logits.stride(1) != 1 and logits.shape[1] > 1:
-            copy = logits.contiguous()
-            failed = self.apply(copy, more)
-            logits.copy_(copy)
-            return failed
-        failed: dict[int, Exception] = {}
-        for additions in more:
-            attempt(failed, add, additions, logits)
-        if self._acts:
-            try:
-                self._launch(logits)
-            except Exception:
-                failed |= self._launch_again(logits)
-        return failed
-
-    def force(self, logits: torch.Tensor, row: int, token_id: int) -> None:
+    def apply(self, logits: torch.Tensor, edits: Edits) -> None:
         """See ``Editor``."""
-        logits[row] = 0  # another token may have been forced
-        logits[row, token_id] = highest_logit(logits.dtype)
+        if self._plain is not None:
+            self._plain.apply(logits, edits)
+            self.has_written = self._plain.has_written
+        elif logits.stride(1) != 1 and logits.shape[1] > 1:
+            copy = logits.contiguous()
+            self.apply(copy, edits)
+            logits.copy_(copy)
+        else:
+            additions = _additions(edits)
+            self._upload(edits)
+            self.has_written = True
+            if additions is not None:
+                add(additions, logits)
+            if self._acts:
+                self._launch(logits, edits)
 
-    def _launch(self, logits: torch.Tensor) -> None:
-        self._kernel.launch(
-            logits,
-            self._rows.tensor,
-            self._starts.tensor,
-            self._states.tensor,
-            self._row_count,
-            allows=self._allows,
-        )
+    def _upload(self, edits: Edits) -> None:
+        """Copy to the device what has changed of tables, rows and states."""
+        automata = edits.automata
+        if self._tables is None or self._of[0] is not automata:
+            self._tables = DevicePool(automata.tables, self._device)
+            self._kernel = EditKernel(self._tables, self._device)
+            self._of = automata, -1
+        self._tables.update()
+        count = automata.count[: len(automata)]
+        is_used = np.arange(automata.states.shape[1]) < count[:, None]
+        states = automata.states[: len(automata)][is_used]
+        composed = self._of[1] != automata.generation
+        if composed:
+            self._rows.write(edits.rows)
+            self._starts.write(np.append(0, count.cumsum()))
+        if composed or not np.array_equal(states, self._sent):
+            kinds = automata.tables.edit[states]
+            self._states.write(states)
+            self._acts = bool(kinds.any())
+            self._allows = bool(np.isin(kinds, (Edit.ALLOW, Edit.BAN_OTHERS)).any())
+            self._sent = states
+        self._of = automata, automata.generation
 
-    def _launch_again(self, logits: torch.Tensor) -> dict[int, Exception]:
-        """Launch the kernel again; if it still fails, edit with torch operations from now on."""
+    def _launch(self, logits: torch.Tensor, edits: Edits) -> None:
+        """Launch the kernel; if it fails twice, edit with torch operations from now on."""
+        rows, allows = len(edits.automata), self._allows
+        inputs = self._rows.tensor, self._starts.tensor, self._states.tensor
+        assert self._kernel is not None  # ``_upload`` has made it
         try:
-            self._launch(logits)
+            try:
+                self._kernel.launch(logits, *inputs, rows, allows=allows)
+            except Exception:
+                self._kernel.launch(logits, *inputs, rows, allows=allows)
         except Exception as error:
             logger.warning("Logits are edited with torch operations from now on: %s", error)
-            try:
-                self._plain = plain = TorchEditor(self._automata, self._vocab_size)
-                plain.update()
-                return plain.apply(logits)
-            except Exception as error:  # ``more`` must not be added again
-                return dict.fromkeys(
-                    self._automata.values[ROW, : len(self._automata)].tolist(), error
-                )
-        return {}
+            self._plain = OtherEditor()
+            self._plain.apply(logits, edits.of_automata())  # the others are made
+
+
+def _additions(edits: Edits) -> Additions | None:
+    """List the additions of code and history rules."""
+    cells = [(request.row, *added) for request, added in edits.own]
+    cells += [(request.row, *each.cells(edits.scratch)) for request, each in edits.rules.items()]
+    if not cells:
+        return None
+    rows = np.repeat([row for row, *_ in cells], [len(tokens) for _, tokens, _ in cells])
+    tokens = np.concatenate([tokens for _, tokens, _ in cells])
+    values = np.concatenate([values for *_, values in cells])
+    return Additions(Cells(rows, tokens), values)

@@ -1,6 +1,9 @@
 """``banned_tokens``: one state, which bans some tokens."""
 
 from collections.abc import Iterable
+from typing import Any
+
+import numpy.typing as npt
 
 from ....spec import BannedTokensSpec
 from ..automaton import Automaton, AutomatonBuilder, Ints
@@ -12,7 +15,9 @@ ADDING = _builder.build()
 """Made once: the automata of different requests differ only in the tokens."""
 
 
-def adding(token_ids: Iterable[int] | Ints, *values: Iterable[float] | float) -> Automaton:
+def adding(
+    token_ids: Iterable[int] | Ints, *values: Iterable[float] | npt.NDArray[Any] | float
+) -> Automaton:
     """Build an automaton that adds to some tokens in any state; by default it bans them."""
     return ADDING.of_tokens(token_ids, *values)
 

@@ -14,10 +14,6 @@ from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import Realizer
-from logitport.adapters.core.host import plan
-from logitport.adapters.core.host.batch import AutomatonBatch
-from logitport.adapters.core.host.numpy_editor import NumpyEditor
-from logitport.adapters.core.host.state_table import Request as Running
 from logitport.adapters.core.program import compile_specs
 from logitport.adapters.mlx import BACKEND, LogitportProcessor
 from logitport.adapters.mlx.editor import MlxEditor
@@ -410,13 +406,10 @@ def test_a_model_of_text_and_more(loaded: Any, text: Any):
 # --- the editor ---
 
 
-@pytest.mark.parametrize("large", [plan.LARGE, 0], ids=["together", "by row"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_editor_agrees_with_that_of_torch(monkeypatch: pytest.MonkeyPatch, dtype: str, large: int):
+def test_editor_agrees_with_that_of_torch(dtype: str):
     """On several rows, with specs that contradict one another."""
-    monkeypatch.setattr(plan, "LARGE", large)
     import torch
-    from logitport.adapters.core.host.torch_editor import TorchEditor
 
     rows: list[list[Any]] = [
         [lp.BannedTokensSpec((1, 2)), lp.LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
@@ -438,23 +431,19 @@ def test_editor_agrees_with_that_of_torch(monkeypatch: pytest.MonkeyPatch, dtype
     values = torch.randn(len(rows), 12, generator=generator)
     values[3] = -torch.inf
     values[1, 2] = -torch.inf
-    automata = AutomatonBatch()
-    for row, specs in enumerate(rows):
-        if specs:
-            automata.start(Running((), [], row=row), compile_specs(specs).automata)
     expected = values.to(getattr(torch, dtype))
     edited = mx.array(values.numpy()).astype(getattr(mx, dtype))
-    of_torch, of_mlx, of_numpy = (
-        each(automata, 12) for each in (TorchEditor, MlxEditor, NumpyEditor)
-    )
     on_host = values.half().numpy() if dtype == "float16" else values.numpy().copy()
     # Columns need not be next to each other.
     on_host = np.stack([on_host, on_host + 7], axis=-1)
-    for editor, logits in ((of_torch, expected), (of_mlx, edited), (of_numpy, on_host[..., 0])):
-        automata.changed = True
-        editor.update()
+    for logits in (expected, edited, on_host[..., 0]):
+        realizer = Realizer(12)
+        for row, specs in enumerate(rows):
+            if specs:
+                realizer.add(row, compile_specs(specs), (), [])
         for _ in range(2):
-            editor.apply(logits)
+            realizer.apply(logits)
+        assert realizer.failed_requests == 0
     np.testing.assert_array_equal(np.array(edited.astype(mx.float32)), expected.float().numpy())
     if dtype != "bfloat16":
         np.testing.assert_array_equal(on_host[..., 0], expected.numpy())
@@ -465,8 +454,10 @@ def test_a_defect_ends_the_generation(monkeypatch: Any):
     realizer = Realizer(8)
     realizer.add(0, compile_specs([lp.BannedTokensSpec((1,))]), (), [], EOS)
     with monkeypatch.context() as patch:
-        broken = MlxEditor.update
-        patch.setattr(MlxEditor, "update", lambda self: 1 / 0 if self.fails else broken(self))
+        broken = MlxEditor.apply
+        patch.setattr(
+            MlxEditor, "apply", lambda self, *args: 1 / 0 if self.fails else broken(self, *args)
+        )
         patch.setattr(MlxEditor, "fails", True, raising=False)
         original = Realizer._fail
 

@@ -1,0 +1,185 @@
+"""The automata of all requests: their states, and the loop that takes a step's tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..automaton import UNKNOWN, Automaton, Edit
+from ..automaton.folding import Tokens, enter, settle, take
+from ..automaton.pool import ROOM_KEPT, AutomatonPool
+from ..loops import loop
+
+FORCE = int(Edit.FORCE)
+
+
+class Automata:
+    """The automata that run, a row of states for each request, without gaps.
+
+    All state is a function of (automata, prompt, output). So a request that is removed, and later
+    added again with its output, continues where it was.
+
+    Attributes:
+        tables: the pool of the automata.
+        requests: of each index below, the request.
+        running: of each index, its automata, in the order of the specs.
+        count: ``[capacity]``, the number of these.
+        bases: ``[capacity, width]``, where each automaton starts in the tables.
+        states: ``[capacity, width]``, its state there.
+        timers: ``[capacity, width]``, its timer.
+        takes: ``[capacity]``, whether a token is to be taken.
+        newest: ``[capacity]``, this token; -1 if it is not known.
+        failed: ``[capacity]``, whether an unknown token has decided a state.
+        generation: the number of times that indices or states have come, gone or moved.
+    """
+
+    def __init__(self) -> None:
+        self.tables = AutomatonPool()
+        self.requests: list[Any] = []
+        self.running: list[Sequence[Automaton]] = []
+        self.count = np.zeros(16, np.int32)
+        self.bases, self.states, self.timers = np.zeros((3, 16, 4), np.int32)
+        self.takes, self.failed = np.zeros((2, 16), np.bool_)
+        self.newest = np.zeros(16, np.int32)
+        self.generation = 0
+        self._arguments: tuple[int, tuple[Any, ...]] = -1, ()
+        self._left = 0
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def add(
+        self, request: Any, automata: Sequence[Automaton], places: Sequence[tuple[int, int]]
+    ) -> int:
+        """Let automata act on a request, each at a state and a timer; return its index.
+
+        If this fails, nothing has changed.
+        """
+        self._make_room(len(automata))
+        if None in map(self.tables.base_of, automata):  # there is no room for one of them
+            self._rebuild_tables(automata)
+        i = len(self.requests)
+        self.bases[i, : len(automata)] = _bases_of(automata, self.tables)
+        self.place(i, places)
+        self.count[i] = len(automata)
+        self.takes[i] = self.failed[i] = False
+        self.running.append(automata)
+        self.requests.append(request)
+        self.generation += 1
+        return i
+
+    def place(self, i: int, places: Sequence[tuple[int, int]]) -> None:
+        """Set the states and timers of an index."""
+        for rank, (state, timer) in enumerate(places):
+            self.states[i, rank] = self.bases[i, rank] + state
+            self.timers[i, rank] = timer
+
+    def remove(self, i: int) -> Any:
+        """Free an index; the request of the last index moves there, and is returned."""
+        self.generation += 1
+        self._left += sum(each.cells + len(each.keys) for each in self.running[i])
+        last = len(self.requests) - 1
+        for column in (self.count, self.bases, self.states, self.timers, self.takes, self.failed):
+            column[i] = column[last]
+        moved, automata = self.requests.pop(), self.running.pop()
+        if i < last:
+            self.requests[i], self.running[i] = moved, automata
+        return moved
+
+    def give_back(self) -> None:
+        """Free memory if the tables are mostly unused; if this fails, nothing has changed."""
+        if self._left > ROOM_KEPT:  # those removed since the last check may be most of the tables
+            self._left = 0
+            if self.tables.is_mostly_unused(each for some in self.running for each in some):
+                self._rebuild_tables()
+
+    def _make_room(self, width: int) -> None:
+        """Make room for one more request with so many automata."""
+        (capacity, before), n = self.bases.shape, len(self.requests)
+        if n < capacity and width <= before:
+            return
+        more = capacity if n == capacity else 0
+        flat = [np.pad(column, (0, more)) for column in (self.count, self.takes, self.failed)]
+        newest = np.pad(self.newest, (0, more))
+        wider = (0, more), (0, max(width - before, 0))
+        wide = [np.pad(column, wider) for column in (self.bases, self.states, self.timers)]
+        self.count, self.takes, self.failed = flat
+        self.bases, self.states, self.timers = wide
+        self.newest = newest
+
+    def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
+        """Keep the automata in use, and ``more``."""
+        tables = self.tables.rebuilt([*(each for some in self.running for each in some), *more])
+        bases, states = self.bases.copy(), self.states.copy()
+        for i, automata in enumerate(self.running):
+            now = _bases_of(automata, tables)
+            states[i, : len(now)] += now - bases[i, : len(now)]
+            bases[i, : len(now)] = now
+        self.tables.become(tables)
+        self.bases, self.states = bases, states
+        self.generation += 1
+
+    def advance(self) -> bool:
+        """Take the tokens in ``newest``; return whether any request has ``failed``."""
+        arguments: Any
+        generation, arguments = self._arguments
+        if generation != self.generation:
+            tables = self.tables
+            arguments = (
+                *(tables.edit, tables.operand, tables.default_target, tables.is_failure_link),
+                *(tables.branches, tables.timer, tables.timeout, tables.edge_ends),
+                *(tables.edge_tokens, tables.targets, len(self.requests), self.count, self.states),
+                *(self.timers, self.takes, self.newest, self.failed),
+            )
+            self._arguments = self.generation, arguments
+        return advance(*arguments)
+
+
+def _bases_of(automata: Sequence[Automaton], tables: AutomatonPool) -> Tokens:
+    """Find where automata that are in the tables start there."""
+    return np.array([tables.base_of(each) for each in automata], np.int32)
+
+
+@loop
+def advance(
+    edits: Any,
+    operands: Any,
+    default_target: Any,
+    is_failure_link: Any,
+    branches: Any,
+    on_entry: Any,
+    timeout: Any,
+    edge_ends: Any,
+    edge_tokens: Any,
+    targets: Any,
+    requests: int,
+    count: Any,
+    states: Any,
+    timers: Any,
+    takes: Any,
+    newest: Any,
+    failed: Any,
+) -> bool:
+    """Let the automata of each request take its newest token; see ``Automata``."""
+    any_failed = False
+    for i in range(requests):
+        if not takes[i]:
+            continue
+        takes[i] = False
+        token = newest[i]
+        if token == UNKNOWN:  # then it is the one that was forced
+            for k in range(count[i]):
+                if edits[states[i, k]] == FORCE:
+                    token = operands[states[i, k]]
+                    break
+        for k in range(count[i]):
+            state = states[i, k]
+            if token == UNKNOWN and branches[state]:
+                failed[i] = any_failed = True
+                break
+            state = take(
+                default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token
+            )
+            timer = enter(on_entry[state], timers[i, k])
+            states[i, k], timers[i, k] = settle(on_entry, timeout, state, timer)
+    return any_failed

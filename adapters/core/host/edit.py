@@ -1,0 +1,150 @@
+"""The loop that edits a step's logits, row by row.
+
+Edits combine in one order, whatever order the specs were attached in: additions (biases and bans),
+then ALLOW, then FORCE. Of contradictory edits, the later kind wins. A forced token is chosen even
+if it is banned or not allowed. If every allowed token is banned, an allowed token is chosen. If two
+specs force tokens on one row, the token of the spec attached first is chosen. If two specs allow
+tokens, the first list is strict and the others ban the tokens that they do not contain. So a row
+that came with a finite logit keeps one, or gets one if the engine had masked all allowed tokens.
+
+Rows are float32 and lie in one flat array: row ``i`` begins at ``starts[i]``, or is left alone if
+that is negative. Tokens of a set are ascending.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ..automaton import BAN_BIAS, Edit
+from ..logits import FORCED_LOGIT
+from ..loops import loop
+
+FREE, FORCE, ALLOW, ADD, BAN_OTHERS = map(
+    int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS)
+)
+_MASKED, _BAN, _FORCED = -np.inf, np.float32(BAN_BIAS), np.float32(FORCED_LOGIT)
+
+
+@loop
+def edit(
+    logits: Any,
+    starts: Any,
+    columns: int,
+    first: int,
+    end: int,
+    edits: Any,
+    operands: Any,
+    set_ends: Any,
+    set_tokens: Any,
+    set_values: Any,
+    count: Any,
+    states: Any,
+    kept: Any,
+) -> None:
+    """Edit the rows of the requests ``[first, end)``; see ``Automata`` and ``AutomatonPool``.
+
+    ``kept`` is room for as many logits as there are tokens.
+    """
+    for i in range(first, end):
+        start, strict, forced = starts[i], -1, -1
+        if start < 0:
+            continue
+        for k in range(count[i]):
+            state = states[i, k]
+            operand = operands[state]
+            if edits[state] == ADD:
+                lo, hi = set_ends[operand], set_ends[operand + 1]
+                for cell in range(lo, hi):
+                    if set_tokens[cell] < columns:
+                        logits[start + set_tokens[cell]] += set_values[cell]
+            elif edits[state] == BAN_OTHERS:
+                lo, hi = set_ends[operand], set_ends[operand + 1]
+                end_column = start + min(columns, len(kept))
+                ban_others(logits[start:end_column], set_tokens[lo:hi], kept)
+            elif edits[state] == ALLOW and strict < 0:
+                strict = operand
+            elif edits[state] == FORCE and forced < 0:
+                forced = operand
+        if strict >= 0:
+            lo, hi = set_ends[strict], set_ends[strict + 1]
+            for k in range(count[i]):
+                other = operands[states[i, k]]
+                if edits[states[i, k]] == ALLOW and other != strict:
+                    at, other_end = set_ends[other], set_ends[other + 1]
+                    for cell in range(lo, hi):
+                        at = find(set_tokens, at, other_end, set_tokens[cell])
+                        is_there = at < other_end and set_tokens[at] == set_tokens[cell]
+                        if not is_there and set_tokens[cell] < columns:
+                            logits[start + set_tokens[cell]] += _BAN
+            allow(logits[start : start + columns], set_tokens[lo:hi], kept)
+        if 0 <= forced < columns:
+            logits[start + forced] = _FORCED
+
+
+@loop
+def allow(row: Any, tokens: Any, kept: Any) -> None:
+    """Mask all columns but some tokens; unmask these if all of them are masked."""
+    is_possible, count = False, 0
+    for token in tokens:
+        if token < len(row):
+            kept[count] = row[token]
+            is_possible |= row[token] > _MASKED
+            count += 1
+    for column in range(len(row)):
+        row[column] = _MASKED
+    for cell in range(count):
+        row[tokens[cell]] = kept[cell] if is_possible else 0
+
+
+@loop
+def ban_others(row: Any, tokens: Any, kept: Any) -> None:
+    """Ban all columns but some tokens."""
+    count = 0
+    for token in tokens:
+        if token < len(row):
+            kept[count] = row[token]
+            count += 1
+    for column in range(len(row)):
+        row[column] += _BAN
+    for cell in range(count):
+        row[tokens[cell]] = kept[cell]
+
+
+@loop
+def find(tokens: Any, first: int, end: int, wanted: int) -> int:
+    """Find the index in ``[first, end)`` of the first token >= ``wanted``, or ``end``.
+
+    It takes steps of 1, 2, 4, ...: what is near is found soon.
+    """
+    step = 1
+    while first + step <= end and tokens[first + step - 1] < wanted:
+        first += step
+        step *= 2
+    left = min(step, end - first)
+    while left > 0:
+        half = (left + 1) >> 1
+        if tokens[first + half - 1] < wanted:
+            first += half
+        left -= half
+    return first
+
+
+@loop
+def add(
+    logits: Any, start: int, columns: int, tokens: Any, values: Any, first: int, count: int
+) -> None:
+    """Add to cells of a row; a token may occur several times."""
+    for cell in range(first, first + count):
+        if 0 <= tokens[cell] < columns:
+            logits[start + tokens[cell]] += values[cell]
+
+
+@loop
+def find_edited(
+    edits: Any, requests: int, count: Any, states: Any, is_edited: Any, is_limited: Any
+) -> None:
+    """Set whether any automaton of each request edits its row, and whether any has an ALLOW."""
+    for i in range(requests):
+        for k in range(count[i]):
+            is_edited[i] |= edits[states[i, k]] != FREE
+            is_limited[i] |= edits[states[i, k]] == ALLOW

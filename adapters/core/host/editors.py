@@ -1,0 +1,289 @@
+"""Editors, which apply a step's edits to logits in one kind of array."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from functools import singledispatch
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numpy.lib.stride_tricks import as_strided
+
+from ..automaton.history import Tokens
+from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, highest_logit
+from .advance import Automata
+from .edit import add, edit, find_edited
+from .history_rules import HistoryRules, Scratch
+
+logger = logging.getLogger(__name__)
+
+Indices = npt.NDArray[np.int64]
+
+
+class Edits:
+    """The edits of a step: what acts on the requests, and in which rows these are.
+
+    Args:
+        automata: the automata, and the index of each request.
+        vocab_size: the number of tokens.
+
+    Attributes:
+        rules: the history rules of the requests that have some.
+        own: additions by requests' own code in this step: the request, tokens, values.
+    """
+
+    def __init__(self, automata: Automata, vocab_size: int) -> None:
+        self.automata = automata
+        self.rules: dict[Any, HistoryRules] = {}
+        self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
+        self.scratch = Scratch.of(vocab_size)
+        self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
+        self._arguments: tuple[int, tuple[Any, ...]] = -1, ()
+
+    @property
+    def rows(self) -> Indices:
+        """The row of each index; the same array until one of them changes."""
+        if self._rows[0] != self.automata.generation:
+            rows = [request.row for request in self.automata.requests]
+            self._rows = self.automata.generation, np.array(rows, np.int64)
+        return self._rows[1]
+
+    def of_automata(self) -> "Edits":
+        """Return the edits of automata alone."""
+        edits = copy(self)
+        edits.rules, edits.own = {}, []
+        return edits
+
+    def find_edited(self) -> tuple[Indices, Mask]:
+        """Find the indices whose rows are edited, or may be, and which of them have an ALLOW."""
+        automata, requests = self.automata, len(self.automata)
+        is_edited, is_limited = np.zeros((2, requests), np.bool_)
+        inputs = automata.tables.edit, requests, automata.count, automata.states
+        find_edited(*inputs, is_edited, is_limited)
+        for request in self.rules:
+            is_edited[request.index] = True
+        for request, _ in self.own:
+            is_edited[request.index] = True
+        indices = np.flatnonzero(is_edited)
+        return indices, is_limited[indices]
+
+    def write(self, logits: Floats, starts: Indices, columns: int) -> None:
+        """Edit flat rows: additions of code and history rules, then the automata's edits.
+
+        Args:
+            logits: the rows, end to end.
+            starts: of each index, where its row starts, or -1.
+            columns: the number of columns.
+        """
+        for request, (tokens, values) in self.own:
+            add(logits, int(starts[request.index]), columns, tokens, values, 0, len(tokens))
+        for request, rules in self.rules.items():
+            rules.edit(logits, int(starts[request.index]), columns, self.scratch)
+        self.write_automata(logits, starts, columns, 0, len(self.automata))
+
+    def write_automata(
+        self, logits: Floats, starts: Indices, columns: int, first: int, end: int
+    ) -> None:
+        """Make the automata's edits of the indices ``[first, end)``."""
+        automata = self.automata
+        generation, arguments = self._arguments
+        if generation != automata.generation:
+            tables = automata.tables
+            arguments = (
+                *(tables.edit, tables.operand, tables.set_ends, tables.set_tokens),
+                *(tables.set_values, automata.count, automata.states, self.scratch.values),
+            )
+            self._arguments = automata.generation, arguments
+        edit(logits, starts, columns, first, end, *arguments)
+
+
+class Editor(ABC):
+    """An editor of one kind of array.
+
+    Attributes:
+        has_written: whether any logit may have been edited since this was last set to false.
+    """
+
+    has_written = False
+
+    @abstractmethod
+    def apply(self, logits: Any, edits: Edits) -> None:
+        """Edit the logits in place.
+
+        Args:
+            logits: ``[rows, columns]``, of a floating-point type; rows may be any distance apart.
+            edits: the edits.
+        """
+
+    def force(self, logits: Any, row: int, token_id: int) -> None:
+        """Force a token, whatever the row's earlier edits were."""
+        logits[row] = 0  # another token may have been forced
+        logits[row, token_id] = self.highest_logit(logits.dtype)
+
+    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
+        """Give callables the logits as a torch tensor, and take over what they have written."""
+        return nullcontext(logits)
+
+    def highest_logit(self, dtype: Any) -> float:
+        """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
+        return highest_logit(dtype)
+
+
+class HostEditor(Editor):
+    """An editor of float32 in the host's memory; other types and layouts are copied to it."""
+
+    def __init__(self) -> None:
+        self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
+
+    def apply(self, logits: Any, edits: Edits) -> None:
+        """See ``Editor``."""
+        is_array, array = isinstance(logits, np.ndarray), None
+        if is_array or logits.dtype is torch.float32:
+            array = logits if is_array else logits.numpy()
+        if array is None or array.dtype != np.float32 or array.strides[1] != array.itemsize:
+            self._apply_to_copy(torch.from_numpy(logits) if is_array else logits, edits)
+            return
+        columns, stride = array.shape[1], array.strides[0] // array.itemsize
+        if stride == columns or len(array) == 1:
+            flat = array.reshape(-1)
+        else:
+            flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
+        rows = edits.rows
+        if self._starts[0] is not rows or self._starts[1] != stride:
+            self._starts = rows, stride, rows * stride
+        self.has_written = True
+        edits.write(flat, self._starts[2], columns)
+
+    def _apply_to_copy(self, logits: torch.Tensor, edits: Edits) -> None:
+        """Copy the rows concerned, edit the copy, and copy the cells that differ back."""
+        indices, _ = edits.find_edited()
+        if not len(indices):
+            return
+        rows, columns = torch.from_numpy(edits.rows[indices]), logits.shape[1]
+        kept = logits[rows]
+        before = kept.float()
+        after = before.clone()
+        edits.write(after.view(-1).numpy(), _starts_of(indices, edits, columns), columns)
+        limit, bounded = highest_logit(logits.dtype), after
+        if limit < FORCED_LOGIT:  # the type cannot hold every sum
+            bounded = after.clamp(-limit, HIGHEST_SHARE * limit)
+            bounded = torch.where(after == -torch.inf, after, bounded)
+            bounded = torch.where(after >= FORCED_LOGIT, limit, bounded)
+        bounded = bounded.to(kept.dtype)
+        edited = torch.where(after == before, kept, bounded)
+        self.has_written = True
+        _write_twice(logits, rows, edited)
+
+    def force(self, logits: Any, row: int, token_id: int) -> None:
+        """See ``Editor``."""
+        tensor = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
+        super().force(tensor, row, token_id)
+
+    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
+        """See ``Editor``. The tensor shares an array's memory."""
+        return nullcontext(torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits)
+
+
+class OtherEditor(Editor):
+    """An editor of arrays that the host cannot write, which waits for nothing.
+
+    The edits are made to rows of zeros on the host. What they have become is sent to the device,
+    and added to the logits there. Subclasses edit other arrays than torch tensors.
+    """
+
+    where: ClassVar[Callable[..., Any]] = staticmethod(torch.where)
+    finfo: ClassVar[Callable[..., Any]] = staticmethod(torch.finfo)
+
+    def apply(self, logits: Any, edits: Edits) -> None:
+        """See ``Editor``."""
+        indices, is_limited = edits.find_edited()
+        if len(indices):
+            columns = logits.shape[1]
+            rows, changes = edits.rows[indices], np.zeros((len(indices), columns), np.float32)
+            edits.write(changes.reshape(-1), _starts_of(indices, edits, columns), columns)
+            self._combine(logits, rows, changes, is_limited)
+
+    def _combine(self, logits: Any, rows: Indices, changes: Floats, is_limited: Mask) -> None:
+        at, change, where = self.array(rows, logits), self.array(changes, logits), self.where
+        before, limit = logits[at], self.highest_logit(logits.dtype)
+        is_masked = change == -np.inf
+        after = self.floats(before) + where(is_masked, 0.0, change)
+        if limit < FORCED_LOGIT:  # the type cannot hold every sum
+            highest = HIGHEST_SHARE * limit
+            bounded = where(after > highest, highest, where(after < -limit, -limit, after))
+            after = where((change == 0) | (after == -np.inf), after, bounded)
+        after = where(is_masked, -np.inf, after)
+        is_forced = change >= FORCED_LOGIT
+        is_possible = (where(is_forced, -np.inf, after) > -np.inf).any(1)
+        is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
+        after = where(is_forced, limit, where(is_empty & ~is_masked, 0.0, after))
+        edited = where((change == 0) & ~is_empty, before, self.like(after, before))
+        self.has_written = True
+        _write_twice(logits, at, edited)
+
+    def highest_logit(self, dtype: Any) -> float:
+        """See ``Editor``."""
+        return min(FORCED_LOGIT, float(self.finfo(dtype).max) / 4)
+
+    def array(self, values: npt.NDArray[Any], logits: Any) -> Any:
+        """Send values to the device of the logits."""
+        return torch.from_numpy(values).to(logits.device, non_blocking=True)
+
+    def floats(self, values: Any) -> Any:
+        """Convert to float32."""
+        return values.float()
+
+    def like(self, values: Any, other: Any) -> Any:
+        """Convert to the type of another array."""
+        return values.to(other.dtype)
+
+
+def _starts_of(indices: Indices, edits: Edits, columns: int) -> Indices:
+    """Return where the rows start, of these indices alone, which lie end to end."""
+    starts = np.full(len(edits.automata), -1, np.int64)
+    starts[indices] = np.arange(len(indices)) * columns
+    return starts
+
+
+def _write_twice(logits: Any, rows: Any, edited: Any) -> None:
+    """Write rows, which can be done again if it fails."""
+    try:
+        logits[rows] = edited
+    except Exception:
+        logits[rows] = edited
+
+
+@singledispatch
+def editor_for(logits: Any) -> Editor:
+    """Make the editor for a kind of array. Adapters register editors for their engines' arrays.
+
+    Args:
+        logits: an array; only its type and its device matter.
+
+    Raises:
+        TypeError: if there is no editor for this kind of array.
+    """
+    raise TypeError(f"Expected logits that there is an editor for, got {type(logits).__name__}")
+
+
+@editor_for.register
+def _(logits: np.ndarray) -> Editor:
+    return HostEditor()
+
+
+@editor_for.register
+def _(logits: torch.Tensor) -> Editor:
+    if logits.is_cpu:
+        return HostEditor()
+    if logits.device.type == "cuda":  # the type of ROCm devices, too
+        try:
+            from .triton_editor import TritonEditor
+        except ImportError as error:
+            logger.warning("No Triton (%s): logits are edited with torch operations", error)
+        else:
+            return TritonEditor(logits.device)
+    return OtherEditor()

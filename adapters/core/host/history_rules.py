@@ -1,0 +1,302 @@
+"""The history rules: ``no_repeat_ngram``, no n-gram twice, and ``dry``, no long repetition.
+
+At each step, a rule needs the earlier positions that follow the same tokens as the next position:
+its context, the newest n - 1 tokens, or ``allowed_length``. A scan finds them from the newest to
+the oldest with the failure function of Knuth, Morris and Pratt, and passes over blocks of tokens in
+which the newest token does not occur. So its time is linear in the history, whatever is in it.
+
+For the history ``7 1 2 3 1 2 4 1 2`` and n = 3, the context is ``1 2``. It ends before position 6,
+where token 4 follows, and before position 3, where token 3 follows: 4 and 3 are banned.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ....spec import DrySpec, NoRepeatNgramSpec
+from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
+from ....spec.limits import MAX_NGRAM
+from ..automaton import BAN_BIAS, UNKNOWN, UnknownTokenError
+from ..automaton.arrays import distinct, token_array
+from ..automaton.history import Tokens
+from ..kinds.dry import penalties
+from ..loops import loop
+from .edit import add, find
+
+Floats = npt.NDArray[np.float32]
+
+_BLOCK = 64
+"""The number of tokens that are compared at once."""
+_ROOM = 128
+"""The least room for output tokens."""
+_ALL = np.iinfo(np.int32).max
+_BAN = np.float32(BAN_BIAS)
+
+
+class Scratch(NamedTuple):
+    """What a rule needs at a step, and leaves for the next rule; see ``scan``."""
+
+    tokens: Tokens
+    values: Floats
+    seen: npt.NDArray[np.bool_]
+    links: Tokens
+
+    @classmethod
+    def of(cls, vocab_size: int) -> "Scratch":
+        """Make the arrays for a vocabulary."""
+        longest = max(MAX_MATCH, MAX_NGRAM)
+        return cls(
+            np.zeros(vocab_size, np.int32),
+            np.zeros(vocab_size, np.float32),
+            np.zeros(vocab_size, np.bool_),
+            np.zeros(longest + 1, np.int32),
+        )
+
+
+class HistoryRules:
+    """A request's history rules, and its history.
+
+    Args:
+        specs: the rules.
+        prompt: the prompt's tokens.
+        output: the output's tokens.
+
+    Attributes:
+        tokens: an array that begins with the history.
+        length: the number of its tokens.
+
+    Raises:
+        UnknownTokenError: if a token is not known.
+    """
+
+    def __init__(
+        self, specs: Sequence[NoRepeatNgramSpec | DrySpec], prompt: Tokens, output: Tokens
+    ) -> None:
+        self._prompt_length = len(prompt)
+        self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
+        self.length = 0
+        self._rules = [_arguments(spec, len(prompt)) for spec in specs]
+        self.read(output)
+        if (prompt == UNKNOWN).any():
+            raise UnknownTokenError
+
+    def read(self, output: Tokens) -> None:
+        """Take another output in place of the one that is there."""
+        if (output == UNKNOWN).any():
+            raise UnknownTokenError
+        end = self._prompt_length + len(output)
+        if end >= len(self.tokens):
+            self.tokens = np.concatenate([self.tokens, np.zeros(end, np.int32)])
+        self.tokens[self._prompt_length : end] = output
+        self.length = end
+
+    def append(self, token: int) -> None:
+        """Take one token more."""
+        if token < 0:
+            raise UnknownTokenError
+        if self.length == len(self.tokens):
+            self.tokens = np.concatenate([self.tokens, np.zeros_like(self.tokens)])
+        self.tokens[self.length] = token
+        self.length += 1
+
+    def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
+        """Edit a row of flat logits, which begins at ``start``."""
+        for rule in self._rules:
+            arguments: Any = self.tokens, self.length, *rule, *scratch
+            edit_row(logits, start, columns, *arguments)
+
+    def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
+        """List the tokens of this step, and what is added to them."""
+        tokens, values = list[Tokens](), list[Floats]()
+        for rule in self._rules:
+            arguments: Any = self.tokens, self.length, *rule, *scratch
+            count = scan(*arguments)
+            tokens.append(scratch.tokens[:count].copy())
+            values.append(scratch.values[:count].copy())
+        return np.concatenate(tokens), np.concatenate(values)
+
+
+def _arguments(spec: NoRepeatNgramSpec | DrySpec, prompt_length: int) -> tuple[Any, ...]:
+    """Return what ``scan`` takes of a rule."""
+    if isinstance(spec, DrySpec):
+        exempt, by_length = spec.breaker_token_ids, penalties(spec)
+        first, back, window = 0, spec.allowed_length, spec.range
+    else:
+        exempt, by_length = spec.allowed_token_ids, np.zeros(0, np.float32)
+        first, back, window = (prompt_length if spec.output_only else 0), spec.n - 1, spec.window
+    return back, window or _ALL, first, distinct(token_array(exempt)), by_length
+
+
+@loop
+def edit_row(
+    logits: Any,
+    start: int,
+    columns: int,
+    tokens: Any,
+    length: int,
+    back: int,
+    window: int,
+    origin: int,
+    exempt: Any,
+    by_length: Any,
+    cell_tokens: Any,
+    cell_values: Any,
+    seen: Any,
+    links: Any,
+) -> None:
+    """Edit a row as a rule says; the arguments are those of ``add`` and ``scan``."""
+    count = scan(
+        tokens,
+        length,
+        back,
+        window,
+        origin,
+        exempt,
+        by_length,
+        cell_tokens,
+        cell_values,
+        seen,
+        links,
+    )
+    add(logits, start, columns, cell_tokens, cell_values, 0, count)
+
+
+@loop
+def scan(
+    tokens: Any,
+    length: int,
+    back: int,
+    window: int,
+    origin: int,
+    exempt: Any,
+    by_length: Any,
+    cell_tokens: Any,
+    cell_values: Any,
+    seen: Any,
+    links: Any,
+) -> int:
+    """List the cells of a rule.
+
+    Args:
+        tokens: ``[length or more]``, the history.
+        length: its length.
+        back: the number of tokens of a context.
+        window: the number of newest tokens that count.
+        origin: the first position that counts.
+        exempt: tokens that are not banned or, for ``dry``, end a match; ascending.
+        by_length: for ``dry``, what is added after a match of each length; else empty.
+        cell_tokens: gets the tokens, each once.
+        cell_values: gets what is added to each.
+        seen: ``[vocabulary]``, false before and after.
+        links: ``[back + 1]``, room for the failure function.
+
+    Returns:
+        The number of cells.
+    """
+    is_dry, count, matches = len(by_length) > 0, 0, 0
+    oldest = max(length - window, origin)  # the oldest token that counts
+    longest = MAX_MATCH
+    if is_dry:  # no match contains a breaker
+        for matched in range(min(MAX_MATCH, length)):
+            if contains(exempt, tokens[length - 1 - matched]):
+                longest = matched
+                break
+        if longest < back:
+            return 0
+    if length - back < origin:
+        return 0
+    link(tokens, length, back, links)
+    matched, position = 0, length - 1  # so many tokens from ``position`` on are the context's
+    if back > 0:
+        position -= 1
+    while position >= oldest:
+        if back > 0:
+            if matched == 0:
+                position = skip(tokens, position, oldest, tokens[length - 1])
+                if position < oldest:
+                    break
+            while matched > 0 and tokens[position] != tokens[length - 1 - matched]:
+                matched = links[matched]
+            if tokens[position] == tokens[length - 1 - matched]:
+                matched += 1
+            position -= 1
+            if matched < back:
+                continue
+            at = position + 1 + back  # here the context has been followed by a token
+            matched = links[matched]
+        else:
+            at = position
+            position -= 1
+        token = tokens[at]
+        if is_dry:
+            if contains(exempt, token):
+                continue
+            same, most = back, min(longest, at - oldest)
+            while same < most and tokens[at - 1 - same] == tokens[length - 1 - same]:
+                same += 1
+            matches += 1
+            if 0 <= token < len(seen):
+                cell = count
+                if seen[token]:
+                    cell = 0
+                    while cell_tokens[cell] != token:
+                        cell += 1
+                    cell_values[cell] = min(cell_values[cell], by_length[same])
+                else:
+                    seen[token] = True
+                    cell_tokens[count], cell_values[count] = token, by_length[same]
+                    count += 1
+            if matches == MAX_MATCHES:
+                break
+        elif 0 <= token < len(seen) and not seen[token]:
+            seen[token] = True
+            cell_tokens[count], cell_values[count] = token, _BAN
+            count += 1
+    kept = 0
+    for cell in range(count):
+        token = cell_tokens[cell]
+        seen[token] = False
+        if not contains(exempt, token):
+            cell_tokens[kept], cell_values[kept] = token, cell_values[cell]
+            kept += 1
+    return kept
+
+
+@loop
+def link(tokens: Any, length: int, back: int, links: Any) -> None:
+    """Compute how much of the context still matches if a token does not go on with it."""
+    matched = 0
+    if back > 0:
+        links[0] = links[1] = 0
+    for k in range(1, back):
+        token = tokens[length - 1 - k]
+        while matched > 0 and token != tokens[length - 1 - matched]:
+            matched = links[matched]
+        if token == tokens[length - 1 - matched]:
+            matched += 1
+        links[k + 1] = matched
+
+
+@loop
+def skip(tokens: Any, position: int, oldest: int, token: int) -> int:
+    """Find the last occurrence of a token in ``[oldest, position]``, or return less."""
+    wanted = np.int32(token)
+    while position >= oldest + _BLOCK:
+        block, found = tokens[position - _BLOCK + 1 : position + 1], np.int32(0)
+        for at in range(_BLOCK):  # in this form, it is compiled to vector operations
+            found |= np.int32(block[at] == wanted)
+        if found:
+            break
+        position -= _BLOCK
+    while position >= oldest and tokens[position] != token:
+        position -= 1
+    return position
+
+
+@loop
+def contains(ascending: Any, wanted: int) -> bool:
+    """Return whether an ascending array contains a token."""
+    at = find(ascending, 0, len(ascending), wanted)
+    return at < len(ascending) and ascending[at] == wanted
