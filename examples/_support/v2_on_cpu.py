@@ -109,6 +109,9 @@ def be_quick() -> None:
 
     # The interpreter patches these two modules where a kernel's module imports them.
     interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": core}))
+    # The interpreter of Triton 3.6 converts an array of one element, which numpy 2.5 refuses.
+    tensor: Any = core.tensor
+    tensor.__index__ = lambda self: self.handle.data.item()
     nothing_to_restore = SimpleNamespace(restore=lambda: None)
     interpreter._patch_lang = lambda function: nothing_to_restore
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
