@@ -107,7 +107,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         else:
             from .v1_batch import V1Batch
 
-            self._batch = V1Batch(vllm_config, vocab_size, program_of)
+            device = cast("torch.device", device_or_states)
+            self._batch = V1Batch(vllm_config, vocab_size, program_of, device)
         self._realizer = self._batch.realizer
         # The entry point and the command line may both name the class: the newest instance acts.
         if older is not None:

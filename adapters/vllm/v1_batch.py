@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-from ..core import ProgramOf, Realizer
+from ...spec import AllowedTokensSpec
+from ..core import ProgramOf, Realizer, compile_specs
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
 from .placeholders import Placeholders, provides_output_ids
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
 
 Move = tuple[int, int, MoveDirectionality]
@@ -22,11 +23,18 @@ Move = tuple[int, int, MoveDirectionality]
 class V1Batch:
     """Maps the engine's batch to the core's. ``program_of`` takes ``SamplingParams``."""
 
-    def __init__(self, vllm_config: "VllmConfig", vocab_size: int, program_of: ProgramOf) -> None:
+    def __init__(
+        self,
+        vllm_config: "VllmConfig",
+        vocab_size: int,
+        program_of: ProgramOf,
+        device: torch.device,
+    ) -> None:
         self._moves: list[Move] = []  # of the current update
         report = FailureReport(vllm_config, partial(_request_id, self._moves))
         self.realizer = Realizer(vocab_size, program_of, report)
         self._placeholders = None if provides_output_ids(vllm_config) else Placeholders()
+        _warm_up(vocab_size, device)
 
     def update(self, batch_update: BatchUpdate | None) -> None:
         """Follow the engine's rows, before the forward pass."""
@@ -44,11 +52,18 @@ class V1Batch:
         if self._placeholders is not None:
             self._placeholders.note(realizer.outputs)
 
-    def apply(self, logits: "torch.Tensor") -> None:
+    def apply(self, logits: torch.Tensor) -> None:
         """Edit the logits, ``[requests, vocabulary]``, after the forward pass."""
         if self._placeholders is not None:
             self._placeholders.put_back()
         self.realizer.apply(logits)
+
+
+def _warm_up(vocab_size: int, device: torch.device) -> None:
+    """Edit a row with a realizer of its own: Triton compiles now, and no request waits for it."""
+    realizer = Realizer(vocab_size)
+    realizer.add(0, compile_specs((AllowedTokensSpec((0,)),)), [], [])
+    realizer.apply(torch.zeros((1, vocab_size), device=device))
 
 
 def _request_id(moves: Iterable[Move], row: int) -> str:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from logitport.adapters.vllm import KEY, failures
 from logitport.adapters.vllm.failures import FailureReport
 from logitport.adapters.vllm.v1_batch import V1Batch
@@ -136,7 +137,7 @@ def test_a_request_has_its_id_while_rows_move(
         if params.extra_args:
             raise ValueError("no")
 
-    batch = V1Batch(configuration(), 8, fail)
+    batch = V1Batch(configuration(), 8, fail, torch.device("cpu"))
     specs = params(extra_args={KEY: encode(ForcedTokenSequenceSpec([1]))})
     added: list[Any] = [(i, specs if i == row else params(), [1], []) for i in range(3)]
     Runner(batch, ids).update(BatchUpdate(3, removed=[], added=added, moved=moved))
