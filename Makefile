@@ -61,7 +61,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-loops test-llama-cpp \
-	test-sglang fuzz faults soak neighbours bench compat docs lint clean
+	test-sglang fuzz faults soak neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -113,6 +113,12 @@ fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--s
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m benchmarks $(ARGS)
+
+gpu-wheels: $(READY) ## collect into build/gpu-wheels what a machine with a GPU and PyTorch lacks
+	$(BIN)/python -m benchmarks.gpu.carried build/gpu-wheels
+
+gpu: ## check and measure on the GPU of this machine, in 8 minutes; it installs nothing
+	$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 soak: $(READY) $(SGLANG)/ready ## keep real servers busy with all sorts of clients, 10 minutes each
 	$(BIN)/python -m examples._support.smollm2

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import cases, targets
-from .report import RESULTS, Results, number
+from .report import Results
+from .tables import RESULTS, number
 
 console = Console(soft_wrap=True)
 

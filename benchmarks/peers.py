@@ -13,7 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-import xgrammar
 from transformers.generation import logits_process as hf
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import (
@@ -203,6 +202,8 @@ def vllm_allowed(workload: Workload, history: History) -> Step:
 
 def xgrammar_allowed(workload: Workload, history: History) -> Step:
     """Run xgrammar's kernel with prepared masks."""
+    import xgrammar
+
     bitmask = xgrammar.allocate_token_bitmask(len(workload), workload.vocab_size)
     for row in workload.active:
         bits = torch.zeros(bitmask.shape[1] * 32, dtype=torch.bool)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from .cases import OURS, Case
+from .tables import RESULTS, number, table
 from .targets import Target
 from .throughput import Throughput
 from .timing import StepTimes, Times
 
-RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "torch",
     "numpy",
@@ -119,23 +119,18 @@ def _cpu() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def _targets(targets: Sequence[Target]) -> str:
     def value(target: Target, measured: float | None) -> str:
         return "" if measured is None else f"{number(measured)} {target.unit}"
 
-    return _table(
+    return table(
         ["case", "to reach", "warm", "cold", "verdict"],
         [[t.case, t.goal, value(t, t.warm), value(t, t.cold), f"**{t.verdict}**"] for t in targets],
     )
 
 
 def _engine(throughputs: Sequence[Throughput]) -> str:
-    return _table(
+    return table(
         ["requests", "processor", "tokens/s", "of those without (quartiles)", "time inside"],
         [
             [
@@ -166,12 +161,7 @@ def _cases(measured: Sequence[tuple[Case, dict[str, StepTimes]]]) -> str:
                     "" if name == OURS else f"{number(step.cold.least / ours.cold.least)} x",
                 ]
             )
-    return _table(["case", "", "warm", "cold", "over ours, warm", "cold"], rows)
-
-
-def number(value: float) -> str:
-    """Format a number with three digits, or as a whole number from 100 on."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return table(["case", "", "warm", "cold", "over ours, warm", "cold"], rows)
 
 
 def draw(measured: Sequence[tuple[Case, dict[str, StepTimes]]], path: Path) -> None:

@@ -13,6 +13,7 @@ from logitport.spec import (
     BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
+    DrySpec,
     ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
@@ -149,7 +150,7 @@ def _script(
             said = cycle([FIRST, *spec.trigger_token_ids, *spec.token_ids])
         case BannedSequencesSpec():  # always begins one, and never ends it
             said = cycle([*spec.sequences[0][:-1], FIRST])
-        case NoRepeatNgramSpec():
+        case NoRepeatNgramSpec() | DrySpec():
             said = cycle(tokens(rng, vocab_size, 50))
         case _:
             said = noise
@@ -226,6 +227,10 @@ def prompt_bias(rng: random.Random, size: int) -> LogitsProcessorSpec:
 
 def no_repeat_ngram(rng: random.Random, size: int) -> LogitsProcessorSpec:
     return NoRepeatNgramSpec(3, window=1000)
+
+
+def dry(rng: random.Random, size: int) -> LogitsProcessorSpec:
+    return DrySpec(1.0, range=1000)
 
 
 def choice(n: int) -> Callable[[random.Random, int], LogitsProcessorSpec]:
