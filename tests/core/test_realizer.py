@@ -705,6 +705,24 @@ def test_an_unknown_token_that_decides(
     assert caplog.text.count("turn asynchronous scheduling off") >= 2
 
 
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_a_request_that_fails_leaves_the_newest_tokens_to_others(fails: int) -> None:
+    """The one that takes its place among the states has not taken its token yet."""
+    trigger = s.TriggerSpec((1, 2), (3, 4), None)
+    realizer, requests = batch(
+        *(Request((s.NoRepeatNgramSpec(2) if row == fails else trigger,)) for row in range(3))
+    )
+    for tokens in ((1, 1, 5), (5, 1, 1), (1, 2, 2)):
+        apply(realizer, requests)
+        for request, token in zip(requests, tokens, strict=True):
+            request.output.append(token)
+    requests[fails].output[-1] = -1
+    before, after = applied(realizer, 3)
+    for row, request in enumerate(requests):
+        assert_row(before[row], after[row], END if row == fails else request.edits())
+    assert realizer.failed_requests == 1
+
+
 def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     """The one that cannot even start has a slot for which there is no room yet."""
     realizer, requests = batch(*(Request((s.NoRepeatNgramSpec(2),), [1, 2, 1]) for _ in range(16)))

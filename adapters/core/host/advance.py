@@ -79,7 +79,9 @@ class Automata:
         self.generation += 1
         self._left += sum(each.cells + len(each.keys) for each in self.running[i])
         last = len(self.requests) - 1
-        for column in (self.count, self.bases, self.states, self.timers, self.takes, self.failed):
+        for column in (self.count, self.bases, self.states, self.timers):
+            column[i] = column[last]
+        for column in (self.takes, self.newest, self.failed):  # a request may fail within a step
             column[i] = column[last]
         moved, automata = self.requests.pop(), self.running.pop()
         if i < last:
