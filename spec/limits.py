@@ -262,8 +262,8 @@ MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one requ
 MAX_NGRAM_RULES = _limit(
     "max_ngram_rules", 2, "n-gram rules", "on one request, `dry` among them; equal ones count once"
 )
-"""Each has an index of the request's history, which takes 4 ms to make of 128k tokens, and is read
-at each step. Two rules of 64 requests take 1 ms, and longer if they ban thousands of tokens."""
+"""Each scans the request's history at each step, which takes 20 us for 128k tokens of a text, and up
+to 0.7 ms where one token comes again and again or ``n`` is 1."""
 
 MAX_DRY_RULES = _limit("max_dry_rules", 1, "`dry`", "on one request")
 """It compares up to 32 earlier positions with the newest tokens at each step."""
