@@ -1,7 +1,5 @@
 """Under the V1 runner, too, Triton compiles while the engine starts, and for no request."""
 
-from typing import Any
-
 import pytest
 import torch
 from logitport import spec as lp
@@ -16,8 +14,8 @@ from tests.core.test_kernels import Launches
 from .test_failures import configuration
 
 
-def on_gpu(logits: torch.Tensor, automata: Any, vocab_size: int) -> TritonEditor:
-    return TritonEditor(automata, vocab_size, logits.device)
+def on_gpu(logits: torch.Tensor) -> TritonEditor:
+    return TritonEditor(logits.device)
 
 
 @pytest.mark.parametrize("vocabulary", [151_936, 50_257])
