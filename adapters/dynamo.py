@@ -79,7 +79,7 @@ def from_dynamo(spec: DynamoSpec) -> tuple[LogitsProcessorSpec, ...]:
         try:
             entries += serialize_logits_processor_entries([entry])
         except TypeError as error:
-            raise SpecError(str(error), f"$[{i}]") from None
+            raise SpecError(str(error), i) from None
     return decode(entries).specs if entries else ()
 
 

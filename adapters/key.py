@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from ..spec import SpecError
+from ..spec.errors import Name
 
 KEY = "logitport"
 """The name of the payload in a request's own parameters, on every engine."""
@@ -30,7 +31,7 @@ def check_spelling(names: Iterable[object], path: str) -> None:
     """
     for name in names:
         if name != KEY and isinstance(name, str) and _is_misspelt(name):
-            raise SpecError(f"Expected the key `{KEY}`, got {name!r}", path)
+            raise SpecError(f"Expected the key `{KEY}`, got {name!r}", Name(path))
 
 
 def _is_misspelt(name: str) -> bool:

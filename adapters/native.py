@@ -10,6 +10,7 @@ import msgspec
 
 from ..spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
 from ..spec.conflicts import breaks_grammar, narrows
+from ..spec.errors import Path
 
 Native = Callable[[Any, Any], Mapping[str, Any]]
 """A function from a native spec and a request to the values, by name, of the request's fields.
@@ -34,37 +35,39 @@ def check_grammar(
     Raises:
         SpecError: at the first such spec.
     """
-    asking = [f"the request's {name}" for name in grammars if _value(request, name) not in _UNSET]
+    asking: list[tuple[str | Path, ...]] = [
+        (f"the request's {name}",) for name in grammars if _value(request, name) not in _UNSET
+    ]
     own = (i for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec))
-    asking += [f"`$.specs[{i}]`, a grammar" for i in own]
+    asking += [(("specs", i), ", a grammar") for i in own]
     for i, spec in enumerate(specs if asking else ()):
         forces = breaks_grammar(spec)
         if forces or (comes_last and narrows(spec)):
             what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
-            raise SpecError(f"Conflicts with {asking[0]}, which may not {what}", f"$.specs[{i}]")
+            raise SpecError(("Conflicts with ", *asking[0], f", which may not {what}"), "specs", i)
 
 
 def native_fields(
     specs: Sequence[LogitsProcessorSpec], native: Native, request: Any = None
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return the request fields of the native specs: the values, and the paths of their specs.
 
     Raises:
         SpecError: as ``native`` does, with the path in ``specs``.
     """
     fields: dict[str, Any] = {}
-    paths: dict[str, str] = {}
+    paths: dict[str, Path] = {}
     for i, spec in enumerate(specs):
         if isinstance(spec, NativeSpec):
-            path = f"$.specs[{i}]"
+            path = ("specs", i)
             try:
                 values = native(spec, request)
             except SpecError as error:
-                raise error.under(path) from error.__cause__
+                raise error.at(*path) from error.__cause__
             fields |= values
             for name in values:
                 is_own = getattr(spec, name, None) is not None
-                paths[name] = f"{path}.{name}" if is_own else path
+                paths[name] = (*path, name) if is_own else path
     return fields, paths
 
 
@@ -85,7 +88,7 @@ def lower(
     for name in fields:
         if not isinstance(request, Mapping) and not hasattr(request, name):
             owner = type(request).__name__
-            raise SpecError(f"Expected {owner} to have a field {name}", paths[name])
+            raise SpecError(f"Expected {owner} to have a field {name}", *paths[name])
     made, defaults = _constructed(request, fields)
     for name, value in fields.items():
         for other in grammars if name in grammars else (name,):
@@ -93,7 +96,7 @@ def lower(
             fitting = (value, made[name]) if other == name else ()
             if current not in (*fitting, *_UNSET, defaults.get(other)):
                 what = f"which sets {other} to {reprlib.repr(current)}"
-                raise SpecError(f"Conflicts with the request, {what}", paths[name])
+                raise SpecError(f"Conflicts with the request, {what}", *paths[name])
     return made
 
 

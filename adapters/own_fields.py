@@ -4,12 +4,12 @@ An adapter converts each field that bans, allows or delays tokens (``min_tokens`
 ...) to a spec that means the same. Then the rules for conflicts among specs apply.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..spec import LogitsProcessorSpec, SpecError
 from ..spec.conflicts import check_conflicts
+from ..spec.errors import Name
 
 OwnFields = Mapping[str, LogitsProcessorSpec | None]
 """The spec that means the same as a field, by the field's name; ``None`` if no spec does."""
@@ -31,9 +31,14 @@ def check_own_fields(specs: Sequence[LogitsProcessorSpec], own_fields: OwnFields
         try:
             check_conflicts((*specs, spec))
         except SpecError as error:
-            field = rf"\$\.specs\[{len(specs)}\]"
-            message = re.sub(f"`{field}`", f"the request's `{name}`", error.message)
-            raise SpecError(message, re.sub(f"{field}.*", name, error.path)) from None
+            raise _at_field(error, len(specs), name) from None
+
+
+def _at_field(error: SpecError, index: int, name: str) -> SpecError:
+    """Name a field in place of the spec that means the same."""
+    field = Name(f"the request's `{name}`")
+    moved = error.specs_at(lambda i: (field,) if i == index else ("specs", i))
+    return SpecError(moved.parts, Name(name)) if field in moved.location else moved
 
 
 def same_as(kind: type[LogitsProcessorSpec], **fields: Any) -> LogitsProcessorSpec | None:

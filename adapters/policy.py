@@ -1,7 +1,6 @@
 """Policies: the specs that an operator fills in, and the bounds of what requests may ask for."""
 
-import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -18,6 +17,7 @@ from ..spec import (
     Tokenizer,
 )
 from ..spec.base import fields_hold
+from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
 
 GROUP = "logitport.policies"
@@ -73,24 +73,24 @@ class Policy:
         for i, spec in enumerate(specs):
             if isinstance(spec, PluginSpec) and spec.name in self.presets:
                 if spec.name in named:
-                    raise SpecError(f"The preset {spec.name!r} is named twice", f"$.specs[{i}]")
+                    raise SpecError(f"The preset {spec.name!r} is named twice", "specs", i)
                 named.add(spec.name)
                 if spec.params:
                     what = f"The preset {spec.name!r} takes no parameters"
-                    raise SpecError(what, f"$.specs[{i}].params")
+                    raise SpecError(what, "specs", i, "params")
                 specs[i], *others = self.presets[spec.name]
                 more += others
             else:
-                self._check(spec, f"$.specs[{i}]")
+                self._check(spec, i)
         if self.most_specs is not None and len(specs) > self.most_specs:
             what = f"This server admits at most {self.most_specs} specs, got {len(specs)}"
-            raise SpecError(what, "$.specs")
+            raise SpecError(what, "specs")
         first = self._first
         if not (named or first):
             return payload
         if (got := len(first) + len(specs) + len(more)) > MAX_SPECS:
             what = f"Expected at most {MAX_SPECS} specs, with those that the server adds, got {got}"
-            raise SpecError(what, "$.specs")
+            raise SpecError(what, "specs")
         with fields_hold(), self.restoring(payload):
             every = *first, *specs, *more
             return type(payload)(VERSION, every, payload.generation_only)  # pyright: ignore
@@ -104,50 +104,37 @@ class Policy:
     def restoring(self, payload: Payload) -> Generator[None]:
         """Have errors name specs by their indices in ``payload``, and what is filled in by none."""
         own = range(len(self._first), len(self._first) + len(payload.specs))
+        added = Name("a spec that the server adds")
         try:
             yield
         except SpecError as error:
+            moved = error.specs_at(lambda i: ("specs", own.index(i)) if i in own else (added,))
+            if added in moved.location:
+                moved = SpecError((f"With {added}: ", *moved.parts), "specs")
+            raise moved from error.__cause__
 
-            def named(other: re.Match[str]) -> str:
-                k = int(other[1])
-                return f"`$.specs[{own.index(k)}]`" if k in own else "a spec that the server adds"
-
-            message = re.sub(r"`\$\.specs\[(\d+)\]`", named, error.message)
-            path = re.match(r"\$\.specs\[(\d+)\](.*)", error.path)
-            if path is None:
-                raise
-            if (i := int(path[1])) in own:
-                raise SpecError(message, f"$.specs[{own.index(i)}]{path[2]}") from error.__cause__
-            what = f"With a spec that the server adds: {message}"
-            raise SpecError(what, "$.specs") from error.__cause__
-
-    def _check(self, spec: LogitsProcessorSpec, path: str) -> None:
+    def _check(self, spec: LogitsProcessorSpec, index: int) -> None:
         """Check a spec that a request brings, and the specs within its phases."""
         if self.own == "refuse":
-            raise SpecError(f"This server admits no specs but its presets: {self._names}", path)
-        for where, each in _within(spec, path):
+            what = f"This server admits no specs but its presets: {self._names}"
+            raise SpecError(what, "specs", index)
+        within = spec.inner_specs() if isinstance(spec, PhasesSpec) else ()
+        for below, each in (((), spec), *within):
+            path = "specs", index, *below
             if each.kind in self.forbid:
-                raise SpecError(f"This server does not admit `{each.kind}`", where)
+                raise SpecError(f"This server does not admit `{each.kind}`", *path)
             most = self.most_thinking
             if isinstance(each, ThinkingBudgetSpec) and most is not None:
                 if each.budget > most:
                     what = f"This server admits a budget of at most {most}, got {each.budget}"
-                    raise SpecError(what, f"{where}.budget")
+                    raise SpecError(what, *path, "budget")
                 if (got := each.budget + each.grace) > most:
                     what = f"This server admits a budget and grace of at most {most}, got {got}"
-                    raise SpecError(what, f"{where}.grace")
+                    raise SpecError(what, *path, "grace")
 
     @property
     def _names(self) -> str:
         return ", ".join(sorted(self.presets)) or "it has none"
-
-
-def _within(spec: LogitsProcessorSpec, path: str) -> Iterator[tuple[str, LogitsProcessorSpec]]:
-    """Yield a spec and the specs within its phases, with their paths."""
-    yield path, spec
-    if isinstance(spec, PhasesSpec):
-        for below, each in spec.inner_specs():
-            yield path + below[1:], each
 
 
 def policy_of(

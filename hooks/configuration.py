@@ -45,7 +45,7 @@ from ..spec import (
     encode,
 )
 from ..spec.base import kind_of, spec_error
-from ..spec.errors import shown
+from ..spec.errors import Path, shown
 from ..spec.limits import MAX_MESSAGE, MAX_PATH
 from .content import read_content
 
@@ -141,7 +141,7 @@ class _Reading(NamedTuple):
         problems: what is wrong so far.
     """
 
-    lines: Mapping[str, int]
+    lines: Mapping[Path, int]
     problems: list[str]
 
     def sections(
@@ -153,18 +153,18 @@ class _Reading(NamedTuple):
             The name whose section applies, if one does, and the fields of the policy.
         """
         if not isinstance(content, Mapping):
-            self._report("$", f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
+            self._report((), f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
             return None, {}
         top = dict(cast("Mapping[str, Any]", content))
         models = top.pop("models", None) or {}
         if not isinstance(models, Mapping):
-            self._report("$.models", "Expected an object with a section for each model")
+            self._report(("models",), "Expected an object with a section for each model")
             models = {}
         chosen = next((name for name in names if name in models), None)
         fields: dict[str, Any] = {}
         replaced: Iterable[str] = ()
         for name, section in cast("Mapping[Any, Any]", models).items():
-            path = f"$.models.{name}"
+            path = "models", str(name)
             if not isinstance(name, str):  # YAML takes 7 and yes for other types
                 self._report(path, f"Expected the name of a model, in quotes, got {name!r}")
             elif isinstance(section, Mapping):
@@ -174,70 +174,69 @@ class _Reading(NamedTuple):
                     fields, replaced = own, section
             else:
                 self._report(path, "Expected an object, like the whole file's")
-        others = self._section(top, "$", tokenizer, replaced)
+        others = self._section(top, (), tokenizer, replaced)
         return chosen, {**others, **fields}
 
     def _section(
         self,
         section: Mapping[str, Any],
-        path: str,
+        path: Path,
         tokenizer: LoadTokenizer | None,
         replaced: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Check a section; without a tokenizer, its specs are not made of their texts."""
         fields: dict[str, Any] = {}
         for name, value in section.items():
-            where = f"{path}.{name}"
+            where = *path, str(name)
             if name not in _FIELDS:
-                known = [*_FIELDS, "models"] if path == "$" else [*_FIELDS]
+                known = [*_FIELDS] if path else [*_FIELDS, "models"]
                 self._report(where, _unknown(name, known))
                 continue
             read = _FIELDS[name]
             try:
                 made = dict(read(self, value, where, None if name in replaced else tokenizer))
             except msgspec.ValidationError as error:
-                failure = spec_error(error).under(where)
-                self._report(failure.path, failure.message)
+                self._report_error(spec_error(error).at(*where))
                 continue
             fields |= {} if name in replaced else made
         return fields
 
-    def _default(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _default(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "default", self._specs(value, path, tokenizer)
 
-    def _own(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "own", msgspec.convert(value, Literal["replace", "add", "refuse"])
 
-    def _presets(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _presets(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         presets = msgspec.convert(value, dict[str, Any])
         made = {
-            name: self._specs(specs, f"{path}.{name}", tokenizer, f"the preset {name!r}")
+            name: self._specs(specs, (*path, name), tokenizer, f"the preset {name!r}")
             for name, specs in presets.items()
         }
         for name in presets:
             try:
                 decode([{"kind": "plugin", "name": name}])
             except SpecError as error:
-                self._report(f"{path}.{name}", f"No name for a preset: {error.message}")
+                self._report((*path, name), f"No name for a preset: {error.message}")
         yield "presets", made
 
-    def _ceiling(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _ceiling(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         ceiling = msgspec.convert(value, _Ceiling)
         yield "most_specs", ceiling.specs
         yield "most_thinking", ceiling.thinking_budget
 
-    def _forbid(self, value: Any, path: str, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         kinds = msgspec.convert(value, list[str])
         for i, kind in enumerate(kinds):
             if kind not in _IN_PAYLOADS:
                 what = _unknown(kind, _IN_PAYLOADS, "kind")
                 if kind in _CLASSES:
                     what = f"`{kind}` travels in fields of the engine, which a gateway can forbid"
-                self._report(f"{path}[{i}]", what)
+                self._report((*path, i), what)
         yield "forbid", frozenset(kinds)
 
     def _specs(
-        self, value: Any, path: str, tokenizer: LoadTokenizer | None, what: str = ""
+        self, value: Any, path: Path, tokenizer: LoadTokenizer | None, what: str = ""
     ) -> tuple[LogitsProcessorSpec, ...]:
         """Make specs, each by itself, and check them together."""
         if not isinstance(value, list) or (what and not value):
@@ -246,13 +245,12 @@ class _Reading(NamedTuple):
         entries = cast("list[Any]", value)
         before, specs = len(self.problems), list[LogitsProcessorSpec]()
         for i, entry in enumerate(entries):
-            where = f"{path}[{i}]"
+            where = *path, i
             entry = self._with_texts(entry, where, tokenizer)
             try:
                 specs += () if entry is None else decode([entry]).specs
             except SpecError as error:
-                within = error.path.removeprefix("$").removeprefix("[0]")
-                self._report(where + within, error.message)
+                self._report_error(error.moved(lambda path: path[1:]).at(*where))
                 continue
             if specs and isinstance(specs[-1], NativeSpec):
                 kind = f"`{specs[-1].kind}` travels in fields of the engine"
@@ -261,11 +259,10 @@ class _Reading(NamedTuple):
             try:
                 encode(specs)
             except SpecError as error:
-                within = error.path.removeprefix("$").removeprefix(".specs")
-                self._report(path + within, error.message.replace("`$.specs[", f"`{path}["))
+                self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)
 
-    def _with_texts(self, entry: Any, path: str, tokenizer: LoadTokenizer | None) -> Any:
+    def _with_texts(self, entry: Any, path: Path, tokenizer: LoadTokenizer | None) -> Any:
         """Return a spec's fields, which its constructor makes if it names one, or ``None``."""
         if entry is None:
             self._report(path, "Expected a spec, got null")
@@ -283,7 +280,7 @@ class _Reading(NamedTuple):
             if make is None or "tokenizer" not in inspect.signature(make).parameters:
                 known = [each for each in CONSTRUCTORS if hasattr(spec_type, each)]
                 what = f"{spec_type.__name__} has no {name}; it has {', '.join(known) or 'none'}"
-                self._report(f"{path}.{name}", what)
+                self._report((*path, name), what)
             elif others:
                 what = f"Expected nothing beside {name}, got {', '.join(sorted(map(str, others)))}"
                 self._report(path, what)
@@ -291,21 +288,21 @@ class _Reading(NamedTuple):
                 try:
                     return msgspec.to_builtins(make(**arguments, tokenizer=tokenizer()))
                 except Exception as error:  # the arguments may be anything, and so the tokenizer's
-                    self._report(f"{path}.{name}", str(error))
+                    self._report((*path, name), str(error))
             return None
         if kind == "phases" and isinstance(fields.get("phases"), list):
             return self._with_phases(fields, path, tokenizer)
         return fields
 
     def _with_phases(
-        self, fields: dict[str, Any], path: str, tokenizer: LoadTokenizer | None
+        self, fields: dict[str, Any], path: Path, tokenizer: LoadTokenizer | None
     ) -> dict[str, Any] | None:
         """Return the fields of ``phases``, with the specs within."""
         phases: list[Any] = []
         for i, phase in enumerate(fields["phases"]):
             if isinstance(phase, Mapping) and isinstance(phase.get("specs"), list):
                 specs = [
-                    self._with_texts(each, f"{path}.phases[{i}].specs[{k}]", tokenizer)
+                    self._with_texts(each, (*path, "phases", i, "specs", k), tokenizer)
                     for k, each in enumerate(phase["specs"])
                 ]
                 if any(each is None for each in specs):
@@ -314,12 +311,15 @@ class _Reading(NamedTuple):
             phases.append(phase)
         return {**fields, "phases": phases}
 
-    def _report(self, path: str, message: str) -> None:
-        around = path
+    def _report(self, path: Path, message: str) -> None:
+        self._report_error(SpecError(message, *path))
+
+    def _report_error(self, error: SpecError) -> None:
+        around = error.location
         while around not in self.lines and around:
-            around = around[: max(around.rfind("."), around.rfind("["), 0)]
+            around = around[:-1]
         line = f"line {self.lines[around]}: " if around in self.lines else ""
-        self.problems.append(f"{line}{shown(path, MAX_PATH)}: {shown(message)}")
+        self.problems.append(f"{line}{error.path}: {error.message}")
 
 
 _Made = Iterator[tuple[str, Any]]

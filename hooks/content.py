@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..adapters.files import read_file
+from ..spec.errors import Path, path_text
 
 MAX_BYTES = 1 << 20
 """The size of a file. PyYAML takes about ten seconds for it."""
@@ -16,7 +17,7 @@ MAX_NUMBER = 100
 _NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
-def read_content(file: str) -> tuple[Any, Mapping[str, int]]:
+def read_content(file: str) -> tuple[Any, Mapping[Path, int]]:
     """Read a file: what it holds, and the line of each value, by its path.
 
     Raises:
@@ -39,7 +40,7 @@ def read_content(file: str) -> tuple[Any, Mapping[str, int]]:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
+def parse_yaml(text: str) -> tuple[Any, dict[Path, int]]:
     """Parse YAML; return its content, and the line of each value by its path.
 
     Raises:
@@ -49,30 +50,28 @@ def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
     """
     import yaml
 
-    lines: dict[str, int] = {}
-
+    lines: dict[Path, int] = {}
     nodes = set[int]()
 
-    def walk(node: Any, path: str) -> None:
+    def walk(node: Any, path: Path) -> None:
         lines[path] = node.start_mark.line + 1
         if id(node) in nodes:
-            what = f"{path} is an alias of the value in line {lines[path]}: write the value again"
-            raise ValueError(what)
+            where = f"{path_text(path)} is an alias of the value in line {lines[path]}"
+            raise ValueError(f"{where}: write the value again")
         nodes.add(id(node))
         if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER:
-            what = (
-                f"line {lines[path]}: {path}: expected a number of {MAX_NUMBER} characters or less"
-            )
-            raise ValueError(what)
+            where = f"line {lines[path]}: {path_text(path)}"
+            raise ValueError(f"{where}: expected a number of {MAX_NUMBER} characters or less")
         if isinstance(node, yaml.SequenceNode):
             for i, each in enumerate(node.value):
-                walk(each, f"{path}[{i}]")
+                walk(each, (*path, i))
         elif isinstance(node, yaml.MappingNode):
             keys = set[tuple[str, str]]()
             for key, value in node.value:
-                where = f"{path}.{key.value}"
+                where = (*path, str(key.value))
                 if (key.tag, str(key.value)) in keys:
-                    raise ValueError(f"line {key.start_mark.line + 1}: {where} is there twice")
+                    line = key.start_mark.line + 1
+                    raise ValueError(f"line {line}: {path_text(where)} is there twice")
                 keys.add((key.tag, str(key.value)))
                 walk(value, where)
                 lines[where] = key.start_mark.line + 1
@@ -82,7 +81,7 @@ def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
         node = loader.get_single_node()
         if node is None:
             return None, lines
-        walk(node, "$")
+        walk(node, ())
         return loader.construct_document(node), lines
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None

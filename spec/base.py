@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import msgspec
 
 from .claims import Claims, TokenFields
-from .errors import SpecError
+from .errors import Key, Path, SpecError, path_text
 from .limits import (
     MAX_BIAS,
     MAX_COUNT,
@@ -106,7 +106,7 @@ class LogitsProcessorSpec(
         """Yield ``(path, token ids)`` for each field that indexes the vocabulary.
 
         The path is relative to the spec, with ``*`` for the index of a token id:
-        ``$.token_ids[*]``, ``$.sequences[3][*]``, ``$.eos_token_id``.
+        ``("token_ids", "*")``, ``("sequences", 3, "*")``, ``("eos_token_id",)``.
         """
         raise NotImplementedError
 
@@ -139,7 +139,7 @@ class LogitsProcessorSpec(
 
     def sizes(self) -> Sizes:
         """Count the items in the spec's lists. A token id outside of a list does not count."""
-        lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "]")
+        lists = (token_ids for path, token_ids in self.token_fields() if path[-1] == "*")
         return Sizes(token_ids=sum(map(len, lists)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
@@ -157,7 +157,7 @@ class LogitsProcessorSpec(
             index = next(i for i, token_id in enumerate(token_ids) if token_id >= vocab_size)
             raise SpecError(
                 f"Token id {token_ids[index]} is beyond the vocabulary of {vocab_size} tokens",
-                path.replace("*", str(index)),
+                *(index if each == "*" else each for each in path),
             )
 
 
@@ -173,14 +173,14 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 3, "token ids", "$.sequences")
+        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 3, "token ids", "sequences")
         if max(map(len, self.sequences)) > MAX_PATTERN:
             for i, sequence in enumerate(self.sequences):
-                check_pattern(sequence, f"$.sequences[{i}]")
+                check_pattern(sequence, "sequences", i)
 
     def token_fields(self) -> TokenFields:
         for i, sequence in enumerate(self.sequences):
-            yield f"$.sequences[{i}][*]", sequence
+            yield ("sequences", i, "*"), sequence
 
     def sizes(self) -> Sizes:
         return Sizes(3 * sum(map(len, self.sequences)), len(self.sequences))
@@ -223,7 +223,7 @@ def as_specs(
     found = tuple(specs)
     for i, spec in enumerate(cast("tuple[object, ...]", found)):
         if not isinstance(spec, LogitsProcessorSpec):
-            raise SpecError(f"{expected}, got {reprlib.repr(spec)}", f"$.specs[{i}]")
+            raise SpecError(f"{expected}, got {reprlib.repr(spec)}", "specs", i)
     return found
 
 
@@ -238,45 +238,41 @@ def restore_paths(specs: Sequence[LogitsProcessorSpec]) -> Generator[None]:
     try:
         yield
     except SpecError as error:
-        found = re.match(r"\$\.specs\[(\d+)\]", error.path)
-        if found is None:
-            raise
         indices = [i for i, spec in enumerate(specs) if not isinstance(spec, NativeSpec)]
-        path = f"$.specs[{indices[int(found[1])]}]{error.path[found.end() :]}"
-        raise SpecError(error.message, path) from error.__cause__
+        raise error.specs_at(lambda i: ("specs", indices[i])) from error.__cause__
 
 
-def check_total(got: int, most: int, what: str, path: str) -> None:
+def check_total(got: int, most: int, what: str, *path: str | int) -> None:
     """Refuse more than ``most`` items in all in the field at ``path``."""
     if got > most:
-        raise SpecError(f"Expected at most {most} {what} in all, got {got}", path)
+        raise SpecError(f"Expected at most {most} {what} in all, got {got}", *path)
 
 
-def check_different(items: Sequence[object], path: str) -> None:
+def check_different(items: Sequence[object], *path: str | int) -> None:
     """Refuse the first item of the field at ``path`` that equals an earlier one."""
     if len(set(items)) == len(items):
         return
     first_of: dict[object, int] = {}
     for i, item in enumerate(items):
         if (first := first_of.setdefault(item, i)) != i:
-            raise SpecError(f"The same as `{path}[{first}]`", f"{path}[{i}]")
+            raise SpecError(f"The same as `{path_text((*path, first))}`", *path, i)
 
 
-def check_pattern(token_ids: Sequence[int], path: str) -> None:
+def check_pattern(token_ids: Sequence[int], *path: str | int) -> None:
     """Refuse a sequence that is too long to be looked for in the output."""
     if len(token_ids) > MAX_PATTERN:
         what = f"Expected at most {MAX_PATTERN} token ids to look for, got {len(token_ids)}"
-        raise SpecError(what, path)
+        raise SpecError(what, *path)
 
 
-def check_text(text: str, path: str) -> None:
+def check_text(text: str, *path: str | int) -> None:
     """Refuse a text that is too long to be looked for in the output, or is not valid Unicode."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise SpecError("Expected valid Unicode", path) from None
+        raise SpecError("Expected valid Unicode", *path) from None
     if size > MAX_TEXT:
-        raise SpecError(f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}", path)
+        raise SpecError(f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}", *path)
 
 
 def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
@@ -298,7 +294,7 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
         for got, limit, what in zip(total, most, counted, strict=True):
             if got > limit:
                 what = f"Expected at most {limit} {what} in all specs together, got {got}"
-                raise SpecError(what, f"$.specs[{i}]")
+                raise SpecError(what, "specs", i)
 
 
 def check_fields(struct: msgspec.Struct, *names: str) -> None:
@@ -322,9 +318,9 @@ def check_fields(struct: msgspec.Struct, *names: str) -> None:
                 raise msgspec.ValidationError("Expected `array`, got `set`")
             checked = msgspec.convert(value, field_type)
         except msgspec.ValidationError as error:
-            raise spec_error(error).under(f"$.{name}") from None
+            raise spec_error(error).at(name) from None
         except UnicodeEncodeError:
-            raise SpecError("Expected valid Unicode", f"$.{name}") from None
+            raise SpecError("Expected valid Unicode", name) from None
         msgspec.structs.force_setattr(struct, name, checked)
 
 
@@ -366,15 +362,20 @@ def _field_types(spec_type: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]
 _PATH = re.compile(r" - at (`key` in )?`(\$[^`]*)`\Z")
 """The end of msgspec's messages."""
 
+_STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
+"""A step of msgspec's paths, which name no key of a mapping: ``$.specs[0].bias[...]``."""
+
 
 def spec_error(error: msgspec.DecodeError) -> SpecError:
-    """Convert msgspec's error to a ``SpecError``. The path in its text becomes ``path``."""
+    """Convert msgspec's error to a ``SpecError``. The path in its text becomes the location."""
     cause = error.__cause__ if isinstance(error.__cause__, SpecError) else None
-    message, path = str(error).removeprefix(str(cause)), "$"
+    message, path = str(error).removeprefix(str(cause)), Path()
     # The path is at the end. The text before it may be as long as the payload.
     if found := _PATH.search(message, max(0, len(message) - 1000)):
-        message, path = message[: found.start()], found[2]
+        message = message[: found.start()]
+        steps = _STEP.findall(found[2])
+        path = tuple(name or (int(index) if index else Key(rest)) for name, index, rest in steps)
         if found[1]:
             message += " as a key"
     # The path of an error in __post_init__ begins at its own object. Msgspec has the path before.
-    return cause.under(path) if cause else SpecError(message, path)
+    return cause.at(*path) if cause else SpecError(message, *path)

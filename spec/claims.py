@@ -5,19 +5,24 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple
 
+from .errors import Path
+
 TokenIds = Sequence[int]
-TokenFields = Iterator[tuple[str, TokenIds]]
+TokenFields = Iterator[tuple[Path, TokenIds]]
 """Paths with token ids; see ``LogitsProcessorSpec.token_fields``."""
 
 NO_TOKEN = -1
 """A placeholder between sequences, where there is no token."""
+
+CHOICE = "{choice}"
+"""A placeholder in the path of ``Forces``."""
 
 
 class Forces(NamedTuple):
     """The tokens of a sequence follow one another; of several sequences, the model chooses one.
 
     Attributes:
-        path: a token's path, relative to the spec; ``{choice}`` and ``{token}`` stand for indices.
+        path: a token's path, relative to the spec; ``CHOICE`` and ``*`` stand for indices.
         choices: the sequences, at least one.
         first: the output index at which they begin, ``None`` if it depends on the output.
         stop: a token that follows each sequence; its path is the sequence's path.
@@ -25,7 +30,7 @@ class Forces(NamedTuple):
             may be over; nor is thinking, because engines apply a grammar after it.
     """
 
-    path: str
+    path: Path
     choices: Sequence[TokenIds]
     first: int | None = None
     stop: int = NO_TOKEN
@@ -42,11 +47,12 @@ class Forces(NamedTuple):
         ends = map((first + 1).__add__, map(len, self.choices))
         return chain.from_iterable(map(range, repeat(first), ends))
 
-    def path_of(self, k: int) -> str:
+    def path_of(self, k: int) -> Path:
         """Return the path of token ``k`` of ``joined``."""
         starts = [0, *accumulate(len(choice) + 1 for choice in self.choices)]
         choice = bisect_right(starts, k) - 1
-        return self.path.format(choice=choice, token=k - starts[choice])
+        indices: dict[str | int, int] = {CHOICE: choice, "*": k - starts[choice]}
+        return tuple(indices.get(each, each) for each in self.path)
 
 
 class Bans(NamedTuple):
@@ -91,7 +97,7 @@ Claims = Iterator[Claim]
 
 def forces_and_stops(first: int, token_ids: TokenIds, stop: int | None) -> Claims:
     """Yield the claims of a spec that forces ``token_ids``, then ``eos_token_id``, if any."""
-    yield Forces("$.token_ids[{token}]", (token_ids,), first)
+    yield Forces(("token_ids", "*"), (token_ids,), first)
     if stop is not None:
         at = first + len(token_ids)
-        yield Forces("$.eos_token_id", ((stop,),), at, in_reply=False)
+        yield Forces(("eos_token_id",), ((stop,),), at, in_reply=False)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from .base import LogitsProcessorSpec
 from .claims import NO_TOKEN, Allows, Bans, Claim, FollowsGrammar, Forces, Sets, Unknown
-from .errors import SpecError
+from .errors import Path, SpecError
 
 Specs = Sequence[LogitsProcessorSpec]
 Claims = Sequence[tuple[int, Claim]]
@@ -64,7 +64,7 @@ def check_one_at_a_time(claims: Claims) -> None:
             both = max(span.start, other_span.start)
             if both < min(span.stop, other_span.stop):
                 which = f"output token {both}" if both else "the first output token"
-                raise SpecError(f"Conflicts with {_at(other)}: both force {which}", f"$.specs[{i}]")
+                raise SpecError(_conflict([other], f": both force {which}"), "specs", i)
 
 
 def check_something_is_allowed(claims: Claims) -> None:
@@ -79,8 +79,8 @@ def check_something_is_allowed(claims: Claims) -> None:
     for k, (i, each) in enumerate(lists[1:], start=1):
         left.intersection_update(each.token_ids)
         if not left:
-            others = _at(*(other for other, _ in lists[:k]))
-            raise SpecError(f"Conflicts with {others}: no token is allowed by all", f"$.specs[{i}]")
+            others = [other for other, _ in lists[:k]]
+            raise SpecError(_conflict(others, ": no token is allowed by all"), "specs", i)
     banning: list[int] = []
     for i, each in _of_type(Bans, claims):
         before = len(left)
@@ -88,8 +88,8 @@ def check_something_is_allowed(claims: Claims) -> None:
         if len(left) < before:
             banning.append(i)
     if not left:
-        what = f"{_at(*banning)}: every allowed token is banned"
-        raise SpecError(f"Conflicts with {what}", f"$.specs[{lists[-1][0]}]")
+        what = _conflict(banning, ": every allowed token is banned")
+        raise SpecError(what, "specs", lists[-1][0])
 
 
 def check_forced_is_possible(claims: Claims) -> None:
@@ -109,15 +109,15 @@ def check_forced_is_possible(claims: Claims) -> None:
             continue
         for k, token in enumerate(token_ids):
             if token in banned or (allowed is not None and token not in allowed):
-                raise SpecError(_refusal(claims, token), each.path_of(k)).under(f"$.specs[{i}]")
+                raise SpecError(_refusal(claims, token), "specs", i, *each.path_of(k))
 
 
-def _refusal(claims: Claims, token: int) -> str:
+def _refusal(claims: Claims, token: int) -> list[str | Path]:
     for i, each in claims:
         if isinstance(each, Allows) and token not in each.token_ids:
-            return f"Conflicts with {_at(i)}, which does not allow token {token}"
+            return _conflict([i], f", which does not allow token {token}")
         if isinstance(each, Bans) and each.until is None and token in each.token_ids:
-            return f"Conflicts with {_at(i)}, which bans token {token}"
+            return _conflict([i], f", which bans token {token}")
     raise AssertionError("unreachable: some spec refuses the token")
 
 
@@ -159,8 +159,8 @@ def check_forced_avoids_sequences(claims: Claims) -> None:
             end = k + len(sequence)
             if token_ids[k:end] == sequence:
                 other = next(j for j, sequences in banned if sequence in sequences)
-                what = f"Conflicts with {_at(other)}, which bans {list(sequence)}"
-                raise SpecError(what, each.path_of(end - 1)).under(f"$.specs[{i}]")
+                what = _conflict([other], f", which bans {list(sequence)}")
+                raise SpecError(what, "specs", i, *each.path_of(end - 1))
 
 
 def check_end_is_possible(claims: Claims) -> None:
@@ -180,8 +180,8 @@ def check_end_is_possible(claims: Claims) -> None:
             k = early.index(True)
             token, until = token_ids[k], held[token_ids[k]]
             other = next(i for n, i, banned in delays if n == until and token in banned)
-            what = f"{_at(other)}, which bans token {token} before {until} tokens are out"
-            raise SpecError(f"Conflicts with {what}", each.path_of(k)).under(f"$.specs[{i}]")
+            what = f", which bans token {token} before {until} tokens are out"
+            raise SpecError(_conflict([other], what), "specs", i, *each.path_of(k))
 
 
 def check_grammar_is_followed(claims: Claims, specs: Specs) -> None:
@@ -191,11 +191,11 @@ def check_grammar_is_followed(claims: Claims, specs: Specs) -> None:
         return
     if len(grammars) > 1:
         first, second = grammars[:2]
-        raise SpecError(f"Conflicts with {_at(first)}: both are a grammar", f"$.specs[{second}]")
+        raise SpecError(_conflict([first], ": both are a grammar"), "specs", second)
     for i, spec in enumerate(specs):
         if breaks_grammar(spec):
-            what = f"a grammar, which may not take the tokens that `{spec.kind}` forces"
-            raise SpecError(f"Conflicts with {_at(*grammars)}, {what}", f"$.specs[{i}]")
+            what = f", a grammar, which may not take the tokens that `{spec.kind}` forces"
+            raise SpecError(_conflict(grammars, what), "specs", i)
 
 
 def check_settings_agree(claims: Claims) -> None:
@@ -204,13 +204,15 @@ def check_settings_agree(claims: Claims) -> None:
     for i, (name, value) in _of_type(Sets, claims):
         first, other = first_of.setdefault(name, (i, value))
         if other != value:
-            what = f"Conflicts with {_at(first)}, which sets {name} to {other}"
-            raise SpecError(what, f"$.specs[{i}].{name}")
+            what = _conflict([first], f", which sets {name} to {other}")
+            raise SpecError(what, "specs", i, name)
 
 
 def _of_type(kind: type[C], claims: Claims) -> list[tuple[int, C]]:
     return [(i, claim) for i, claim in claims if isinstance(claim, kind)]
 
 
-def _at(*indices: int) -> str:
-    return " and ".join(f"`$.specs[{i}]`" for i in indices)
+def _conflict(others: Sequence[int], what: str) -> list[str | Path]:
+    """Return the message of a conflict with other specs, whose paths move with the error."""
+    first, *more = (("specs", i) for i in others)
+    return ["Conflicts with ", first, *chain(*((" and ", each) for each in more)), what]

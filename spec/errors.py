@@ -1,6 +1,27 @@
 """The only exception of the spec layer, and the safe display of text from clients."""
 
+from collections.abc import Callable, Sequence
+
 from .limits import MAX_MESSAGE, MAX_PATH
+
+
+class Key(str):
+    """A key of an object that is data, such as a token id: ``$.bias[5]``."""
+
+    __slots__ = ()
+
+
+class Name(str):
+    """What a path begins with instead of ``$``: a field of a request, outside of its payload."""
+
+    __slots__ = ()
+
+
+Path = tuple[str | int, ...]
+"""The names and indices that lead to a value: ``("specs", 3, "token_ids")``."""
+
+Message = str | Sequence[str | Path]
+"""A text, or texts and the paths of other specs between them. The paths move with the error."""
 
 
 class SpecError(ValueError):
@@ -9,23 +30,73 @@ class SpecError(ValueError):
     Message and path may hold text from a client. They are safe to print: cut to ``MAX_MESSAGE`` and
     ``MAX_PATH`` characters, with all unprintable characters escaped.
 
+    ``SpecError("Too long", "specs", 3, "token_ids")`` reads
+    ``Too long - at `$.specs[3].token_ids```.
+
     Attributes:
-        message: the description of the error, with the limit if there is one.
-        path: the place of the error, as a JSON path from the object that was constructed or decoded
-            (``$.specs[0].token_ids[3]``).
+        parts: the description of the error, with the limit if there is one; see ``Message``.
+        location: the path of the error, from the object that was constructed or decoded.
     """
 
-    def __init__(self, message: str, path: str = "$") -> None:
-        self.message = shown(message)
-        self.path = shown(path, MAX_PATH)
-        super().__init__(self.message, self.path)
+    def __init__(self, message: Message, *location: str | int) -> None:
+        parts = (message,) if isinstance(message, str) else message
+        self.parts = tuple(_cut_part(each) for each in parts)
+        self.location = _cut_path(location)
+        super().__init__(self.parts, *self.location)
+
+    @property
+    def message(self) -> str:
+        """The description as text."""
+        return shown(
+            "".join(each if isinstance(each, str) else _quoted(each) for each in self.parts)
+        )
+
+    @property
+    def path(self) -> str:
+        """The location as a JSON path: ``$.specs[0].token_ids[3]``."""
+        return shown(path_text(self.location), MAX_PATH)
 
     def __str__(self) -> str:
-        return self.message if self.path == "$" else f"{self.message} - at `{self.path}`"
+        return f"{self.message} - at `{self.path}`" if self.location else self.message
 
-    def under(self, parent: str) -> "SpecError":
-        """Return this error for an object that holds the failed object at ``parent``."""
-        return SpecError(self.message, parent + self.path.removeprefix("$"))
+    def at(self, *parents: str | int) -> "SpecError":
+        """Return this error for an object that holds the failed object at ``parents``."""
+        return self.moved(lambda path: (*parents, *path))
+
+    def specs_at(self, path_of: Callable[[int], Path]) -> "SpecError":
+        """Return this error with ``path_of(i)`` in place of each ``("specs", i)``."""
+
+        def move(path: Path) -> Path:
+            match path:
+                case ("specs", int(i), *within):
+                    return (*path_of(i), *within)
+                case _:
+                    return path
+
+        return self.moved(move)
+
+    def moved(self, move: Callable[[Path], Path]) -> "SpecError":
+        """Return this error with each path moved that begins at ``$``."""
+
+        def moved(path: Path) -> Path:
+            return path if _is_outside(path) else move(path)
+
+        parts = [each if isinstance(each, str) else moved(each) for each in self.parts]
+        return SpecError(parts, *moved(self.location))
+
+
+def path_text(path: Path) -> str:
+    """Write a path as a JSON path: ``$.bias[5]`` for ``("bias", Key("5"))``."""
+    text = "" if _is_outside(path) else "$"
+    for each in path:
+        match each:
+            case Name():
+                text += each
+            case int() | Key():
+                text += f"[{each}]"
+            case _:
+                text += f".{each}"
+    return text
 
 
 def shown(text: str, most: int = MAX_MESSAGE) -> str:
@@ -57,6 +128,26 @@ def text_of(error: BaseException) -> str:
         raise
     except BaseException:
         return shown(type(error).__name__)
+
+
+def _is_outside(path: Path) -> bool:
+    return isinstance(next(iter(path), None), Name)
+
+
+def _quoted(path: Path) -> str:
+    return path_text(path) if _is_outside(path) else f"`{path_text(path)}`"
+
+
+# Caches keep errors, so their parts are cut, too. ``shown`` still cuts what has twice the length.
+
+
+def _cut_part(part: str | Path) -> str | Path:
+    return shown(part, 2 * MAX_MESSAGE) if isinstance(part, str) else _cut_path(part)
+
+
+def _cut_path(path: Path) -> Path:
+    most = 2 * MAX_PATH
+    return tuple(each if isinstance(each, int) else type(each)(shown(each, most)) for each in path)
 
 
 def _cut(text: str, most: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from .errors import SpecError
+from .errors import Path, SpecError
 from .limits import MAX_DEPTH
 
 K = TypeVar("K")
@@ -47,7 +47,7 @@ def frozen_json(value: object) -> Any:
     try:
         msgspec.msgpack.encode(frozen)  # checks all texts, at a fraction of the cost of one by one
     except UnicodeEncodeError:
-        raise SpecError("Expected valid Unicode", next(_invalid_texts(frozen))) from None
+        raise SpecError("Expected valid Unicode", *next(_invalid_texts(frozen))) from None
     return frozen
 
 
@@ -62,7 +62,7 @@ def parts(text: bytes) -> int:
     return text.count(b",") + text.count(b":") + 2 * arrays + 4 * objects
 
 
-def _invalid_texts(value: Any, path: str = "$") -> Iterator[str]:
+def _invalid_texts(value: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the path of each text that is not valid Unicode; for a key, that of its object."""
     match value:
         case str():
@@ -72,11 +72,11 @@ def _invalid_texts(value: Any, path: str = "$") -> Iterator[str]:
                 yield path
         case tuple():
             for at, item in enumerate(cast("tuple[Any, ...]", value)):
-                yield from _invalid_texts(item, f"{path}[{at}]")
+                yield from _invalid_texts(item, (*path, at))
         case FrozenDict():
             for key, item in cast("FrozenDict[str, Any]", value).items():
                 yield from _invalid_texts(key, path)
-                yield from _invalid_texts(item, f"{path}.{key}")
+                yield from _invalid_texts(item, (*path, key))
         case _:
             pass
 
@@ -112,7 +112,7 @@ def _frozen_object(value: dict[Any, Any], levels: int) -> FrozenDict[str, Any]:
                 freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
                 _put(frozen, key, freeze(item, levels - 1))
     except SpecError as error:
-        raise error.under(f"$.{key}") from None
+        raise error.at(key) from None
     return frozen
 
 
@@ -133,7 +133,7 @@ def _frozen_array(value: Sequence[Any], levels: int) -> tuple[Any, ...]:
                 freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
                 frozen[at] = freeze(item, levels - 1)
     except SpecError as error:
-        raise error.under(f"$[{at}]") from None
+        raise error.at(at) from None
     return tuple(frozen)
 
 

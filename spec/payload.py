@@ -1,6 +1,5 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
@@ -76,7 +75,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             try:
                 spec.check_vocabulary(vocab_size)
             except SpecError as error:
-                raise error.under(f"$.specs[{i}]") from None
+                raise error.at("specs", i) from None
 
 
 class InProcessPayload(Payload, frozen=True):
@@ -116,7 +115,7 @@ def encode(
 
 def _check_count(specs: Sequence[object]) -> None:
     if not 1 <= len(specs) <= MAX_SPECS:
-        raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "$.specs")
+        raise SpecError(f"Expected 1 to {MAX_SPECS} specs, got {len(specs)}", "specs")
 
 
 def _checked_wire_spec(index: int, spec: LogitsProcessorSpec) -> WireSpec:
@@ -125,7 +124,7 @@ def _checked_wire_spec(index: int, spec: LogitsProcessorSpec) -> WireSpec:
     what = f"{type(spec).__name__} cannot be serialized"
     if fields := msgspec.structs.asdict(spec):
         what += ": it holds " + ", ".join(f"{k}={v!r}" for k, v in fields.items())
-    raise SpecError(f"{what}; {_known_kinds()}", f"$.specs[{index}]")
+    raise SpecError(f"{what}; {_known_kinds()}", "specs", index)
 
 
 def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Payload:
@@ -161,10 +160,7 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
             return msgspec.convert(body, Payload, str_keys=True)
     except msgspec.ValidationError as error:
         failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
-        if is_entry_list:
-            message, path = (s.replace("$.specs", "$") for s in (failure.message, failure.path))
-            failure = SpecError(message, path)
-        raise failure from None
+        raise (failure.moved(lambda path: path[1:]) if is_entry_list else failure) from None
     except UnicodeEncodeError:
         raise SpecError("The payload is not valid Unicode") from None
 
@@ -241,21 +237,22 @@ def _decoded(text: bytes) -> Payload | None:
 
 def _with_entry(failure: SpecError, bias_of: Callable[[int], object]) -> SpecError:
     """Add to an error in a bias which token id it is about; msgspec does not report it."""
-    if place := re.fullmatch(r"\$\.specs\[(\d+)\]\.bias(\[\.\.\.\])?", failure.path):
-        index = int(place[1])
-        if wrong := wrong_entry(bias_of(index)):
-            return wrong.under(f"$.specs[{index}]")
-    return failure
+    match failure.location:
+        case ("specs", int(index), "bias") | ("specs", int(index), "bias", "..."):
+            wrong = wrong_entry(bias_of(index))
+            return wrong.at("specs", index) if wrong else failure
+        case _:
+            return failure
 
 
 def _validation_error(error: msgspec.ValidationError) -> SpecError:
     failure = spec_error(error)
-    if not failure.path.endswith(".kind"):
+    if failure.location[-1:] != ("kind",):
         return failure
     message = failure.message.partition(", got ")[0]  # a parser with types does not have the rest
     if message.startswith("Invalid value"):
         message += f"; {_known_kinds()}"
-    return SpecError(message, failure.path)
+    return SpecError(message, *failure.location)
 
 
 def _parsed(text: bytes) -> Any:
@@ -265,7 +262,8 @@ def _parsed(text: bytes) -> Any:
         raise SpecError("The payload is not valid Unicode") from None
     except msgspec.DecodeError as error:
         failure = spec_error(error)
-        raise SpecError(f"The payload is not valid JSON: {failure.message}", failure.path) from None
+        what = f"The payload is not valid JSON: {failure.message}"
+        raise SpecError(what, *failure.location) from None
     except RecursionError:
         raise SpecError("The payload is nested too deeply") from None
 
@@ -276,7 +274,7 @@ def _check_version(body: Any) -> None:
     if version > VERSION:
         raise SpecError(
             f"Version {version} is newer than {VERSION}, the newest that this release reads",
-            "$.version",
+            "version",
         )
 
 
@@ -295,9 +293,9 @@ def dynamo_entries(
     entries: list[dict[str, Any]] = []
     for i, spec in enumerate(specs):
         if not isinstance(spec, ForcedTokenSequenceSpec):
-            raise SpecError(f"Dynamo's entries have no kind for {type(spec).__name__}", f"$[{i}]")
+            raise SpecError(f"Dynamo's entries have no kind for {type(spec).__name__}", i)
         if spec.eos_token_id is None:
-            raise SpecError("Dynamo's entries always end in EOS", f"$[{i}].eos_token_id")
+            raise SpecError("Dynamo's entries always end in EOS", i, "eos_token_id")
         entries.append(msgspec.json.decode(msgspec.json.encode(spec)))
     return entries
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...spec import LogitsProcessorSpec, SpecError
+from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force
 from ..core import Automaton, VocabularyOf, compile_specs
@@ -36,7 +37,7 @@ def draw(
     for automaton in automata:
         if automaton.states > MOST_STATES:
             what = f"{automaton.states} states, more than {MOST_STATES}, are not drawn"
-            raise SpecError(what, path)
+            raise SpecError(what, Name(path))
         if graph is GraphFormat.MERMAID:
             yield f"{comment} {path} {spec.kind}"
             yield "stateDiagram-v2"

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -20,6 +20,7 @@ from ...spec import (
 )
 from ...spec.base import kind_of, spec_error
 from ...spec.conflicts import check_conflicts
+from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ..files import MAX_FILE_BYTES, read_file
 
@@ -102,18 +103,18 @@ def read_specs(file: str) -> Source:
 
 
 def _checked(file: str, text: str, content: Any) -> Source:
-    entries, form, whole = _entries(content)
+    entries, path_of, whole = _entries(content)
     specs: dict[int, LogitsProcessorSpec] = {}
     errors: list[SpecError] = []
     if len(entries) > MAX_SPECS:  # of which each two would be compared
         what = f"Expected 1 to {MAX_SPECS} specs, got {len(entries)}; they are not checked"
-        error = SpecError(what, form.removesuffix("[{}]"))
-        return Source({}, [], True, [_problem(file, text, _positions(text), form, error)], [])
+        error = SpecError(what, *path_of(0)[:-1])
+        return Source({}, [], True, [_problem(file, text, _positions(text), error)], [])
     for i, entry in enumerate(entries):
         try:
             (specs[i],) = decode([entry]).specs
         except SpecError as error:
-            errors += [each.under(f"$.specs[{i}]") for each in _all_of(entry, error)]
+            errors += [each.at("specs", i) for each in _all_of(entry, error)]
     errors += _conflicts(specs)
     notes: list[str] = []
     errors += _costs(specs, notes)
@@ -121,11 +122,11 @@ def _checked(file: str, text: str, content: Any) -> Source:
         generation_only = decode(whole).generation_only
     except SpecError as error:
         generation_only = True
-        if not errors or not error.path.startswith("$.specs["):
+        if not errors or len(error.location) < 2 or error.location[0] != "specs":
             errors.append(error)
     positions = _positions(text) if errors else {}
-    problems = [_problem(file, text, positions, form, error) for error in errors]
-    paths = [form.format(i) for i in range(len(entries))]
+    problems = [_problem(file, text, positions, error.specs_at(path_of)) for error in errors]
+    paths = [path_text(path_of(i)) for i in range(len(entries))]
     return Source(specs, paths, generation_only, sorted(problems, key=_order), notes)
 
 
@@ -133,31 +134,30 @@ def _order(problem: Problem) -> tuple[int, int]:
     return problem.line, problem.column
 
 
-def _entries(content: Any) -> tuple[list[Any], str, Any]:
-    """Return the specs of a file, the form of their paths, and the payload that they make."""
+def _entries(content: Any) -> tuple[list[Any], Callable[[int], Path], Any]:
+    """Return the specs of a file, what makes their paths, and the payload that they make."""
     if isinstance(content, Mapping) and "kind" in content:
-        return [content], "$", {"version": 1, "specs": [content]}
+        return [content], lambda i: (), {"version": 1, "specs": [content]}
     if isinstance(content, list):
         entries = cast("list[Any]", content)
-        return entries, "$[{}]", {"version": 1, "specs": entries}
+        return entries, lambda i: (i,), {"version": 1, "specs": entries}
     specs = cast("Any", content).get("specs") if isinstance(content, Mapping) else None
     entries = cast("list[Any]", specs) if isinstance(specs, list) else []
-    return entries, "$.specs[{}]", content
+    return entries, lambda i: ("specs", i), content
 
 
 def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
     """Yield the error of a spec, and the errors of its other fields."""
-    first = SpecError(first.message, re.sub(r"^\$\[0\]", "$", first.path))
+    first = first.moved(lambda path: path[1:])
     yield first
     kind = cast("Any", entry).get("kind") if isinstance(entry, Mapping) else None
     of_kind = [each for each in WIRE_KINDS if kind_of(each) == kind]
     for field in msgspec.structs.fields(of_kind[0]) if of_kind else ():
-        path = f"$.{field.name}"
-        if field.encode_name in entry and not re.match(re.escape(path) + r"\b", first.path):
+        if field.encode_name in entry and first.location[:1] != (field.name,):
             try:
                 msgspec.convert(entry[field.encode_name], field.type, str_keys=True)
             except msgspec.ValidationError as error:
-                yield spec_error(error).under(path)
+                yield spec_error(error).at(field.name)
 
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
@@ -167,18 +167,11 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
         try:
             check_conflicts([specs[i] for i in indices])
         except SpecError as error:
-            return [_renumbered(error, indices)]
+            return [error.specs_at(lambda i: ("specs", indices[i]))]
         return []
 
     pairs = (error for pair in combinations(specs, 2) for error in conflict(pair))
     return [*pairs] or conflict(tuple(specs))
-
-
-def _renumbered(error: SpecError, indices: tuple[int, ...]) -> SpecError:
-    def restored(text: str) -> str:
-        return re.sub(r"\$\.specs\[(\d+)\]", lambda at: f"$.specs[{indices[int(at[1])]}]", text)
-
-    return SpecError(restored(error.message), restored(error.path))
 
 
 def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
@@ -195,7 +188,7 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
     try:
         compile_specs([specs[i] for i in indices])
     except SpecError as error:
-        yield _renumbered(error, indices)
+        yield error.specs_at(lambda i: ("specs", indices[i]))
 
 
 def missing(error: ModuleNotFoundError) -> str:
@@ -205,48 +198,42 @@ def missing(error: ModuleNotFoundError) -> str:
     return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 
-def _problem(
-    file: str, text: str, positions: Mapping[str, int], form: str, error: SpecError
-) -> Problem:
+def _problem(file: str, text: str, positions: Mapping[Path, int], error: SpecError) -> Problem:
     """Put an error at its place in the file; without one, at the object around it."""
-
-    def in_file(text: str) -> str:
-        return re.sub(r"\$\.specs\[(\d+)\]", lambda at: form.format(at[1]), text)
-
-    path = around = in_file(error.path)
+    around = error.location
     while around not in positions and around:
-        around = re.sub(r"(\.[^.\[\]]*|\[[^\[\]]*\]|.)$", "", around)
+        around = around[:-1]
     at = positions.get(around, 0)
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     advice = "Remove one of them" if error.message.startswith("Conflicts with") else ""
-    return Problem(file, line, column, path, in_file(error.message), advice)
+    return Problem(file, line, column, error.path, error.message, advice)
 
 
 _SPACE = re.compile(r"\s*")
 
 
-def _positions(text: str) -> dict[str, int]:
+def _positions(text: str) -> dict[Path, int]:
     """Map the path of each value of a JSON text to its position."""
-    found: dict[str, int] = {}
+    found: dict[Path, int] = {}
 
     def skip(at: int) -> int:
         return cast("re.Match[str]", _SPACE.match(text, at)).end()
 
-    def walk(at: int, path: str) -> int:
+    def walk(at: int, path: Path) -> int:
         found[path] = at
         if text[at] not in "{[":
             return json.JSONDecoder().raw_decode(text, at)[1]
         is_object, index, at = text[at] == "{", 0, skip(at + 1)
         while text[at] not in "}]":
-            name = f"[{index}]"
+            key = index
             if is_object:
                 key, at = json.JSONDecoder().raw_decode(text, at)
-                name, at = f".{key}", skip(skip(at) + 1)
-            at = skip(walk(at, path + name))
+                at = skip(skip(at) + 1)
+            at = skip(walk(at, (*path, key)))
             index += 1
             if text[at] == ",":
                 at = skip(at + 1)
         return at + 1
 
-    walk(skip(0), "$")
+    walk(skip(0), ())
     return found

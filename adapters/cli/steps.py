@@ -7,6 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from ...spec import LogitsProcessorSpec, NativeSpec, PluginSpec, SpecError
+from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
@@ -112,9 +113,9 @@ def trace(
         try:
             program = None if isinstance(spec, NativeSpec) else compile_specs((spec,), vocabulary)
         except SpecError as error:
-            within = error.path.removeprefix("$").removeprefix(".specs[0]")
-            where = within and f" - at `{path}{within}`"
-            why = f"{error.message}{where}. {_advice(spec, vocabulary)}"
+            within = error.location[2:]  # of the one spec
+            error = SpecError(error.parts, *((Name(path), *within) if within else ()))
+            why = f"{error}. {_advice(spec, vocabulary)}"
         if program is not None and program.per_request:
             program, why = None, f"it is code, which the engine runs. {LEAVE_OUT}"
         if program is None:

@@ -43,8 +43,7 @@ class _Admitted(NamedTuple):
 class _Refusal(NamedTuple):
     """The cached part of a ``SpecError``. Its traceback, which holds the payload, is dropped."""
 
-    message: str
-    path: str
+    args: tuple[Any, ...]
     size: int
 
 
@@ -90,7 +89,7 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
     if found is None:
         found = _remembered(key, decoded)
     if isinstance(found, _Refusal):
-        raise SpecError(found.message, found.path)
+        raise SpecError(*found.args)
     return found.payload, found.program
 
 
@@ -171,7 +170,7 @@ def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
     except SpecError as error:
         if error.__cause__ is not None:
             raise
-        refusal = _Refusal(error.message, error.path, 2048 + sys.getsizeof(text))
+        refusal = _Refusal(error.args, 2048 + sys.getsizeof(text))
         with _lock:
             return _refusals.setdefault(key, refusal)
     found = found._replace(size=found.size + _bytes_of(text))

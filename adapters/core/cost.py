@@ -73,7 +73,7 @@ class Cost(NamedTuple):
         ):
             if got > most:
                 raise SpecError(
-                    f"Expected specs that cost at most {most} {what}; these cost {got}", "$.specs"
+                    f"Expected specs that cost at most {most} {what}; these cost {got}", "specs"
                 )
 
 

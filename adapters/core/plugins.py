@@ -59,25 +59,25 @@ def resolve_plugin(name: str, params: Mapping[str, Any]) -> PluginPart:
     if load is None:
         known = ", ".join(sorted(_plugins())) or "none"
         raise SpecError(
-            f"No plugin {name!r} is installed on the server; installed: {known}", "$.name"
+            f"No plugin {name!r} is installed on the server; installed: {known}", "name"
         )
     make = load_once(load)
     if isinstance(make, BaseException):
         what = f"The plugin {name!r} cannot be imported: {text_of(make)}"
-        raise SpecError(what, "$.name") from make
+        raise SpecError(what, "name") from make
     try:
         part = make(params)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit would end the server
         what = f"The plugin {name!r} refuses its parameters: {text_of(error)}"
-        raise SpecError(what, "$.params") from error
+        raise SpecError(what, "params") from error
     if not isinstance(part, Automaton | HistoryRule):
         try:
             takes_prompt(part)
         except Exception as error:
             what = f"The plugin {name!r} returned no logits processor: {text_of(error)}"
-            raise SpecError(what, "$.name") from error
+            raise SpecError(what, "name") from error
     return part
 
 

@@ -179,9 +179,9 @@ def _compiled(specs: Sequence[LogitsProcessorSpec]) -> Program:
                     "on a request"
                 )
         except TooManyEdgesError as error:
-            raise SpecError(f"Expected a simpler spec: {error}", f"$.specs[{i}]") from None
+            raise SpecError(f"Expected a simpler spec: {error}", "specs", i) from None
         except SpecError as error:
-            raise error.under(f"$.specs[{i}]") from error.__cause__
+            raise error.at("specs", i) from error.__cause__
     # Two automata replace any number of lists, whatever else the request has.
     if len(allowed) > 1 and (refused := _banned_by_others(allowed)):
         parts.append(adding(refused))
@@ -211,7 +211,7 @@ def _check_work(specs: Sequence[LogitsProcessorSpec]) -> int:
         of = ", ".join(f"{units} for {what}" for what, units in parts.items() if units)
         raise SpecError(
             f"Expected specs that take at most {MAX_WORK} units of work, got {work}: {of}",
-            "$.specs",
+            "specs",
         )
     return work
 
@@ -241,5 +241,5 @@ def unsupported(
     """
     for i, spec in enumerate(specs):
         if not isinstance(spec, NativeSpec) and asks(compile_specs((spec,), vocabulary)):
-            return SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
+            return SpecError(f"`{spec.kind}` {why}", "specs", i)
     raise AssertionError("unreachable: what the whole asks for, one of the specs does")

@@ -168,7 +168,8 @@ def script_codes(names: Iterable[str]) -> list[str]:
             what = "no script" if code == UNKNOWN else "shared by all scripts"
             raise SpecError(
                 f"Expected a script of Unicode, like Han, Latin or Old Italic; {name!r} is {what}",
-                f"$.scripts[{i}]",
+                "scripts",
+                i,
             )
         codes.append(code)
     return codes

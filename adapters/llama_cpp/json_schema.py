@@ -14,6 +14,7 @@ from llama_cpp.llama_grammar import PRIMITIVE_RULES, json_schema_to_gbnf
 
 from ...spec import SpecError
 from ...spec.base import spec_error
+from ...spec.errors import Path
 
 MAX_PARTS = 4096
 """The limit on the parts of a schema; each ``$ref`` counts the parts that it refers to again."""
@@ -75,17 +76,17 @@ def gbnf(schema: Mapping[str, Any]) -> str:
     """
     plain: Any = msgspec.to_builtins(schema)
     try:
-        checked = _Checker(plain).checked(plain, "$.json_schema")
+        checked = _Checker(plain).checked(plain, ("json_schema",))
         text = json_schema_to_gbnf(json.dumps(checked))
     except SpecError:
         raise
     except (AssertionError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SpecError(f"llama_cpp cannot do this schema: {error}", "$.json_schema") from error
+        raise SpecError(f"llama_cpp cannot do this schema: {error}", "json_schema") from error
     for rule in text.splitlines():
         name, _, content = rule.partition(" ::= ")
         if name in PRIMITIVE_RULES and content != PRIMITIVE_RULES[name].content:
             what = f"the converter takes a property for its own `{name}`"
-            raise SpecError(f"llama_cpp cannot do this schema: {what}", "$.json_schema")
+            raise SpecError(f"llama_cpp cannot do this schema: {what}", "json_schema")
     # In JSON, control characters are escaped.
     return text.replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
 
@@ -97,42 +98,42 @@ class _Checker:
         self._root = root
         self._parts = 0
 
-    def checked(self, schema: Any, path: str, inside: tuple[str, ...] = ()) -> dict[str, Any]:
+    def checked(self, schema: Any, path: Path, inside: tuple[str, ...] = ()) -> dict[str, Any]:
         """Check and copy the part at ``path``, to which the references ``inside`` have led."""
         if not isinstance(schema, dict):
-            raise SpecError("llama_cpp cannot do schemas that are no objects", path)
+            raise SpecError("llama_cpp cannot do schemas that are no objects", *path)
         self._parts += 1
         if self._parts > MAX_PARTS:
             what = "with each `$ref` replaced by what it names"
-            raise SpecError(f"Expected a schema of at most {MAX_PARTS} parts, {what}", path)
+            raise SpecError(f"Expected a schema of at most {MAX_PARTS} parts, {what}", *path)
         given = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         if given.keys() == {"$ref"}:
             return self._referred(given["$ref"], path, inside)
         if not given or not any(given.keys() <= shape for shape in _SHAPES):
             keys = ", ".join(f"`{key}`" for key in given) or "no keyword"
-            raise SpecError(f"llama_cpp cannot do a schema with {keys}", path)
+            raise SpecError(f"llama_cpp cannot do a schema with {keys}", *path)
         try:
             msgspec.convert(given, _Keywords)
         except msgspec.ValidationError as error:
-            raise spec_error(error).under(path) from None
+            raise spec_error(error).at(*path) from None
         _check_values(given, path)
         _check_properties(given, path)
         _check_counts(given, path)
-        return {key: self._inner(key, given[key], f"{path}.{key}", inside) for key in given}
+        return {key: self._inner(key, given[key], (*path, key), inside) for key in given}
 
-    def _inner(self, key: str, value: Any, path: str, inside: tuple[str, ...]) -> Any:
+    def _inner(self, key: str, value: Any, path: Path, inside: tuple[str, ...]) -> Any:
         if key == "properties":
             parts = value.items()
-            return {name: self.checked(part, f"{path}.{name}", inside) for name, part in parts}
+            return {name: self.checked(part, (*path, name), inside) for name, part in parts}
         if key in ("anyOf", "prefixItems"):
-            return [self.checked(part, f"{path}[{i}]", inside) for i, part in enumerate(value)]
+            return [self.checked(part, (*path, i), inside) for i, part in enumerate(value)]
         if key == "items" or (key == "additionalProperties" and not isinstance(value, bool)):
             return self.checked(value, path, inside)
         return value
 
-    def _referred(self, reference: Any, path: str, inside: tuple[str, ...]) -> dict[str, Any]:
+    def _referred(self, reference: Any, path: Path, inside: tuple[str, ...]) -> dict[str, Any]:
         if reference in inside:
-            raise SpecError("llama_cpp cannot do schemas that contain themselves", path)
+            raise SpecError("llama_cpp cannot do schemas that contain themselves", *path)
         target = self._root
         try:
             if not reference.startswith("#/"):
@@ -140,55 +141,57 @@ class _Checker:
             for name in reference.split("/")[1:]:
                 target = target[name.replace("~1", "/").replace("~0", "~")]
         except (AttributeError, KeyError, TypeError):
-            raise SpecError(f"Expected a `$ref` into the schema, got {reference!r}", path) from None
+            raise SpecError(
+                f"Expected a `$ref` into the schema, got {reference!r}", *path
+            ) from None
         return self.checked(target, path, (*inside, reference))
 
 
-def _check_values(given: dict[str, Any], path: str) -> None:
+def _check_values(given: dict[str, Any], path: Path) -> None:
     types = given.get("type", [])
     if isinstance(types, str):
         types = [types]
     elif types and given.keys() != {"type"}:
-        raise SpecError("llama_cpp cannot do several types beside other keywords", path)
+        raise SpecError("llama_cpp cannot do several types beside other keywords", *path)
     for name in types:
         if name not in _TYPES:
-            raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", path)
+            raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", *path)
     for key in ("anyOf", "enum", "prefixItems", "type"):
         if given.get(key) == []:
-            raise SpecError("Expected something to choose from", f"{path}.{key}")
+            raise SpecError("Expected something to choose from", *path, key)
     values = [given["const"]] if "const" in given else given.get("enum", [])
     for value in values:
         _check_text(value, path)
         if "type" in given and type(value) not in _TYPES[given["type"]]:
-            raise SpecError(f"Expected a value of type {given['type']}, got {value!r}", path)
+            raise SpecError(f"Expected a value of type {given['type']}, got {value!r}", *path)
 
 
-def _check_text(value: Any, path: str) -> None:
+def _check_text(value: Any, path: Path) -> None:
     """Refuse a text that the converter does not escape as GBNF needs it."""
     text = json.dumps(value, ensure_ascii=False)
     if re.search(r"[\\\U00010000-\U0010FFFF]", text):
-        raise SpecError(f"llama_cpp cannot do the text {text} in a schema", path)
+        raise SpecError(f"llama_cpp cannot do the text {text} in a schema", *path)
 
 
-def _check_properties(given: dict[str, Any], path: str) -> None:
+def _check_properties(given: dict[str, Any], path: Path) -> None:
     names, required = list(given.get("properties", ())), set(given.get("required", ()))
     for name in names:
         if name in ("", "*"):
-            raise SpecError(f"llama_cpp cannot do properties with the name {name!r}", path)
+            raise SpecError(f"llama_cpp cannot do properties with the name {name!r}", *path)
         _check_text(name, path)
     if unknown := required.difference(names):
-        raise SpecError(f"llama_cpp cannot require {sorted(unknown)}, not in `properties`", path)
+        raise SpecError(f"llama_cpp cannot require {sorted(unknown)}, not in `properties`", *path)
     if sorted(names, key=lambda name: name not in required) != names:
-        raise SpecError("llama_cpp writes required properties first; name them first", path)
+        raise SpecError("llama_cpp writes required properties first; name them first", *path)
     if names and given.get("additionalProperties", False) is not False:
         # An additional property might have the name of a listed property.
-        raise SpecError("llama_cpp cannot do `additionalProperties` beside others", path)
+        raise SpecError("llama_cpp cannot do `additionalProperties` beside others", *path)
 
 
-def _check_counts(given: dict[str, Any], path: str) -> None:
+def _check_counts(given: dict[str, Any], path: Path) -> None:
     for least, most in (("minItems", "maxItems"), ("minLength", "maxLength")):
         counts = [given[key] for key in (least, most) if key in given]
         if counts != sorted(counts):
-            raise SpecError(f"Expected {least} <= {most}", path)
+            raise SpecError(f"Expected {least} <= {most}", *path)
         if counts and least == "minItems" and "items" not in given:
-            raise SpecError("llama_cpp cannot count items without `items`", path)
+            raise SpecError("llama_cpp cannot count items without `items`", *path)

@@ -70,12 +70,12 @@ def _fields(spec: NativeSpec, llm: Llama) -> dict[str, Any]:
                 f"llama_cpp cannot do `{name}` on the whole output: it looks at the newest "
                 f"{llm.last_n_tokens_size} tokens. Expected Llama(last_n_tokens_size=n), "
                 f"with n at least {llm.n_ctx()}",
-                f"$.{name}",
+                name,
             )
     if (penalty := fields.pop(name := "repetition_penalty", None)) is not None:
         if penalty != 1:
             what = "llama.cpp leaves the prompt's tokens alone"
-            raise SpecError(f"llama_cpp cannot do `{name}`: {what}", f"$.{name}")
+            raise SpecError(f"llama_cpp cannot do `{name}`: {what}", name)
         fields["repeat_penalty"] = penalty
     return fields
 
@@ -83,7 +83,7 @@ def _fields(spec: NativeSpec, llm: Llama) -> dict[str, Any]:
 def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
     for name in ("regex", "structural_tag"):
         if getattr(spec, name) is not None:
-            raise SpecError(f"llama_cpp cannot do a `grammar` by `{name}`", f"$.{name}")
+            raise SpecError(f"llama_cpp cannot do a `grammar` by `{name}`", name)
     if spec.json_schema is not None:
         form, text = "json_schema", gbnf(spec.json_schema)
     elif spec.choices is not None:
@@ -96,13 +96,13 @@ def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
     # `LlamaGrammar` takes any text; a text that llama.cpp cannot parse ends the process later.
     rules = _TERMINALS.sub("", text)
     if max(accumulate((c == "(") - (c == ")") for c in rules), default=0) > MAX_NESTED:
-        raise SpecError(f"Expected at most {MAX_NESTED} nested parentheses", f"$.{form}")
+        raise SpecError(f"Expected at most {MAX_NESTED} nested parentheses", form)
     vocab: Any = llama_cpp.llama_model_get_vocab(llm.model)
     try:
         sampler = llama_cpp.llama_sampler_init_grammar(vocab, text.encode(), b"root")
     except UnicodeEncodeError:
-        raise SpecError("The grammar is not valid Unicode", f"$.{form}") from None
+        raise SpecError("The grammar is not valid Unicode", form) from None
     if not sampler:
-        raise SpecError("llama_cpp cannot parse the grammar; its log says why", f"$.{form}")
+        raise SpecError("llama_cpp cannot parse the grammar; its log says why", form)
     llama_cpp.llama_sampler_free(sampler)
     return LlamaGrammar.from_string(text)

@@ -36,7 +36,7 @@ class LogitportProcessor:
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
-                raise SpecError(what, f"$.specs[{i}]")
+                raise SpecError(what, "specs", i)
         self._vocab_size: int = llm.n_vocab()
         self._program = admit_live(
             BACKEND.for_tokenizer(llm, self._vocab_size, _vocabulary_of), specs, self._vocab_size

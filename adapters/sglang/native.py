@@ -26,7 +26,7 @@ def sampling_fields(spec: NativeSpec, sampling_params: object) -> dict[str, Any]
     if fields.pop("repetition_penalty", 1) != 1:
         raise SpecError(
             "sglang cannot do it as meant: it does not penalize the tokens of the prompt",
-            "$.repetition_penalty",
+            "repetition_penalty",
         )
     return fields
 

@@ -98,7 +98,7 @@ class LogitportBatchedProcessor:
         for i, spec in enumerate(as_specs(specs)):
             if isinstance(spec, NativeSpec):
                 why = "is a field of a request, which this processor is not passed: use attach()"
-                raise SpecError(f"`{spec.kind}` {why}", f"$.specs[{i}]")
+                raise SpecError(f"`{spec.kind}` {why}", "specs", i)
         payload = payload_for(BACKEND, specs, self._options["stage"])
         return processor_for(specs, payload, prompt_length=prompt_length, **self._options)
 

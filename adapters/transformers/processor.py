@@ -79,9 +79,7 @@ class LogitportProcessor(LogitsProcessor):
                 if key not in made:
                     made[key] = of_prompt, admit_live(backend, of_prompt, self._vocab_size)
             except SpecError as error:
-                if not error.path.startswith("$"):  # a field of the configuration of all prompts
-                    raise
-                raise error.under(f"$[{prompt}]") from error.__cause__
+                raise error.at(prompt) from error.__cause__
             self._programs.append(made[key][1])
         self._padded = input_ids.clone()
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

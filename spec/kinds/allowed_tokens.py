@@ -45,7 +45,7 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
         return cls(tuple(dict.fromkeys(token for _, token_ids in forms for token in token_ids)))
 
     def token_fields(self) -> TokenFields:
-        yield "$.token_ids[*]", self.token_ids
+        yield ("token_ids", "*"), self.token_ids
 
     def claims(self) -> Claims:
         yield Allows(self.token_ids)

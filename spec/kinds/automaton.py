@@ -14,8 +14,8 @@ from ..base import (
     TokenIds,
     check_fields,
 )
-from ..claims import Claims, Forces, TokenFields, Unknown
-from ..errors import SpecError
+from ..claims import CHOICE, Claims, Forces, TokenFields, Unknown
+from ..errors import Path, SpecError
 from ..limits import MAX_STATES, MAX_TIMEOUTS
 
 STATE = 8
@@ -85,7 +85,7 @@ class AutomatonState(
         if (self.add is None) != (self.bias is None):
             raise SpecError("Expected both add and bias, or neither")
         if self.timer is not None and not self.counts:
-            raise SpecError("Expected no timer where `counts` is false", "$.timer")
+            raise SpecError("Expected no timer where `counts` is false", "timer")
 
 
 _States = Annotated[tuple[AutomatonState, ...], msgspec.Meta(min_length=1, max_length=MAX_STATES)]
@@ -144,10 +144,10 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
 
     def token_fields(self) -> TokenFields:
         for i, token_ids in enumerate(self.token_sets):
-            yield f"$.token_sets[{i}][*]", token_ids
+            yield ("token_sets", i, "*"), token_ids
         for i, state in enumerate(self.states):
             if state.force is not None:
-                yield f"$.states[{i}].force", (state.force,)
+                yield ("states", i, "force"), (state.force,)
 
     def sizes(self) -> Sizes:
         sizes = [*map(len, self.token_sets)]
@@ -162,7 +162,7 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
     def claims(self) -> Claims:
         forced = [() if state.force is None else (state.force,) for state in self.states]
         if any(forced):
-            yield Forces("$.states[{choice}].force", forced)
+            yield Forces(("states", CHOICE, "force"), forced)
         if any([state.allow is not None for state in self.states]):  # noqa: C419  fewer calls
             yield Unknown()
 
@@ -170,17 +170,24 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
 def _out_of_range(states: Sequence[AutomatonState], sets: int) -> Iterator[SpecError]:
     """Yield an error for each index that leads nowhere."""
     for i, state in enumerate(states):
-        of_sets = {"allow": state.allow, "ban": state.ban, "add": state.add}
-        of_states = {"default": state.default, "timeout": state.timeout}
+        of_sets: dict[Path, int | None] = {
+            ("allow",): state.allow,
+            ("ban",): state.ban,
+            ("add",): state.add,
+        }
+        of_states: dict[Path, int | None] = {
+            ("default",): state.default,
+            ("timeout",): state.timeout,
+        }
         for k, edge in enumerate(state.edges):
-            of_sets[f"edges[{k}].token_set"] = edge.token_set
-            of_states[f"edges[{k}].state"] = edge.state
+            of_sets["edges", k, "token_set"] = edge.token_set
+            of_states["edges", k, "state"] = edge.state
         most = {"token sets": (sets, of_sets), "states": (len(states), of_states)}
         for what, (count, fields) in most.items():
-            for name, index in fields.items():
+            for path, index in fields.items():
                 if index is not None and index >= count:
                     message = f"Expected an index of {count} {what}, got {index}"
-                    yield SpecError(message, f"$.states[{i}].{name}")
+                    yield SpecError(message, "states", i, *path)
 
 
 def _check_timeouts(states: Sequence[AutomatonState]) -> None:
@@ -198,4 +205,4 @@ def _check_timeouts(states: Sequence[AutomatonState]) -> None:
                 break
         else:
             what = f"Expected at most {MAX_TIMEOUTS} time-outs in a row"
-            raise SpecError(what, f"$.states[{i}].timeout")
+            raise SpecError(what, "states", i, "timeout")

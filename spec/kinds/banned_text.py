@@ -76,11 +76,11 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     def __post_init__(self) -> None:
         super().__post_init__()
         for i, text in enumerate(self.texts):
-            check_text(text, f"$.texts[{i}]")
+            check_text(text, "texts", i)
             if self.whole_words and not (in_word(text[0]) and in_word(text[-1])):
                 what = "Expected a text that begins and ends in a word, because of `whole_words`"
-                raise SpecError(what, f"$.texts[{i}]")
-        check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "$.texts")
+                raise SpecError(what, "texts", i)
+        check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "texts")
 
     @property
     def text_rules(self) -> int:

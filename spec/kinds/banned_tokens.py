@@ -46,7 +46,7 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
         return cls(tuple(dict.fromkeys(token_id for _, token_id in forms)))
 
     def token_fields(self) -> TokenFields:
-        yield "$.token_ids[*]", self.token_ids
+        yield ("token_ids", "*"), self.token_ids
 
     def claims(self) -> Claims:
         yield Bans(self.token_ids)

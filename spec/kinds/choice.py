@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ..base import LogitsProcessorSpec, Sizes, TokenId, TokenIds, check_different, check_total
-from ..claims import NO_TOKEN, Claims, Forces, TokenFields
+from ..claims import CHOICE, NO_TOKEN, Claims, Forces, TokenFields
 from ..errors import SpecError
 from ..limits import MAX_SEQUENCES, MAX_TOKEN_IDS
 from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
@@ -42,8 +42,8 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_total(sum(map(len, self.choices)), MAX_TOKEN_IDS // 2, "token ids", "$.choices")
-        check_different(self.choices, "$.choices")
+        check_total(sum(map(len, self.choices)), MAX_TOKEN_IDS // 2, "token ids", "choices")
+        check_different(self.choices, "choices")
         if self.eos_token_id is None:
             _check_no_beginnings(self.choices)
 
@@ -74,9 +74,9 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def token_fields(self) -> TokenFields:
         for i, choice in enumerate(self.choices):
-            yield f"$.choices[{i}][*]", choice
+            yield ("choices", i, "*"), choice
         if self.eos_token_id is not None:
-            yield "$.eos_token_id", (self.eos_token_id,)
+            yield ("eos_token_id",), (self.eos_token_id,)
 
     def sizes(self) -> Sizes:
         return Sizes(2 * sum(map(len, self.choices)), 2 * len(self.choices))
@@ -92,9 +92,9 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def claims(self) -> Claims:
         eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
-        yield Forces("$.choices[{choice}]", self.choices, 0, eos)
+        yield Forces(("choices", CHOICE), self.choices, 0, eos)
         if self.eos_token_id is not None:
-            yield Forces("$.eos_token_id", ((self.eos_token_id,),), in_reply=False)
+            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
 
 
 def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:
@@ -104,4 +104,4 @@ def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:
             what = (
                 f"Expected an eos_token_id, or no choice that `$.choices[{choices.index(second)}]`"
             )
-            raise SpecError(f"{what} begins with", f"$.choices[{choices.index(first)}]")
+            raise SpecError(f"{what} begins with", "choices", choices.index(first))

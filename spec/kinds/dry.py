@@ -53,4 +53,4 @@ class DrySpec(LogitsProcessorSpec, frozen=True, tag="dry"):
     breaker_token_ids: MaybeTokenIds = ()
 
     def token_fields(self) -> TokenFields:
-        yield "$.breaker_token_ids[*]", self.breaker_token_ids
+        yield ("breaker_token_ids", "*"), self.breaker_token_ids

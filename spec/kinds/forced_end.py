@@ -47,9 +47,9 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
         return cls(after, token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
 
     def token_fields(self) -> TokenFields:
-        yield "$.token_ids[*]", self.token_ids
+        yield ("token_ids", "*"), self.token_ids
         if self.eos_token_id is not None:
-            yield "$.eos_token_id", (self.eos_token_id,)
+            yield ("eos_token_id",), (self.eos_token_id,)
 
     @property
     def can_complete(self) -> bool:

@@ -68,18 +68,18 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
             try:
                 frozen = frozen_json(getattr(self, name))
             except SpecError as error:
-                raise error.under(f"$.{name}") from None
+                raise error.at(name) from None
             msgspec.structs.force_setattr(self, name, frozen)
         if (tag := self.structural_tag) is not None:
             if tag.get("type") != "structural_tag":
-                raise SpecError("Expected `structural_tag`", "$.structural_tag.type")
+                raise SpecError("Expected `structural_tag`", "structural_tag", "type")
             if not isinstance(tag.get("format"), Mapping):
-                raise SpecError("Expected `object`", "$.structural_tag.format")
+                raise SpecError("Expected `object`", "structural_tag", "format")
         if self.ebnf is not None and "::=" not in self.ebnf:  # vLLM would take it for Lark
-            raise SpecError("Expected rules `name ::= ...`", "$.ebnf")
+            raise SpecError("Expected rules `name ::= ...`", "ebnf")
         choices = self.choices or ()
-        check_different(choices, "$.choices")
-        check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "$.choices")
+        check_different(choices, "choices")
+        check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "choices")
 
     def sizes(self) -> Sizes:
         return Sizes(sequences=len(self.choices or ()))

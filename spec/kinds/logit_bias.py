@@ -8,7 +8,7 @@ import msgspec
 
 from ..base import Bias, LogitsProcessorSpec, Sizes, TokenId, spec_error
 from ..claims import TokenFields
-from ..errors import SpecError
+from ..errors import Key, SpecError
 from ..json_values import FrozenDict
 from ..limits import MAX_TOKEN_IDS
 from ..tokenization import LeadingSpace, Tokenizer, one_token_words
@@ -81,7 +81,7 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
         return cls(by_token)
 
     def token_fields(self) -> TokenFields:
-        yield "$.bias[...]", tuple(self.bias)
+        yield ("bias", Key("...")), tuple(self.bias)
 
     def sizes(self) -> Sizes:
         return Sizes(2 * len(self.bias))
@@ -101,7 +101,7 @@ def wrong_entry(bias: object) -> SpecError | None:
     token_id = wrong[0]
     is_short = isinstance(token_id, str) or (isinstance(token_id, int) and abs(token_id) < 1 << 64)
     key = reprlib.repr(token_id).strip("'") if is_short else "..."
-    return SpecError(error.message, f"$.bias[{key}]")
+    return SpecError(error.message, "bias", Key(key))
 
 
 def _error_in(entries: Mapping[Any, Any], keys: Sequence[Any]) -> SpecError | None:

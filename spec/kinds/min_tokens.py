@@ -49,7 +49,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         return () if n in (None, 0) else (cls.from_tokenizer(n, tokenizer),)
 
     def token_fields(self) -> TokenFields:
-        yield "$.stop_token_ids[*]", self.stop_token_ids
+        yield ("stop_token_ids", "*"), self.stop_token_ids
 
     def claims(self) -> Claims:
         yield Bans(self.stop_token_ids, until=self.n)

@@ -50,7 +50,7 @@ class NoRepeatNgramSpec(
         super().__post_init__()
         if self.window is not None and self.window < self.n:
             raise SpecError(
-                f"Expected a window of at least n={self.n} tokens, got {self.window}", "$.window"
+                f"Expected a window of at least n={self.n} tokens, got {self.window}", "window"
             )
 
     @classmethod
@@ -69,4 +69,4 @@ class NoRepeatNgramSpec(
         return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids), output_only),)
 
     def token_fields(self) -> TokenFields:
-        yield "$.allowed_token_ids[*]", self.allowed_token_ids
+        yield ("allowed_token_ids", "*"), self.allowed_token_ids

@@ -20,7 +20,7 @@ from ..base import (
 )
 from ..claims import Claims, Forces, TokenFields
 from ..conflicts import check_conflicts
-from ..errors import SpecError
+from ..errors import Path, SpecError
 from ..limits import (
     END_TEXT_WORK,
     MAX_END_TEXTS,
@@ -71,8 +71,8 @@ class PhaseEnd(
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_pattern(self.token_ids, "$.token_ids")
-        check_text(self.text, "$.text")
+        check_pattern(self.token_ids, "token_ids")
+        check_text(self.text, "text")
         if (self.n is not None) + bool(self.token_ids) + bool(self.text) + self.complete != 1:
             raise SpecError("Expected exactly one of n, token_ids, text and complete")
 
@@ -172,21 +172,21 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.repeat and self.eos_token_id is not None:
-            raise SpecError("Expected no EOS token after phases that repeat", "$.eos_token_id")
+            raise SpecError("Expected no EOS token after phases that repeat", "eos_token_id")
         if (count := self._tracks()) > MAX_PHASE_SPECS:
             what = (
                 f"Expected at most {MAX_PHASE_SPECS} as the number of phases times the most specs"
             )
-            raise SpecError(f"{what} of one, got {count}", "$.phases")
-        check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "$.phases")
+            raise SpecError(f"{what} of one, got {count}", "phases")
+        check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "phases")
         about_text = sum(spec.needs_vocabulary for _, spec in self.inner_specs())
-        check_total(about_text, MAX_TEXT_SPECS, "specs about text", "$.phases")
+        check_total(about_text, MAX_TEXT_SPECS, "specs about text", "phases")
         for i, phase in enumerate(self.phases):
             try:
-                _check_specs(phase.specs, f"`$.phases[{i}].specs")
+                _check_specs(phase.specs)
                 _check_ends(phase, i, len(self.phases))
             except SpecError as error:
-                raise error.under(f"$.phases[{i}]") from None
+                raise error.at("phases", i) from None
 
     @classmethod
     def think_then(
@@ -240,12 +240,12 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
     def token_fields(self) -> TokenFields:
         for path, spec in self.inner_specs():
             for below, token_ids in spec.token_fields():
-                yield path + below[1:], token_ids
+                yield (*path, *below), token_ids
         for i, phase in enumerate(self.phases):
             for k, end in enumerate(phase.ends):
-                yield f"$.phases[{i}].ends[{k}].token_ids[*]", end.token_ids
+                yield ("phases", i, "ends", k, "token_ids", "*"), end.token_ids
         if self.eos_token_id is not None:
-            yield "$.eos_token_id", (self.eos_token_id,)
+            yield ("eos_token_id",), (self.eos_token_id,)
 
     @property
     def text_rules(self) -> int:
@@ -276,9 +276,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         for path, spec in self.inner_specs():
             for claim in spec.claims():
                 if isinstance(claim, Forces):
-                    yield claim._replace(path=path + claim.path[1:], first=None)
+                    yield claim._replace(path=(*path, *claim.path), first=None)
         if self.eos_token_id is not None:
-            yield Forces("$.eos_token_id", ((self.eos_token_id,),), in_reply=False)
+            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
 
     def _tracks(self) -> int:
         """Return the number of phases times the most specs of one, or once if none has any."""
@@ -288,11 +288,11 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         """List the texts that end phases."""
         return [end.text for phase in self.phases for end in phase.ends if end.text]
 
-    def inner_specs(self) -> Iterator[tuple[str, LogitsProcessorSpec]]:
+    def inner_specs(self) -> Iterator[tuple[Path, LogitsProcessorSpec]]:
         """Yield the specs of all phases, with their paths."""
         for i, phase in enumerate(self.phases):
             for j, spec in enumerate(phase.specs):
-                yield f"$.phases[{i}].specs[{j}]", spec
+                yield ("phases", i, "specs", j), spec
 
 
 BESIDE = (AutomatonSpec, NoRepeatNgramSpec, DrySpec, PromptBiasSpec, NativeSpec, PluginSpec)
@@ -301,28 +301,25 @@ are more than automata.
 """
 
 
-def _check_specs(specs: Sequence[LogitsProcessorSpec], path: str) -> None:
+def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
     for j, spec in enumerate(specs):
         if isinstance(spec, PhasesSpec):
-            raise SpecError("Expected no phases within a phase", f"$.specs[{j}]")
+            raise SpecError("Expected no phases within a phase", "specs", j)
         if isinstance(spec, BESIDE):
             what = f"`{spec.kind}` cannot be in a phase, only beside `phases`"
-            raise SpecError(what, f"$.specs[{j}]")
-    try:
-        check_conflicts(specs)
-    except SpecError as error:
-        raise SpecError(error.message.replace("`$.specs", path), error.path) from None
+            raise SpecError(what, "specs", j)
+    check_conflicts(specs)
 
 
 def _check_ends(phase: Phase, index: int, count: int) -> None:
     if not phase.ends and index < count - 1:
-        raise SpecError("Expected an end: only the last phase may have none", "$.ends")
+        raise SpecError("Expected an end: only the last phase may have none", "ends")
     for k, end in enumerate(phase.ends):
         if end.phase is not None and end.phase > count:
             what = f"Expected a phase from 0 to {count}, which is after the last, got {end.phase}"
-            raise SpecError(what, f"$.ends[{k}].phase")
+            raise SpecError(what, "ends", k, "phase")
         if end.complete and not any(spec.can_complete for spec in phase.specs):
-            raise SpecError("No spec of the phase is ever complete", f"$.ends[{k}].complete")
+            raise SpecError("No spec of the phase is ever complete", "ends", k, "complete")
 
 
 def _in_phases(parts: Iterable[LogitsProcessorSpec | Phase]) -> Iterator[Phase]:

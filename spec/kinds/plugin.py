@@ -44,7 +44,7 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
         try:
             params = frozen_json(self.params)
         except SpecError as error:
-            raise error.under("$.params") from None
+            raise error.at("params") from None
         msgspec.structs.force_setattr(self, "params", params)
 
     @property

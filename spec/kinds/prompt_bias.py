@@ -24,4 +24,4 @@ class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
     excluded_token_ids: MaybeTokenIds = ()
 
     def token_fields(self) -> TokenFields:
-        yield "$.excluded_token_ids[*]", self.excluded_token_ids
+        yield ("excluded_token_ids", "*"), self.excluded_token_ids

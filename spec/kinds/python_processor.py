@@ -38,7 +38,7 @@ class PythonProcessorSpec(LogitsProcessorSpec, frozen=True, tag="python"):
 
     def __post_init__(self) -> None:
         if not callable(self.factory):
-            raise SpecError(f"Expected a callable, got {self.factory!r}", "$.factory")
+            raise SpecError(f"Expected a callable, got {self.factory!r}", "factory")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return this spec: vLLM copies each request's parameters, but live objects must stay."""

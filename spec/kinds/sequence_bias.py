@@ -44,9 +44,9 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
         expected, given = len(self.sequences), len(self.biases)
         if expected != given:
             raise SpecError(
-                f"Expected a bias for each of {expected} sequences, got {given}", "$.biases"
+                f"Expected a bias for each of {expected} sequences, got {given}", "biases"
             )
-        check_different(self.sequences, "$.sequences")
+        check_different(self.sequences, "sequences")
 
     @classmethod
     def from_words(

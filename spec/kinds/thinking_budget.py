@@ -16,7 +16,7 @@ from ..base import (
     schema_default,
 )
 from ..claims import Claims, Forces, TokenFields
-from ..errors import SpecError
+from ..errors import Path, SpecError, path_text
 from ..limits import MAX_PATTERN, MAX_TAGS
 from ..thinking_families import (
     VocabularyTokenizer,
@@ -104,21 +104,21 @@ class ThinkingBudgetSpec(
         super().__post_init__()
         for name in ("start_token_ids", "end_token_ids"):
             tag, others = getattr(self, name), getattr(self, f"other_{name}")
-            check_pattern(tag, f"$.{name}")
+            check_pattern(tag, name)
             total = len(tag) + sum(map(len, others))
-            check_total(total, MAX_PATTERN, f"token ids with `$.{name}`", f"$.other_{name}")
+            check_total(total, MAX_PATTERN, f"token ids with `$.{name}`", f"other_{name}")
         if self.start_token_ids == self.end_token_ids:
-            raise SpecError("The end tag is the same as the start tag", "$.end_token_ids")
-        path_of: dict[tuple[int, ...], str] = {}
+            raise SpecError("The end tag is the same as the start tag", "end_token_ids")
+        path_of: dict[tuple[int, ...], Path] = {}
         for path, tag in self._tags():
             if path_of.setdefault(tag, path) != path:
-                raise SpecError(f"The same as `{path_of[tag]}`", path)
+                raise SpecError(f"The same as `{path_text(path_of[tag])}`", *path)
         if self.min_tokens > self.budget:
             what = f"Expected at most the budget, {self.budget}, got {self.min_tokens}"
-            raise SpecError(what, "$.min_tokens")
+            raise SpecError(what, "min_tokens")
         if bool(self.grace) != bool(self.newline_token_ids):
             what = "Expected both of grace and newline_token_ids, or neither"
-            raise SpecError(what, "$.grace" if self.grace else "$.newline_token_ids")
+            raise SpecError(what, "grace" if self.grace else "newline_token_ids")
 
     @classmethod
     def from_text(
@@ -212,9 +212,9 @@ class ThinkingBudgetSpec(
 
     def token_fields(self) -> TokenFields:
         for path, tag in self._tags():
-            yield f"{path}[*]", tag
+            yield (*path, "*"), tag
         for name in ("message_token_ids", "then_token_ids", "newline_token_ids"):
-            yield f"$.{name}[*]", getattr(self, name)
+            yield (name, "*"), getattr(self, name)
 
     def sizes(self) -> Sizes:
         """Count the edges of states, too: each state of a tag may have one for each other tag."""
@@ -231,16 +231,16 @@ class ThinkingBudgetSpec(
 
     def claims(self) -> Claims:
         for name in ("end_token_ids", "message_token_ids", "then_token_ids"):
-            yield Forces(f"$.{name}[{{token}}]", (getattr(self, name),), in_reply=False)
+            yield Forces((name, "*"), (getattr(self, name),), in_reply=False)
         for i, tag in enumerate(self.other_end_token_ids):
             if len(tag) > 1:
-                path = f"$.other_end_token_ids[{i}][{{token}}]"
+                path = ("other_end_token_ids", i, "*")
                 yield Forces(path, (tag,), in_reply=False)
 
-    def _tags(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def _tags(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
         """Yield the tags with their paths."""
-        yield "$.start_token_ids", self.start_token_ids
-        yield "$.end_token_ids", self.end_token_ids
+        yield ("start_token_ids",), self.start_token_ids
+        yield ("end_token_ids",), self.end_token_ids
         for name in ("other_start_token_ids", "other_end_token_ids"):
             for i, tag in enumerate(getattr(self, name)):
-                yield f"$.{name}[{i}]", tag
+                yield (name, i), tag

@@ -36,7 +36,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern(self.trigger_token_ids, "$.trigger_token_ids")
+        check_pattern(self.trigger_token_ids, "trigger_token_ids")
 
     @classmethod
     def from_text(
@@ -59,8 +59,8 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         return cls(token_ids_of(trigger, tokenizer), token_ids_of(text, tokenizer), times)
 
     def token_fields(self) -> TokenFields:
-        yield "$.trigger_token_ids[*]", self.trigger_token_ids
-        yield "$.token_ids[*]", self.token_ids
+        yield ("trigger_token_ids", "*"), self.trigger_token_ids
+        yield ("token_ids", "*"), self.token_ids
 
     @property
     def work(self) -> int:
@@ -71,4 +71,4 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         return self.times is not None
 
     def claims(self) -> Claims:
-        yield Forces("$.token_ids[{token}]", (self.token_ids,))
+        yield Forces(("token_ids", "*"), (self.token_ids,))

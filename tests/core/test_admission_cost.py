@@ -21,7 +21,7 @@ from logitport.adapters import cli
 from logitport.adapters.core import AutomatonBuilder, Program, admission, compile_specs
 from logitport.adapters.core.cost import Cost
 from logitport.spec import Payload, SpecError, decode, encode, limits
-from logitport.spec.errors import shown, text_of
+from logitport.spec.errors import Key, shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
 
 from tests.fuzz import mutations, payloads, target
@@ -371,9 +371,9 @@ class TestShown:
 
     @given(st.text(st.characters()))
     def test_any_text(self, text: str):
-        error = SpecError(text, "$." + text).under("$.specs[0]")
+        error = SpecError((text, (text, Key(text)), text), text).at("specs", 0)
         assert target.unsafe(error) is None
-        assert SpecError(error.message, error.path).args == error.args
+        assert SpecError(*error.args).args == error.args
 
     @pytest.mark.parametrize(
         "payload",

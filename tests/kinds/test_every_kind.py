@@ -137,7 +137,9 @@ class KindTests:
         for form in (content, json.dumps(content), msgspec.json.encode(content)):
             with pytest.raises(SpecError) as error:
                 decode(form)
-            assert (error.value.message, error.value.path) == (message, below("$.specs[0]", path))
+            # A conflict names a spec within the failed spec, and the error moves both paths.
+            decoded = message.replace("Conflicts with `$", "Conflicts with `$.specs[0]")
+            assert (error.value.message, error.value.path) == (decoded, below("$.specs[0]", path))
         with pytest.raises(SpecError) as error:
             type(self.golden)(**fields)
         assert (error.value.message, error.value.path) == (message, below("$", path))

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from logitport.spec import (
     SpecError,
     encode,
 )
+from logitport.spec.errors import Key, Name, Path, path_text
 
 from tests.support.paths import ROOT
 
@@ -77,15 +79,57 @@ def test_python_processor_never_travels():
 
 def test_spec_error():
     assert issubclass(SpecError, ValueError)
-    error = SpecError("Too long", "$.specs[0]")
+    error = SpecError("Too long", "specs", 0)
     assert str(error) == "Too long - at `$.specs[0]`"
+    assert error.location == ("specs", 0)
     twins: list[Any] = [pickle.loads(pickle.dumps(error)), copy.copy(error)]
     for twin in twins:
         assert type(twin) is SpecError
         assert (twin.message, twin.path, str(twin)) == (error.message, error.path, str(error))
     assert SpecError("No").path == "$"
     assert str(SpecError("No")) == "No"
-    assert SpecError("No", "$.token_ids[1]").under("$.specs[2]").path == "$.specs[2].token_ids[1]"
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        (("token_ids", 1), "$.token_ids[1]"),
+        (("bias", Key("5")), "$.bias[5]"),
+        (("bias", Key("...")), "$.bias[...]"),
+        ((3, "specs"), "$[3].specs"),
+        ((Name("min_tokens"),), "min_tokens"),
+        ((Name("$.specs[0]"), "phases", 1), "$.specs[0].phases[1]"),
+        ((), "$"),
+    ],
+)
+def test_paths_as_text(location: Path, path: str):
+    assert SpecError("No", *location).path == path_text(location) == path
+    for twin in (
+        SpecError("No", *location),
+        pickle.loads(pickle.dumps(SpecError("No", *location))),
+    ):
+        assert twin.path == path
+
+
+def test_an_error_moves_with_the_specs_that_it_names():
+    error = SpecError(("Conflicts with ", ("specs", 0), ", as `$.specs[0]` says"), "specs", 2, "n")
+    outside = SpecError("No", Name("min_tokens"))
+    moves: list[tuple[Callable[[SpecError], SpecError], str]] = [
+        (lambda e: e.at("phases", 4), "`$.phases[4].specs[0]`|$.phases[4].specs[2].n"),
+        (lambda e: e.moved(lambda path: path[1:]), "`$[0]`|$[2].n"),
+        (lambda e: e.specs_at(lambda i: ("specs", i + 7)), "`$.specs[7]`|$.specs[9].n"),
+        (lambda e: e.specs_at(lambda i: (Name("mine"),) if i == 0 else (i,)), "mine|$[2].n"),
+    ]
+    for move, expected in moves:
+        other, path = expected.split("|")
+        moved = move(error)
+        assert raised_by(moved) == (f"Conflicts with {other}, as `$.specs[0]` says", path)
+        assert raised_by(move(outside)) == ("No", "min_tokens")
+    assert raised_by(SpecError("No", "specs").specs_at(lambda i: (i,))) == ("No", "$.specs")
+
+
+def raised_by(error: SpecError) -> tuple[str, str]:
+    return error.message, error.path
 
 
 def test_every_kind_is_listed():

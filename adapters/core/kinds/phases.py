@@ -59,7 +59,7 @@ def _compile(spec: PhasesSpec) -> Iterable[Part]:
             made = _CompiledPhase(spec.phases[i], size, vocabulary_of, reads_prompt=i == 0)
             phases.append(made)
         except SpecError as error:
-            raise error.under(f"$.phases[{i}]") from error.__cause__
+            raise error.at("phases", i) from error.__cause__
     # The phases that nothing leads to are left out.
     number = {index: at for at, index in enumerate(indices)}
     number[len(spec.phases)] = 0 if spec.repeat else len(indices)
@@ -71,7 +71,7 @@ def _compile(spec: PhasesSpec) -> Iterable[Part]:
             try:
                 made = phase.track(track)
             except SpecError as error:
-                raise error.under(f"$.phases[{i}]") from None
+                raise error.at("phases", i) from None
             by_timeout = i == 0 and made.automaton.reads_prompt
             fragments.append(Fragment(made.automaton, phase.following(made, follow), by_timeout))
         yield joined(fragments, spec.eos_token_id if track == 0 else None, to_prune)
@@ -164,9 +164,9 @@ class _CompiledPhase:
                 if not spec.needs_vocabulary:  # its memory is bounded
                     size.add_cells(sum(each.automaton.cells for each in made))
             except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler spec: {error}", f"$.specs[{j}]") from None
+                raise SpecError(f"Expected a simpler spec: {error}", "specs", j) from None
             except SpecError as error:
-                raise error.under(f"$.specs[{j}]") from error.__cause__
+                raise error.at("specs", j) from error.__cause__
             self.parts += [_SpecPart(j, each) for each in made]
             if spec.can_complete and is_awaited:
                 self.completing += self.parts[-1:]
@@ -181,9 +181,9 @@ class _CompiledPhase:
                     automaton = detecting(end.text.encode(), vocabulary_of(), size.add_edges)
                     self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
             except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler text: {error}", f"$.ends[{k}].text") from None
+                raise SpecError(f"Expected a simpler text: {error}", "ends", k, "text") from None
             except SpecError as error:
-                raise error.under(f"$.ends[{k}].text") from None
+                raise error.at("ends", k, "text") from None
         counts = [(end.n, k) for k, end in enumerate(self.ends) if end.n is not None]
         self._count = min(counts, default=None)
         self._joined: dict[tuple[int, bool], Marked] = {}
@@ -205,7 +205,7 @@ class _CompiledPhase:
         timed = [part for part in beside if part.marked.is_timed]
         if len(timed) > 1:
             what = "Expected specs that count one thing at a time, with what ends the phase"
-            raise SpecError(what, f"$.specs[{max(part.of_spec for part in timed)}]")
+            raise SpecError(what, "specs", max(part.of_spec for part in timed))
         # The detector is the same for all specs, unless one of them is a part of it, or counts.
         key = own.of_spec if own in self.completing and own else -1, bool(timed)
         if key not in self._joined:
@@ -240,7 +240,7 @@ class _CompiledPhase:
                     f"Expected at most {MAX_PATTERN} tokens, beside `$.specs[{timed[0].of_spec}]`, "
                     f"which counts, too; got {n}"
                 )
-                raise SpecError(what, f"$.ends[{k}].n")
+                raise SpecError(what, "ends", k, "n")
             yield counter(n, 1 << k, timed=not timed and n > SHORT)
 
     def _check_prompt(self, parts: Iterable[_SpecPart]) -> None:
@@ -251,11 +251,11 @@ class _CompiledPhase:
         reader = f"beside `$.specs[{readers[0].of_spec}]`, which reads the prompt"
         for k, end in enumerate(self.ends):
             if not end.complete:
-                raise SpecError(f"Expected only the end `complete` {reader}", f"$.ends[{k}]")
+                raise SpecError(f"Expected only the end `complete` {reader}", "ends", k)
         for part in parts:
             if part not in readers and part.marked.automaton.states > 1:
                 what = f"Expected a spec that does not follow the output, {reader}"
-                raise SpecError(what, f"$.specs[{part.of_spec}]")
+                raise SpecError(what, "specs", part.of_spec)
 
 
 def _automata(spec: LogitsProcessorSpec) -> Iterator[Automaton]:
