@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from ..spec import SpecError
-from ..spec.errors import Name
 
 MAX_DECODED = 1 << 17
 """The most bytes of an object or array that is decoded: token ids, words and biases."""
@@ -53,11 +52,11 @@ class Fields(Mapping[str, Any]):
         """
         text = _encoded(self._values[name])
         if len(text) > MAX_DECODED and text[:1] in b"[{":
-            raise SpecError(f"Expected at most {MAX_DECODED} bytes, got {len(text)}", Name(name))
+            raise SpecError.of_field(f"Expected at most {MAX_DECODED} bytes, got {len(text)}", name)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise SpecError(f"Expected JSON that Python can read: {error}", Name(name)) from None
+            raise SpecError.of_field(f"Expected JSON that Python can read: {error}", name) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -96,7 +95,7 @@ class Fields(Mapping[str, Any]):
         try:
             return _encoded(self._values[name]).decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            raise SpecError("Expected valid Unicode", Name(name)) from None
+            raise SpecError.of_field("Expected valid Unicode", name) from None
 
     def object(self, name: str) -> "Fields | None":
         """Return the object in a field, as a part of this one; ``None`` if there is none."""
@@ -118,7 +117,7 @@ class Fields(Mapping[str, Any]):
         try:
             return Fields(_split(text))
         except ValueError as error:
-            raise SpecError(f"Expected JSON that Python can read: {error}", Name(name)) from None
+            raise SpecError.of_field(f"Expected JSON that Python can read: {error}", name) from None
 
     def encode(self) -> bytes:
         """Encode the object. What has not been decoded stays as it was, to the last byte."""

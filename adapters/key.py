@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 
 from ..spec import SpecError
-from ..spec.errors import Name
 
 KEY = "logitport"
 """The name of the payload in a request's own parameters, on every engine."""
@@ -31,7 +30,7 @@ def check_spelling(names: Iterable[object], path: str) -> None:
     """
     for name in names:
         if name != KEY and isinstance(name, str) and _is_misspelt(name):
-            raise SpecError(f"Expected the key `{KEY}`, got {name!r}", Name(path))
+            raise SpecError.of_field(f"Expected the key `{KEY}`, got {name!r}", path)
 
 
 def _is_misspelt(name: str) -> bool:

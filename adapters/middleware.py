@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ..spec import SpecError, Stage, decode
-from ..spec.errors import Name
 from .backend import backend
 from .json_body import Fields, parse
 from .key import KEY, check_spelling
@@ -127,8 +126,8 @@ class SpecMiddleware:
                 value.put(KEY, payload)
                 is_changed = True
             if first not in (None, payload):
-                raise SpecError(
-                    "Expected the same specs for all prompts of one request", Name(where)
+                raise SpecError.of_field(
+                    "Expected the same specs for all prompts of one request", where
                 )
             first = payload
             self.check_payload(scope, fields, owner, payload)
@@ -139,9 +138,9 @@ class SpecMiddleware:
     def _check_place(self, container: str, place: str | None, path: str, where: str) -> None:
         if place is None:
             routes = ", ".join(sorted(route for route, place in self.routes.items() if place))
-            raise SpecError(f"{path} takes no specs; these routes do: {routes}", Name(where))
+            raise SpecError.of_field(f"{path} takes no specs; these routes do: {routes}", where)
         if _INDEX.sub("", container) != place:
-            raise SpecError(f"Expected specs for {path} in `{place}.{KEY}`", Name(where))
+            raise SpecError.of_field(f"Expected specs for {path} in `{place}.{KEY}`", where)
 
     def check_container(self, path: str, container: Fields) -> None:
         """Check an object that may hold a payload, even if it holds none.

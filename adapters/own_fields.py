@@ -38,7 +38,7 @@ def _at_field(error: SpecError, index: int, name: str) -> SpecError:
     """Name a field in place of the spec that means the same."""
     field = Name(f"the request's `{name}`")
     moved = error.specs_at(lambda i: (field,) if i == index else ("specs", i))
-    return SpecError(moved.parts, Name(name)) if field in moved.location else moved
+    return SpecError.of_field(moved.parts, name) if field in moved.location else moved
 
 
 def same_as(kind: type[LogitsProcessorSpec], **fields: Any) -> LogitsProcessorSpec | None:

@@ -44,6 +44,11 @@ class SpecError(ValueError):
         self.location = _cut_path(location)
         super().__init__(self.parts, *self.location)
 
+    @classmethod
+    def of_field(cls, message: Message, field: str) -> "SpecError":
+        """Make the error of a request's own field: its path, outside of the payload, is a text."""
+        return cls(message, Name(field))
+
     @property
     def message(self) -> str:
         """The description as text."""

@@ -9,7 +9,7 @@ import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from email import message_from_bytes
 from pathlib import Path
 
@@ -182,6 +182,46 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     return [name for name in imports(source, module, is_package) if is_below(name, *forbidden)]
 
 
+CIRCLES = {
+    # Admission is in the core and asks backends, which load a vocabulary of the core's.
+    ("logitport.adapters.backend", "logitport.adapters.core", "logitport.adapters.core.admission"),
+    (
+        "logitport.adapters.core.automaton.automaton",
+        "logitport.adapters.core.automaton.folding",
+    ),
+    # A phase has specs of any kind.
+    ("logitport.spec.kinds", "logitport.spec.kinds.phases"),
+}
+"""The modules that still import one another. An entry goes as soon as its modules are apart."""
+
+
+def circles(sources: Mapping[str, tuple[str, bool]]) -> set[tuple[str, ...]]:
+    """The modules that import one another, be it in a function or for types alone.
+
+    Each module comes with its source, and whether it is a package.
+    """
+    imported: dict[str, set[str]] = {}
+    for module, (source, is_package) in sources.items():
+        names = imports(source, module, is_package)
+        found = {name if name in sources else name.rpartition(".")[0] for name in names}
+        imported[module] = found & sources.keys() - {module}
+
+    def reach(module: str) -> set[str]:
+        seen, front = set[str](), [module]
+        while front:
+            new = imported[front.pop()] - seen
+            seen |= new
+            front += new
+        return seen
+
+    reached = {module: reach(module) for module in sources}
+    return {
+        tuple(sorted(other for other in reached[module] if module in reached[other]))
+        for module in sources
+        if module in reached[module]
+    }
+
+
 REAL_ENGINES = tuple(engine for engine in ENGINES if engine != "dynamo")
 PUBLIC = ("logitport.spec", "logitport.adapters", "logitport.adapters.core")
 """All that the adapter of an engine may import of ours, besides its own modules."""
@@ -220,6 +260,32 @@ class TestImportDirection:
     def test_downwards_only(self, path: Path):
         source = path.read_text(encoding="utf-8")
         assert not violations(source, module_of(path), path.name == "__init__.py")
+
+    def test_no_circles(self):
+        assert (
+            circles(
+                {
+                    module_of(path): (path.read_text(encoding="utf-8"), path.name == "__init__.py")
+                    for path in source_files(*ROOMS)
+                }
+            )
+            == CIRCLES
+        )
+
+    @pytest.mark.parametrize(
+        ("b", "found"),
+        [
+            ("from .a import f", {("p.a", "p.b")}),
+            ("def g():\n    from . import a", {("p.a", "p.b")}),
+            ("if TYPE_CHECKING:\n    import p.a", {("p.a", "p.b")}),
+            ("from . import f", {("p", "p.a", "p.b")}),
+            ("from .c import f", set()),
+            ("import other", set()),
+        ],
+    )
+    def test_the_rule_about_circles_bites(self, b: str, found: set[tuple[str, ...]]):
+        sources = {"p": ("from .a import f", True), "p.a": ("from . import b", False)}
+        assert circles(sources | {"p.b": (b, False), "p.c": ("", False)}) == found
 
     @pytest.mark.parametrize("path", source_files("spec"), ids=module_of)
     def test_spec_needs_msgspec_alone(self, path: Path):

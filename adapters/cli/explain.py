@@ -13,7 +13,7 @@ from ...spec import LogitsProcessorSpec
 from .failures import failing_plainly
 from .printing import say
 from .source import read_specs
-from .texts import TextOf, texts_of, vocabulary_of
+from .texts import TextOf, texts_of, token, vocabulary_of
 
 MOST_TOKENS = 16
 """Tokens of a field that are shown without ``--json``."""
@@ -44,9 +44,9 @@ def explain(
     if graph:
         from .graph import draw
 
-        vocabulary = vocabulary_of(tokenizer)
+        vocabulary, is_dot = vocabulary_of(tokenizer), graph is GraphFormat.DOT
         for i, spec in source.specs.items():
-            for line in draw(spec, source.paths[i], graph, text_of, vocabulary):
+            for line in draw(spec, source.paths[i], text_of, vocabulary, is_dot=is_dot):
                 say(line)
     elif as_json:
         specs = [
@@ -114,9 +114,3 @@ def _shown(name: str, value: Any, text_of: TextOf) -> str:
 def _joined(parts: list[str]) -> str:
     more = f", and {len(parts) - MOST_TOKENS:,} more" if len(parts) > MOST_TOKENS else ""
     return ", ".join(parts[:MOST_TOKENS]) + more
-
-
-def token(token_id: int, text_of: TextOf) -> str:
-    """Format a token id with its text, if there is one."""
-    text = text_of(token_id)
-    return f"{token_id} {json.dumps(text, ensure_ascii=False)}" if text else str(token_id)

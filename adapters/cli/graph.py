@@ -5,12 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...spec import LogitsProcessorSpec, SpecError
-from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force
 from ..core import Automaton, VocabularyOf, compile_specs
-from .explain import GraphFormat, token
-from .texts import TextOf
+from .texts import TextOf, token
 
 MOST_STATES = 100
 """States of an automaton that is drawn."""
@@ -21,24 +19,25 @@ MOST_LABELS = 4
 def draw(
     spec: LogitsProcessorSpec,
     path: str,
-    graph: GraphFormat,
     text_of: TextOf,
     vocabulary: VocabularyOf,
+    *,
+    is_dot: bool,
 ) -> Iterator[str]:
-    """Yield the lines of a drawing per automaton of a spec.
+    """Yield the lines of a drawing per automaton of a spec, in DOT or in Mermaid.
 
     Raises:
         SpecError: if an automaton has more than ``MOST_STATES`` states.
     """
-    comment = "%%" if graph is GraphFormat.MERMAID else "//"
+    comment = "//" if is_dot else "%%"
     automata = compile_specs((spec,), vocabulary).automata
     if not automata:
         yield f"{comment} {path} {spec.kind} has no automaton: it reads the history."
     for automaton in automata:
         if automaton.states > MOST_STATES:
             what = f"{automaton.states} states, more than {MOST_STATES}, are not drawn"
-            raise SpecError(what, Name(path))
-        if graph is GraphFormat.MERMAID:
+            raise SpecError.of_field(what, path)
+        if not is_dot:
             yield f"{comment} {path} {spec.kind}"
             yield "stateDiagram-v2"
             for state in range(automaton.states):

@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
+from .reply import Step
 from .texts import TextOf
-
-if TYPE_CHECKING:
-    from .steps import Step
 
 STYLES = {
     "forced": "background: #3b82f655",
@@ -44,7 +41,7 @@ def page(view: str) -> str:
     return PAGE.format(view)
 
 
-def tokens(steps: "Sequence[Step]", text_of: TextOf) -> str:
+def tokens(steps: Sequence[Step], text_of: TextOf) -> str:
     """Make the part of a page with the tokens, which needs no style sheet."""
     legend = " ".join(_span(NAMES.get(rule, rule), rule) for rule in STYLES)
     spans = (

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .explain import token
 from .failures import failing_plainly
 from .page import page
 from .printing import say
 from .reply import read_reply
 from .source import read_specs
-from .texts import texts_of, vocabulary_of
+from .texts import texts_of, token, vocabulary_of
 
 
 @failing_plainly

@@ -1,7 +1,8 @@
-"""Finished replies: the token ids in the answers of servers."""
+"""Finished replies: the token ids in the answers of servers, and what specs did about each."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -28,6 +29,35 @@ class Reply(NamedTuple):
     prompt_ids: Sequence[int] | None
     output_ids: Sequence[int]
     logprobs: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token of a reply.
+
+    Attributes:
+        index: the index in the output.
+        token_id: the token.
+        rule: the strongest edit: forced, allowed, banned, added or free.
+        acting: what each spec did that acted, by its path.
+        obeyed: whether the token obeys the specs.
+        broken: the paths of the specs that the token breaks.
+        logprob: the token's log probability, if the answer has it.
+    """
+
+    index: int
+    token_id: int
+    rule: str
+    acting: dict[str, str]
+    obeyed: bool
+    broken: list[str]
+    logprob: float | None
+
+    @property
+    def why(self) -> str:
+        """The acting specs and the broken ones, in words."""
+        parts = [f"{path} {what}" for path, what in self.acting.items()] or ["free"]
+        return "; ".join(parts) + (f"; breaks {' and '.join(self.broken)}" if self.broken else "")
 
 
 _Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]

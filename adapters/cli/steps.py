@@ -13,37 +13,8 @@ from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
 from ..core import Automaton, VocabularyOf, compile_specs
 from .page import tokens
-from .reply import ASK, Reply
+from .reply import ASK, Reply, Step
 from .texts import TextOf, no_text
-
-
-@dataclass(frozen=True)
-class Step:
-    """One token of a reply.
-
-    Attributes:
-        index: the index in the output.
-        token_id: the token.
-        rule: the strongest edit: forced, allowed, banned, added or free.
-        acting: what each spec did that acted, by its path.
-        obeyed: whether the token obeys the specs.
-        broken: the paths of the specs that the token breaks.
-        logprob: the token's log probability, if the answer has it.
-    """
-
-    index: int
-    token_id: int
-    rule: str
-    acting: dict[str, str]
-    obeyed: bool
-    broken: list[str]
-    logprob: float | None
-
-    @property
-    def why(self) -> str:
-        """The acting specs and the broken ones, in words."""
-        parts = [f"{path} {what}" for path, what in self.acting.items()] or ["free"]
-        return "; ".join(parts) + (f"; breaks {' and '.join(self.broken)}" if self.broken else "")
 
 
 class _Marked(NamedTuple):

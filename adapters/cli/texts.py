@@ -20,6 +20,12 @@ def no_text(token_id: int) -> str:
     return ""
 
 
+def token(token_id: int, text_of: TextOf) -> str:
+    """Format a token id with its text, if there is one."""
+    text = text_of(token_id)
+    return f"{token_id} {json.dumps(text, ensure_ascii=False)}" if text else str(token_id)
+
+
 def texts_of(tokenizer: str | None) -> TextOf:
     """Make a function of the tokenizer that ``load_tokenizer`` loads, if one is named."""
     if tokenizer is None:

@@ -14,7 +14,6 @@ from llama_cpp.llama_grammar import PRIMITIVE_RULES, json_schema_to_gbnf
 
 from ...spec import SpecError
 from ...spec.base import spec_error
-from ...spec.errors import Path
 
 MAX_PARTS = 4096
 """The limit on the parts of a schema; each ``$ref`` counts the parts that it refers to again."""
@@ -91,6 +90,9 @@ def gbnf(schema: Mapping[str, Any]) -> str:
     return text.replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
 
 
+_Path = tuple[str | int, ...]
+
+
 class _Checker:
     """Makes a checked copy of a schema, in which each reference is replaced by its target."""
 
@@ -98,7 +100,7 @@ class _Checker:
         self._root = root
         self._parts = 0
 
-    def checked(self, schema: Any, path: Path, inside: tuple[str, ...] = ()) -> dict[str, Any]:
+    def checked(self, schema: Any, path: _Path, inside: tuple[str, ...] = ()) -> dict[str, Any]:
         """Check and copy the part at ``path``, to which the references ``inside`` have led."""
         if not isinstance(schema, dict):
             raise SpecError("llama_cpp cannot do schemas that are no objects", *path)
@@ -121,7 +123,7 @@ class _Checker:
         _check_counts(given, path)
         return {key: self._inner(key, given[key], (*path, key), inside) for key in given}
 
-    def _inner(self, key: str, value: Any, path: Path, inside: tuple[str, ...]) -> Any:
+    def _inner(self, key: str, value: Any, path: _Path, inside: tuple[str, ...]) -> Any:
         if key == "properties":
             parts = value.items()
             return {name: self.checked(part, (*path, name), inside) for name, part in parts}
@@ -131,7 +133,7 @@ class _Checker:
             return self.checked(value, path, inside)
         return value
 
-    def _referred(self, reference: Any, path: Path, inside: tuple[str, ...]) -> dict[str, Any]:
+    def _referred(self, reference: Any, path: _Path, inside: tuple[str, ...]) -> dict[str, Any]:
         if reference in inside:
             raise SpecError("llama_cpp cannot do schemas that contain themselves", *path)
         target = self._root
@@ -147,7 +149,7 @@ class _Checker:
         return self.checked(target, path, (*inside, reference))
 
 
-def _check_values(given: dict[str, Any], path: Path) -> None:
+def _check_values(given: dict[str, Any], path: _Path) -> None:
     types = given.get("type", [])
     if isinstance(types, str):
         types = [types]
@@ -166,14 +168,14 @@ def _check_values(given: dict[str, Any], path: Path) -> None:
             raise SpecError(f"Expected a value of type {given['type']}, got {value!r}", *path)
 
 
-def _check_text(value: Any, path: Path) -> None:
+def _check_text(value: Any, path: _Path) -> None:
     """Refuse a text that the converter does not escape as GBNF needs it."""
     text = json.dumps(value, ensure_ascii=False)
     if re.search(r"[\\\U00010000-\U0010FFFF]", text):
         raise SpecError(f"llama_cpp cannot do the text {text} in a schema", *path)
 
 
-def _check_properties(given: dict[str, Any], path: Path) -> None:
+def _check_properties(given: dict[str, Any], path: _Path) -> None:
     names, required = list(given.get("properties", ())), set(given.get("required", ()))
     for name in names:
         if name in ("", "*"):
@@ -188,7 +190,7 @@ def _check_properties(given: dict[str, Any], path: Path) -> None:
         raise SpecError("llama_cpp cannot do `additionalProperties` beside others", *path)
 
 
-def _check_counts(given: dict[str, Any], path: Path) -> None:
+def _check_counts(given: dict[str, Any], path: _Path) -> None:
     for least, most in (("minItems", "maxItems"), ("minLength", "maxLength")):
         counts = [given[key] for key in (least, most) if key in given]
         if counts != sorted(counts):

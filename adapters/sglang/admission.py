@@ -33,6 +33,19 @@ NO_SPECS = (
 )
 
 
+_ADMISSION = "_logitport_admission"
+
+
+def start(manager: "TokenizerManager") -> None:
+    """Have the requests of a manager checked."""
+    setattr(manager, _ADMISSION, Admission(manager))
+
+
+def admission_of(manager: "TokenizerManager") -> "Admission":
+    """Return the ``Admission`` that checks the requests of a manager."""
+    return getattr(manager, _ADMISSION)
+
+
 def admits_others() -> bool:
     """Whether the operator admits other processors than logitport's."""
     return os.environ.get(ADMIT_OTHERS_VARIABLE) == "1"

@@ -7,12 +7,10 @@ from sglang.srt.entrypoints import http_server
 from starlette.middleware import Middleware
 
 from ...spec import SpecError, Stage
-from ...spec.errors import Name
 from .. import App, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import REFUSED, admits_others, is_refused
+from .admission import REFUSED, admission_of, admits_others, is_refused
 from .backend import ROUTES
-from .plugin import admission_of
 from .worker import stage
 
 
@@ -34,7 +32,7 @@ class SpecMiddleware(NeutralMiddleware):
         given = container.get("custom_logit_processor")
         for each in given if isinstance(given, list) else (given,):
             if is_refused(each):
-                raise SpecError(REFUSED, Name(f"{path}.custom_logit_processor".lstrip(".")))
+                raise SpecError.of_field(REFUSED, f"{path}.custom_logit_processor".lstrip("."))
 
     def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
         manager: Any = http_server.get_global_state().tokenizer_manager

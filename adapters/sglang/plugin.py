@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
-    from .admission import Admission
-
-_ADMISSION = "_logitport_admission"
-
 
 def load() -> None:
     """Install the hooks, which import the rest of logitport after the engine has set itself up.
@@ -55,22 +51,19 @@ def load() -> None:
 
 
 def _start(_: None, manager: "TokenizerManager", *args: Any, **kwargs: Any) -> None:
-    from .admission import Admission
+    from .admission import start
 
-    setattr(manager, _ADMISSION, Admission(manager))
+    start(manager)
     if "sglang.srt.entrypoints.http_server" in sys.modules:
         from .middleware import install
 
         install()
 
 
-def admission_of(manager: "TokenizerManager") -> "Admission":
-    """Return the ``Admission`` that checks the requests of a manager."""
-    return getattr(manager, _ADMISSION)
-
-
 def _admit(manager: "TokenizerManager", request: Any, *args: Any, **kwargs: Any) -> None:
     if hasattr(request, "custom_logit_processor"):  # it generates
+        from .admission import admission_of
+
         admission_of(manager).admit(request)
 
 

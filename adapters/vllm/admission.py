@@ -1,31 +1,54 @@
 """Admission to a vLLM engine: a payload is checked against the engine and the request."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
-from .. import check_grammar, check_own_fields, count
-from ..core import Program, VocabularyOf, admit, default_specs, unsupported
-from .backend import BACKEND, PROCESSOR
+from .. import KEY, Backend, check_grammar, check_own_fields, count, policy_of
+from ..core import Program, Vocabulary, VocabularyOf, admit, default_specs, unsupported
+from .backend import BACKEND
 from .callers import caller_frame
-from .engine_config import backend_of, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
+from .engine_config import (
+    eos_token_ids_of,
+    load_tokenizer,
+    once_per_engine,
+    role_of,
+    tokenizer_of,
+    why_dropped,
+)
 from .native import GRAMMARS
 from .own_fields import own_fields
-from .placeholders import provides_output_ids
+from .placeholders import PROVIDE_IDS, provides_output_ids
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-EXACT_METHODS = "standard", "block"
-"""Values of vLLM's ``rejection_sample_method`` that keep a draft token only as the edited logits
-would have chosen it. ``synthetic`` keeps it regardless of the logits. ``fly`` (from 0.33 on) keeps
-even a banned token if its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
 
-PROVIDE_IDS = (
-    f"start the engine with --logits-processors {PROCESSOR}, or with --no-async-scheduling"
-)
-"""What to do where the engine does not pass the sampled ids on; see ``provides_output_ids``."""
+@once_per_engine
+def backend_of(vllm_config: "VllmConfig") -> Backend:
+    """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
+
+    From then on, its vocabulary is loaded: from the start of a worker, and from the first request
+    to a front end.
+
+    The policy's settings are ``additional_config["logitport"]``, if vLLM has any.
+
+    Raises:
+        ValueError: if the policy's configuration is wrong.
+    """
+    model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
+    served = model_config.served_model_name
+    names = [*([served] if isinstance(served, str) else served or ()), model_config.model]
+    others = vllm_config.additional_config
+    settings = others.get(KEY) if isinstance(others, Mapping) else None
+
+    def load() -> Vocabulary:
+        vocabulary = Vocabulary.of_tokenizer(tokenizer_of(model_config))
+        return vocabulary.first(model_config.get_vocab_size())
+
+    policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
+    return replace(BACKEND, load_vocabulary=load, policy=policy).preload()
 
 
 @dataclass(frozen=True)
@@ -135,29 +158,6 @@ def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     generates = role_of(vllm_config).stage.generates
     policy = backend_of(vllm_config).policy
     return generates and bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
-
-
-def why_dropped(vllm_config: "VllmConfig") -> str | None:
-    """Explain why specs have no reliable effect in the engine, if that is so.
-
-    With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` silently drops the
-    processors of the entry-point group. The sampler of a diffusion model calls no processors
-    (``DiffusionSampler`` in ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
-    """
-    if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
-        return (
-            "vLLM's V1 model runner loads no logits processors when it decodes speculatively: "
-            "start the engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
-        )
-    if getattr(vllm_config.model_config, "is_diffusion", False):
-        return "vLLM's diffusion models choose tokens without logits processors"
-    method = getattr(vllm_config.speculative_config, "rejection_sample_method", EXACT_METHODS[0])
-    if method not in EXACT_METHODS:
-        return (
-            f"the engine keeps draft tokens that the logits rule out ({method=!s}): start it with "
-            f"rejection_sample_method {' or '.join(EXACT_METHODS)}"
-        )
-    return None
 
 
 def admitting_engine() -> Admitting:

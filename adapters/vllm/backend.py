@@ -7,6 +7,7 @@ from typing import Any
 from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, encode
 from ...spec.base import processor_specs
 from .. import KEY, REALIZABLE, Backend, Finding, native_fields
+from .names import GROUP, MIDDLEWARE, PROCESSOR
 from .native import body_fields
 
 _OPENAI = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -18,15 +19,6 @@ ROUTES = {
     "/inference/v1/generate": "sampling_params.extra_args",
 }
 """Routes of vLLM's server, and the path in their bodies that becomes ``extra_args``."""
-
-GROUP = "vllm.logits_processors"
-"""The entry-point group from which vLLM loads processors."""
-
-PROCESSOR = "logitport.adapters.vllm:LogitportProcessor"
-"""The value of ``--logits-processors``."""
-
-MIDDLEWARE = "logitport.adapters.vllm.SpecMiddleware"
-"""The value of ``--middleware``."""
 
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:

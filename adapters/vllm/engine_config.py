@@ -1,20 +1,22 @@
-"""Facts from a vLLM configuration: the engine's stage, its tokenizer and its EOS tokens."""
+"""Facts from a vLLM configuration: stage, tokenizer, EOS tokens, and whether specs have effect."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...spec import Stage, Tokenizer
-from .. import KEY, STAGE_VARIABLE, Backend, policy_of, stage_from_environment
-from ..core import Vocabulary
-from .backend import BACKEND
+from .. import STAGE_VARIABLE, stage_from_environment
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.config import ModelConfig, VllmConfig
+
+EXACT_METHODS = "standard", "block"
+"""Values of vLLM's ``rejection_sample_method`` that keep a draft token only as the edited logits
+would have chosen it. ``synthetic`` keeps it regardless of the logits. ``fly`` (from 0.33 on) keeps
+even a banned token if its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
 
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
@@ -84,38 +86,13 @@ def role_of(vllm_config: "VllmConfig") -> Role:
     return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
 
 
-@once_per_engine
-def backend_of(vllm_config: "VllmConfig") -> Backend:
-    """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
-
-    From then on, its vocabulary is loaded: from the start of a worker, and from the first request
-    to a front end.
-
-    The policy's settings are ``additional_config["logitport"]``, if vLLM has any.
-
-    Raises:
-        ValueError: if the policy's configuration is wrong.
-    """
-    model_config = vllm_config.model_config  # a loader that kept the whole would keep the engine
-    served = model_config.served_model_name
-    names = [*([served] if isinstance(served, str) else served or ()), model_config.model]
-    others = vllm_config.additional_config
-    settings = others.get(KEY) if isinstance(others, Mapping) else None
-
-    def load() -> Vocabulary:
-        vocabulary = Vocabulary.of_tokenizer(_tokenizer_of(model_config))
-        return vocabulary.first(model_config.get_vocab_size())
-
-    policy = policy_of(lambda: _tokenizer_of(model_config), names, settings)
-    return replace(BACKEND, load_vocabulary=load, policy=policy).preload()
-
-
 def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
     """Load the engine's tokenizer, even if the engine itself is configured to skip it."""
-    return _tokenizer_of(vllm_config.model_config)
+    return tokenizer_of(vllm_config.model_config)
 
 
-def _tokenizer_of(model_config: "ModelConfig") -> Tokenizer:
+def tokenizer_of(model_config: "ModelConfig") -> Tokenizer:
+    """Load the tokenizer of a model, even if its configuration skips it."""
     from vllm.tokenizers import cached_tokenizer_from_config
 
     model = copy(model_config)
@@ -139,3 +116,26 @@ def eos_token_ids_of(vllm_config: "VllmConfig", tokenizer: Any) -> frozenset[int
 def _configured_eos(vllm_config: "VllmConfig") -> frozenset[int]:
     eos = vllm_config.model_config.try_get_generation_config().get("eos_token_id") or ()
     return frozenset([eos] if isinstance(eos, int) else eos)
+
+
+def why_dropped(vllm_config: "VllmConfig") -> str | None:
+    """Explain why specs have no reliable effect in the engine, if that is so.
+
+    With drafts, ``build_logitsprocs`` in ``vllm/v1/sample/logits_processor`` silently drops the
+    processors of the entry-point group. The sampler of a diffusion model calls no processors
+    (``DiffusionSampler`` in ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
+    """
+    if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
+        return (
+            "vLLM's V1 model runner loads no logits processors when it decodes speculatively: "
+            "start the engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
+        )
+    if getattr(vllm_config.model_config, "is_diffusion", False):
+        return "vLLM's diffusion models choose tokens without logits processors"
+    method = getattr(vllm_config.speculative_config, "rejection_sample_method", EXACT_METHODS[0])
+    if method not in EXACT_METHODS:
+        return (
+            f"the engine keeps draft tokens that the logits rule out ({method=!s}): start it with "
+            f"rejection_sample_method {' or '.join(EXACT_METHODS)}"
+        )
+    return None

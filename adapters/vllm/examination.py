@@ -14,10 +14,9 @@ from typing import Any, NoReturn, cast
 
 from ...spec import SpecError
 from .. import Finding, Status, of_stage
-from .admission import PROVIDE_IDS, why_dropped
-from .backend import MIDDLEWARE, PROCESSOR
-from .engine_config import role_of
-from .placeholders import provides_output_ids
+from .engine_config import role_of, why_dropped
+from .names import MIDDLEWARE, PROCESSOR
+from .placeholders import PROVIDE_IDS, provides_output_ids
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 RUST = "VLLM_USE_RUST_FRONTEND"

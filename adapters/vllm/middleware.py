@@ -3,7 +3,6 @@
 from typing import Any
 
 from ...spec import SpecError, Stage
-from ...spec.errors import Name
 from .. import KEY, App, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit_request
@@ -23,8 +22,8 @@ class SpecMiddleware(NeutralMiddleware):
 
     def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
         if fields.get("use_beam_search"):
-            raise SpecError(
-                "vLLM's beam search chooses tokens without logits processors", Name(KEY)
+            raise SpecError.of_field(
+                "vLLM's beam search chooses tokens without logits processors", KEY
             )
         state = _state(scope)
         client = getattr(state, "engine_client", None)

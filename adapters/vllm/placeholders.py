@@ -4,9 +4,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core import UNKNOWN
+from .names import PROCESSOR
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+
+PROVIDE_IDS = (
+    f"start the engine with --logits-processors {PROCESSOR}, or with --no-async-scheduling"
+)
+"""What to do where the engine does not pass the sampled ids on; see ``provides_output_ids``."""
 
 
 def provides_output_ids(vllm_config: "VllmConfig") -> bool:

@@ -15,10 +15,11 @@ from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from .. import KEY, Backend, check_grammar, check_spelling
 from ..core import Program, admit, check_presets, default_specs
-from .admission import admit_request, admitting_engine, check_engine, check_free
-from .backend import BACKEND, GROUP
-from .engine_config import Role, backend_of, load_tokenizer, once_per_engine, role_of
+from .admission import admit_request, admitting_engine, backend_of, check_engine, check_free
+from .backend import BACKEND
+from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
+from .names import GROUP
 from .native import GRAMMARS
 
 if TYPE_CHECKING:

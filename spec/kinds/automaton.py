@@ -170,15 +170,10 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
 def _out_of_range(states: Sequence[AutomatonState], sets: int) -> Iterator[SpecError]:
     """Yield an error for each index that leads nowhere."""
     for i, state in enumerate(states):
-        of_sets: dict[Path, int | None] = {
-            ("allow",): state.allow,
-            ("ban",): state.ban,
-            ("add",): state.add,
-        }
-        of_states: dict[Path, int | None] = {
-            ("default",): state.default,
-            ("timeout",): state.timeout,
-        }
+        of_sets: dict[Path, int | None]
+        of_sets = {("allow",): state.allow, ("ban",): state.ban, ("add",): state.add}
+        of_states: dict[Path, int | None]
+        of_states = {("default",): state.default, ("timeout",): state.timeout}
         for k, edge in enumerate(state.edges):
             of_sets["edges", k, "token_set"] = edge.token_set
             of_states["edges", k, "state"] = edge.state

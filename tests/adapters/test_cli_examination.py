@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from logitport.adapters.backend import backend, backends
 from logitport.adapters.cli.app import app
-from logitport.adapters.vllm.backend import MIDDLEWARE, PROCESSOR
+from logitport.adapters.vllm.names import MIDDLEWARE, PROCESSOR
 from typer.testing import CliRunner
 
 from .packages import plugin_package
