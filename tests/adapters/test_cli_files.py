@@ -101,6 +101,12 @@ def test_more_specs_than_a_request_may_have(folder: Path, monkeypatch: pytest.Mo
     assert len(compared) == MAX_SPECS * (MAX_SPECS - 1) // 2 + 1
 
 
+def test_a_problem_is_at_the_key_of_a_bias(folder: Path):
+    text = '[{"kind": "logit_bias",\n"bias": {"1": 0,\n"2": 1e9}}]'
+    result = run("check", "-", text=text)
+    assert result.stdout == "-:3:6: $[0].bias[2]: Expected `float` <= 10000.0\n"
+
+
 @pytest.mark.parametrize(
     "content",
     [

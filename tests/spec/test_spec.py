@@ -11,12 +11,16 @@ import pytest
 from logitport import spec as package
 from logitport.spec import (
     WIRE_KINDS,
+    BannedTokensSpec,
     ChoiceSpec,
     ForcedTokenSequenceSpec,
     PythonProcessorSpec,
+    SamplingSpec,
     SpecError,
     encode,
 )
+from logitport.spec.base import processor_specs, restore_paths
+from logitport.spec.conflicts import check_conflicts
 from logitport.spec.errors import Key, Name, Path, path_text
 
 from tests.support.paths import ROOT
@@ -126,6 +130,16 @@ def test_an_error_moves_with_the_specs_that_it_names():
         assert raised_by(moved) == (f"Conflicts with {other}, as `$.specs[0]` says", path)
         assert raised_by(move(outside)) == ("No", "min_tokens")
     assert raised_by(SpecError("No", "specs").specs_at(lambda i: (i,))) == ("No", "$.specs")
+
+
+def test_paths_count_native_specs():
+    specs = SamplingSpec(temperature=0), BannedTokensSpec((7,)), ForcedTokenSequenceSpec((7,))
+    with pytest.raises(SpecError) as error, restore_paths(specs):
+        check_conflicts(processor_specs(specs))
+    assert raised(error) == (
+        "Conflicts with `$.specs[1]`, which bans token 7",
+        "$.specs[2].token_ids[0]",
+    )
 
 
 def raised_by(error: SpecError) -> tuple[str, str]:
