@@ -40,7 +40,11 @@ class SpecError(ValueError):
 
     def __init__(self, message: Message, *location: str | int) -> None:
         parts = (message,) if isinstance(message, str) else message
-        self.parts = tuple(_cut_part(each) for each in parts)
+        # Caches keep errors, so parts are cut here. Twice the length leaves the end to ``message``.
+        self.parts = tuple(
+            shown(each, 2 * MAX_MESSAGE) if isinstance(each, str) else _cut_path(each)
+            for each in parts
+        )
         self.location = _cut_path(location)
         super().__init__(self.parts, *self.location)
 
@@ -141,13 +145,6 @@ def _is_outside(path: Path) -> bool:
 
 def _quoted(path: Path) -> str:
     return path_text(path) if _is_outside(path) else f"`{path_text(path)}`"
-
-
-# Caches keep errors, so their parts are cut, too. ``shown`` still cuts what has twice the length.
-
-
-def _cut_part(part: str | Path) -> str | Path:
-    return shown(part, 2 * MAX_MESSAGE) if isinstance(part, str) else _cut_path(part)
 
 
 def _cut_path(path: Path) -> Path:
