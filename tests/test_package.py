@@ -188,7 +188,10 @@ CIRCLES = {
     (
         "logitport.adapters.core.automaton.automaton",
         "logitport.adapters.core.automaton.folding",
+        "logitport.adapters.core.automaton.history",
     ),
+    # Triton is imported where there is a GPU.
+    ("logitport.adapters.core.host.editors", "logitport.adapters.core.host.triton_editor"),
     # A phase has specs of any kind.
     ("logitport.spec.kinds", "logitport.spec.kinds.phases"),
 }
