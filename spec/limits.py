@@ -262,8 +262,8 @@ MAX_PROMPT_BIASES = _limit("max_prompt_biases", 3, "prompt biases", "on one requ
 MAX_NGRAM_RULES = _limit(
     "max_ngram_rules", 2, "n-gram rules", "on one request, `dry` among them; equal ones count once"
 )
-"""Each scans the request's history at each step. That takes 27 us for 16k tokens of a text, and 85 us
-where one token comes again and again."""
+"""Each scans the request's history at each step. That takes 27 us for 16k tokens of a text, and 85
+us where one token comes again and again."""
 
 MAX_DRY_RULES = _limit("max_dry_rules", 1, "`dry`", "on one request")
 """It compares up to 32 earlier positions with the newest tokens at each step."""
