@@ -8,6 +8,7 @@ no bounds and holds no lock. Without numba the same function runs as Python: exa
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,12 +80,25 @@ def why_slow() -> str | None:
         try:
             import numba
 
+            _give_llvmlite_a_dict()
             numba.njit(_probe)(1)
             return None
         except Exception as error:
             why = f"numba does not work here: {type(error).__name__}: {error}; {INSTALL}"
     logger.warning("Loops run as plain Python, which is slow: %s", why)
     return why
+
+
+def _give_llvmlite_a_dict() -> None:
+    """Have llvmlite's library answer for ``__dict__``, which it takes for a C function's name.
+
+    Code that goes through the objects of all modules fails otherwise, and some engines do so while
+    they start.
+    """
+    with suppress(Exception):
+        from llvmlite.binding import ffi
+
+        ffi.lib._fntab.setdefault("__dict__", {})
 
 
 def _probe(number: int) -> int:

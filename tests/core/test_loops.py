@@ -109,3 +109,14 @@ def test_a_cache_is_that_of_all_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """They call one another, and numba would look at the file of each alone."""
     first, second = (each._cache._cache_file._source_stamp for each in LOOPS[:2])
     assert first == second == loops._stamp()
+
+
+@pytest.mark.skipif(not LOOPS, reason="they run as Python here")
+def test_llvmlites_library_has_a_dict() -> None:
+    """vLLM's CPU platform looks into the objects of all modules when an engine starts.
+
+    See ``_rebind_kernels`` in ``vllm/triton_utils/dispatcher.py``.
+    """
+    from llvmlite.binding import ffi
+
+    assert vars(ffi.lib) == {}
