@@ -95,7 +95,9 @@ def trace(
         if program.reads_prompt and reply.prompt_ids is None:
             raise ValueError(f"{path} `{spec.kind}` reads the prompt: no token ids of it. {ASK}")
         prompt, output = tuple(reply.prompt_ids or ()), tuple(reply.output_ids)
-        parts = [_along(automaton, prompt, output) for automaton in program.automata]
+        known = vocabulary() if spec.needs_vocabulary and vocabulary is not None else None
+        size = 0 if known is None else known.size
+        parts = [_along(automaton, prompt, output, size) for automaton in program.automata]
         parts += [
             (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
             for rule in (*program.history_rules, *program.prompt_biases)
@@ -122,13 +124,13 @@ def _advice(spec: LogitsProcessorSpec, vocabulary: VocabularyOf | None) -> str:
 
 
 def _along(
-    automaton: Automaton, prompt: Sequence[int], output: Sequence[int]
+    automaton: Automaton, prompt: Sequence[int], output: Sequence[int], vocab_size: int
 ) -> Iterator[list[_Marked]]:
     """Yield the automaton's edit before each output token."""
     edits: dict[int, list[_Marked]] = {}
     for state in automaton.states_along(prompt, output):
         if state not in edits:
-            edits[state] = _marked([edit_of(automaton, state)])
+            edits[state] = _marked([edit_of(automaton, state, vocab_size)])
         yield edits[state]
 
 
