@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...spec import LogitsProcessorSpec, SpecError
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force
-from ..core import Automaton, VocabularyOf, compile_specs
+from ..core import Automaton, Edit, VocabularyOf, compile_specs
 from .texts import TextOf, token
 
 MOST_STATES = 100
@@ -55,6 +55,9 @@ def draw(
 
 def _state(automaton: Automaton, state: int, text_of: TextOf) -> str:
     """Name the edit of a state."""
+    if automaton.edit[state] == Edit.BAN_OTHERS:
+        kept = automaton.set_sizes[automaton.operand[state]]
+        return f"{state} ban all but {kept} token(s)"
     match edit_of(automaton, state):
         case None:
             return f"{state} free"
