@@ -161,11 +161,9 @@ def _edit_kernel(
             token_set = tl.load(operand_ptr + state)
             edit = tl.load(edit_ptr + state).to(tl.int32)
             if ((edit == _ALLOW) & (token_set != strict)) | (edit == _BAN_OTHERS):
-                other_start = tl.load(set_ends_ptr + token_set)
-                other_end = tl.load(set_ends_ptr + token_set + 1)
-                allowed = is_among(set_tokens_ptr, other_start, other_end, tokens)
-                ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
-                kept = tl.where(allowed, kept, bounded_sum(kept, ban, highest, dtype))
+                kept = ban_others(
+                    kept, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype
+                )
         best: tl.tensor = tl.max(kept.to(tl.float32), axis=0)  # pyright: ignore[reportAssignmentType]
         tl.debug_barrier()
         masked = first_column + tl.arange(0, block_size)
@@ -188,15 +186,13 @@ def _edit_kernel(
     elif bans > 0:
         tokens = first_column + tl.arange(0, block_size)
         logits = tl.load(row_ptr + tokens, mask=tokens < columns, other=0.0)
-        ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
         for i in range(start, end):
             state = tl.load(states_ptr + i)
             if tl.load(edit_ptr + state).to(tl.int32) == _BAN_OTHERS:
                 token_set = tl.load(operand_ptr + state)
-                lo = tl.load(set_ends_ptr + token_set)
-                hi = tl.load(set_ends_ptr + token_set + 1)
-                kept = is_among(set_tokens_ptr, lo, hi, tokens)
-                logits = tl.where(kept, logits, bounded_sum(logits, ban, highest, dtype))
+                logits = ban_others(
+                    logits, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype
+                )
         tl.store(row_ptr + tokens, logits, mask=tokens < columns)
         tl.debug_barrier()
         finishes = ((forced >= first_column) & (forced < end_column)).to(tl.int32)
@@ -215,6 +211,18 @@ def first_from(set_tokens_ptr, start, end, wanted):
         at += tl.where(tl.load(set_tokens_ptr + at + half - 1) < wanted, half, 0)
         left -= half
     return at
+
+
+@triton.jit
+def ban_others(
+    logits, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype: tl.constexpr
+):
+    """Ban the tokens that a token set does not contain, given their logits."""
+    start = tl.load(set_ends_ptr + token_set)
+    end = tl.load(set_ends_ptr + token_set + 1)
+    ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
+    is_kept = is_among(set_tokens_ptr, start, end, tokens)
+    return tl.where(is_kept, logits, bounded_sum(logits, ban, highest, dtype))
 
 
 @triton.jit
