@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-from ...spec import AllowedTokensSpec
-from ..core import ProgramOf, Realizer, compile_specs
+from ..core import ProgramOf, Realizer
 from .callers import nearest
 from .failures import FailureReport
 from .params import stop_token_of
@@ -34,7 +33,7 @@ class V1Batch:
         report = FailureReport(vllm_config, partial(_request_id, self._moves))
         self.realizer = Realizer(vocab_size, program_of, report)
         self._placeholders = None if provides_output_ids(vllm_config) else Placeholders()
-        _warm_up(vocab_size, device)
+        self.realizer.warm_up(torch.zeros((1, vocab_size), device=device))
 
     def update(self, batch_update: BatchUpdate | None) -> None:
         """Follow the engine's rows, before the forward pass."""
@@ -57,13 +56,6 @@ class V1Batch:
         if self._placeholders is not None:
             self._placeholders.put_back()
         self.realizer.apply(logits)
-
-
-def _warm_up(vocab_size: int, device: torch.device) -> None:
-    """Edit a row with a realizer of its own: Triton compiles now, and no request waits for it."""
-    realizer = Realizer(vocab_size)
-    realizer.add(0, compile_specs((AllowedTokensSpec((0,)),)), [], [])
-    realizer.apply(torch.zeros((1, vocab_size), device=device))
 
 
 def _request_id(moves: Iterable[Move], row: int) -> str:

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ....spec import SpecError
+from ....spec import AllowedTokensSpec, SpecError
 from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..program import Program, ProgramOf
+from ..program import Program, ProgramOf, compile_specs
 from .advance import Automata
-from .editors import Editor, Edits, editor_for
+from .editors import Editor, Edits, HostEditor, editor_for
 from .history_rules import HistoryRules
 from .requests import Outputs, Request
 from .warm_up import compile_loops, wait_for_loops
@@ -242,6 +242,17 @@ class Realizer:
                 request.row = new_rows[row]
                 self._requests[request.row] = request
         self._automata.generation += 1
+
+    def warm_up(self, logits: Any) -> None:
+        """Have Triton compile, if it is to edit logits like these, so that no request waits for it.
+
+        This uses a realizer of its own, as ``DeviceRealizer.warm_up`` does. Where the host edits,
+        nothing is done: the loops are compiled beside what else a worker does when it starts.
+        """
+        if not isinstance(editor_for(logits), HostEditor):
+            realizer = Realizer(self._vocab_size)
+            realizer.add(0, compile_specs((AllowedTokensSpec((0,)),)), [], [])
+            realizer.apply(logits)
 
     def apply(self, logits: Any) -> None:
         """Edit the logits of the next tokens in place.
