@@ -42,12 +42,16 @@ _room: ContextVar[int] = ContextVar("room", default=MAX_PROGRAM_BYTES)
 
 @contextmanager
 def compiling_for(vocabulary: VocabularyOf | None) -> Generator[None]:
-    """Have compile functions that need a vocabulary ask for it here. Most kinds need none."""
-    token = _vocabulary.set(vocabulary)
+    """Have compile functions that need a vocabulary ask for it here. Most kinds need none.
+
+    The room for tables of texts is set within, and as before afterwards.
+    """
+    token, room = _vocabulary.set(vocabulary), _room.set(MAX_PROGRAM_BYTES)
     try:
         yield
     finally:
         _vocabulary.reset(token)
+        _room.reset(room)
 
 
 def vocabulary_for(spec: LogitsProcessorSpec) -> Vocabulary:
