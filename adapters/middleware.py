@@ -120,11 +120,11 @@ class SpecMiddleware:
                 continue
             where = f"{container}.{KEY}".lstrip(".")
             self._check_place(container, place, path, where)
-            is_text = not value.is_nested(KEY)
-            payload = value[KEY] if is_text else value.text(KEY)
-            if not is_text:
+            if value.is_nested(KEY):
+                payload, is_changed = value.text(KEY), True
                 value.put(KEY, payload)
-                is_changed = True
+            else:
+                payload = value[KEY]
             if first not in (None, payload):
                 raise SpecError.of_field(
                     "Expected the same specs for all prompts of one request", where
