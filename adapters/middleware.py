@@ -118,7 +118,7 @@ class SpecMiddleware:
             self.check_container(container, value)
             if KEY not in value:
                 continue
-            where = f"{container}.{KEY}".lstrip(".")
+            where = _join(container, KEY)
             self._check_place(container, place, path, where)
             if value.is_nested(KEY):
                 payload, is_changed = value.text(KEY), True
@@ -189,7 +189,7 @@ def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterato
     """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within."""
     yield path, value, owner
     for name in value if value is owner else CONTAINERS.intersection(value):
-        where = f"{path}.{name}".lstrip(".")
+        where = _join(path, name)
         inner = value.object(name)
         if name in CONTAINERS and nested:
             if inner is not None:
@@ -198,6 +198,10 @@ def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterato
                 yield from _containers(f"{where}[{i}]", each, value, nested - 1)
         elif inner is not None:
             yield where, inner, value
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 class _RefusedError(Exception):

@@ -154,6 +154,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"vllm_xarg": {KEY: GOOD}},
         ("in `vllm_xargs.logitport`", "at `vllm_xarg.logitport`"),
     ),
+    "in a field that begins with a dot": (CHAT, {".vllm_xargs": {KEY: GOOD}}, ("`vllm_xargs",)),
+    "among too many fields": (
+        CHAT,
+        {**{f"k{i}": i for i in range(70_000)}, **xargs(GOOD)},
+        ("at most 32768 fields",),
+    ),
     "an annotation for Dynamo": (
         CHAT,
         {"nvext": {"annotations": ["a", f"{KEY}:{GOOD}"]}},
