@@ -60,7 +60,7 @@ DEVICE_MODULES = (
 )
 LOOPS = (
     *(("host.advance", "advance"), ("host.editors", "find_edited")),
-    *(("host.history_rules", "scan"), ("automaton.folding", "read")),
+    ("automaton.folding", "read"),
 )
 """Loops whose calls count. Those that write do not: compiled, they cannot fail."""
 METHODS = (

@@ -241,7 +241,9 @@ def test_a_scan_compares_each_token_a_few_times(monkeypatch: pytest.MonkeyPatch)
             for spec in (NoRepeatNgramSpec(64), DrySpec(1.0, 1.5, 64), DrySpec(1.0, 1.5, 1)):
                 tokens = Counted(prompt)
                 rule = HistoryRules([spec], np.array(prompt, np.int32), np.zeros(0, np.int32))
-                history_rules.scan(tokens, len(prompt), *rule._rules[0], *Scratch.of(LARGE))
+                scratch = Scratch.of(LARGE)
+                arguments = tokens, len(prompt), *rule._rules[0], *scratch
+                history_rules.scan(scratch.values, 0, 0, *arguments)
                 counts.append((tokens.read - 64 * 32 * 2) / len(prompt))
     assert max(counts) < 8
 

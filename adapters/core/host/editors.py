@@ -133,61 +133,6 @@ class Editor(ABC):
         return highest_logit(dtype)
 
 
-class HostEditor(Editor):
-    """An editor of float32 in the host's memory; other types and layouts are copied to it."""
-
-    def __init__(self) -> None:
-        self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
-
-    def apply(self, logits: Any, edits: Edits) -> None:
-        """See ``Editor``."""
-        is_array, array = isinstance(logits, np.ndarray), None
-        if is_array or logits.dtype is torch.float32:
-            array = logits if is_array else logits.numpy()
-        if array is None or array.dtype != np.float32 or array.strides[1] != array.itemsize:
-            self._apply_to_copy(torch.from_numpy(logits) if is_array else logits, edits)
-            return
-        columns, stride = array.shape[1], array.strides[0] // array.itemsize
-        if stride == columns or len(array) == 1:
-            flat = array.reshape(-1)
-        else:
-            flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
-        rows = edits.rows
-        if self._starts[0] is not rows or self._starts[1] != stride:
-            self._starts = rows, stride, rows * stride
-        self.has_written = True
-        edits.write(flat, self._starts[2], columns)
-
-    def _apply_to_copy(self, logits: torch.Tensor, edits: Edits) -> None:
-        """Copy the rows concerned, edit the copy, and copy the cells that differ back."""
-        indices, _ = edits.find_edited()
-        if not len(indices):
-            return
-        rows, columns = torch.from_numpy(edits.rows[indices]), logits.shape[1]
-        kept = logits[rows]
-        before = kept.float()
-        after = before.clone()
-        edits.write(after.view(-1).numpy(), _starts_of(indices, edits, columns), columns)
-        limit, bounded = highest_logit(logits.dtype), after
-        if limit < FORCED_LOGIT:  # the type cannot hold every sum
-            bounded = after.clamp(-limit, HIGHEST_SHARE * limit)
-            bounded = torch.where(after == -torch.inf, after, bounded)
-            bounded = torch.where(after >= FORCED_LOGIT, limit, bounded)
-        bounded = bounded.to(kept.dtype)
-        edited = torch.where(after == before, kept, bounded)
-        self.has_written = True
-        _write_twice(logits, rows, edited)
-
-    def force(self, logits: Any, row: int, token_id: int) -> None:
-        """See ``Editor``."""
-        tensor = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
-        super().force(tensor, row, token_id)
-
-    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
-        """See ``Editor``. The tensor shares an array's memory."""
-        return nullcontext(torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits)
-
-
 class OtherEditor(Editor):
     """An editor of arrays that the host cannot write, which waits for nothing.
 
@@ -240,6 +185,41 @@ class OtherEditor(Editor):
     def like(self, values: Any, other: Any) -> Any:
         """Convert to the type of another array."""
         return values.to(other.dtype)
+
+
+class HostEditor(OtherEditor):
+    """An editor of float32 in the host's memory. Other types and layouts are left to its base."""
+
+    def __init__(self) -> None:
+        self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
+
+    def apply(self, logits: Any, edits: Edits) -> None:
+        """See ``Editor``."""
+        is_array, array = isinstance(logits, np.ndarray), None
+        if is_array or logits.dtype is torch.float32:
+            array = logits if is_array else logits.numpy()
+        if array is None or array.dtype != np.float32 or array.strides[1] != array.itemsize:
+            super().apply(torch.from_numpy(logits) if is_array else logits, edits)
+            return
+        columns, stride = array.shape[1], array.strides[0] // array.itemsize
+        if stride == columns or len(array) == 1:
+            flat = array.reshape(-1)
+        else:
+            flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
+        rows = edits.rows
+        if self._starts[0] is not rows or self._starts[1] != stride:
+            self._starts = rows, stride, rows * stride
+        self.has_written = True
+        edits.write(flat, self._starts[2], columns)
+
+    def force(self, logits: Any, row: int, token_id: int) -> None:
+        """See ``Editor``."""
+        tensor = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
+        super().force(tensor, row, token_id)
+
+    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
+        """See ``Editor``. The tensor shares an array's memory."""
+        return nullcontext(torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits)
 
 
 def _starts_of(indices: Indices, edits: Edits, columns: int) -> Indices:

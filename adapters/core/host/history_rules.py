@@ -105,14 +105,14 @@ class HistoryRules:
         """Edit a row of flat logits, which begins at ``start``."""
         for rule in self._rules:
             arguments: Any = self.tokens, self.length, *rule, *scratch
-            edit_row(logits, start, columns, *arguments)
+            scan(logits, start, columns, *arguments)
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""
         tokens, values = list[Tokens](), list[Floats]()
         for rule in self._rules:
             arguments: Any = self.tokens, self.length, *rule, *scratch
-            count = scan(*arguments)
+            count = scan(scratch.values, 0, 0, *arguments)
             tokens.append(scratch.tokens[:count].copy())
             values.append(scratch.values[:count].copy())
         return np.concatenate(tokens), np.concatenate(values)
@@ -130,7 +130,7 @@ def _arguments(spec: NoRepeatNgramSpec | DrySpec, prompt_length: int) -> tuple[A
 
 
 @loop
-def edit_row(
+def scan(
     logits: Any,
     start: int,
     columns: int,
@@ -145,41 +145,13 @@ def edit_row(
     cell_values: Any,
     seen: Any,
     links: Any,
-) -> None:
-    """Edit a row as a rule says; the arguments are those of ``add`` and ``scan``."""
-    count = scan(
-        tokens,
-        length,
-        back,
-        window,
-        origin,
-        exempt,
-        by_length,
-        cell_tokens,
-        cell_values,
-        seen,
-        links,
-    )
-    add(logits, start, columns, cell_tokens, cell_values, 0, count)
-
-
-@loop
-def scan(
-    tokens: Any,
-    length: int,
-    back: int,
-    window: int,
-    origin: int,
-    exempt: Any,
-    by_length: Any,
-    cell_tokens: Any,
-    cell_values: Any,
-    seen: Any,
-    links: Any,
 ) -> int:
-    """List the cells of a rule.
+    """List what a rule adds to a row, and add it.
 
     Args:
+        logits: flat logits.
+        start: where the row begins in them.
+        columns: the number of its columns; 0 leaves the logits alone.
         tokens: ``[length or more]``, the history.
         length: its length.
         back: the number of tokens of a context.
@@ -261,6 +233,7 @@ def scan(
         if not contains(exempt, token):
             cell_tokens[kept], cell_values[kept] = token, cell_values[cell]
             kept += 1
+    add(logits, start, columns, cell_tokens, cell_values, 0, kept)
     return kept
 
 
