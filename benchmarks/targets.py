@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from logitport.adapters import Backend
-from logitport.adapters.core import admission, compile_specs
+from logitport.adapters import Backend, admission
+from logitport.adapters.core import compile_specs
 from logitport.adapters.core.automaton import Edit
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import ThinkingBudgetSpec, encode

@@ -31,7 +31,7 @@ import torch
 from logitport.adapters.conformance.reference import Edit, edits
 from logitport.adapters.core import HistoryRule, Realizer
 from logitport.adapters.core.host import warm_up
-from logitport.adapters.core.kinds import PerRequest
+from logitport.adapters.core.parts import PerRequest
 from logitport.spec import LogitBiasSpec
 
 from examples._support import v2_on_cpu

@@ -7,8 +7,7 @@ only ``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Trito
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .admission import admit, admit_live, check_presets, program_of
+from ...spec.lazy import lazy
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -22,10 +21,10 @@ from .automaton import (
     UnknownTokenError,
     unreachable,
 )
-from .defaults import default_specs
 from .kinds import VocabularyOf
+from .parts import Program
 from .plugins import HistoryRule
-from .program import Program, ProgramOf, compile_specs, unsupported
+from .program import ProgramOf, compile_specs, unsupported
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -56,14 +55,9 @@ __all__ = [
     "UnknownTokenError",
     "Vocabulary",
     "VocabularyOf",
-    "admit",
-    "admit_live",
-    "check_presets",
     "compile_specs",
-    "default_specs",
     "editor_for",
     "log_failure",
-    "program_of",
     "unreachable",
     "unsupported",
 ]

@@ -15,7 +15,7 @@ from ...spec.limits import (
     SHORT_WINDOW,
 )
 from .automaton import Automaton
-from .program import Program
+from .parts import Program
 
 TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""

@@ -10,8 +10,18 @@ from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
-from .. import ADMIT_OTHERS_VARIABLE, Attached, Backend, check_spelling, count, policy_of
-from ..core import admit, check_presets, default_specs, unsupported
+from .. import (
+    ADMIT_OTHERS_VARIABLE,
+    Attached,
+    Backend,
+    admit,
+    check_presets,
+    check_spelling,
+    count,
+    default_specs,
+    policy_of,
+)
+from ..core import unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
-from .. import KEY, Backend, check_grammar, check_own_fields, count, policy_of
-from ..core import Program, Vocabulary, VocabularyOf, admit, default_specs, unsupported
+from .. import KEY, Backend, admit, check_grammar, check_own_fields, count, default_specs, policy_of
+from ..core import Program, Vocabulary, VocabularyOf, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (

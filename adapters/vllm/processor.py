@@ -13,8 +13,8 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
-from .. import KEY, Backend, check_grammar, check_spelling
-from ..core import Program, admit, check_presets, default_specs
+from .. import KEY, Backend, admit, check_grammar, check_presets, check_spelling, default_specs
+from ..core import Program
 from .admission import admit_request, admitting_engine, backend_of, check_engine, check_free
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of

@@ -4,8 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from logitport.adapters import REALIZABLE, Backend, Policy, policy, policy_of
-from logitport.adapters.core import Realizer, admit, check_presets, default_specs
+from logitport.adapters import (
+    REALIZABLE,
+    Backend,
+    Policy,
+    admit,
+    check_presets,
+    default_specs,
+    policy,
+    policy_of,
+)
+from logitport.adapters.core import Realizer
 from logitport.spec import (
     AutomatonSpec,
     AutomatonState,

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters import cli
-from logitport.adapters.core import AutomatonBuilder, Program, admission, compile_specs
+from logitport.adapters import admission, cli
+from logitport.adapters.core import AutomatonBuilder, Program, compile_specs
 from logitport.adapters.core.cost import Cost
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import Key, shown, text_of

@@ -1160,9 +1160,8 @@ def test_a_contest_that_is_over_is_forgotten() -> None:
 
 
 def test_own_code_runs_once_in_a_step_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch):
-    from logitport.adapters.core.kinds import PerRequest
+    from logitport.adapters.core.parts import PerRequest, Program
     from logitport.adapters.core.plugins import HistoryRule
-    from logitport.adapters.core.program import Program
 
     class Rule(HistoryRule):
         def additions(self, prompt_ids: Any, output_ids: Any) -> dict[int, float]:

@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 from logitport.adapters import REALIZABLE, Backend
 from logitport.adapters.core import Vocabulary, compile_specs, scripts, unsupported
-from logitport.adapters.core.kinds import Part, compile_spec
+from logitport.adapters.core.kinds import Context, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
-from logitport.adapters.core.kinds.base import vocabulary_for
+from logitport.adapters.core.parts import Part
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
 from logitport.spec.claims import TokenFields
 
@@ -27,8 +27,8 @@ class FirstByteSpec(LogitsProcessorSpec, frozen=True, tag="first_byte"):
 
 
 @compile_spec.register
-def _compile(spec: FirstByteSpec) -> Iterable[Part]:
-    tokens = vocabulary_for(spec).tokens()
+def _compile(spec: FirstByteSpec, context: Context) -> Iterable[Part]:
+    tokens = context.vocabulary_for(spec).tokens()
     yield adding(i for i, token in enumerate(tokens) if token[:1] == bytes([spec.byte]))
 
 

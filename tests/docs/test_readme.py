@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logitport.adapters.core import admit_live
+from logitport.adapters import admit_live
 from logitport.adapters.transformers.backend import BACKEND
 from logitport.spec import decode
 from logitport.spec.base import kind_of, processor_specs

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters import REALIZABLE, Backend, admit
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.banned_scripts import completing
 from logitport.adapters.conformance.kinds.base import Draws
-from logitport.adapters.core import Automaton, Realizer, Vocabulary, admit, compile_specs
+from logitport.adapters.core import Automaton, Realizer, Vocabulary, compile_specs
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
 
 from tests.core.test_automaton import edit_of

@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters import REALIZABLE, Backend, admission, admit
 from logitport.adapters.conformance.kinds.banned_text import KIND, completing
 from logitport.adapters.conformance.kinds.base import Draws
-from logitport.adapters.core import Realizer, Vocabulary, admission, admit, compile_specs
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.kinds.banned_text import _variants
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
 from logitport.spec.kinds.banned_text import SEPARATORS, in_word

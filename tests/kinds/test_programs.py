@@ -4,7 +4,8 @@ import json
 
 import pytest
 from logitport import spec as s
-from logitport.adapters.core import Program, Vocabulary, admission, admit, compile_specs
+from logitport.adapters import admission, admit
+from logitport.adapters.core import Program, Vocabulary, compile_specs
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import LogitsProcessorSpec, SpecError, encode, limits
 

@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from logitport.adapters import admission
 from logitport.adapters.conformance.reference import Edit, combine, edits
-from logitport.adapters.core import HistoryRule, admission, plugins
+from logitport.adapters.core import HistoryRule, plugins
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, SpecError
 
 from tests.core.test_realizer import ONE_OF_EACH, STOP, VOCABULARY, assert_row, random_logits

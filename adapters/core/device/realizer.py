@@ -21,7 +21,8 @@ from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending, forced_chain
 from ..logits import Additions, Floats, add, highest_logit
-from ..program import Program, ProgramOf, compile_specs
+from ..parts import Program
+from ..program import ProgramOf, compile_specs
 from .advance_kernel import (
     AFTER_PROMPT,
     INPUTS,

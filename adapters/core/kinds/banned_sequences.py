@@ -1,16 +1,23 @@
 """``banned_sequences``: what would complete one is banned, in the state of its beginning."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from ....spec import BannedSequencesSpec
 from ..automaton.tries import Flat, Values, completing
+from ..parts import Part
 from .banned_tokens import adding
-from .base import Part, check_size, compile_spec
+from .base import Context, Merge, check_size, merge
 
 
-@compile_spec.register
-def _compile(spec: BannedSequencesSpec) -> Iterable[Part]:
-    return adding_at_ends(spec.sequences)
+@merge.register
+def _merge(_: BannedSequencesSpec) -> Merge:
+    return Merge(_compile)
+
+
+def _compile(specs: Sequence[BannedSequencesSpec], _: Context) -> Iterable[Part]:
+    """Look for all sequences in one automaton."""
+    return adding_at_ends([*chain.from_iterable(spec.sequences for spec in specs)])
 
 
 def adding_at_ends(

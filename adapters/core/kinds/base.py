@@ -1,82 +1,81 @@
 """What compile functions have in common: one for each kind, found by the spec's type."""
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any, NamedTuple
 
-from ....spec import DrySpec, LogitsProcessorSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
+from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES, MAX_STEP_CELLS
-from ..automaton import Automaton
-from ..plugins import PluginPart
+from ..parts import Part
 from ..vocabulary import Vocabulary
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PerRequest:
-    """A part of a program that ``make`` returns anew for each request."""
-
-    make: Callable[[], PluginPart]
+VocabularyOf = Callable[[], Vocabulary | None]
+"""A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 
-Part = Automaton | NoRepeatNgramSpec | DrySpec | PromptBiasSpec | PerRequest
+@dataclass(slots=True)
+class Context:
+    """What the specs of a request are compiled with.
+
+    Attributes:
+        vocabulary_of: returns the vocabulary of the engine's tokenizer. It is called only if a spec
+            needs one.
+        text_room: how many bytes the tables of a rule about text may take.
+    """
+
+    vocabulary_of: VocabularyOf | None = None
+    text_room: int = MAX_PROGRAM_BYTES
+
+    def vocabulary_for(self, spec: LogitsProcessorSpec) -> Vocabulary:
+        """Return the vocabulary.
+
+        Raises:
+            SpecError: if none is known, with the kind of the spec that needs it.
+        """
+        vocabulary = None if self.vocabulary_of is None else self.vocabulary_of()
+        if vocabulary is None:
+            raise SpecError(
+                f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known "
+                "here"
+            )
+        return vocabulary
+
+
+class Merge(NamedTuple):
+    """How specs of a request are compiled together.
+
+    Attributes:
+        compile: compiles several specs to fewer parts than each by itself.
+        key: what the specs have in common. Others are compiled apart.
+    """
+
+    compile: Callable[[Sequence[Any], Context], Iterable[Part]]
+    key: Hashable = None
 
 
 @singledispatch
-def compile_spec(spec: LogitsProcessorSpec) -> Iterable[Part]:
+def merge(spec: LogitsProcessorSpec) -> Merge | None:
+    """Return how a spec is compiled together with others. Most are compiled by themselves.
+
+    A kind registers either a function here, or one with ``compile_spec``.
+
+    Raises:
+        SpecError: for what is wrong with the spec by itself.
+    """
+    return None
+
+
+@singledispatch
+def compile_spec(spec: LogitsProcessorSpec, context: Context) -> Iterable[Part]:
     """Compile one spec. A kind registers its own function.
 
     Raises:
         SpecError: for what cannot be compiled.
     """
-    raise NotImplementedError(f"`{spec.kind}` has no compile function")
-
-
-VocabularyOf = Callable[[], Vocabulary | None]
-"""A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
-
-_vocabulary: ContextVar[VocabularyOf | None] = ContextVar("vocabulary", default=None)
-_room: ContextVar[int] = ContextVar("room", default=MAX_PROGRAM_BYTES)
-
-
-@contextmanager
-def compiling_for(vocabulary: VocabularyOf | None) -> Generator[None]:
-    """Have compile functions that need a vocabulary ask for it here. Most kinds need none.
-
-    The room for tables of texts is set within, and as before afterwards.
-    """
-    token, room = _vocabulary.set(vocabulary), _room.set(MAX_PROGRAM_BYTES)
-    try:
-        yield
-    finally:
-        _vocabulary.reset(token)
-        _room.reset(room)
-
-
-def vocabulary_for(spec: LogitsProcessorSpec) -> Vocabulary:
-    """Return the vocabulary that a spec is compiled for.
-
-    Raises:
-        SpecError: if there is none.
-    """
-    vocabulary_of = _vocabulary.get()
-    vocabulary = None if vocabulary_of is None else vocabulary_of()
-    if vocabulary is None:
-        raise SpecError(
-            f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known here"
-        )
-    return vocabulary
-
-
-def set_text_room(size: int) -> None:
-    """Set how many bytes the tables of the next rules about texts may take."""
-    _room.set(size)
-
-
-def text_room() -> int:
-    """Return how many bytes the tables of a rule about texts may take."""
-    return _room.get()
+    if (merged := merge(spec)) is None:
+        raise NotImplementedError(f"`{spec.kind}` has no compile function")
+    return merged.compile([spec], context)
 
 
 def check_text_cost(room: int, memory: int, step: int) -> None:

@@ -8,14 +8,15 @@ import numpy as np
 from ....spec import DrySpec
 from ....spec.kinds.dry import MAX_MATCH
 from ....spec.limits import MAX_BIAS
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 if TYPE_CHECKING:
     from ..logits import Floats  # whose module needs torch
 
 
 @compile_spec.register
-def _compile(spec: DrySpec) -> Iterable[Part]:
+def _compile(spec: DrySpec, _: Context) -> Iterable[Part]:
     yield spec
 
 

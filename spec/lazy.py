@@ -10,8 +10,6 @@ OLD_NAMES = {
     "BACK_END": "BACKEND",
     "BackEnd": "Backend",
     "Rows": "LogitsLayout",
-    "admitted": "admit",
-    "admitted_live": "admit_live",
     "back_ends": "backends",
     "refusal": "unsupported",
 }

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from ...spec import LogitsProcessorSpec, Tokenizer
-from ..policy import Policy
+from ..spec import LogitsProcessorSpec, Tokenizer
+from .policy import Policy
 
 GROUP = "logitport.default_specs"
 """The entry-point group of functions ``(tokenizer: Callable[[], Tokenizer]) -> Sequence[spec]``."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from cachetools import LRUCache
 
-from ...spec import (
+from ..spec import (
     VERSION,
     InProcessPayload,
     LogitsProcessorSpec,
@@ -18,10 +18,10 @@ from ...spec import (
     Stage,
     decode,
 )
-from ...spec.limits import MAX_PAYLOAD_BYTES
-from ..backend import Backend
-from .cost import Cost
-from .program import Program, compile_specs
+from ..spec.limits import MAX_PAYLOAD_BYTES
+from .backend import Backend
+from .core import Program, compile_specs
+from .core.cost import Cost
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
