@@ -54,9 +54,9 @@ MODULES = (
     *("host.editors", "host.history_rules", "host.realizer", "host.requests", "logits", "program"),
 )
 DEVICE_MODULES = (
-    *("device.advance_kernel", "device.dry_kernel", "device.edit_kernel", "device.ngram_kernel"),
-    *("device.prompt_bias_kernel", "device.pool", "device.realizer"),
-    *("automaton.folding", "automaton.history"),
+    *("device.advance_kernel", "device.edit_kernel", "device.history_kernels"),
+    *("device.inputs", "device.pool", "device.realizer", "device.requests"),
+    *("automaton.folding", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (
     *(("host.advance", "advance"), ("host.editors", "find_edited")),

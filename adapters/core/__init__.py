@@ -29,7 +29,7 @@ from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .callables import log_failure
-    from .device.advance_kernel import History, LogitsLayout
+    from .device.context import History, LogitsLayout
     from .device.realizer import DeviceRealizer
     from .host.editors import OtherEditor, editor_for
     from .host.realizer import Realizer
@@ -70,6 +70,6 @@ __getattr__ = lazy(
     OtherEditor=".host.editors",
     log_failure=".callables",
     DeviceRealizer=".device.realizer",
-    History=".device.advance_kernel",
-    LogitsLayout=".device.advance_kernel",
+    History=".device.context",
+    LogitsLayout=".device.context",
 )

@@ -71,7 +71,7 @@ class Ours(Slots):
             if id(spec) not in programs:
                 programs[id(spec)] = program(spec)
             known = workload.prompts[row], history.outputs[row]
-            self.realizer.add(row, programs[id(spec)], None, *known)
+            self.realizer.add(row, programs[id(spec)], *known)
 
     @property
     def failures(self) -> int:

@@ -559,10 +559,10 @@ def break_updates(
     """Make these calls of a method fail, counted from 0."""
     update, calls = getattr(*updates), count()
 
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **keywords: Any) -> Any:
         if next(calls) in failing:
             raise BrokenError("a defect")
-        return update(*args)
+        return update(*args, **keywords)
 
     patch.setattr(*updates, broken)
 
