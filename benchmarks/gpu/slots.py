@@ -201,6 +201,4 @@ def row_bytes(spec: Any, prompt: Sequence[int], output: Sequence[int], vocab: in
                 pass
     if spec.kind in ("no_repeat_ngram", "dry"):
         total += 4 * (len(prompt) + len(output))
-    if spec.kind == "prompt_bias":
-        total += vocab // 8
     return total
