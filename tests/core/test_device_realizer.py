@@ -32,6 +32,7 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
+from logitport.spec.kinds.dry import MAX_MATCHES
 from logitport.spec.limits import MAX_NGRAM_RULES
 
 from tests.core.test_realizer import (
@@ -711,6 +712,25 @@ def test_a_device_that_does_nothing_for_us(
     assert engine.realizer.failed_requests == 2
     assert not len(engine.realizer)
     free_run(engine, [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]], 3)
+
+
+def test_no_memory_for_notes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels write two arrays between them. Neither is too small if the other has no memory."""
+    slot = engine.add(Request((DrySpec(2.0, 1.5, 1),), [1, 5, 2, 1]))
+    new_empty, failed = torch.Tensor.new_empty, list[int]()
+
+    def no_memory(tensor: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
+        if size == (4 * MAX_MATCHES,) and not failed:  # two rows, and room for twice as many
+            failed.append(1)
+            raise torch.OutOfMemoryError
+        return new_empty(tensor, *size, **keywords)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", no_memory)
+    engine.check({slot: [5]})
+    scan: Any = engine.realizer._scan
+    assert failed
+    assert len(scan._found) == len(scan._counts) * MAX_MATCHES
+    assert engine.realizer.failed_requests == 0
 
 
 def test_a_device_without_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ class HistoryKernels:
         """
         tiles = search.count_tiles(longest)
         if len(rows) * tiles > len(self._counts):
-            self._counts = self._counts.new_empty(2 * len(rows) * tiles)
-            self._found = self._found.new_empty(2 * len(rows) * tiles * MAX_MATCHES)
+            notes, new_empty = 2 * len(rows) * tiles, self._counts.new_empty
+            self._counts, self._found = new_empty(notes), new_empty(notes * MAX_MATCHES)
         shared = (
             *(logits, logits.stride(0), highest_logit(logits.dtype)),
             *rows.arguments,
