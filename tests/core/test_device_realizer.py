@@ -715,7 +715,7 @@ def test_a_device_that_does_nothing_for_us(
 
 
 def test_no_memory_for_notes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels write two arrays between them. Neither is too small if the other has no memory."""
+    """One kernel writes two arrays for the other. Both have room if memory is short for one."""
     slot = engine.add(Request((DrySpec(2.0, 1.5, 1),), [1, 5, 2, 1]))
     new_empty, failed = torch.Tensor.new_empty, list[int]()
 
