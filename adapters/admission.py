@@ -21,7 +21,6 @@ from ..spec import (
 from ..spec.limits import MAX_PAYLOAD_BYTES
 from .backend import Backend
 from .core import Program, compile_specs
-from .core.cost import Cost
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -153,9 +152,7 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs, backend.vocabulary)
-    cost = Cost.of(program)
-    cost.check()
-    return _Admitted(payload, program, cost.memory)
+    return _Admitted(payload, program, program.memory)
 
 
 def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":

@@ -15,18 +15,15 @@ from .claims import Claims, TokenFields
 from .errors import Key, Path, SpecError, path_text
 from .limits import (
     MAX_BIAS,
-    MAX_COUNT,
+    MAX_INT,
     MAX_PATTERN,
-    MAX_SEQUENCES,
-    MAX_TEXT,
+    MAX_PHASES,
     MAX_TEXT_BYTES,
-    MAX_TEXTS,
-    MAX_TOKEN_ID,
     MAX_TOKEN_IDS,
 )
 from .notebook import table_of
 
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
 
 TokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
@@ -46,14 +43,14 @@ def schema_default(value: Any) -> msgspec.Meta:
 
 
 TokenSequences = Annotated[
-    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)
 ]
-"""Non-empty sequences, at least one; ``Sizes`` counts all of them together."""
+"""Non-empty sequences, at least one; ``Sizes`` counts all their token ids together."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """A number of tokens."""
 
-PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_INT)]
 """A number of tokens, at least one."""
 
 Bias = Annotated[float, msgspec.Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
@@ -65,16 +62,14 @@ class Sizes(NamedTuple):
 
     Attributes:
         token_ids: the token ids. With a bias or in a choice, each counts twice; in a sequence that
-            is banned, has a bias or ends a phase, three times.
-        sequences: the sequences, and the choices of a grammar. A ``ChoiceSpec``'s count twice.
-        texts: the texts that are looked for.
-        text_bytes: the bytes of these texts.
+            is looked for, three times.
+        text_bytes: the bytes of the texts that are looked for.
+        phases: the phases, times the most specs of one.
     """
 
     token_ids: int = 0
-    sequences: int = 0
-    texts: int = 0
     text_bytes: int = 0
+    phases: int = 0
 
 
 class LogitsProcessorSpec(
@@ -124,12 +119,7 @@ class LogitsProcessorSpec(
 
     @property
     def text_rules(self) -> int:
-        """The number of rules about text, each of which is a pass over a vocabulary."""
-        return 0
-
-    @property
-    def work(self) -> int:
-        """The work to compile the spec besides its lists and texts, in units of ``MAX_WORK``."""
+        """The number of passes over a vocabulary, see ``MAX_TEXT_RULES``."""
         return 0
 
     @property
@@ -165,8 +155,8 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
     """The base of the kinds that look for token sequences in the output.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
-            a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+        sequences: non-empty sequences of token ids, at least one. There are at most a third of
+            ``MAX_TOKEN_IDS`` token ids in all, and ``MAX_PATTERN`` in each.
     """
 
     sequences: TokenSequences
@@ -183,7 +173,7 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
             yield ("sequences", i, "*"), sequence
 
     def sizes(self) -> Sizes:
-        return Sizes(3 * sum(map(len, self.sequences)), len(self.sequences))
+        return Sizes(3 * sum(map(len, self.sequences)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         if max(chain.from_iterable(self.sequences)) >= vocab_size:
@@ -271,8 +261,8 @@ def check_text(text: str, *path: str | int) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise SpecError("Expected valid Unicode", *path) from None
-    if size > MAX_TEXT:
-        raise SpecError(f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}", *path)
+    if size > MAX_PATTERN:
+        raise SpecError(f"Expected at most {MAX_PATTERN} bytes in UTF-8, got {size}", *path)
 
 
 def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
@@ -281,12 +271,11 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     Raises:
         SpecError: at the spec that goes beyond a limit.
     """
-    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_TEXTS, MAX_TEXT_BYTES)
+    most = Sizes(MAX_TOKEN_IDS, MAX_TEXT_BYTES, MAX_PHASES)
     counted = (
-        "token ids (choices and biases twice, other sequences three times)",
-        "sequences (choices twice)",
-        "texts to look for",
+        "token ids (choices and biases twice, other sequences three times; parts of parameters)",
         "bytes of texts to look for",
+        "phases, times the most specs of one,",
     )
     total = Sizes()
     for i, spec in enumerate(specs):

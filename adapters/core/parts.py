@@ -15,6 +15,9 @@ class PerRequest:
     make: Callable[[], PluginPart]
 
 
+TOKEN_ID_BYTES = 40
+"""The bytes of a token id in a tuple: the pointer, and the integer."""
+
 Part = Automaton | NoRepeatNgramSpec | DrySpec | PromptBiasSpec | PerRequest
 
 
@@ -54,6 +57,19 @@ class Program:
     def cells(self) -> int:
         """The size of the automata's tables: states, plus the tokens in their token sets."""
         return sum(automaton.cells for automaton in self.automata)
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the program, as compiled and in the tables of a running batch."""
+        listed = sum(len(spec.allowed_token_ids) for spec in self.ngrams)
+        listed += sum(len(spec.breaker_token_ids) for spec in self.dry)
+        listed += sum(len(spec.excluded_token_ids) for spec in self.prompt_biases)
+        return TOKEN_ID_BYTES * listed + sum(each.table_bytes for each in self.automata)
+
+    @property
+    def prompt_rules(self) -> int:
+        """The number of parts that read the prompt when a request enters."""
+        return len(self.prompt_biases) + sum(automaton.reads_prompt for automaton in self.automata)
 
     @property
     def history_rules(self) -> tuple[NoRepeatNgramSpec | DrySpec, ...]:

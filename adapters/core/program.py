@@ -5,14 +5,10 @@ from typing import Any
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.limits import (
-    MAX_DRY_RULES,
-    MAX_NGRAM_RULES,
-    MAX_PROMPT_BIASES,
-    MAX_WORK,
-    SPEC_WORK,
-    TEXT_BYTE_WORK,
-    TEXT_RULE_WORK,
-    TEXT_TABLE_BYTES,
+    MAX_HISTORY_RULES,
+    MAX_PROGRAM_BYTES,
+    MAX_PROMPT_RULES,
+    MAX_TEXT_RULES,
 )
 from .automaton import Automaton
 from .automaton.failure_links import TooManyEdgesError
@@ -37,7 +33,8 @@ def compile_specs(
     Raises:
         SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
             a kind that the engine implements itself or that needs a vocabulary where none is known,
-            and beyond ``MAX_WORK``, ``MAX_CELLS``, ``MAX_PROMPT_BIASES`` and ``MAX_NGRAM_RULES``.
+            and beyond ``MAX_TEXT_RULES``, ``MAX_CELLS``, ``MAX_HISTORY_RULES``,
+            ``MAX_PROMPT_RULES`` and ``MAX_PROGRAM_BYTES``.
     """
     groups: dict[Hashable, list[int]] = {}
     for i, spec in enumerate(specs):
@@ -45,8 +42,11 @@ def compile_specs(
             groups.setdefault(merge(spec) or i, []).append(i)
         except SpecError as error:
             raise error.at("specs", i) from None
-    room = TEXT_TABLE_BYTES * (MAX_WORK - _check_work(specs, groups))
-    context, parts, cells = Context(vocabulary, room), list[Part](), 0
+    passes = sum(specs[members[-1]].text_rules for members in groups.values())
+    if passes > MAX_TEXT_RULES:
+        what = f"Expected at most {MAX_TEXT_RULES} rules about text on a request, got {passes}"
+        raise SpecError(what, "specs")
+    context, parts, cells = Context(vocabulary), list[Part](), 0
     for how, members in groups.items():
         together = [specs[i] for i in members]
         try:
@@ -55,50 +55,26 @@ def compile_specs(
             else:
                 made = [*compile_spec(together[0], context)]
             parts += made
-            automata = [part for part in made if isinstance(part, Automaton)]
-            # The sizes of these depend on the vocabulary, and are bounded by their memory.
-            if together[0].needs_vocabulary:
-                taken = sum(automaton.table_bytes for automaton in automata)
-                context.text_room = max(context.text_room - taken, 0)
-            else:
-                cells += sum(automaton.cells for automaton in automata)
-            check_size(cells)
-            _check_rules(Program.of(parts))
+            if not together[0].needs_vocabulary:  # else their memory is bounded
+                cells += sum(part.cells for part in made if isinstance(part, Automaton))
+                check_size(cells)
         except TooManyEdgesError as error:
             raise SpecError(f"Expected a simpler spec: {error}", "specs", members[-1]) from None
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
-    return Program.of(parts)
+    _check(program := Program.of(parts))
+    return program
 
 
-def _check_rules(program: Program) -> None:
-    if len(program.prompt_biases) > MAX_PROMPT_BIASES:
-        raise SpecError(f"Expected at most {MAX_PROMPT_BIASES} prompt biases on a request")
-    if len(program.dry) > MAX_DRY_RULES:
-        raise SpecError(f"Expected at most {MAX_DRY_RULES} `dry` on a request")
-    if len(program.history_rules) > MAX_NGRAM_RULES:
-        raise SpecError(
-            f"Expected at most {MAX_NGRAM_RULES} different `no_repeat_ngram` and `dry` on a request"
-        )
-
-
-def _check_work(specs: Sequence[LogitsProcessorSpec], groups: dict[Hashable, list[int]]) -> int:
-    """Bound the work to compile specs, before any of it is done. Return its units."""
-    sizes = [spec.sizes() for spec in specs]
-    rules = [specs[members[-1]] for members in groups.values()]
-    parts = {
-        "token ids": sum(each.token_ids for each in sizes),
-        "rules about text": TEXT_RULE_WORK * sum(spec.text_rules for spec in rules),
-        "bytes of texts": TEXT_BYTE_WORK * sum(each.text_bytes for each in sizes),
-        "the rest": SPEC_WORK * (len(specs) - 1) + sum(spec.work for spec in rules),
-    }
-    if (work := sum(parts.values())) > MAX_WORK:
-        of = ", ".join(f"{units} for {what}" for what, units in parts.items() if units)
-        raise SpecError(
-            f"Expected specs that take at most {MAX_WORK} units of work, got {work}: {of}",
-            "specs",
-        )
-    return work
+def _check(program: Program) -> None:
+    """Check the numbers that depend on what all specs together compile to."""
+    for got, most, what in (
+        (len(program.history_rules), MAX_HISTORY_RULES, "rules about the history"),
+        (program.prompt_rules, MAX_PROMPT_RULES, "rules that read the prompt"),
+        (program.memory, MAX_PROGRAM_BYTES, "bytes of tables"),
+    ):
+        if got > most:
+            raise SpecError(f"Expected specs with at most {most} {what}, got {got}", "specs")
 
 
 def unsupported(

@@ -18,7 +18,7 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
     prompt as well.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
+        sequences: non-empty sequences of token ids, with
             a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
 
     Raises:

@@ -9,11 +9,11 @@ import msgspec
 from ..base import LogitsProcessorSpec, Sizes, TokenId, TokenIds, check_different, check_total
 from ..claims import CHOICE, NO_TOKEN, Claims, Forces, TokenFields
 from ..errors import SpecError
-from ..limits import MAX_SEQUENCES, MAX_TOKEN_IDS
+from ..limits import MAX_TOKEN_IDS
 from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
 
 _Choices = Annotated[
-    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES // 2)
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS // 2)
 ]
 
 
@@ -28,7 +28,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     ``MultipleChoiceLogitsProcessor`` of NVIDIA's logits-processor-zoo takes choices of one token.
 
     Args:
-        choices: 1 to half of ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
+        choices: different non-empty sequences of token ids, with
             half of ``MAX_TOKEN_IDS`` token ids in all.
         eos_token_id: token to force after a choice, for ever; ``None`` forces nothing more.
 
@@ -79,7 +79,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
             yield ("eos_token_id",), (self.eos_token_id,)
 
     def sizes(self) -> Sizes:
-        return Sizes(2 * sum(map(len, self.choices)), 2 * len(self.choices))
+        return Sizes(2 * sum(map(len, self.choices)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id

@@ -16,7 +16,7 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     no other worker can count again.
 
     Args:
-        after: 0 to ``MAX_COUNT`` output tokens that come before.
+        after: 0 to ``MAX_INT`` output tokens that come before.
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
         eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
 
@@ -35,7 +35,7 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
         """Force ``text``, tokenized without special tokens.
 
         Args:
-            after: 0 to ``MAX_COUNT`` output tokens that come before.
+            after: 0 to ``MAX_INT`` output tokens that come before.
             text: what to say at the end, with a leading space where one belongs.
             tokenizer: any Hugging Face tokenizer, that of the model.
             eos_token_id: token to force after the text; the tokenizer's own by default,

@@ -15,7 +15,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     the stop tokens from the model.
 
     Args:
-        n: 1 to ``MAX_COUNT`` output tokens.
+        n: 1 to ``MAX_INT`` output tokens.
         stop_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that would end the reply.
 
     Raises:
@@ -32,7 +32,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         A model may have more stop tokens than that one (``generation_config.json``).
 
         Args:
-            n: 1 to ``MAX_COUNT`` output tokens.
+            n: 1 to ``MAX_INT`` output tokens.
             tokenizer: any Hugging Face tokenizer, that of the model.
 
         Raises:

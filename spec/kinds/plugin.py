@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..base import LogitsProcessorSpec
+from ..base import LogitsProcessorSpec, Sizes
 from ..claims import Claims, TokenFields, Unknown
 from ..errors import SpecError
 from ..json_values import FrozenDict, frozen_json, parts_of
@@ -47,9 +47,8 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
             raise error.at("params") from None
         msgspec.structs.force_setattr(self, "params", params)
 
-    @property
-    def work(self) -> int:
-        return parts_of(self.params)
+    def sizes(self) -> Sizes:
+        return Sizes(parts_of(self.params))
 
     def token_fields(self) -> TokenFields:
         return iter(())

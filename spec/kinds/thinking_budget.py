@@ -65,7 +65,7 @@ class ThinkingBudgetSpec(
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
 
     Args:
-        budget: 0 to ``MAX_COUNT`` tokens.
+        budget: 0 to ``MAX_INT`` tokens.
         start_token_ids: the start tag, 1 to ``MAX_PATTERN`` token ids.
         end_token_ids: the end tag, 1 to ``MAX_PATTERN`` token ids, not the start tag.
         message_token_ids: the message before a forced end tag, up to ``MAX_TOKEN_IDS`` token ids.
@@ -133,7 +133,7 @@ class ThinkingBudgetSpec(
         r"""Make a spec from tags and a message as text.
 
         Args:
-            budget: 0 to ``MAX_COUNT`` tokens.
+            budget: 0 to ``MAX_INT`` tokens.
             tokenizer: the model's tokenizer, any Hugging Face tokenizer.
             start: the start tag.
             end: the end tag.
@@ -184,7 +184,7 @@ class ThinkingBudgetSpec(
         ``thinking_family(tokenizer).name`` is the family whose tags are taken.
 
         Args:
-            budget: 0 to ``MAX_COUNT`` tokens.
+            budget: 0 to ``MAX_INT`` tokens.
             tokenizer: the model's tokenizer, any Hugging Face tokenizer.
             family: the name of a family in ``THINKING_FAMILIES``. By default, the special tokens
                 of the tokenizer decide. It is needed for models whose tags are plain text.
@@ -223,7 +223,7 @@ class ThinkingBudgetSpec(
         listed = super().sizes().token_ids
         for tags, newlines in ((starts, 0), (ends, len(self.newline_token_ids))):
             listed += sum(map(len, tags)) * (4 * (len(tags) - 1) + 2 * newlines)
-        return Sizes(listed, len(starts) + len(ends) - 2)
+        return Sizes(listed)
 
     @property
     def can_complete(self) -> bool:

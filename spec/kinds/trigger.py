@@ -4,9 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, TokenIds, check_pattern
+from ..base import LogitsProcessorSpec, Sizes, TokenIds, check_pattern
 from ..claims import Claims, Forces, TokenFields
-from ..limits import MAX_TIMES, TRIGGER_WORK
+from ..limits import MAX_TIMES
 from ..tokenization import Tokenizer, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
@@ -62,9 +62,8 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         yield ("trigger_token_ids", "*"), self.trigger_token_ids
         yield ("token_ids", "*"), self.token_ids
 
-    @property
-    def work(self) -> int:
-        return TRIGGER_WORK * len(self.trigger_token_ids)
+    def sizes(self) -> Sizes:
+        return Sizes(3 * len(self.trigger_token_ids) + len(self.token_ids))
 
     @property
     def can_complete(self) -> bool:

@@ -54,7 +54,7 @@ def test_importing_it_imports_no_engine():
 
 
 class TestRoundTrip:
-    token_ids = st.integers(0, lp.limits.MAX_TOKEN_ID)
+    token_ids = st.integers(0, lp.limits.MAX_INT)
     forced = st.lists(st.tuples(st.lists(token_ids, min_size=1), token_ids), max_size=3)
 
     @given(forced)

@@ -33,7 +33,7 @@ from logitport.spec import (
     TriggerSpec,
 )
 from logitport.spec.kinds.dry import MAX_MATCHES
-from logitport.spec.limits import MAX_NGRAM_RULES
+from logitport.spec.limits import MAX_HISTORY_RULES
 
 from tests.core.test_realizer import (
     END,
@@ -480,7 +480,7 @@ def test_ngram_rules_of_any_kind(
                 tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
                 numbers.random() < 0.3,
             )
-            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_NGRAM_RULES))
+            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_HISTORY_RULES))
         )
         tokens = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
         end = numbers.randint(0, len(tokens))

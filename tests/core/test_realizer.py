@@ -38,7 +38,7 @@ from logitport.adapters.core import (
 from logitport.adapters.core.host.editors import Edits, HostEditor
 from logitport.adapters.core.host.requests import Outputs
 from logitport.spec import LogitsProcessorSpec
-from logitport.spec.limits import MAX_PROMPT_BIASES
+from logitport.spec.limits import MAX_PROMPT_RULES
 
 from tests.support.strategies import specs, within_limits
 
@@ -814,7 +814,7 @@ def test_prompts_may_be_arrays() -> None:
 def test_prompt_biases_take_little_memory() -> None:
     """However many there are, and tokens in the prompt."""
     vocabulary, prompt = 1 << 15, list(range(1 << 15)) * 2
-    specs = [s.PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
+    specs = [s.PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_RULES)]
     realizer, program = Realizer(vocabulary), compile_specs(specs)
     tracemalloc.start()
     realizer.add(0, program, prompt, [])

@@ -44,7 +44,7 @@ class ScriptsTests(KindTests):
 class TestRows(ScriptsTests):
     golden = BannedScriptsSpec(("Han", "Old Italic"))
     largest = (
-        BannedScriptsSpec(("a" * limits.MAX_SCRIPT_NAME,)),
+        BannedScriptsSpec(("a" * limits.MAX_NAME,)),
         BannedScriptsSpec(("Han",) * limits.MAX_SCRIPTS),
     )
 

@@ -29,11 +29,11 @@ from .test_every_kind import AT_MOST, SOME, KindTests
 SMOLLM2 = ROOT / ".models" / "SmolLM2-135M-Instruct" / "tokenizer.json"
 
 EMPTY = "Expected `str` of length >= 1"
-TOO_LONG = f"Expected `str` of length <= {limits.MAX_TEXT}"
-IN_BYTES = f"Expected at most {limits.MAX_TEXT} bytes in UTF-8, got {limits.MAX_TEXT + 1}"
+TOO_LONG = f"Expected `str` of length <= {limits.MAX_PATTERN}"
+IN_BYTES = f"Expected at most {limits.MAX_PATTERN} bytes in UTF-8, got {limits.MAX_PATTERN + 1}"
 IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got {limits.MAX_TEXT_BYTES + 1}"
 IN_A_WORD = "Expected a text that begins and ends in a word, because of `whole_words`"
-FULL = ("x" * limits.MAX_TEXT,) * (limits.MAX_TEXT_BYTES // limits.MAX_TEXT)
+FULL = ("x" * limits.MAX_PATTERN,) * (limits.MAX_TEXT_BYTES // limits.MAX_PATTERN)
 
 
 class TestRows(KindTests):
@@ -44,7 +44,7 @@ class TestRows(KindTests):
         ({"texts": ["a", ""]}, EMPTY, "texts[1]"),
         ({"texts": ["a", 1]}, "Expected `str`, got `int`", "texts[1]"),
         ({"texts": ["a"] * (limits.MAX_TEXTS + 1)}, f"{AT_MOST}{limits.MAX_TEXTS}", "texts"),
-        ({"texts": ["a" * (limits.MAX_TEXT + 1)]}, TOO_LONG, "texts[0]"),
+        ({"texts": ["a" * (limits.MAX_PATTERN + 1)]}, TOO_LONG, "texts[0]"),
         ({"texts": ["a", "é" * 31 + "狐"]}, IN_BYTES, "texts[1]"),
         ({"texts": [*FULL, "x"]}, IN_ALL, "texts"),
         ({"texts": ["a"], "ignore_case": 1}, "Expected `bool`, got `int`", "ignore_case"),

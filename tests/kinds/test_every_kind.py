@@ -220,7 +220,7 @@ def test_unknown_kind_names_all():
 
 
 small = specs(8, kinds=WIRE_KINDS)
-large = specs(limits.MAX_TOKEN_ID + 1, kinds=WIRE_KINDS, most=3, longest=3, count=limits.MAX_COUNT)
+large = specs(limits.MAX_INT + 1, kinds=WIRE_KINDS, most=3, longest=3, count=limits.MAX_INT)
 
 
 @given(small | large, st.booleans())

@@ -5,7 +5,7 @@ from logitport.spec import GrammarSpec, limits
 from .test_every_kind import AT_MOST, SOME, KindTests
 
 NO_NUL = r"Expected `str` matching regex '^[^\\x00]+$'"
-MOST, SEQUENCES = limits.MAX_GRAMMAR, limits.MAX_SEQUENCES
+MOST, SEQUENCES = limits.MAX_PAYLOAD_BYTES, limits.MAX_SEQUENCES
 TOO_MUCH_TEXT = f"Expected `str` of length <= {MOST}"
 TOO_MUCH_IN_ALL = f"Expected at most {MOST} characters in all, got {MOST + 1}"
 EMPTY = "Expected `str` of length >= 1"

@@ -131,7 +131,7 @@ class TestRows(RealizedKindTests):
         ),
         (
             phases({"ends": [{"text": "a" * 129}]}),
-            f"Expected `str` of length <= {limits.MAX_TEXT}",
+            f"Expected `str` of length <= {limits.MAX_PATTERN}",
             "phases[0].ends[0].text",
         ),
         (
@@ -204,7 +204,7 @@ class TestRows(RealizedKindTests):
         ),
     )
     largest = (
-        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_COUNT),) * 8),) * 8),
+        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_INT),) * 8),) * 8),
         PhasesSpec((Phase((BannedTokensSpec((1,)),) * 16),)),
     )
     beyond = (
@@ -342,7 +342,7 @@ def test_what_the_tables_cannot_hold(phase: Phase, message: str, path: str):
         Phase((THINK, BannedSequencesSpec(((1, 2),)))),
         Phase((MinTokensSpec(3, (0,)),), (PhaseEnd(n=64), PhaseEnd(token_ids=(1, 2)))),
         Phase((MinTokensSpec(3, (0,)), ForcedEndSpec(3, (1,))), (PhaseEnd(n=64),)),
-        Phase((BannedSequencesSpec(PAIRS),), (PhaseEnd(n=limits.MAX_COUNT), SAID)),
+        Phase((BannedSequencesSpec(PAIRS),), (PhaseEnd(n=limits.MAX_INT), SAID)),
         Phase((TriggerSpec((1,), (2,) * 9, 1024),), (COMPLETE,)),
     ],
 )
@@ -584,9 +584,7 @@ def test_a_text_needs_a_vocabulary():
 )
 def test_texts_that_begin_like_many_tokens_end(specs: Any, text: str, path: str):
     tokens = [*(b"a%d" % i for i in range(limits.MAX_CELLS)), *(b"%db" % i for i in range(900))]
-    with pytest.raises(
-        SpecError, match=f"at most {limits.MAX_PHASE_CELLS} states and edges"
-    ) as error:
+    with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS} states and edges") as error:
         compile_specs((until(text, *specs),), lambda: Vocabulary.of_tokens(tokens))
     assert error.value.path == f"$.specs[0].phases[0]{path}"
 

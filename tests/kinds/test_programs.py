@@ -35,7 +35,7 @@ def test_tables_that_are_too_large():
     assert error.value.path == "$.specs[0]"
 
 
-TEXTS = ("x" * limits.MAX_TEXT,) * 12
+TEXTS = ("x" * limits.MAX_PATTERN,) * 12
 PHASES = s.PhasesSpec((s.Phase((), (s.PhaseEnd(n=1),)),) * 7 + (s.Phase(),))
 
 

@@ -82,8 +82,8 @@ class TestRows(RealizedKindTests):
         ({**FIELDS, "min_tokens": 2}, "Expected at most the budget, 1, got 2", "min_tokens"),
     )
     largest = (
-        ThinkingBudgetSpec(limits.MAX_COUNT, (1,), (2,), min_tokens=limits.MAX_COUNT),
-        MINIMAL(grace=limits.MAX_COUNT, newline_token_ids=LONG[:10_000]),
+        ThinkingBudgetSpec(limits.MAX_INT, (1,), (2,), min_tokens=limits.MAX_INT),
+        MINIMAL(grace=limits.MAX_INT, newline_token_ids=LONG[:10_000]),
         MINIMAL(other_start_token_ids=[[i] for i in range(3, 18)], other_end_token_ids=[[3] * 63]),
     )
     beyond = (

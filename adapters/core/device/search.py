@@ -4,10 +4,10 @@ import triton
 import triton.language as tl
 
 from ....spec.kinds.dry import MAX_MATCH
-from ....spec.limits import MAX_NGRAM
+from ....spec.limits import MAX_PATTERN
 from ..logits import HIGHEST_SHARE
 
-MARGIN = max(MAX_MATCH, MAX_NGRAM)
+MARGIN = max(MAX_MATCH, MAX_PATTERN)
 """The number of tokens that may be compared before a position."""
 TILE = 2048
 """The tokens of a history that one program scans: candidates, and ``MARGIN`` before the first."""

@@ -28,15 +28,13 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
     every = (text for each in specs for text in each.texts)
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in every]
     separators = _SEPARATORS if spec.whole_words else ()
-    check_cost, vocabulary = (
-        partial(check_text_cost, context.text_room),
-        context.vocabulary_for(spec),
-    )
+    check_cost = partial(check_text_cost, context.text_room)
+    vocabulary = context.vocabulary_for(spec)
     everywhere, automaton = completing_texts(texts, vocabulary, check_cost, separators)
-    if len(everywhere):
-        yield adding(everywhere)
-    if automaton is not None:
-        yield automaton
+    made = [adding(everywhere)] if len(everywhere) else []
+    made += [] if automaton is None else [automaton]
+    context.text_room -= sum(each.table_bytes for each in made)
+    return made
 
 
 @cache

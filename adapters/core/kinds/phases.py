@@ -14,7 +14,7 @@ from ....spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ....spec.limits import MAX_PATTERN, MAX_PHASE_CELLS
+from ....spec.limits import MAX_CELLS, MAX_PATTERN
 from ..automaton import Automaton, Edit
 from ..automaton.algebra import (
     FREE,
@@ -107,8 +107,8 @@ class _Size:
     def add_edges(self, size: int) -> None:
         """Count the states and edges of products, and of what looks for texts by itself."""
         self._edges += size
-        if self._edges > MAX_PHASE_CELLS:
-            what = f"at most {MAX_PHASE_CELLS} states and edges in all; this one goes beyond"
+        if self._edges > MAX_CELLS:
+            what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
             raise SpecError(f"Expected phases that compile to {what}")
 
     def add_detector(self, size: int) -> None:
