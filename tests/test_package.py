@@ -19,14 +19,15 @@ from logitport.adapters.cli import capabilities
 from logitport.adapters.conformance import ConformanceSuite
 from logitport.adapters.core import AutomatonBuilder
 from logitport.adapters.vllm import BACKEND
-from logitport.spec import Payload, Stage
+from logitport.spec import WIRE_KINDS, Payload, Stage
+from logitport.spec.base import kind_of
 
 from tests.support.paths import ROOT
 
 ROOMS = ("spec", "adapters", "hooks")
 LAYERS = (
     *("loops", "automaton", "logits", "plugins", "parts", "vocabulary", "texts"),
-    *("scripts", "kinds", "program", "cost", "callables", "device", "host"),
+    *("scripts", "kinds", "program", "callables", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
 GROUND = ("logitport.spec", "logitport.adapters.core")
@@ -268,6 +269,12 @@ class TestImportDirection:
         source = path.read_text(encoding="utf-8")
         assert not violations(source, module_of(path), path.name == "__init__.py")
 
+    def test_a_program_names_no_kind(self):
+        path = ROOT / "adapters/core/program.py"
+        names = {word.strip("`.,") for word in path.read_text(encoding="utf-8").split()}
+        kinds = {kind.__name__ for kind in WIRE_KINDS} | {kind_of(kind) for kind in WIRE_KINDS}
+        assert not names & kinds
+
     def test_no_circles(self):
         assert (
             circles(
@@ -320,11 +327,11 @@ class TestImportDirection:
             ("logitport.spec.base", "from ..adapters.core import Automaton"),
             ("logitport.spec.base", "from .. import hooks"),
             ("logitport.spec.base", "def f():\n    import torch.nn"),
-            ("logitport.adapters.core.cost", "from ...hooks import hello_world"),
-            ("logitport.adapters.core.cost", "if TYPE_CHECKING:\n    from vllm import LLM"),
-            ("logitport.adapters.core.cost", "from ..vllm.params import KEY"),
+            ("logitport.adapters.core.parts", "from ...hooks import hello_world"),
+            ("logitport.adapters.core.parts", "if TYPE_CHECKING:\n    from vllm import LLM"),
+            ("logitport.adapters.core.parts", "from ..vllm.params import KEY"),
             (
-                "logitport.adapters.core.cost",
+                "logitport.adapters.core.parts",
                 "if TYPE_CHECKING:\n    from ..backend import Backend",
             ),
             ("logitport.adapters.core", "from .. import lazy"),

@@ -451,7 +451,7 @@ TAGS = [1, 2, 3, 3, 4]
         (s.TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
         (s.TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
         (s.BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
-        (s.ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
+        (s.ForcedTokenSequenceSpec((1,) * 15_000, 2), [], [1] * 15_000),
     ],
     ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
 )
@@ -563,10 +563,10 @@ def test_no_token_follows_many_links(name: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        s.ForcedTokenSequenceSpec((1,) * 30_000),
-        s.BannedTokensSpec(tuple(range(30_000))),
-        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(175))),
-        s.ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
+        s.ForcedTokenSequenceSpec((1,) * 15_000),
+        s.BannedTokensSpec(tuple(range(15_000))),
+        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(85))),
+        s.ChoiceSpec(tuple((i, i, i, i) for i in range(2000)), 0),
     ],
     ids=lambda spec: spec.kind,
 )

@@ -199,13 +199,13 @@ class TestRows(RealizedKindTests):
         ),
         (
             phases({"specs": [WITH] * 9, "ends": [ONE]}, *[{"ends": [ONE]}] * 3),
-            "Expected at most 16 as the number of phases times the most specs of one, got 36",
+            "Expected at most 8 as the number of phases times the most specs of one, got 36",
             "phases",
         ),
     )
     largest = (
-        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_INT),) * 8),) * 8),
-        PhasesSpec((Phase((BannedTokensSpec((1,)),) * 16),)),
+        PhasesSpec((Phase((THINK, THINK), (PhaseEnd(n=limits.MAX_INT),) * 8),) * 4),
+        PhasesSpec((Phase((BannedTokensSpec((1,)),) * 8),)),
     )
     beyond = (
         (
@@ -457,7 +457,7 @@ TOKENS = (b"a", b"b", b"ba", b"aba", None)
 
 def with_texts(spec: PhasesSpec) -> PhasesSpec:
     """The same with the texts of sequences that end a phase, as many as there may be."""
-    left = iter(range(limits.MAX_END_TEXTS))
+    left = iter(range(limits.MAX_TEXT_RULES))
 
     def end(each: PhaseEnd) -> PhaseEnd:
         if not each.token_ids or next(left, None) is None:
@@ -531,19 +531,19 @@ def test_a_text_in_any_tokenization(spec: PhasesSpec, output: list[int], is_over
     assert (int(logits[0].argmax()) == 9) is is_over
 
 
-WORK = f"at most {limits.MAX_WORK} units of work"
+FEW = f"at most {limits.MAX_TEXT_RULES} rules about text on a request, got 3"
 
 
 def test_rules_about_text_are_few():
     bans = [BannedTextSpec(("a",)), BannedTextSpec(("b",))]  # one rule
     specs = [*bans, until("a"), PhasesSpec((Phase((BannedTextSpec(("b",)),)),))]
-    with pytest.raises(SpecError, match=WORK) as error:
+    with pytest.raises(SpecError, match=FEW) as error:
         compile_specs(specs, lambda: Vocabulary.of_tokens(WORDS))
     assert error.value.path == "$.specs"
     compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
     ended = PhasesSpec((Phase((BannedTextSpec(("b",)),), until("a").phases[0].ends), Phase()))
     compile_specs((ended, BESIDE), lambda: Vocabulary.of_tokens(WORDS))
-    with pytest.raises(SpecError, match=WORK):
+    with pytest.raises(SpecError, match=FEW):
         compile_specs((ended, bans[0]), lambda: Vocabulary.of_tokens(WORDS))
 
 

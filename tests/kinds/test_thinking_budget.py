@@ -210,9 +210,9 @@ def test_all_fields():
 
 def test_edges_count():
     """A request's limits hold for what tags and newlines multiply to."""
-    assert BARE.sizes() == Sizes(2, 0)
-    assert MINIMAL(other_start_token_ids=((3,), (4, 5))).sizes() == Sizes(5 + 4 * 4 * 2, 2)
-    assert GRACE.sizes() == Sizes(6 + 2 * 2 * 2, 0)
+    assert BARE.sizes() == Sizes(2)
+    assert MINIMAL(other_start_token_ids=((3,), (4, 5))).sizes() == Sizes(5 + 4 * 4 * 2)
+    assert GRACE.sizes() == Sizes(6 + 2 * 2 * 2)
 
 
 def test_text():

@@ -237,15 +237,15 @@ class TestSizes:
         payload = encode(GOLDEN_SPECS)
         padded = payload + " " * (limits.MAX_PAYLOAD_BYTES - len(payload))
         assert decode(padded).specs == GOLDEN_SPECS
-        for one_too_many in (padded + " ", (padded + " ").encode(), "é" * (1 << 18) + " "):
-            with pytest.raises(SpecError, match="has 524289 bytes; the limit is 524288"):
+        for one_too_many in (padded + " ", (padded + " ").encode(), "é" * (1 << 17) + " "):
+            with pytest.raises(SpecError, match="has 262145 bytes; the limit is 262144"):
                 decode(one_too_many)
 
     @pytest.mark.parametrize(
         ("params", "message"),
         [
-            ({"text": "x" * (1 << 19)}, r"has \d+ bytes; the limit is 524288"),
-            ({"a": [0] * 40_000}, "at most 34816 parts .*, got 400.."),
+            ({"text": "x" * (1 << 18)}, r"has \d+ bytes; the limit is 262144"),
+            ({"a": [0] * 40_000}, "at most 18432 parts .*, got 400.."),
         ],
         ids=["bytes", "parts"],
     )
