@@ -1,0 +1,198 @@
+"""The walk: whether the parts of a program contradict each other, whatever the model says.
+
+All automata and rules run together, from the start. Where a token is forced, or a list leaves only
+some, the walk follows these. Where the model is free, it looks for a way on which everything can be
+obeyed, by default with a token that no automaton waits for. A program is refused
+
+- if every way leads to a step that leaves no token,
+- if an automaton cannot give an answer that it offers itself, because others refuse its tokens, or
+- if it forces a token that another automaton refuses in each of its states.
+
+A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
+refuse nothing. What depends on the model's choices is not a contradiction.
+
+The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEPS``.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...spec import NoRepeatNgramSpec
+from .automaton import NO_TIMER, UNKNOWN, Automaton
+from .automaton.arrays import distinct, token_array
+from .automaton.pool import AutomatonPool, sizes_of
+from .walk_search import (
+    ALLOW,
+    BAN_OTHERS,
+    FORCE,
+    FREE,
+    LOST,
+    UNDECIDED,
+    find_refused,
+    forced_runs,
+    search,
+)
+
+MAX_PROMPTS = 4
+"""The most prompts that are tried, besides an empty one."""
+MAX_PROMPT = 64
+"""The most states in which a prompt is looked for."""
+SPARE = 64
+"""So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
+
+
+class Contradiction(NamedTuple):
+    """A step that leaves no token.
+
+    Attributes:
+        part: the index of the automaton that forces or offers a token; -1 if none does.
+        others: the indices of the parts that refuse it, the rules after the automata.
+        token: the forced token; -1 if none is.
+    """
+
+    part: int
+    others: tuple[int, ...]
+    token: int
+
+
+def contradiction(
+    automata: Sequence[Automaton],
+    rules: Sequence[NoRepeatNgramSpec] = (),
+    vocab_size: int | None = None,
+    ends: Sequence[int] = (),
+) -> Contradiction | None:
+    """Find a contradiction among the parts of a program.
+
+    Args:
+        automata: the automata of a request.
+        rules: its rules about n-grams. The prompt's tokens do not count.
+        vocab_size: the number of the engine's tokens, if it is known.
+        ends: tokens that may end the request. Nothing after them counts. They count as possible
+            only where no other token is left.
+
+    Returns:
+        The first contradiction; ``None`` if everything can be obeyed, or if the walk is too long.
+    """
+    if not _may_contradict(automata, rules, vocab_size):
+        return None
+    walk = _Walk(automata, rules, vocab_size, ends)
+    return walk.from_the_start() or walk.anywhere()
+
+
+def _may_contradict(
+    automata: Sequence[Automaton], rules: Sequence[NoRepeatNgramSpec], vocab_size: int | None
+) -> bool:
+    """Whether a walk may find anything, by a look at each automaton."""
+    limiting = sum(bool(np.isin(each.edit, _LIMITS).any()) for each in automata)
+    editing = sum(bool(each.edit.any()) for each in automata)
+    if limiting and editing + len(rules) > 1:
+        return True
+    edited = sum(int(each.set_sizes.max(initial=0)) for each in automata)
+    return vocab_size is not None and edited + SPARE * len(rules) >= vocab_size
+
+
+_LIMITS = FORCE, ALLOW, BAN_OTHERS
+
+
+class _Walk:
+    """The tables of a program's automata, and the searches in them."""
+
+    def __init__(
+        self,
+        automata: Sequence[Automaton],
+        rules: Sequence[NoRepeatNgramSpec],
+        vocab_size: int | None,
+        ends: Sequence[int],
+    ) -> None:
+        self.automata, self.rules = automata, rules
+        pool = AutomatonPool(sizes_of(automata))
+        self.bases = np.array([pool.base_of(each) for each in automata], np.int32)
+        self.columns = (
+            *(pool.default_target, pool.is_failure_link, pool.edge_ends, pool.edge_tokens),
+            *(pool.targets, pool.timer, pool.timeout, pool.edit, pool.operand, pool.set_ends),
+            *(pool.set_tokens, pool.set_values),
+        )
+        self.vocab_size = UNKNOWN if vocab_size is None else vocab_size
+        self.ends = distinct(token_array(ends))
+
+    def from_the_start(self) -> Contradiction | None:
+        """Find a step that leaves no token on every way, or on one that an automaton offers."""
+        every = range(len(self.automata))
+        for rules in ((), self.rules) if self.rules else ((),):
+            for prompt in self._prompts():
+                verdict, found = self._search(every, rules, prompt)
+                if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
+                    few = sorted({found.part, *found.others}.intersection(every))
+                    verdict, found = self._search(few, rules, prompt)
+                if verdict == LOST:
+                    return found
+            for i, automaton in enumerate(self.automata):
+                if automaton.states > 1 and (automaton.edit == ALLOW).any():
+                    verdict, found = self._search(every, rules, offering=i)
+                    if verdict == LOST:
+                        return found
+        return None
+
+    def _prompts(self) -> Iterator[Sequence[int]]:
+        """Yield prompts: an empty one, and those after which automata have begun to count."""
+        yield ()
+        reading = [each for each in self.automata if each.reads_prompt]
+        for automaton in reading[:MAX_PROMPTS]:
+            yield from _to_a_count(automaton)
+
+    def _search(
+        self,
+        which: Sequence[int],
+        rules: Sequence[NoRepeatNgramSpec],
+        prompt: Sequence[int] = (),
+        offering: int = -1,
+    ) -> tuple[int, Contradiction]:
+        """Search with some of the automata and rules."""
+        automata = [self.automata[i] for i in which]
+        places = [each.fold(prompt if each.reads_prompt else (), ()) for each in automata]
+        states, timers = np.array(places, np.int32).reshape(-1, 2).T
+        exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
+        arguments: Any = (
+            *(self.columns, self.bases[list(which)] + states, timers.copy(), self.ends),
+            *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
+            np.cumsum([0, *map(len, exempt)]),
+            np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(-1, 2),
+            offering,
+        )
+        verdict, part, refusing, token = search(*arguments)
+        parts = [*which, *range(len(self.automata), len(self.automata) + len(rules))]
+        others = [each for k, each in enumerate(parts) if refusing >> k & 1]
+        return verdict, Contradiction(which[part] if part >= 0 else part, (*others,), token)
+
+    def anywhere(self) -> Contradiction | None:
+        """Find a forced token that another automaton refuses, whatever came before the text."""
+        ends = self.bases + [each.states for each in self.automata]
+        for i, automaton in enumerate(self.automata):
+            if not (automaton.edit == FORCE).any():
+                continue
+            arguments: Any = self.columns, self.bases[i], ends[i], self.ends
+            runs = forced_runs(*arguments)
+            for k, other in enumerate(self.automata):
+                if k != i and other.edit.any():
+                    arguments = self.columns, self.bases[k], ends[k], *runs
+                    if (token := find_refused(*arguments)) >= 0:
+                        return Contradiction(i, (k,), token)
+        return None
+
+
+def _to_a_count(automaton: Automaton) -> Iterator[list[int]]:
+    """Yield the shortest prompt after which an automaton begins to count, if there is one."""
+    ends, tokens = automaton.edges
+    paths: dict[int, list[int]] = {0: []}
+    for state in (waiting := [0]):
+        for edge in range(ends[state], ends[state + 1]):
+            target = int(automaton.targets[edge])
+            path = [*paths[state], int(tokens[edge])]
+            if automaton.timer[target] >= 0:
+                yield path
+                return
+            if target not in paths and len(paths) < MAX_PROMPT:
+                paths[target] = path
+                waiting.append(target)
