@@ -25,11 +25,12 @@ from .automaton.arrays import distinct, token_array
 from .automaton.pool import AutomatonPool, sizes_of
 from .walk_search import (
     ALLOW,
+    BAN,
     BAN_OTHERS,
     FORCE,
-    FREE,
     LOST,
     UNDECIDED,
+    can_rest,
     find_refused,
     forced_runs,
     search,
@@ -75,25 +76,26 @@ def contradiction(
     Returns:
         The first contradiction; ``None`` if everything can be obeyed, or if the walk is too long.
     """
-    if not _may_contradict(automata, rules, vocab_size):
+    refusing = [i for i, each in enumerate(automata) if _refuses(each)]
+    limiting = any(np.isin(automata[i].edit, _LIMITS).any() for i in refusing)
+    edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in refusing) + SPARE * len(rules)
+    may_edit_all = vocab_size is not None and edited >= vocab_size
+    if not may_edit_all and (not limiting or len(refusing) + len(rules) < 2):
         return None
-    walk = _Walk(automata, rules, vocab_size, ends)
-    return walk.from_the_start() or walk.anywhere()
-
-
-def _may_contradict(
-    automata: Sequence[Automaton], rules: Sequence[NoRepeatNgramSpec], vocab_size: int | None
-) -> bool:
-    """Whether a walk may find anything, by a look at each automaton."""
-    limiting = sum(bool(np.isin(each.edit, _LIMITS).any()) for each in automata)
-    editing = sum(bool(each.edit.any()) for each in automata)
-    if limiting and editing + len(rules) > 1:
-        return True
-    edited = sum(int(each.set_sizes.max(initial=0)) for each in automata)
-    return vocab_size is not None and edited + SPARE * len(rules) >= vocab_size
+    walk = _Walk([automata[i] for i in refusing], rules, vocab_size, ends)
+    found = walk.from_the_start() or walk.anywhere()
+    if found is None:
+        return None
+    rank = [*refusing, *range(len(automata), len(automata) + len(rules)), -1]
+    return Contradiction(rank[found.part], tuple(rank[i] for i in found.others), found.token)
 
 
 _LIMITS = FORCE, ALLOW, BAN_OTHERS
+
+
+def _refuses(automaton: Automaton) -> bool:
+    """Whether an automaton refuses a token in any of its states, and does not just add to some."""
+    return bool((automaton.set_values < BAN).any() or np.isin(automaton.edit, _LIMITS).any())
 
 
 class _Walk:
@@ -116,12 +118,15 @@ class _Walk:
         )
         self.vocab_size = UNKNOWN if vocab_size is None else vocab_size
         self.ends = distinct(token_array(ends))
+        places = [each.fold((), ()) for each in automata]
+        self.start = np.array(places, np.int32) + np.outer(self.bases, [1, 0]).astype(np.int32)
 
     def from_the_start(self) -> Contradiction | None:
         """Find a step that leaves no token on every way, or on one that an automaton offers."""
         every = range(len(self.automata))
+        prompts = [*dict.fromkeys(self._prompts())]
         for rules in ((), self.rules) if self.rules else ((),):
-            for prompt in self._prompts():
+            for prompt in prompts:
                 verdict, found = self._search(every, rules, prompt)
                 if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
                     few = sorted({found.part, *found.others}.intersection(every))
@@ -135,7 +140,7 @@ class _Walk:
                         return found
         return None
 
-    def _prompts(self) -> Iterator[Sequence[int]]:
+    def _prompts(self) -> Iterator[tuple[int, ...]]:
         """Yield prompts: an empty one, and those after which automata have begun to count."""
         yield ()
         reading = [each for each in self.automata if each.reads_prompt]
@@ -150,12 +155,14 @@ class _Walk:
         offering: int = -1,
     ) -> tuple[int, Contradiction]:
         """Search with some of the automata and rules."""
-        automata = [self.automata[i] for i in which]
-        places = [each.fold(prompt if each.reads_prompt else (), ()) for each in automata]
-        states, timers = np.array(places, np.int32).reshape(-1, 2).T
+        places = self.start[list(which)]
+        for k, i in enumerate(which if prompt else ()):
+            if self.automata[i].reads_prompt:
+                state, timer = self.automata[i].fold(prompt, ())
+                places[k] = self.bases[i] + state, timer
         exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
         arguments: Any = (
-            *(self.columns, self.bases[list(which)] + states, timers.copy(), self.ends),
+            *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
             *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
             np.cumsum([0, *map(len, exempt)]),
             np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(-1, 2),
@@ -169,27 +176,29 @@ class _Walk:
     def anywhere(self) -> Contradiction | None:
         """Find a forced token that another automaton refuses, whatever came before the text."""
         ends = self.bases + [each.states for each in self.automata]
+        bounds = [*zip(self.bases.tolist(), ends.tolist(), strict=True)]
+        columns: Any = self.columns
+        strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound)]
+        only = self.bases[[each.states == 1 for each in self.automata]]
         for i, automaton in enumerate(self.automata):
-            if not (automaton.edit == FORCE).any():
+            if strict in ([], [i]) or not (automaton.edit == FORCE).any():
                 continue
-            arguments: Any = self.columns, self.bases[i], ends[i], self.ends
-            runs = forced_runs(*arguments)
-            for k, other in enumerate(self.automata):
-                if k != i and other.edit.any():
-                    arguments = self.columns, self.bases[k], ends[k], *runs
-                    if (token := find_refused(*arguments)) >= 0:
-                        return Contradiction(i, (k,), token)
+            arguments: Any = *bounds[i], self.ends, only
+            runs: Any = forced_runs(columns, *arguments)
+            for k in strict:
+                if k != i and (token := find_refused(columns, *bounds[k], *runs)) >= 0:
+                    return Contradiction(i, (k,), token)
         return None
 
 
-def _to_a_count(automaton: Automaton) -> Iterator[list[int]]:
+def _to_a_count(automaton: Automaton) -> Iterator[tuple[int, ...]]:
     """Yield the shortest prompt after which an automaton begins to count, if there is one."""
     ends, tokens = automaton.edges
-    paths: dict[int, list[int]] = {0: []}
+    paths: dict[int, tuple[int, ...]] = {0: ()}
     for state in (waiting := [0]):
         for edge in range(ends[state], ends[state + 1]):
             target = int(automaton.targets[edge])
-            path = [*paths[state], int(tokens[edge])]
+            path = *paths[state], int(tokens[edge])
             if automaton.timer[target] >= 0:
                 yield path
                 return

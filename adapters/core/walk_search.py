@@ -11,6 +11,8 @@ from .loops import loop, part_of_loops
 MAX_WORK = 1 << 16
 """The most work of a search: a unit for each automaton and token that is tried. A request's choices
 may have half as many tokens."""
+MAX_RULE_WORK = 1 << 14
+"""The same beside rules about n-grams, where no state comes again."""
 MAX_NODES = 1 << 14
 """The most different states of all automata together."""
 LONG = 1 << 30
@@ -31,7 +33,7 @@ POSSIBLE, LOST, UNDECIDED = range(3)
 FREE, FORCE, ALLOW, ADD, BAN_OTHERS = map(
     int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS)
 )
-_BAN = np.float32(BAN_BIAS / 2)
+BAN = np.float32(BAN_BIAS / 2)
 
 
 @part_of_loops
@@ -66,7 +68,7 @@ def refuses(
         return operand != token
     at = find_token(set_tokens, set_ends[operand], set_ends[operand + 1], token)
     if edit == ADD:
-        return at >= 0 and set_values[at] < _BAN
+        return at >= 0 and set_values[at] < BAN
     return at < 0
 
 
@@ -144,7 +146,7 @@ def search(
     states[0], timers[0] = start_states, start_timers
     if rules == 0:
         table[_slot(table, states, timers, start_states, start_timers)] = 0
-    nodes, depth, work = 1, 0, 0
+    nodes, depth, work = 1, 0, MAX_RULE_WORK if rules else MAX_WORK
     while depth >= 0:
         node = stack[depth]
         # Which token comes next?
@@ -178,8 +180,8 @@ def search(
                 allowing = offering
         token, is_over = -1, False
         while token == -1 and not is_over:
-            work += count + rules * (1 + depth // 32)
-            if work > MAX_WORK:
+            work -= count + rules * (1 + depth // 32)
+            if work < 0:
                 return UNDECIDED, found, found_mask, found_token
             c = cursor[node]
             cursor[node] += 1
@@ -373,7 +375,7 @@ def _refusers(columns: Any, states: Any, part: int, token: int, count: int, rule
 
 
 @loop
-def forced_runs(columns: Any, first: int, end: int, ends: Any) -> tuple[Any, Any]:
+def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tuple[Any, Any]:
     """List the texts that an automaton forces, wherever it comes from.
 
     Args:
@@ -381,12 +383,13 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any) -> tuple[Any, Any
         first: the automaton's first state.
         end: the end of its states.
         ends: tokens after which the request may be over, ascending.
+        only: the states of automata that have just one; what these refuse leads nowhere.
 
     Returns:
         The tokens of all texts, and the end of each text in them. Each state is in one text.
     """
     (default_target, is_failure_link, edge_ends, edge_tokens, targets, _, timeout) = columns[:7]
-    edits, operands, set_ends, set_tokens, _ = columns[7:]
+    edits, operands, set_ends, set_tokens, set_values = columns[7:]
     is_reached = np.zeros(end - first, np.bool_)
     is_head = np.zeros(end - first, np.bool_)
     is_taken = np.zeros(end - first, np.bool_)
@@ -415,6 +418,11 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any) -> tuple[Any, Any
                 lo, hi = set_ends[operands[state]], set_ends[operands[state] + 1]
                 if edit != ALLOW or find_token(set_tokens, lo, hi, edge_tokens[edge]) >= 0:
                     target = targets[edge]
+                for one in only:
+                    if target >= 0 and refuses(
+                        edits, operands, set_ends, set_tokens, set_values, one, edge_tokens[edge]
+                    ):
+                        target = -1
             elif k > size:
                 target = timeout[state]
             elif edit == FORCE:
@@ -456,6 +464,17 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any) -> tuple[Any, Any
         run_ends[runs] = length
         runs += 1
     return tokens[:length], run_ends[:runs]
+
+
+@loop
+def can_rest(columns: Any, first: int, end: int) -> bool:
+    """Return whether an automaton, as for ``forced_runs``, may refuse nothing for ever."""
+    default_target, _, edge_ends, _, _, _, timeout, edits = columns[:8]
+    for state in range(first, end):
+        stays = default_target[state] == state and edge_ends[state] == edge_ends[state + 1]
+        if stays and edits[state] == FREE and timeout[state] < 0:
+            return True
+    return False
 
 
 @loop
