@@ -21,6 +21,7 @@ from ..spec import (
 from ..spec.limits import MAX_PAYLOAD_BYTES
 from .backend import Backend
 from .core import Program, compile_specs
+from .core.walk import check_contradictions
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -152,6 +153,7 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs, backend.vocabulary)
+    check_contradictions(payload.specs, program, vocab_size)
     return _Admitted(payload, program, program.memory)
 
 

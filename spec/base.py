@@ -3,7 +3,7 @@
 import re
 import reprlib
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
@@ -11,7 +11,6 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
-from .claims import Claims, TokenFields
 from .errors import Key, Path, SpecError, path_text
 from .limits import (
     MAX_BIAS,
@@ -25,6 +24,9 @@ from .notebook import table_of
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
+
+TokenFields = Iterator[tuple[Path, Sequence[int]]]
+"""Paths with token ids; see ``LogitsProcessorSpec.token_fields``."""
 
 TokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 """A non-empty sequence of token ids."""
@@ -105,12 +107,23 @@ class LogitsProcessorSpec(
         """
         raise NotImplementedError
 
-    def claims(self) -> Claims:
-        """Yield the claims that must not contradict the other specs of a request.
+    @property
+    def breaks_grammar(self) -> bool:
+        """Whether the spec forces tokens of the reply, which a grammar may not accept.
 
-        By default a kind has no claims, and is compared with no other spec.
+        An engine ends a request whose next token its grammar does not accept. Thinking does not
+        count, because engines apply a grammar after it.
         """
-        return iter(())
+        return False
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the spec may leave no token that a grammar accepts after it."""
+        return self.breaks_grammar
+
+    def bans_text(self, text: str) -> bool:
+        """Whether the output cannot be this text, in whatever tokens."""
+        return False
 
     @property
     def can_complete(self) -> bool:

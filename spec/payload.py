@@ -15,7 +15,7 @@ from .base import (
     kind_of,
     spec_error,
 )
-from .conflicts import check_conflicts
+from .conflicts import check_native
 from .errors import SpecError
 from .json_values import parts
 from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
@@ -43,7 +43,8 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             hand the prefill worker's token over to decode, and is an explicit choice.
 
     Raises:
-        SpecError: if a field is out of bounds, or two of the specs cannot both be obeyed.
+        SpecError: if a field is out of bounds, or a spec contradicts one that the engine
+            realizes by itself. Other contradictions are found at admission.
     """
 
     version: Literal[1]
@@ -53,7 +54,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_fields(self)
         check_sizes(self.specs)
-        check_conflicts(self.specs)
+        check_native(self.specs)
 
     def _repr_html_(self) -> str:
         return table_of(self)
@@ -89,7 +90,7 @@ class InProcessPayload(Payload, frozen=True):
         msgspec.structs.force_setattr(self, "specs", as_specs(self.specs))
         _check_count(self.specs)
         check_sizes(self.specs)
-        check_conflicts(self.specs)
+        check_native(self.specs)
 
 
 def encode(
@@ -102,7 +103,8 @@ def encode(
         generation_only: see ``Payload``.
 
     Raises:
-        SpecError: if a spec cannot be encoded, two specs conflict, or a limit is exceeded.
+        SpecError: if a spec cannot be encoded, a limit is exceeded, or a spec contradicts a
+            grammar. Other contradictions are found at admission.
     """
     specs = as_specs(specs)
     _check_count(specs)

@@ -1,7 +1,8 @@
 """Parts: what specs compile to. A program has the parts of all specs of a request."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ...spec import DrySpec, NoRepeatNgramSpec, PromptBiasSpec
 from .automaton import Automaton
@@ -33,6 +34,8 @@ class Program:
         dry: the rules against repetitions, which are batched.
         prompt_biases: the biases that depend on the request's prompt alone.
         per_request: the parts that are made anew for each request.
+        sources: the indices of the specs from which each of ``automata``, and then each of
+            ``ngrams``, has been compiled.
     """
 
     automata: tuple[Automaton, ...] = ()
@@ -40,17 +43,37 @@ class Program:
     dry: tuple[DrySpec, ...] = ()
     prompt_biases: tuple[PromptBiasSpec, ...] = ()
     per_request: tuple[PerRequest, ...] = ()
+    sources: tuple[Sequence[int], ...] = ()
 
     @classmethod
-    def of(cls, parts: Iterable[Part]) -> "Program":
-        """Put parts together, in their order."""
-        parts = tuple(parts)
+    def of(cls, parts: Sequence[Part], sources: Sequence[Sequence[int]] = ()) -> "Program":
+        """Put parts together, in their order. ``sources`` are those of each part."""
+        compared = Automaton, NoRepeatNgramSpec
+        of_parts = [
+            [each for part, each in zip(parts, sources, strict=False) if isinstance(part, kind)]
+            for kind in compared
+        ]
         return cls(
             tuple(part for part in parts if isinstance(part, Automaton)),
             tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
             tuple(part for part in parts if isinstance(part, DrySpec)),
             tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
             tuple(part for part in parts if isinstance(part, PerRequest)),
+            tuple(chain(*of_parts)),
+        )
+
+    def beside(self, other: "Program", specs: int) -> "Program":
+        """Return the program of all parts, where the other specs come after so many."""
+        count = len(other.automata)
+        sources = [[specs + i for i in each] for each in other.sources]
+        before, after = self.sources[: len(self.automata)], self.sources[len(self.automata) :]
+        return Program(
+            self.automata + other.automata,
+            self.ngrams + other.ngrams,
+            self.dry + other.dry,
+            self.prompt_biases + other.prompt_biases,
+            self.per_request + other.per_request,
+            (*before, *sources[:count], *after, *sources[count:]),
         )
 
     @property

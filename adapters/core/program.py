@@ -47,6 +47,7 @@ def compile_specs(
         what = f"Expected at most {MAX_TEXT_RULES} rules about text on a request, got {passes}"
         raise SpecError(what, "specs")
     context, parts, cells = Context(vocabulary), list[Part](), 0
+    sources = list[Sequence[int]]()
     for how, members in groups.items():
         together = [specs[i] for i in members]
         try:
@@ -55,6 +56,7 @@ def compile_specs(
             else:
                 made = [*compile_spec(together[0], context)]
             parts += made
+            sources += [members] * len(made)
             if not together[0].needs_vocabulary:  # else their memory is bounded
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
                 check_size(cells)
@@ -62,7 +64,7 @@ def compile_specs(
             raise SpecError(f"Expected a simpler spec: {error}", "specs", members[-1]) from None
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
-    _check(program := Program.of(parts))
+    _check(program := Program.of(parts, sources))
     return program
 
 

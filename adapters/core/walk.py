@@ -15,26 +15,19 @@ The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEP
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...spec import NoRepeatNgramSpec
+from ...spec import LogitsProcessorSpec, NoRepeatNgramSpec, SpecError
+from ...spec.errors import Path
 from .automaton import NO_TIMER, UNKNOWN, Automaton
 from .automaton.arrays import distinct, token_array
 from .automaton.pool import AutomatonPool, sizes_of
-from .walk_search import (
-    ALLOW,
-    BAN,
-    BAN_OTHERS,
-    FORCE,
-    LOST,
-    UNDECIDED,
-    can_rest,
-    find_refused,
-    forced_runs,
-    search,
-)
+from .parts import Program
+from .walk_runs import can_rest, find_refused, forced_runs
+from .walk_search import ALLOW, BAN, BAN_OTHERS, FORCE, LOST, UNDECIDED, search
 
 MAX_PROMPTS = 4
 """The most prompts that are tried, besides an empty one."""
@@ -42,6 +35,79 @@ MAX_PROMPT = 64
 """The most states in which a prompt is looked for."""
 SPARE = 64
 """So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
+
+
+def check_contradictions(
+    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+) -> None:
+    """Refuse specs that cannot be obeyed together, whatever the model says.
+
+    Args:
+        specs: the specs of a request.
+        program: what they compile to.
+        vocab_size: the number of the engine's tokens, if it is known.
+
+    Raises:
+        SpecError: at a spec that forces or offers what others refuse, and with their paths.
+    """
+    ends = [token for spec in specs for token in _ends_of(spec)]
+    found = contradiction(program.automata, program.ngrams, vocab_size, ends)
+    if found is None:
+        return
+    parts = (found.part, *found.others) if found.part >= 0 else found.others
+    of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
+    index = of_parts[0][-1] if found.token >= 0 else max(max(each) for each in of_parts)
+    others = sorted({i for each in of_parts for i in each} - {index})
+    path = "specs", index, *_path_of(found.token, specs[index])
+    if not others:
+        raise SpecError(f"Contradicts itself: no token is left{_shown(found.token)}", *path)
+    of_other = (
+        program.automata[parts[1]] if parts[1:] and parts[1] < len(program.automata) else None
+    )
+    named = list(chain.from_iterable((" and ", ("specs", i)) for i in others))[1:]
+    raise SpecError(("Conflicts with ", *named, _why(found.token, of_other)), *path)
+
+
+def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
+    """Yield the tokens that a spec takes for the end of the request."""
+    for path, token_ids in spec.token_fields():
+        if "eos_token_id" in path or "stop_token_ids" in path:
+            yield from token_ids
+
+
+def _specs_of(
+    token: int, specs: Sequence[LogitsProcessorSpec], source: Sequence[int]
+) -> Sequence[int]:
+    """Select from the specs of a part those that ban a token, or do not allow it."""
+    if token < 0 or len(source) == 1:
+        return source
+    return [i for i in source if bool(_path_of(token, specs[i])) != specs[i].narrows] or source
+
+
+def _path_of(token: int, spec: LogitsProcessorSpec) -> Path:
+    """Return the path of a token in a spec: of its field, if it is there more than once."""
+    for path, token_ids in spec.token_fields():
+        if token in token_ids:
+            once = path[-1] == "*" and [*token_ids].count(token) == 1
+            at = ([*token_ids].index(token),) if once else ()
+            return (*path[:-1], *at) if path[-1] == "*" else path
+    return ()
+
+
+def _why(token: int, other: Automaton | None) -> str:
+    """Say what another part does with a forced token; ``None`` is a rule about n-grams."""
+    if token < 0:
+        return ": no token is left"
+    edits = set[int]() if other is None else {*other.edit.tolist()} - {0}
+    if edits == {FORCE}:
+        return f": both force a token, where one forces {token}"
+    if edits == {ALLOW}:
+        return f", which does not allow token {token}"
+    return f", which bans token {token}" if FORCE not in edits else f", which refuses token {token}"
+
+
+def _shown(token: int) -> str:
+    return f" where it forces {token}" if token >= 0 else ""
 
 
 class Contradiction(NamedTuple):
@@ -165,7 +231,9 @@ class _Walk:
             *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
             *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
             np.cumsum([0, *map(len, exempt)]),
-            np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(-1, 2),
+            np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(
+                -1, 2
+            ),
             offering,
         )
         verdict, part, refusing, token = search(*arguments)
@@ -178,12 +246,13 @@ class _Walk:
         ends = self.bases + [each.states for each in self.automata]
         bounds = [*zip(self.bases.tolist(), ends.tolist(), strict=True)]
         columns: Any = self.columns
-        strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound)]
+        strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound, self.ends)]
         only = self.bases[[each.states == 1 for each in self.automata]]
         for i, automaton in enumerate(self.automata):
             if strict in ([], [i]) or not (automaton.edit == FORCE).any():
                 continue
-            arguments: Any = *bounds[i], self.ends, only
+            # A prompt may have any tokens.
+            arguments: Any = *bounds[i], self.ends, only[:0] if automaton.reads_prompt else only
             runs: Any = forced_runs(columns, *arguments)
             for k in strict:
                 if k != i and (token := find_refused(columns, *bounds[k], *runs)) >= 0:

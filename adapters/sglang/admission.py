@@ -209,7 +209,7 @@ class Admission:
     ) -> Payload | None:
         """Check a payload for a backend; return it as decoded if it acts."""
         decoded, program = admit(backend, payload, self._vocab_size)
-        check_request(sampling_params, decoded.specs, self._eos_token_ids)
+        check_request(sampling_params, decoded.specs, self._eos_token_ids, program=program)
         if not decoded.is_active(stage()):
             return None
         if program.reads_prompt and not has_prompt_ids:

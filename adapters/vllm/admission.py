@@ -120,7 +120,7 @@ def _check_request(
         )
     config = admitting.vllm_config
     eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
-    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer))
+    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer), program)
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:

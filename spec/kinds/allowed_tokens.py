@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenIds
-from ..claims import Allows, Claims, TokenFields
+from ..base import LogitsProcessorSpec, TokenFields, TokenIds
 from ..tokenization import LeadingSpace, Tokenizer, word_forms
 
 
@@ -47,5 +46,6 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     def token_fields(self) -> TokenFields:
         yield ("token_ids", "*"), self.token_ids
 
-    def claims(self) -> Claims:
-        yield Allows(self.token_ids)
+    @property
+    def narrows(self) -> bool:
+        return True

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, TokenFields
 from ..limits import MAX_NAME, MAX_SCRIPTS
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_NAME)]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from ..base import SequencesSpec
-from ..claims import Bans, Claims
 from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
 
 
@@ -44,7 +43,3 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
         """
         forms = minimal_word_forms(words, tokenizer, leading_space)
         return cls(tuple(dict.fromkeys(token_ids for _, token_ids in forms)))
-
-    def claims(self) -> Claims:
-        ones = [sequence[0] for sequence in self.sequences if len(sequence) == 1]
-        yield Bans(ones, [sequence for sequence in self.sequences if len(sequence) > 1])

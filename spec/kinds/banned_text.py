@@ -5,8 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, Sizes, TokenFields, check_text, check_total
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
@@ -90,6 +89,19 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
 
     def sizes(self) -> Sizes:
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))
+
+    def bans_text(self, text: str) -> bool:
+        fold = str.casefold if self.ignore_case else str
+        return any(self._is_in(fold(text), fold(each)) for each in self.texts)
+
+    def _is_in(self, text: str, banned: str) -> bool:
+        at = text.find(banned)
+        while at >= 0:
+            around = text[max(at - 1, 0) : at] + text[at + len(banned) :][:1]
+            if not (self.whole_words and any(map(in_word, around))):
+                return True
+            at = text.find(banned, at + 1)
+        return False
 
 
 def in_word(character: str) -> bool:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenIds
-from ..claims import Bans, Claims, TokenFields
+from ..base import LogitsProcessorSpec, TokenFields, TokenIds
 from ..tokenization import LeadingSpace, Tokenizer, one_token_words
 
 
@@ -47,6 +46,3 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
 
     def token_fields(self) -> TokenFields:
         yield ("token_ids", "*"), self.token_ids
-
-    def claims(self) -> Claims:
-        yield Bans(self.token_ids)

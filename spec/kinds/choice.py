@@ -6,8 +6,15 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenId, TokenIds, check_different, check_total
-from ..claims import CHOICE, NO_TOKEN, Claims, Forces, TokenFields
+from ..base import (
+    LogitsProcessorSpec,
+    Sizes,
+    TokenFields,
+    TokenId,
+    TokenIds,
+    check_different,
+    check_total,
+)
 from ..errors import SpecError
 from ..limits import MAX_TOKEN_IDS
 from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
@@ -82,7 +89,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         return Sizes(2 * sum(map(len, self.choices)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
+        eos = -1 if self.eos_token_id is None else self.eos_token_id
         if max(eos, max(chain.from_iterable(self.choices))) >= vocab_size:
             super().check_vocabulary(vocab_size)
 
@@ -90,11 +97,9 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
-        yield Forces(("choices", CHOICE), self.choices, 0, eos)
-        if self.eos_token_id is not None:
-            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True
 
 
 def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields
 from ..limits import MAX_BIAS
 
 MAX_MATCH = 64

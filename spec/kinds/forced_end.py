@@ -1,7 +1,6 @@
 """``forced_end``: force a closing sequence at an output index."""
 
-from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
-from ..claims import Claims, TokenFields, forces_and_stops
+from ..base import Count, LogitsProcessorSpec, TokenFields, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
 
 
@@ -55,5 +54,6 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        return forces_and_stops(self.after, self.token_ids, self.eos_token_id)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

@@ -1,7 +1,6 @@
 """``forced_sequence``: force the output to begin with these tokens."""
 
-from ..base import LogitsProcessorSpec, TokenId, TokenIds
-from ..claims import Claims, TokenFields, forces_and_stops
+from ..base import LogitsProcessorSpec, TokenFields, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
 
 
@@ -52,5 +51,6 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        return forces_and_stops(0, self.token_ids, self.eos_token_id)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

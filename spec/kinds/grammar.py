@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import msgspec
 
 from ..base import NativeSpec, check_different, check_total
-from ..claims import Claims, FollowsGrammar
 from ..errors import SpecError
 from ..json_values import frozen_json
 from ..limits import MAX_PAYLOAD_BYTES, MAX_TOKEN_IDS
@@ -83,6 +82,3 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         choices = self.choices or ()
         check_different(choices, "choices")
         check_total(sum(map(len, choices)), MAX_PAYLOAD_BYTES, "characters", "choices")
-
-    def claims(self) -> Claims:
-        yield FollowsGrammar()

@@ -1,7 +1,6 @@
 """``min_tokens``: ban stop tokens before a minimum length."""
 
-from ..base import LogitsProcessorSpec, PositiveCount, TokenIds
-from ..claims import Bans, Claims, TokenFields
+from ..base import LogitsProcessorSpec, PositiveCount, TokenFields, TokenIds
 from ..tokenization import Tokenizer, eos_token_id_of
 
 
@@ -50,6 +49,3 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
 
     def token_fields(self) -> TokenFields:
         yield ("stop_token_ids", "*"), self.stop_token_ids
-
-    def claims(self) -> Claims:
-        yield Bans(self.stop_token_ids, until=self.n)

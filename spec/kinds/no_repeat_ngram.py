@@ -5,8 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, schema_default
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields, schema_default
 from ..errors import SpecError
 from ..limits import MAX_PATTERN
 

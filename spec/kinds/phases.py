@@ -12,13 +12,12 @@ from ..base import (
     NativeSpec,
     PositiveCount,
     Sizes,
+    TokenFields,
     TokenId,
     check_fields,
     check_pattern,
     check_text,
 )
-from ..claims import Claims, Forces, TokenFields
-from ..conflicts import check_conflicts
 from ..errors import Path, SpecError
 from ..limits import (
     MAX_PATTERN,
@@ -26,7 +25,9 @@ from ..limits import (
     MAX_SPECS,
 )
 from .automaton import AutomatonSpec
+from .choice import ChoiceSpec
 from .dry import DrySpec
+from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
@@ -245,17 +246,15 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         sizes.append(Sizes(3 * sum(map(len, sought)), text_bytes, self._tracks()))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
-    def claims(self) -> Claims:
-        """Yield what the phases force, at output indices that depend on the output.
+    @property
+    def breaks_grammar(self) -> bool:
+        return self.eos_token_id is not None or any(
+            spec.breaks_grammar for _, spec in self.inner_specs()
+        )
 
-        What a phase bans or allows, other phases may force.
-        """
-        for path, spec in self.inner_specs():
-            for claim in spec.claims():
-                if isinstance(claim, Forces):
-                    yield claim._replace(path=(*path, *claim.path), first=None)
-        if self.eos_token_id is not None:
-            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
+    @property
+    def narrows(self) -> bool:
+        return self.breaks_grammar or any(spec.narrows for _, spec in self.inner_specs())
 
     def _tracks(self) -> int:
         """Return the number of phases times the most specs of one, or once if none has any."""
@@ -279,13 +278,19 @@ are more than automata.
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
+    begin: list[int] = []
     for j, spec in enumerate(specs):
         if isinstance(spec, PhasesSpec):
             raise SpecError("Expected no phases within a phase", "specs", j)
         if isinstance(spec, BESIDE):
             what = f"`{spec.kind}` cannot be in a phase, only beside `phases`"
             raise SpecError(what, "specs", j)
-    check_conflicts(specs)
+        is_first = isinstance(spec, ForcedTokenSequenceSpec | ChoiceSpec)
+        if is_first or (isinstance(spec, ForcedEndSpec) and not spec.after):
+            begin.append(j)
+    if len(begin) > 1:
+        what = ": both force the first output token"
+        raise SpecError(("Conflicts with ", ("specs", begin[0]), what), "specs", begin[1])
 
 
 def _check_ends(phase: Phase, index: int, count: int) -> None:

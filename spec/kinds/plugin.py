@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes
-from ..claims import Claims, TokenFields, Unknown
+from ..base import LogitsProcessorSpec, Sizes, TokenFields
 from ..errors import SpecError
 from ..json_values import FrozenDict, frozen_json, parts_of
 from ..limits import MAX_NAME
@@ -53,5 +52,6 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
     def token_fields(self) -> TokenFields:
         return iter(())
 
-    def claims(self) -> Claims:
-        yield Unknown()
+    @property
+    def narrows(self) -> bool:
+        return True

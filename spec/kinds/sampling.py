@@ -5,7 +5,6 @@ from typing import Annotated
 import msgspec
 
 from ..base import Count, NativeSpec
-from ..claims import Claims, Sets
 from ..errors import SpecError
 
 _Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
@@ -47,8 +46,3 @@ class SamplingSpec(NativeSpec, frozen=True, tag="sampling", kw_only=True):
         super().__post_init__()
         if all(getattr(self, name) is None for name in self.__struct_fields__):
             raise SpecError(f"Expected at least one of {', '.join(self.__struct_fields__)}")
-
-    def claims(self) -> Claims:
-        for name in self.__struct_fields__:
-            if (value := getattr(self, name)) is not None:
-                yield Sets(name, value)

@@ -10,12 +10,12 @@ from ..base import (
     LogitsProcessorSpec,
     MaybeTokenIds,
     Sizes,
+    TokenFields,
     TokenIds,
     check_pattern,
     check_total,
     schema_default,
 )
-from ..claims import Claims, Forces, TokenFields
 from ..errors import Path, SpecError, path_text
 from ..limits import MAX_PATTERN, MAX_TAGS
 from ..thinking_families import (
@@ -229,13 +229,9 @@ class ThinkingBudgetSpec(
     def can_complete(self) -> bool:
         return True
 
-    def claims(self) -> Claims:
-        for name in ("end_token_ids", "message_token_ids", "then_token_ids"):
-            yield Forces((name, "*"), (getattr(self, name),), in_reply=False)
-        for i, tag in enumerate(self.other_end_token_ids):
-            if len(tag) > 1:
-                path = ("other_end_token_ids", i, "*")
-                yield Forces(path, (tag,), in_reply=False)
+    @property
+    def narrows(self) -> bool:
+        return True
 
     def _tags(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
         """Yield the tags with their paths."""

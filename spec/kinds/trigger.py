@@ -4,8 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenIds, check_pattern
-from ..claims import Claims, Forces, TokenFields
+from ..base import LogitsProcessorSpec, Sizes, TokenFields, TokenIds, check_pattern
 from ..limits import MAX_TIMES
 from ..tokenization import Tokenizer, token_ids_of
 
@@ -69,5 +68,6 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     def can_complete(self) -> bool:
         return self.times is not None
 
-    def claims(self) -> Claims:
-        yield Forces(("token_ids", "*"), (self.token_ids,))
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

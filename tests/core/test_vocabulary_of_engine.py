@@ -12,7 +12,7 @@ from logitport.adapters.core.kinds import Context, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
 from logitport.adapters.core.parts import Part
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
-from logitport.spec.claims import TokenFields
+from logitport.spec.base import TokenFields
 
 BANNED = BannedTokensSpec((1,))
 

@@ -1,13 +1,9 @@
 """The walk, compared with a search through all outputs of a few tokens by the reference."""
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
-from random import Random
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters.conformance.kinds import KINDS
