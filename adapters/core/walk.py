@@ -185,7 +185,9 @@ class _Walk:
         self.vocab_size = UNKNOWN if vocab_size is None else vocab_size
         self.ends = distinct(token_array(ends))
         places = [each.fold((), ()) for each in automata]
-        self.start = np.array(places, np.int32) + np.outer(self.bases, [1, 0]).astype(np.int32)
+        self.start = np.array(places, np.int32).reshape(-1, 2) + np.outer(
+            self.bases, [1, 0]
+        ).astype(np.int32)
 
     def from_the_start(self) -> Contradiction | None:
         """Find a step that leaves no token on every way, or on one that an automaton offers."""
