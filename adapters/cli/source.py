@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -19,7 +19,7 @@ from ...spec import (
     decode,
 )
 from ...spec.base import kind_of, spec_error
-from ...spec.conflicts import check_conflicts
+from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ..files import MAX_FILE_BYTES, read_file
@@ -165,7 +165,9 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
 
     def conflict(indices: tuple[int, ...]) -> list[SpecError]:
         try:
-            check_conflicts([specs[i] for i in indices])
+            check_native([specs[i] for i in indices])
+            indices = tuple(i for i in indices if _compiles_here(specs[i]))
+            _check_compiled([specs[i] for i in indices])
         except SpecError as error:
             return [error.specs_at(lambda i: ("specs", indices[i]))]
         return []
@@ -174,17 +176,31 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     return [*pairs] or conflict(tuple(specs))
 
 
+def _check_compiled(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Check specs together as a server does; ``_costs`` reports what does not compile."""
+    try:
+        from ..core import compile_specs
+        from ..core.walk import check_contradictions
+
+        program = compile_specs(specs)
+    except (ModuleNotFoundError, SpecError):
+        return
+    check_contradictions(specs, program)
+
+
+def _compiles_here(spec: LogitsProcessorSpec) -> bool:
+    """Whether a spec needs nothing that only the server has: plugins, and the tokenizer."""
+    return not (isinstance(spec, NativeSpec | PluginSpec) or spec.needs_vocabulary)
+
+
 def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
-    """Yield the errors of compilation. Plugins and the tokenizer are on the server, not here."""
+    """Yield the errors of compilation."""
     try:
         from ..core import compile_specs
     except ModuleNotFoundError as error:
         notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
         return
-    servers = NativeSpec | PluginSpec
-    indices = tuple(
-        i for i, each in specs.items() if not (isinstance(each, servers) or each.needs_vocabulary)
-    )
+    indices = tuple(i for i, each in specs.items() if _compiles_here(each))
     try:
         compile_specs([specs[i] for i in indices])
     except SpecError as error:

@@ -155,7 +155,7 @@ class TestCheck:
                         for ids in ([1, 2], [2, 3], [3, 1])
                     ]
                 ),
-                ["$[2]: Conflicts with `$[0]` and `$[1]`: no token is allowed by all"],
+                ["$[2]: Conflicts with `$[0]` and `$[1]`: no token is left"],
             ),
         ],
         ids=lambda value: "" if isinstance(value, list) else value[:40],
