@@ -127,12 +127,14 @@ class Backend:
         return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
 
     def preload(self) -> "Backend":
-        """Start to load the vocabulary, in a thread, so that no request has to wait for it.
+        """Start to load the vocabulary and to compile admission's loops, each in a thread.
 
-        A server does so at its start. An error is raised when a request needs the vocabulary.
+        A server does so at its start, so that no request has to wait. An error is raised when a
+        request needs the vocabulary.
         """
         if self.load_vocabulary is not None:
             _loading(self.load_vocabulary)
+        _compile_loops()
         return self
 
     def vocabulary(self) -> "Vocabulary | None":
@@ -160,6 +162,13 @@ def _read(
     from .core import Vocabulary
 
     return (read or Vocabulary.of_tokenizer)(tokenizer()).first(vocab_size)
+
+
+@lru_cache(maxsize=1)
+def _compile_loops() -> None:
+    from .core.walk import warm_up
+
+    Thread(target=warm_up, name="logitport-walk").start()
 
 
 @lru_cache(maxsize=8)

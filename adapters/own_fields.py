@@ -5,16 +5,9 @@ An adapter converts each field that bans, allows or delays tokens (``min_tokens`
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..spec import (
-    LogitsProcessorSpec,
-    NativeSpec,
-    PluginSpec,
-    PythonProcessorSpec,
-    SpecError,
-)
+from ..spec import LogitsProcessorSpec, SpecError
 from ..spec.errors import Name
 
 if TYPE_CHECKING:
@@ -46,18 +39,17 @@ def check_own_fields(
     fields = {name: spec for name, spec in own_fields.items() if spec is not None}
     if not fields or not specs:
         return
-    from .core import Program, compile_specs  # most applications attach specs without it
-    from .core.walk import check_contradictions
+    from .core import compile_specs  # a request without such fields does without it
+    from .core.walk import check_contradictions, check_without_engine
 
-    for i, spec in enumerate(specs if program is None else ()):
-        left_out = isinstance(spec, NativeSpec | PluginSpec | PythonProcessorSpec)
-        if not (left_out or spec.needs_vocabulary):
-            with suppress(SpecError):  # admission says what is wrong with a spec
-                program = (program or Program()).beside(compile_specs((spec,)), i)
-    for name, spec in fields.items() if program else ():
-        both = program.beside(compile_specs((spec,)), len(specs))
+    for name, spec in fields.items():
+        together = *specs, spec
         try:
-            check_contradictions((*specs, spec), both)
+            if program is None:
+                check_without_engine(together)
+            else:
+                both = program.beside(compile_specs((spec,)), len(specs))
+                check_contradictions(together, both)
         except SpecError as error:
             raise _at_field(error, len(specs), name) from None
 

@@ -17,7 +17,7 @@ from ..spec import (
     Tokenizer,
 )
 from ..spec.base import fields_hold
-from ..spec.errors import Name
+from ..spec.errors import Name, Path
 from ..spec.limits import MAX_SPECS
 
 GROUP = "logitport.policies"
@@ -42,6 +42,9 @@ class Policy:
         own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
             ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
             added to it.
+        guard: specs that act on every request, whatever it brings. No client can undo them: a
+            request that contradicts one is refused. They ban, allow or limit, and force nothing
+            into a reply.
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
         most_specs: how many specs a request may bring.
@@ -58,12 +61,13 @@ class Policy:
     most_specs: int | None = None
     most_thinking: int | None = None
     forbid: frozenset[str] = frozenset()
+    guard: tuple[LogitsProcessorSpec, ...] = ()
 
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
 
-        The default specs come first: of two specs that force a token, or that each allow only
-        some, the first wins. The further specs of presets come last.
+        The guard and the default specs come first: of two specs that force a token, or that
+        each allow only some, the first wins. The further specs of presets come last.
 
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
@@ -98,19 +102,29 @@ class Policy:
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
         """The specs that come before those of each request."""
-        return () if self.own == "replace" else self.default
+        return self.guard if self.own == "replace" else (*self.guard, *self.default)
 
     @contextmanager
     def restoring(self, payload: Payload) -> Generator[None]:
-        """Have errors name specs by their indices in ``payload``, and what is filled in by none."""
+        """Have errors name specs by their indices in ``payload``, and what is filled in by none.
+
+        A spec of the guard has a name of its own.
+        """
         own = range(len(self._first), len(self._first) + len(payload.specs))
         added = Name("a spec that the server adds")
         try:
             yield
         except SpecError as error:
-            moved = error.specs_at(lambda i: ("specs", own.index(i)) if i in own else (added,))
-            if added in moved.location:
-                moved = SpecError((f"With {added}: ", *moved.parts), "specs")
+            guard = [Name(f"the server's guard[{i}]") for i in range(len(self.guard))]
+
+            def path_of(i: int) -> Path:
+                return (
+                    ("specs", own.index(i)) if i in own else ((*guard, added)[min(i, len(guard))],)
+                )
+
+            moved = error.specs_at(path_of)
+            if isinstance(name := next(iter(moved.location), None), Name):
+                moved = SpecError((f"With {name}: ", *moved.parts), "specs")
             raise moved from error.__cause__
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:

@@ -6,6 +6,9 @@
       - kind: thinking_budget
         for_tokenizer: {budget: 512}
     own: add                        # a request's own specs replace it (the default), or refuse
+    guard:                          # on every request, whatever it brings
+      - kind: banned_tokens
+        token_ids: [128010]
     presets:                        # a request asks for {"kind": "plugin", "name": "yes-no"}
       yes-no:
         - kind: choice
@@ -29,6 +32,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -111,10 +115,11 @@ def policy(
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
     logger.info(
-        "logitport: %s, for %s: %d default specs (a request's own %s), presets: %s; forbidden "
-        "kinds: %s",
+        "logitport: %s, for %s: %d guards, %d default specs (a request's own %s), presets: %s; "
+        "forbidden kinds: %s",
         shown(file),
         shown(model or "any model"),
+        len(made.guard),
         len(made.default),
         {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
         ", ".join(made.presets) or "none",
@@ -207,6 +212,14 @@ class _Reading(NamedTuple):
     def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "own", msgspec.convert(value, Literal["replace", "add", "refuse"])
 
+    def _guard(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+        specs = self._specs(value, path, tokenizer)
+        for i, spec in enumerate(specs):
+            if spec.breaks_grammar:
+                what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
+                self._report((*path, i), what)
+        yield "guard", specs
+
     def _presets(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         presets = msgspec.convert(value, dict[str, Any])
         made = {
@@ -258,6 +271,7 @@ class _Reading(NamedTuple):
         if specs and len(self.problems) == before:
             try:
                 encode(specs)
+                _check_together(specs)
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)
@@ -322,10 +336,17 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
+def _check_together(specs: Sequence[LogitsProcessorSpec]) -> None:
+    with suppress(ModuleNotFoundError):  # without the core, the engine does it when it starts
+        from ..adapters.core.walk import check_without_engine
+
+        check_without_engine(specs)
+
+
 _Made = Iterator[tuple[str, Any]]
 _FIELDS: dict[str, Callable[..., _Made]] = {
     name.removeprefix("_"): getattr(_Reading, name)
-    for name in ("_default", "_own", "_presets", "_ceiling", "_forbid")
+    for name in ("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid")
 }
 
 

@@ -3,7 +3,8 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -166,8 +167,10 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     def conflict(indices: tuple[int, ...]) -> list[SpecError]:
         try:
             check_native([specs[i] for i in indices])
-            indices = tuple(i for i in indices if _compiles_here(specs[i]))
-            _check_compiled([specs[i] for i in indices])
+            with suppress(ModuleNotFoundError):  # then ``_costs`` says what is missing
+                from ..core.walk import check_without_engine
+
+                check_without_engine([specs[i] for i in indices])
         except SpecError as error:
             return [error.specs_at(lambda i: ("specs", indices[i]))]
         return []
@@ -176,31 +179,17 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     return [*pairs] or conflict(tuple(specs))
 
 
-def _check_compiled(specs: Sequence[LogitsProcessorSpec]) -> None:
-    """Check specs together as a server does; ``_costs`` reports what does not compile."""
-    try:
-        from ..core import compile_specs
-        from ..core.walk import check_contradictions
-
-        program = compile_specs(specs)
-    except (ModuleNotFoundError, SpecError):
-        return
-    check_contradictions(specs, program)
-
-
-def _compiles_here(spec: LogitsProcessorSpec) -> bool:
-    """Whether a spec needs nothing that only the server has: plugins, and the tokenizer."""
-    return not (isinstance(spec, NativeSpec | PluginSpec) or spec.needs_vocabulary)
-
-
 def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
-    """Yield the errors of compilation."""
+    """Yield the errors of compilation. Plugins and the tokenizer are on the server, not here."""
     try:
         from ..core import compile_specs
     except ModuleNotFoundError as error:
         notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
         return
-    indices = tuple(i for i, each in specs.items() if _compiles_here(each))
+    servers = NativeSpec | PluginSpec
+    indices = tuple(
+        i for i, each in specs.items() if not (isinstance(each, servers) or each.needs_vocabulary)
+    )
     try:
         compile_specs([specs[i] for i in indices])
     except SpecError as error:

@@ -15,17 +15,26 @@ The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEP
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...spec import LogitsProcessorSpec, NoRepeatNgramSpec, SpecError
+from ...spec import (
+    LogitsProcessorSpec,
+    NativeSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PythonProcessorSpec,
+    SpecError,
+)
 from ...spec.errors import Path
-from .automaton import NO_TIMER, UNKNOWN, Automaton
+from .automaton import NO_TIMER, UNKNOWN, Automaton, AutomatonBuilder
 from .automaton.arrays import distinct, token_array
 from .automaton.pool import AutomatonPool, sizes_of
 from .parts import Program
+from .program import compile_specs
 from .walk_runs import can_rest, find_refused, forced_runs
 from .walk_search import ALLOW, BAN, BAN_OTHERS, FORCE, LOST, UNDECIDED, search
 
@@ -56,16 +65,36 @@ def check_contradictions(
         return
     parts = (found.part, *found.others) if found.part >= 0 else found.others
     of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
-    index = of_parts[0][-1] if found.token >= 0 else max(max(each) for each in of_parts)
-    others = sorted({i for each in of_parts for i in each} - {index})
-    path = "specs", index, *_path_of(found.token, specs[index])
-    if not others:
-        raise SpecError(f"Contradicts itself: no token is left{_shown(found.token)}", *path)
-    of_other = (
-        program.automata[parts[1]] if parts[1:] and parts[1] < len(program.automata) else None
-    )
-    named = list(chain.from_iterable((" and ", ("specs", i)) for i in others))[1:]
-    raise SpecError(("Conflicts with ", *named, _why(found.token, of_other)), *path)
+    why = _why(found.token, [program.automata[i] for i in parts[1:] if i < len(program.automata)])
+    named = {i for each in of_parts for i in each}
+    index, path = max(named), Path()
+    if found.token >= 0 and why != _BOTH:
+        index = of_parts[0][-1]
+        path = _path_of(found.token, specs[index])
+    if named == {index}:
+        raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
+    others = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
+    raise SpecError(("Conflicts with ", *islice(others, 1, None), why), "specs", index, *path)
+
+
+def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Check specs where the engine is not known: all but plugins, code, and specs about text.
+
+    Raises:
+        SpecError: as ``check_contradictions`` does. What does not compile is not checked.
+    """
+    left_out = NativeSpec | PluginSpec | PythonProcessorSpec
+    which = [i for i, each in enumerate(specs) if not isinstance(each, left_out)]
+    which = [i for i in which if not specs[i].needs_vocabulary]
+    known = [specs[i] for i in which]
+    try:
+        program = compile_specs(known)
+    except SpecError:  # admission says so
+        return
+    try:
+        check_contradictions(known, program)
+    except SpecError as error:
+        raise error.specs_at(lambda i: ("specs", which[i])) from None
 
 
 def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
@@ -94,20 +123,19 @@ def _path_of(token: int, spec: LogitsProcessorSpec) -> Path:
     return ()
 
 
-def _why(token: int, other: Automaton | None) -> str:
-    """Say what another part does with a forced token; ``None`` is a rule about n-grams."""
+_BOTH = ": both force a token at the same step"
+
+
+def _why(token: int, others: Sequence[Automaton]) -> str:
+    """Say what other parts do with a forced token; without automata, it is a rule that bans it."""
     if token < 0:
         return ": no token is left"
-    edits = set[int]() if other is None else {*other.edit.tolist()} - {0}
+    edits = {edit for each in others for edit in each.edit.tolist()} - {0}
     if edits == {FORCE}:
-        return f": both force a token, where one forces {token}"
+        return _BOTH
     if edits == {ALLOW}:
         return f", which does not allow token {token}"
-    return f", which bans token {token}" if FORCE not in edits else f", which refuses token {token}"
-
-
-def _shown(token: int) -> str:
-    return f" where it forces {token}" if token >= 0 else ""
+    return f", which {'refuses' if FORCE in edits else 'bans'} token {token}"
 
 
 class Contradiction(NamedTuple):
@@ -164,6 +192,20 @@ def _refuses(automaton: Automaton) -> bool:
     return bool((automaton.set_values < BAN).any() or np.isin(automaton.edit, _LIMITS).any())
 
 
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the loops of the walk, so that no request waits for it."""
+    builder = AutomatonBuilder()
+    builder.edge(builder.free(), 1, builder.force(2))
+    builder.free()
+    forcing = builder.build(check=False)
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set((1,)))
+    walk = _Walk([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3])
+    walk.from_the_start()
+    walk.anywhere()
+
+
 class _Walk:
     """The tables of a program's automata, and the searches in them."""
 
@@ -195,9 +237,11 @@ class _Walk:
         prompts = [*dict.fromkeys(self._prompts())]
         for rules in ((), self.rules) if self.rules else ((),):
             for prompt in prompts:
-                verdict, found = self._search(every, rules, prompt)
+                # What the other automata refuse depends on the prompt, which may be another.
+                which = [i for i in every if not prompt or self.automata[i].reads_prompt]
+                verdict, found = self._search(which, rules, prompt)
                 if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
-                    few = sorted({found.part, *found.others}.intersection(every))
+                    few = sorted({found.part, *found.others}.intersection(which))
                     verdict, found = self._search(few, rules, prompt)
                 if verdict == LOST:
                     return found
@@ -212,7 +256,7 @@ class _Walk:
         """Yield prompts: an empty one, and those after which automata have begun to count."""
         yield ()
         reading = [each for each in self.automata if each.reads_prompt]
-        for automaton in reading[:MAX_PROMPTS]:
+        for automaton in reading[:MAX_PROMPTS] if len(reading) > 1 else ():
             yield from _to_a_count(automaton)
 
     def _search(

@@ -163,11 +163,31 @@ class Admission:
             count("gated" if acting is None else "admitted", where)
         elif processor is None and self._takes_default(sampling_params):
             acting = self._default
+        elif processor is None and (guard := self._guard(sampling_params)) is not None:
+            acting = guard
         else:
             return
         attached = Attached((), acting, {}).put_into(custom_params)
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is None else PROCESSOR
+
+    def _guard(self, sampling_params: Mapping[str, Any]) -> str | None:
+        """Return the guard's payload for a request that cannot have the default specs.
+
+        Raises:
+            ValueError: if the request's own fields contradict the guard.
+        """
+        policy = self._backend.policy
+        if self._default is None or policy is None or not policy.guard:
+            return None
+        if sampling_params.get("max_new_tokens") == 0:
+            return None
+        payload = encode(policy.guard)
+        try:
+            self._check(self._backend.free, payload, sampling_params, has_prompt_ids=True)
+        except SpecError as error:
+            raise ValueError(f"{KEY}: With the server's guard: {error.message}") from None
+        return payload
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
         """Whether there are default specs, and the request can have them.

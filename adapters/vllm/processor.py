@@ -192,7 +192,10 @@ def _program_of(
         try:
             check_grammar(payload.specs, params, GRAMMARS)
         except SpecError:  # the request's own grammar may not accept the forced tokens
-            return None
+            guard = () if backend.policy is None else backend.policy.guard
+            if not guard:
+                return None
+            payload, program = admit(backend.free, encode(guard), vocab_size)
     return program if payload.is_active(role.stage_for(params)) else None
 
 

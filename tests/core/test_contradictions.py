@@ -17,12 +17,12 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
     "forced twice": (
         (Forced((1,)), Forced((3,))),
         (Forced((1,)), Forced((1,))),
-        "`$.specs[1]`: both force a token, where one forces 1 - at `$.specs[0].token_ids[0]`",
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "forced and choice": (
         (s.BannedTokensSpec((9,)), s.ChoiceSpec(((1,),), EOS), Forced((3,))),
         (s.BannedTokensSpec((9,)), s.ChoiceSpec(((1,),), EOS), Forced((1,))),
-        "`$.specs[2]`: both force a token, where one forces 1 - at `$.specs[1].choices[0][0]`",
+        "`$.specs[1]`: both force a token at the same step - at `$.specs[2]`",
     ),
     "a banned sequence in a forced one": (
         (s.BannedSequencesSpec(((3, 4), (1, 2))), Forced((7, 1, 2, 8))),
@@ -57,22 +57,22 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
     "forced and an end from the beginning": (
         (Forced((1,)), s.ForcedEndSpec(0, (3,))),
         (Forced((1,)), s.ForcedEndSpec(1, (3,))),
-        "`$.specs[1]`: both force a token, where one forces 1 - at `$.specs[0].token_ids[0]`",
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "an end before the sequence is through": (
         (s.ForcedEndSpec(2, (3,)), Forced((1, 1, 1), EOS)),
         (s.ForcedEndSpec(4, (3,)), Forced((1, 1, 1), EOS)),
-        "`$.specs[1]`: both force a token, where one forces 3 - at `$.specs[0].token_ids[0]`",
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "an end before any choice is through": (
         (s.ChoiceSpec(((1, 1), (3, 3, 3)), EOS), s.ForcedEndSpec(1, (5,))),
         (s.ChoiceSpec(((1, 1), (3, 3, 3)), EOS), s.ForcedEndSpec(4, (5,))),
-        "`$.specs[1]`: both force a token, where one forces 1 - at `$.specs[0].choices[0]`",
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "two ends at once": (
         (s.ForcedEndSpec(5, (1, 1)), s.ForcedEndSpec(6, (3,))),
         (s.ForcedEndSpec(5, (1, 1)), s.ForcedEndSpec(7, (3,))),
-        "`$.specs[1]`: both force a token, where one forces 1 - at `$.specs[0].token_ids`",
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "a forced token is banned": (
         (Forced((1, 3, 4, 5)), s.BannedTokensSpec((7, 5))),

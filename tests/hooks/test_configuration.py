@@ -226,12 +226,12 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 @pytest.mark.parametrize(
     ("content", "path", "message"),
     [
-        ([], "$", "Expected an object with default, own, presets, ceiling, forbid, got []"),
+        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, got []"),
         ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
         (
             {"x": []},
             "$.x",
-            "no field 'x'; there are ceiling, default, forbid, models, own, presets",
+            "no field 'x'; there are ceiling, default, forbid, guard, models, own, presets",
         ),
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
@@ -268,6 +268,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"default": [{**BAN, "token_ids": [-1]}]}, "$.default[0].token_ids[0]", "Expected `int`"),
         ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
         ({"default": [BAN, FORCE]}, "$.default[1].token_ids[0]: Conflicts with `$.default[0]`", ""),
+        ({"guard": [FORCE]}, "$.guard[0]", "`forced_sequence` forces tokens into a reply"),
         ({"presets": {"a b": [BAN]}}, "$.presets.a b", "No name for a preset: "),
         ({"presets": {"a": []}}, "$.presets.a", "Expected a list of specs for the preset 'a'"),
         ({"presets": {"a": [{}]}}, "$.presets.a[0]", "missing required field `kind`"),

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from logitport.adapters.conformance.kinds.base import Draws, Several
 from logitport.adapters.conformance.kinds.phases import strategy
 from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
+from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import (
     AllowedTokensSpec,
     BannedScriptsSpec,
@@ -26,6 +28,7 @@ from logitport.spec import (
     InProcessPayload,
     LogitsProcessorSpec,
     MinTokensSpec,
+    NativeSpec,
     NoRepeatNgramSpec,
     Phase,
     PhaseEnd,
@@ -394,12 +397,12 @@ def test_helpers():
 )
 def test_specs_beside_phases(beside: LogitsProcessorSpec, path: str | None):
     """What the phases force is compared with specs beside them, wherever in the output it comes."""
-    if path is None:
-        InProcessPayload(1, (beside, THINK_THEN))
-        return
-    with pytest.raises(SpecError) as error:
-        InProcessPayload(1, (beside, THINK_THEN))
-    assert error.value.path == path
+    specs = beside, THINK_THEN
+    with nullcontext() if path is None else pytest.raises(SpecError) as error:
+        InProcessPayload(1, specs)
+        if not isinstance(beside, NativeSpec):
+            check_contradictions(specs, compile_specs(specs))
+    assert path is None or (error and error.value.path == path)
 
 
 def check_against_reference(

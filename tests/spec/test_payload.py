@@ -13,6 +13,7 @@ from logitport.adapters.conformance.kinds.base import Draws
 from logitport.spec import (
     WIRE_KINDS,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     InProcessPayload,
     LogitsProcessorSpec,
     Payload,
@@ -145,8 +146,9 @@ BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
     (sent(FORCED, version=1.0), "Expected `int`, got `float`", "$.version"),
     (sent(FORCED | {"token_ids": [1.0]}), "Expected `int`, got `float`", "$.specs[0].token_ids[0]"),
     (
-        sent(FORCED, FORCED),
-        "Conflicts with `$.specs[0]`: both force the first output token",
+        sent({"kind": "grammar", "regex": "a"}, FORCED),
+        "Conflicts with `$.specs[0]`, a grammar, which may not take the tokens that "
+        "`forced_sequence` forces",
         "$.specs[1]",
     ),
     (
@@ -162,7 +164,11 @@ BAD_ENTRIES: list[tuple[Any, str, str]] = [
     ([{"kind": "nope"}], f"Invalid value 'nope'; {TRAVEL}", "$[0].kind"),
     ([FORCED | {"x": 1}], "Object contains unknown field `x`", "$[0]"),
     ([FORCED | {"token_ids": [1, 2, 3, -1]}], "Expected `int` >= 0", "$[0].token_ids[3]"),
-    ([FORCED, FORCED], "Conflicts with `$[0]`: both force the first output token", "$[1]"),
+    (
+        [{"kind": "grammar", "regex": "a"}] * 2,
+        "Conflicts with `$[0]`: both are a grammar",
+        "$[1]",
+    ),
 ]
 
 
@@ -272,7 +278,7 @@ def live(specs: Any, *, generation_only: bool = True) -> InProcessPayload:
 class TestEncodeRefuses:
     def test_conflicts(self):
         with pytest.raises(SpecError) as error:
-            encode([ForcedTokenSequenceSpec((1,)), ForcedTokenSequenceSpec((2,))])
+            encode([GrammarSpec(regex="a"), ForcedTokenSequenceSpec((2,))])
         assert error.value.path == "$.specs[1]"
 
     @pytest.mark.parametrize("thing", [1, "forced_sequence", FORCED, None])

@@ -302,12 +302,12 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
     "EOS before min_new_tokens": (
         "/generate",
         {"min_new_tokens": 4},
-        ("`min_new_tokens`, which bans token 2 before 4 tokens", "$.specs[0].eos_token_id"),
+        ("`min_new_tokens`, which bans token 2", "$.specs[0].eos_token_id"),
     ),
     "EOS before min_tokens": (
         "/v1/completions",
         {"min_tokens": 4},
-        ("`min_new_tokens`, which bans token 2 before 4 tokens", "$.specs[0].eos_token_id"),
+        ("`min_new_tokens`, which bans token 2", "$.specs[0].eos_token_id"),
     ),
     "a forced stop token": (
         "/generate",
