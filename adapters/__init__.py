@@ -4,17 +4,18 @@ from typing import TYPE_CHECKING
 
 from ..spec.lazy import lazy
 from .attachment import Attached, Attachment
-from .backend import REALIZABLE, Backend, backends, extra_body, payload_for
+from .backend import REALIZABLE, Backend, backends, payload_for
 from .default_specs import default_specs
 from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
 from .finding import Finding, Status, of_stage
-from .key import KEY, check_spelling
+from .gateway.extra_body import extra_body
+from .gateway.key import KEY, check_spelling
+from .gateway.middleware import App, Fields, Scope, SpecMiddleware
+from .gateway.probe import Support, probe
 from .metrics import count
-from .middleware import App, Fields, Scope, SpecMiddleware
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import check_own_fields, same_as
 from .policy import Policy, policy_of
-from .support import Support, probe
 
 if TYPE_CHECKING:
     from .admission import admit, admit_live, check_presets, program_of

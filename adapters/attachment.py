@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..spec import InProcessPayload, LogitsProcessorSpec, Stage
 from ..spec.base import as_specs
 from .backend import Backend, Specs, payload_for
-from .key import KEY
+from .gateway.key import KEY
 from .metrics import count
 from .native import Native, check_grammar, lower
 from .own_fields import OwnFields, check_own_fields

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...spec import SpecError, Stage
-from ..backend import extra_body
+from ..gateway.extra_body import extra_body
 from .failures import failing_plainly
 from .printing import say
 from .source import read_specs

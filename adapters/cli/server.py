@@ -8,10 +8,10 @@ from http.client import HTTPException
 from typing import Any, cast
 
 from ...spec import ForcedTokenSequenceSpec
-from ..backend import extra_body
 from ..files import MAX_FILE_BYTES
 from ..finding import Finding, Status
-from ..key import KEY
+from ..gateway.extra_body import extra_body
+from ..gateway.key import KEY
 
 SECONDS = 60.0
 """How long a server may take for an answer: the first one may compile kernels."""

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.key import KEY, check_spelling
+from logitport.adapters.gateway.key import KEY, check_spelling
 from logitport.spec import ForcedTokenSequenceSpec, SpecError, decode, encode
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

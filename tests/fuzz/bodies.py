@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.key import KEY
+from logitport.adapters.gateway.key import KEY
 from logitport.spec import BannedTextSpec, ChoiceSpec, ForcedTokenSequenceSpec, decode, encode
 
 CHAT, GENERATE, TOKENIZE = "/v1/chat/completions", "/inference/v1/generate", "/tokenize"

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from ..spec import SpecError, Stage, decode
-from .backend import backend
+from ...spec import SpecError, Stage, decode
+from ..backend import backend
+from ..metrics import count
 from .json_body import Fields, parse
 from .key import KEY, check_spelling
-from .metrics import count
 
 Scope = MutableMapping[str, Any]
 """The scope of an ASGI connection: its type, path and headers."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from ..spec import VERSION, WIRE_KINDS, SpecError
-from ..spec.base import kind_of
-from .backend import backend
+from ...spec import VERSION, WIRE_KINDS, SpecError
+from ...spec.base import kind_of
+from ..backend import backend
 from .key import KEY
 
 

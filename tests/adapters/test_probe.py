@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from logitport.adapters import SpecMiddleware, Support, extra_body, probe, support
-from logitport.adapters.key import KEY
+from logitport.adapters import SpecMiddleware, Support, extra_body, probe
+from logitport.adapters.gateway import probe as module
+from logitport.adapters.gateway.key import KEY
 from logitport.spec import VERSION, WIRE_KINDS, BannedTokensSpec, SpecError, decode
 from logitport.spec.base import kind_of
 
@@ -106,7 +107,7 @@ def test_support(status: int, body: Any, expected: Support):
         ),
         pytest.param(
             400,
-            of_vllm(f"Unknown field vllm_xargs: {json.dumps({KEY: support._PAYLOAD})}"),
+            of_vllm(f"Unknown field vllm_xargs: {json.dumps({KEY: module._PAYLOAD})}"),
             openai.BadRequestError,
             id="a gateway that repeats the request",
         ),
@@ -148,11 +149,11 @@ def test_asynchronous_client_is_refused():
 def test_the_message_that_clients_rely_on():
     """Clients of other releases read it too: whoever changes it ends their probes."""
     with pytest.raises(SpecError) as error:
-        decode(support._PAYLOAD)
+        decode(module._PAYLOAD)
     assert f"logitport: {error.value}" == of_release(*KINDS)
     with pytest.raises(SpecError) as error:
         decode({"version": VERSION + 1})
-    assert support._VERSION.search(f"logitport: {error.value}")
+    assert module._VERSION.search(f"logitport: {error.value}")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -163,7 +164,7 @@ def test_the_payload_goes_where_specs_go(engine: str):
     probe(client, "m", engine)
     (request,) = requests
     assert {name: value for name, value in request.items() if type(value) is dict} == {
-        field: {key: support._PAYLOAD}
+        field: {key: module._PAYLOAD}
     }
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from ..spec import SpecError
+from ...spec import SpecError
 
 KEY = "logitport"
 """The name of the payload in a request's own parameters, on every engine."""

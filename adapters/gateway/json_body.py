@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..spec import SpecError
+from ...spec import SpecError
 
 MAX_DECODED = 1 << 17
 """The most bytes of an object or array that is decoded: token ids, words and biases."""
