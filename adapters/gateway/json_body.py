@@ -43,7 +43,7 @@ class Fields(Mapping[str, Any]):
     """
 
     def __init__(self, values: dict[str, msgspec.Raw]) -> None:
-        self._values: dict[str, msgspec.Raw | Fields | str] = {**values}
+        self._values: dict[str, msgspec.Raw | Fields] = {**values}
 
     def __getitem__(self, name: str) -> Any:
         """Decode a field as Python's parser does.
@@ -70,9 +70,14 @@ class Fields(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def put(self, name: str, value: str) -> None:
-        """Set a field to a text."""
-        self._values[name] = value
+    def put(self, name: str, value: Any) -> None:
+        """Set a field to a JSON value, or to an object of fields."""
+        is_object = isinstance(value, Fields)
+        self._values[name] = value if is_object else msgspec.Raw(json.dumps(value).encode())
+
+    def drop(self, name: str) -> None:
+        """Remove a field."""
+        del self._values[name]
 
     def is_set(self, name: str) -> bool:
         """Whether there is a field, and it is not null. It is not decoded."""
@@ -124,7 +129,7 @@ class Fields(Mapping[str, Any]):
 
     def encode(self) -> bytes:
         """Encode the object. What has not been decoded stays as it was, to the last byte."""
-        fields = (b"%b:%b" % (_encoded(n), _encoded(v)) for n, v in self._values.items())
+        fields = (b"%b:%b" % (json.dumps(n).encode(), _encoded(v)) for n, v in self._values.items())
         return b"{%b}" % b",".join(fields)
 
 
@@ -221,7 +226,5 @@ def _end_of_string(text: bytes, at: int) -> int:
         at = quote + 1
 
 
-def _encoded(value: msgspec.Raw | Fields | str) -> bytes:
-    if isinstance(value, msgspec.Raw):
-        return bytes(value)
-    return value.encode() if isinstance(value, Fields) else json.dumps(value).encode()
+def _encoded(value: msgspec.Raw | Fields) -> bytes:
+    return value.encode() if isinstance(value, Fields) else bytes(value)

@@ -18,19 +18,20 @@ _PARTS = "log", "itp", "ort"
 _NO_LETTER = re.compile(r"[\W_]+")
 
 
-def check_spelling(names: Iterable[object], path: str) -> None:
-    """Refuse a name that is a misspelt ``KEY``: an engine would ignore what is under it.
+def check_spelling(names: Iterable[object], path: str, key: str = KEY) -> None:
+    """Refuse a name that is a misspelt key: an engine would ignore what is under it.
 
     Args:
         names: keys of an object of the request, as the client wrote them.
         path: path of the object.
+        key: the key that is right there, ``KEY`` or a name with ``KEY`` in it.
 
     Raises:
         SpecError: for ``logit_port``, ``logitprot``, ``LogitsPort``, ``logitport_spec`` and alike.
     """
     for name in names:
-        if name != KEY and isinstance(name, str) and _is_misspelt(name):
-            raise SpecError.of_field(f"Expected the key `{KEY}`, got {name!r}", path)
+        if name != key and isinstance(name, str) and _is_misspelt(name):
+            raise SpecError.of_field(f"Expected the key `{key}`, got {name!r}", path)
 
 
 def _is_misspelt(name: str) -> bool:

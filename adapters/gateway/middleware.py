@@ -14,6 +14,7 @@ from ..backend import backend
 from ..metrics import count
 from .json_body import Fields, parse
 from .key import KEY, check_spelling
+from .schema_carrier import take_payloads
 
 Scope = MutableMapping[str, Any]
 """The scope of an ASGI connection: its type, path and headers."""
@@ -116,6 +117,12 @@ class SpecMiddleware:
         is_changed = False
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
             self.check_container(container, value)
+            for where, payload in take_payloads(value):
+                where = f"{container}.{where}".lstrip(".")
+                if place is None or "." in place or container:
+                    self._check_place(where, place, path, where)
+                _put(fields, str(place), payload, where)
+                is_changed = True
             if KEY not in value:
                 continue
             where = _join(container, KEY)
@@ -179,6 +186,25 @@ class SpecMiddleware:
     def stage(self, scope: Scope) -> Stage:
         """Return the stage of the engine behind the application, to count refusals by stage."""
         return Stage.AGGREGATED
+
+
+def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
+    """Put a payload that came in a schema into the engine's own field.
+
+    Raises:
+        SpecError: if the field is no object, or has another payload.
+    """
+    field = fields.object(name)
+    if field is None:
+        if fields.is_set(name):
+            raise SpecError.of_field(f"Expected an object, beside `{where}`", name)
+        fields.put(name, field := Fields({}))
+    if KEY in field:
+        other = field.text(KEY) if field.is_nested(KEY) else field[KEY]
+        if payload != other and decode(payload) != decode(other):
+            what = f"Expected one payload, got another at `{name}.{KEY}`"
+            raise SpecError.of_field(what, where)
+    field.put(KEY, payload)
 
 
 Container = tuple[str, Fields, Fields]

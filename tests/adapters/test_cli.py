@@ -227,6 +227,11 @@ class TestBody:
         spec = ForcedTokenSequenceSpec((7, 8), 2)
         assert json.loads(result.stdout) == extra_body(engine, spec, stage=stage)
 
+    def test_carrier(self):
+        result = run("body", "vllm", "-", "--carrier", "schema", text=json.dumps(FORCED))
+        spec = ForcedTokenSequenceSpec((7, 8), 2)
+        assert json.loads(result.stdout) == extra_body("vllm", spec, carrier="schema")
+
     def test_stages_are_kept(self):
         text = json.dumps({"version": 1, "specs": [FORCED], "generation_only": False})
         result = run("body", "vllm", "-", "--stage", "prefill", text=text)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from logitport.adapters import extra_body
 from logitport.adapters.vllm.backend import ROUTES
-from logitport.spec import ForcedTokenSequenceSpec, encode
+from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, GrammarSpec, encode
 
 from examples._support.vllm_server import VllmServer
 from tests.support.doctor import findings
@@ -289,6 +289,43 @@ def test_a_payload_may_be_an_object(server: httpx.Client, good: str, tokenizer: 
     reply = ask(server, TAKES["chat"].path, _body("chat", stream), json.loads(BAD))
     assert reply.status_code == 400
     assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
+
+
+CARRIED = [name for name in TAKES if name not in ("generate", "batch")]
+
+
+@stream
+@pytest.mark.parametrize("name", CARRIED)
+def test_specs_in_a_schema_are_obeyed(
+    server: httpx.Client, tokenizer: Any, name: str, stream: bool
+):
+    spec = ForcedTokenSequenceSpec.from_text(TEXT, tokenizer)
+    body = _body(name, stream) | extra_body("vllm", spec, carrier="schema")
+    reply = ask(server, TAKES[name].path, body, None)
+    assert (reply.status_code, text_of(reply, tokenizer)) == (200, TEXT)
+    body["response_format"]["json_schema"]["schema"]["x-logitport"] = BAD
+    reply = ask(server, TAKES[name].path, body, None)
+    assert reply.status_code == 400
+    assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
+
+
+@stream
+@pytest.mark.parametrize("name", ["completions", "chat"])
+def test_without_the_keyword_the_schema_shows_the_loss(
+    server: httpx.Client, tokenizer: Any, name: str, stream: bool
+):
+    """As on a server that does not know it."""
+    body = _body(name, stream) | extra_body("vllm", BannedTokensSpec((5,)), carrier="schema")
+    del body["response_format"]["json_schema"]["schema"]["x-logitport"]
+    reply = ask(server, TAKES[name].path, body, None)
+    assert json.loads(text_of(reply, tokenizer)) == {"logitport": "missing"}
+
+
+def test_a_schema_of_the_callers_own_holds_beside_specs(server: httpx.Client, tokenizer: Any):
+    specs = [BannedTokensSpec((5,)), GrammarSpec(json_schema={"enum": ["a", "b"]})]
+    body = _body("chat", False) | extra_body("vllm", specs, carrier="schema")
+    reply = ask(server, TAKES["chat"].path, body, None)
+    assert json.loads(text_of(reply, tokenizer)) in ("a", "b")
 
 
 @pytest.mark.parametrize("name", TAKES_NONE)
