@@ -8,10 +8,13 @@ from .backend import REALIZABLE, Backend, backends, payload_for
 from .default_specs import default_specs
 from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
 from .finding import Finding, Status, of_stage
+from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
+from .gateway.json_body import Fields
 from .gateway.key import KEY, check_spelling
-from .gateway.middleware import App, Fields, Scope, SpecMiddleware
+from .gateway.middleware import App, SpecMiddleware
 from .gateway.probe import Support, probe
+from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import check_own_fields, same_as
@@ -32,6 +35,8 @@ __all__ = [
     "Fields",
     "Finding",
     "Policy",
+    "Receipt",
+    "ReceiptError",
     "Scope",
     "SpecMiddleware",
     "Status",
@@ -55,6 +60,7 @@ __all__ = [
     "policy_of",
     "probe",
     "program_of",
+    "receipt",
     "same_as",
     "stage_from_environment",
 ]

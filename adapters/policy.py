@@ -99,6 +99,22 @@ class Policy:
             every = *first, *specs, *more
             return type(payload)(VERSION, every, payload.generation_only)  # pyright: ignore
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the policy to clients, by the names of the configuration."""
+        most = {"specs": self.most_specs, "thinking_budget": self.most_thinking}
+        return {
+            "default": [spec.kind for spec in self.default],
+            "own": self.own,
+            "presets": sorted(self.presets),
+            "ceiling": {name: value for name, value in most.items() if value is not None},
+            "forbid": sorted(self.forbid),
+        }
+
+    def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:
+        """Return whether default specs join those of a request, and the presets that it names."""
+        named = (spec.name for spec in specs if isinstance(spec, PluginSpec))
+        return bool(self._first), tuple(name for name in named if name in self.presets)
+
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
         """The specs that come before those of each request."""

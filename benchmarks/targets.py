@@ -13,7 +13,7 @@ from logitport.adapters.core.automaton import Edit
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import ThinkingBudgetSpec, encode
 
-from . import ours, peers, timing
+from . import middleware, ours, peers, timing
 from . import workload as w
 from .cases import CAREFUL, OURS, same
 from .throughput import Throughput
@@ -78,6 +78,7 @@ def targets(
         "target: admission": _admission,
         "target: text": lambda: _text(seconds, rows // 4),
         "target: fold": _fold,
+        "target: middleware": _middleware,
     }
     for name, measure in measures.items():
         if only in name:
@@ -345,3 +346,10 @@ def _fold() -> Iterator[Target]:
         unit="ms",
         detail={OURS: times},
     )
+
+
+def _middleware() -> Iterator[Target]:
+    for case, added, times in middleware.costs():
+        goal = "adds at most 50 us" if "no specs" in case else "adds at most 1 ms"
+        bound = 50.0 if "no specs" in case else 1000.0
+        yield Target(case, goal, added, bound, unit="us", detail=times)

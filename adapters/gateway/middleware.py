@@ -2,25 +2,24 @@
 
 import re
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
-import msgspec
-
-from ...spec import SpecError, Stage, decode
-from ..backend import backend
+from ...spec import VERSION, Payload, SpecError, Stage, decode
+from ...spec.base import kind_of
+from ...spec.limits import LIMITS
+from ..backend import Backend, backend
+from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
+from ..policy import Policy
+from .exchange import Checked, Exchange, Receive, Scope, answer
 from .json_body import Fields, parse
 from .key import KEY, check_spelling
+from .receipt import Message, Receipt, Send, digest_of
 from .schema_carrier import take_payloads
 
-Scope = MutableMapping[str, Any]
-"""The scope of an ASGI connection: its type, path and headers."""
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application."""
 
@@ -33,14 +32,12 @@ with one object for each prompt."""
 METHODS = "POST", "PUT"
 """The HTTP methods whose requests may carry specs."""
 
+ROUTE = f"/{KEY}"
+"""The route that describes the server; a prefix such as ``/v1`` may be before it."""
+
 MAX_NESTED = 4
 """The depth to which nested containers are searched."""
 
-MAX_ON_LOOP = 1 << 14
-"""The most bytes of a body that is searched on the event loop. A thread does the rest, so that
-other requests do not wait."""
-
-_KEY = KEY.encode()
 _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
 """The index of a prompt, where an engine takes a list with an object for each prompt."""
 
@@ -74,13 +71,20 @@ class SpecMiddleware:
         self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
+        self._gives_receipts = is_on(RECEIPT_VARIABLE, default=True)
+        self._has_route = is_on(ROUTE_VARIABLE, default=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the body of a request and pass the request on."""
         if scope["type"] != "http" or scope["method"] not in METHODS:
-            await self.app(scope, receive, send)
+            is_ours = scope["type"] == "http" and scope["path"].rstrip("/").endswith(ROUTE)
+            if is_ours and self._has_route:
+                await self._describe(scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
             return
-        exchange = _Exchange(self, scope, receive, send)
+        check, error = partial(self.check, scope), partial(self.error, scope["path"])
+        exchange = Exchange(check, error, scope, receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
@@ -88,7 +92,47 @@ class SpecMiddleware:
                 raise
         await exchange.answer()
 
-    def check(self, scope: Scope, body: bytes) -> bytes:
+    async def _describe(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer ``GET /logitport`` in place of 404 or 405: the application authenticates first."""
+        missing: Message | None = None
+
+        async def send_on(message: Message) -> None:
+            nonlocal missing
+            if message["type"] == "http.response.start" and message["status"] in (404, 405):
+                missing = message
+            if missing is None:
+                await send(message)
+
+        await self.app(scope, receive, send_on)
+        if missing is not None:
+            content = await to_thread(self.describe, scope)
+            await answer(send, 200, content, missing.get("headers", ()))
+
+    def describe(self, scope: Scope) -> dict[str, Any]:
+        """Describe the server: what its specs may be, and what it does with them.
+
+        Args:
+            scope: the ASGI scope of a request.
+        """
+        behind = self.backend(scope)
+        policy = behind.policy or Policy()
+        return {
+            "version": version(KEY),
+            "wire": VERSION,
+            "engine": behind.name,
+            "stage": self.stage(scope),
+            "kinds": sorted(map(kind_of, behind.realizes | behind.lowers)),
+            "carriers": ["field", "schema"],
+            "receipts": self._gives_receipts,
+            "policy": policy.describe(),
+            "limits": {name: limit.value for name, limit in LIMITS.items()},
+        }
+
+    def backend(self, scope: Scope) -> Backend:
+        """Return the backend of the engine behind the application, with its policy."""
+        return self._backend
+
+    def check(self, scope: Scope, body: bytes) -> Checked:
         """Check the specs of one request. A body that is no JSON object is the application's.
 
         Args:
@@ -96,24 +140,25 @@ class SpecMiddleware:
             body: the whole body.
 
         Returns:
-            The body. A payload that is a JSON object or list has become text, which all engines
-            take.
+            The body, and the receipt of its specs. A payload that is a JSON object or list, or in
+            a schema, has become text in the engine's own field.
 
         Raises:
             SpecError: if the specs are bad, or the body cannot be searched for specs.
         """
         try:
             fields = parse(body)
-            return body if fields is None else self._check_fields(scope, fields, body)
+            return Checked(body) if fields is None else self._check_fields(scope, fields, body)
         except SpecError:
             count("refused", self.stage(scope))
             raise
 
-    def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> bytes:
+    def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> Checked:
         path = scope["path"].rstrip("/")
         route = max(filter(path.endswith, self.routes), key=len, default="")
         place = self.routes.get(route)
         first: Any = None
+        acting: Payload | None = None
         is_changed = False
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
             self.check_container(container, value)
@@ -137,10 +182,22 @@ class SpecMiddleware:
                     "Expected the same specs for all prompts of one request", where
                 )
             first = payload
-            self.check_payload(scope, fields, owner, payload)
+            acting = self.check_payload(scope, fields, owner, payload)
         if "nvext" in fields and f'"{KEY}:' in fields.text("nvext"):
             self._check_place("nvext", place, path, "nvext.annotations")
-        return fields.encode() if is_changed else body
+        receipt = None
+        if first is not None and self._gives_receipts and not path.endswith("/render"):
+            receipt = self._receipt(scope, first, acting)
+        return Checked(fields.encode() if is_changed else body, receipt)
+
+    def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
+        digest, stage = digest_of(payload), self.stage(scope)
+        if acting is None:
+            return Receipt((), digest, stage)
+        policy = self.backend(scope).policy
+        default, presets = (False, ()) if policy is None else policy.join(decode(payload).specs)
+        kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
+        return Receipt(kinds, digest, stage, default, presets)
 
     def _check_place(self, container: str, place: str | None, path: str, where: str) -> None:
         if place is None:
@@ -161,7 +218,9 @@ class SpecMiddleware:
         """
         check_spelling(container, path or "the request")
 
-    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Fields, payload: Any
+    ) -> Payload | None:
         """Check a payload, as far as the engine and the model behind the server are known.
 
         Args:
@@ -171,10 +230,15 @@ class SpecMiddleware:
                 request, or its ``sampling_params`` for one prompt.
             payload: the payload as the client sent it, but an object or array as its JSON text.
 
+        Returns:
+            The payload with what the server fills in; ``None`` if it does not act here.
+
         Raises:
             SpecError: if the payload is bad.
         """
-        self._backend.check(decode(payload).specs)
+        decoded = decode(payload)
+        self._backend.check(decoded.specs)
+        return decoded
 
     def error(self, path: str, message: str) -> dict[str, Any]:
         """Return the body of a refusal, in the form that clients of the path expect."""
@@ -228,70 +292,3 @@ def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterato
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-class _RefusedError(Exception):
-    """Raised into the application when it asks for the body of a refused request."""
-
-
-@dataclass(eq=False)
-class _Exchange:
-    """One request: the body is read and checked once, and a refusal replaces the answer."""
-
-    middleware: SpecMiddleware
-    scope: Scope
-    receive_next: Receive
-    send_on: Send
-    is_read: bool = False
-    is_answered: bool = False
-    refusal: SpecError | None = None
-
-    async def receive(self) -> Message:
-        """Return the checked body as one message, then the server's other messages."""
-        if self.is_read:
-            return await self.receive_next()
-        chunks, is_more = bytearray(), True
-        while is_more:
-            message = await self.receive_next()
-            if message["type"] != "http.request":  # the client is gone
-                return message
-            chunks += message.get("body", b"")
-            is_more = message.get("more_body", False)
-        self.is_read, body = True, bytes(chunks)
-        check = partial(self.middleware.check, self.scope, body)
-        on_loop = len(body) <= MAX_ON_LOOP and _KEY not in body
-        try:
-            checked = check() if on_loop else await to_thread(check)
-        except SpecError as error:
-            self.refusal = error
-            raise _RefusedError from error
-        if checked is not body:
-            self._set_length(len(checked))
-        return {"type": "http.request", "body": checked, "more_body": False}
-
-    def _set_length(self, length: int) -> None:
-        """Correct the header, in place: the application may have copied the scope."""
-        headers = self.scope["headers"]
-        for i, (name, _) in enumerate(headers):
-            if name.lower() == b"content-length":
-                headers[i] = name, b"%d" % length
-
-    async def send(self, message: Message) -> None:
-        """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""
-        if self.refusal is None:
-            await self.send_on(message)
-        elif message["type"] == "http.response.start":
-            await self.answer(message.get("headers", ()))
-
-    async def answer(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """Answer a refused request, unless it has been answered."""
-        if self.refusal is None or self.is_answered:
-            return
-        self.is_answered = True
-        error = self.middleware.error(self.scope["path"], f"{KEY}: {self.refusal}")
-        body = msgspec.json.encode(error)
-        ours = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
-        others = [(name, value) for name, value in headers if name.lower() not in ours]
-        all_headers = [*others, *ours.items()]
-        await self.send_on({"type": "http.response.start", "status": 400, "headers": all_headers})
-        await self.send_on({"type": "http.response.body", "body": body})

@@ -95,6 +95,9 @@ def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
 class Admission:
     """Checks the requests of one engine, before they go to its workers.
 
+    Attributes:
+        backend: the backend, with the engine's vocabulary and policy.
+
     Raises:
         SpecError: if default specs are configured which this engine cannot realize.
     """
@@ -104,12 +107,12 @@ class Admission:
         args: Any = manager.server_args
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
-        self._backend = replace(backend, policy=policy).preload()
+        self.backend = replace(backend, policy=policy).preload()
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
             self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
-            check_presets(self._backend, self._vocab_size)
+            check_presets(self.backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
@@ -121,7 +124,7 @@ class Admission:
                     "the engine with --enable-custom-logit-processor"
                 )
             payload = encode(self._default_specs)
-            acts = self._check(self._backend.free, payload, {}, has_prompt_ids=True)
+            acts = self._check(self.backend.free, payload, {}, has_prompt_ids=True)
             self._default = payload if acts else None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
@@ -155,7 +158,7 @@ class Admission:
                 raise SpecError("The request names another custom_logit_processor")
             acting = None
             if payload is not None:
-                acting = self.check(payload, sampling_params, request.input_embeds is None)
+                acting = self._acting(payload, sampling_params, request.input_embeds is None)
         except SpecError as error:
             count("refused", where)
             raise ValueError(f"{KEY}: {error}") from None
@@ -202,23 +205,29 @@ class Admission:
             return False
         return not _has_beams(sampling_params)
 
-    def check(
-        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
+    def _acting(
+        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
     ) -> Any:
+        """Return the payload for the workers; ``None`` if it does not act."""
+        acting = self.decide(payload, sampling_params, has_prompt_ids)
+        if acting is None or self.backend.policy is None:
+            return acting and payload
+        return encode(acting.specs, generation_only=acting.generation_only)
+
+    def decide(
+        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
+    ) -> Payload | None:
         """Check a payload beside its ``sampling_params``.
 
         Without ``has_prompt_ids``, the prompt is one of embeddings.
 
         Returns:
-            The payload for the workers, with what the policy fills in; ``None`` if it does not act.
+            The payload with what the policy fills in; ``None`` if it does not act.
 
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
-        acting = self._check(self._backend, payload, sampling_params, has_prompt_ids)
-        if acting is None or self._backend.policy is None:
-            return acting and payload
-        return encode(acting.specs, generation_only=acting.generation_only)
+        return self._check(self.backend, payload, sampling_params, has_prompt_ids)
 
     def _check(
         self,
@@ -237,11 +246,11 @@ class Admission:
                 decoded.specs,
                 lambda program: program.reads_prompt,
                 "looks at the token ids of the prompt, and a prompt of embeddings has none",
-                self._backend.vocabulary,
+                self.backend.vocabulary,
             )
         if get_spec().speculative_algorithm:
             raise SpecError(WITH_DRAFTS)
-        check_tokens_in_time(decoded.specs, program, self._backend.vocabulary)
+        check_tokens_in_time(decoded.specs, program, self.backend.vocabulary)
         if get_exec().dllm.dllm_algorithm:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
         if _has_beams(sampling_params):

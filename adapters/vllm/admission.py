@@ -70,7 +70,7 @@ class Admitting:
 
 def admit_request(
     admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
-) -> None:
+) -> Payload | None:
     """Check a request's payload, as far as the engine is known, and count the decision.
 
     Args:
@@ -78,6 +78,9 @@ def admit_request(
         sampling_params: the request's parameters, or an object with their fields, such as a body.
         payload: the request's payload.
         in_process: whether the engine's workers are in this process, so that live callables work.
+
+    Returns:
+        The payload with what the policy fills in; ``None`` if it does not act.
 
     Raises:
         SpecError: with the error and its path.
@@ -98,6 +101,7 @@ def admit_request(
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
+        return checked if acts else None
     finally:
         if admitting.share:
             count(decision, stage, share)
