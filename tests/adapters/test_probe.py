@@ -42,15 +42,23 @@ def of_release(*kinds: str) -> str:
     )
 
 
-def asked(status: int, body: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """A client of a server that always gives this reply, and the requests that it has sent."""
+def asked(
+    status: int, body: Any, by_schema: tuple[int, Any] | None = None
+) -> tuple[Any, list[dict[str, Any]]]:
+    """A client of a server that gives this reply, and the requests that it has sent.
+
+    Requests with a ``response_format`` may get another reply.
+    """
     requests: list[dict[str, Any]] = []
 
     def reply(request: httpx.Request) -> httpx.Response:
         requests.append({"path": request.url.path, **json.loads(request.content)})
-        if isinstance(body, str):
-            return httpx.Response(status, text=body)
-        return httpx.Response(status, json=body)
+        code, content = status, body
+        if by_schema and "response_format" in requests[-1]:
+            code, content = by_schema
+        if isinstance(content, str):
+            return httpx.Response(code, text=content)
+        return httpx.Response(code, json=content)
 
     http_client = httpx.Client(transport=httpx.MockTransport(reply))
     url = "http://server/v1"
@@ -61,7 +69,6 @@ def asked(status: int, body: Any) -> tuple[Any, list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        pytest.param(200, COMPLETION, Support.IGNORED, id="no logitport"),
         pytest.param(400, of_vllm(of_release(*KINDS)), Support.ACTS, id="vLLM"),
         pytest.param(400, of_sglang(of_release(*KINDS)), Support.ACTS, id="SGLang"),
         pytest.param(
@@ -94,6 +101,31 @@ def test_support(status: int, body: Any, expected: Support):
     (request,) = requests
     assert (request["path"], request["model"]) == ("/v1/completions", "m")
     assert (request["max_tokens"], request.get("stream")) == (1, None)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("by_schema", "expected"),
+    [
+        ((200, COMPLETION), Support.IGNORED),
+        ((400, of_vllm("no such format")), Support.IGNORED),
+        ((400, of_sglang(of_release(*KINDS))), Support.LOST),
+        ((400, of_sglang(of_release(KINDS[0]))), Support.LOST),
+    ],
+)
+def test_another_carrier_is_tried(
+    by_schema: tuple[int, Any], expected: Support, chat: bool, caplog: pytest.LogCaptureFixture
+):
+    client, requests = asked(200, COMPLETION, by_schema)
+    assert probe(client, "m", "sglang", chat=chat) is expected
+    first, second = requests
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    assert (first["path"], second["path"]) == (path, path)
+    schema = second["response_format"]["json_schema"]["schema"]
+    assert schema["x-logitport"] == first["custom_params"]["logitport"] == module._PAYLOAD
+    assert "custom_params" not in second
+    named = "`custom_params.logitport` is lost on the way" in caplog.text
+    assert named is (expected is Support.LOST)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +194,7 @@ def test_the_payload_goes_where_specs_go(engine: str):
     ((field, (key,)),) = [(name, value) for name, value in body.items() if type(value) is dict]
     client, requests = asked(200, COMPLETION)
     probe(client, "m", engine)
-    (request,) = requests
+    request = requests[0]
     assert {name: value for name, value in request.items() if type(value) is dict} == {
         field: {key: module._PAYLOAD}
     }
@@ -173,10 +205,11 @@ def test_the_middleware_answers_as_the_engine_does(engine: str):
     """Where it is in place, it comes before; also where the engine itself would say nothing."""
     client, requests = asked(200, COMPLETION)
     probe(client, "m", engine)
-    path, body = requests[0].pop("path"), json.dumps(requests[0]).encode()
-    with pytest.raises(SpecError) as error:
-        SpecMiddleware(lambda *_: None, engine).check({"path": path}, body)  # pyright: ignore
-    assert f"{KEY}: {error.value}" == of_release(*KINDS)
+    for request in requests:
+        path, body = request.pop("path"), json.dumps(request).encode()
+        with pytest.raises(SpecError) as error:
+            SpecMiddleware(lambda *_: None, engine).check({"path": path}, body)  # pyright: ignore
+        assert f"{KEY}: {error.value}" == of_release(*KINDS)
 
 
 @pytest.mark.parametrize("engine", ["transformers", "mlx", "nobody"])
