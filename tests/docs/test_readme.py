@@ -116,7 +116,9 @@ def run(program: Program, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server_url(model: Path) -> Iterator[str]:
-    with VllmServer(model, "--served-model-name", MODEL.rpartition("/")[2]) as server:
+    middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
+    name = "--served-model-name", MODEL.rpartition("/")[2]
+    with VllmServer(model, *name, *middleware) as server:
         yield server.base_url
 
 
