@@ -55,6 +55,7 @@ class Backend:
         routes: the server's routes that take specs. Each route has the path in the request body to
             the object with the payload: ``{"/v1/completions": "vllm_xargs"}``. A route matches the
             end of a URL's path, and the longest match counts; ``None`` excludes a route.
+        budget_field: the request field for a thinking budget, as a path like those of ``routes``.
         prefill_samples: whether prefill workers choose the first token, and so need native specs.
         serve: makes the command line of the engine's own server, with all that logitport needs, of
             the model and the engine's arguments; ``None`` for an engine without such a server.
@@ -72,6 +73,7 @@ class Backend:
     lowers: Kinds = frozenset()
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
     routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
+    budget_field: str | None = None
     prefill_samples: bool = False
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
     load_vocabulary: "Callable[[], Vocabulary] | None" = None

@@ -51,6 +51,10 @@ class Policy:
         most_thinking: the largest budget, with the grace, of a ``thinking_budget`` that a request
             may bring.
         forbid: the kinds that a request may not bring. Presets may have them.
+        efforts: thinking budgets, by the ``reasoning_effort`` of a request.
+        most_fields: the largest ``max_tokens`` and ``thinking_token_budget`` of a request.
+        forbid_fields: the engine's own fields that a request may not have.
+        default_fields: the values of the engine's own fields that a request leaves out.
     """
 
     default: tuple[LogitsProcessorSpec, ...] = ()
@@ -62,6 +66,20 @@ class Policy:
     most_thinking: int | None = None
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
+    efforts: Mapping[str, int] = field(default_factory=dict[str, int])
+    most_fields: Mapping[str, int] = field(default_factory=dict[str, int])
+    forbid_fields: frozenset[str] = frozenset()
+    default_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def bound(self, name: str, value: int | None) -> int | None:
+        """Return a field's value, or its ceiling if it is above or is not set."""
+        most = self.most_fields.get(name)
+        return value if most is None else most if value is None else min(value, most)
+
+    @property
+    def has_field_rules(self) -> bool:
+        """Whether there are rules for the engine's own fields."""
+        return any((self.efforts, self.most_fields, self.forbid_fields, self.default_fields))
 
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
@@ -102,12 +120,16 @@ class Policy:
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""
         most = {"specs": self.most_specs, "thinking_budget": self.most_thinking}
+        most |= self.most_fields
         return {
             "default": [spec.kind for spec in self.default],
             "own": self.own,
             "presets": sorted(self.presets),
             "ceiling": {name: value for name, value in most.items() if value is not None},
             "forbid": sorted(self.forbid),
+            "effort": dict(self.efforts),
+            "forbid_fields": sorted(self.forbid_fields),
+            "default_fields": dict(self.default_fields),
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

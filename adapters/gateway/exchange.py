@@ -1,6 +1,5 @@
 """One exchange of request and answer: the body is checked once, and the answer is completed."""
 
-from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,12 +13,6 @@ from .receipt import Message, Receipt, Send, Stamp
 Scope = MutableMapping[str, Any]
 """The scope of an ASGI connection: its type, path and headers."""
 Receive = Callable[[], Awaitable[Message]]
-
-MAX_ON_LOOP = 1 << 14
-"""The most bytes of a body that is searched on the event loop. A thread does the rest, so that
-other requests do not wait."""
-
-_KEY = KEY.encode()
 
 
 class Checked(NamedTuple):
@@ -50,7 +43,7 @@ class Exchange:
         send_on: the server's ``send``.
     """
 
-    check: Callable[[bytes], Checked]
+    check: Callable[[bytes], Awaitable[Checked]]
     error: Callable[[str], dict[str, Any]]
     scope: Scope
     receive_next: Receive
@@ -71,9 +64,8 @@ class Exchange:
             chunks += message.get("body", b"")
             is_more = message.get("more_body", False)
         self.is_read, body = True, bytes(chunks)
-        on_loop = len(body) <= MAX_ON_LOOP and _KEY not in body
         try:
-            checked = self.check(body) if on_loop else await to_thread(self.check, body)
+            checked = await self.check(body)
         except SpecError as error:
             self.refusal = error
             raise RefusedError from error

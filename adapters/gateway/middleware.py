@@ -15,6 +15,7 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, answer
+from .field_rules import check_fields, fill_in
 from .json_body import Fields, parse
 from .key import KEY, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
@@ -38,6 +39,11 @@ ROUTE = f"/{KEY}"
 MAX_NESTED = 4
 """The depth to which nested containers are searched."""
 
+MAX_ON_LOOP = 1 << 14
+"""The most bytes of a body that is searched on the event loop. A thread does the rest, so that
+other requests do not wait."""
+
+_KEY = KEY.encode()
 _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
 """The index of a prompt, where an engine takes a list with an object for each prompt."""
 
@@ -72,6 +78,7 @@ class SpecMiddleware:
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
         self._gives_receipts = is_on(RECEIPT_VARIABLE, default=True)
+        self._is_ready = False  # the first check may read the configuration
         self._has_route = is_on(ROUTE_VARIABLE, default=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,7 +90,7 @@ class SpecMiddleware:
             else:
                 await self.app(scope, receive, send)
             return
-        check, error = partial(self.check, scope), partial(self.error, scope["path"])
+        check, error = partial(self._check, scope), partial(self.error, scope["path"])
         exchange = Exchange(check, error, scope, receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
@@ -132,6 +139,15 @@ class SpecMiddleware:
         """Return the backend of the engine behind the application, with its policy."""
         return self._backend
 
+    async def _check(self, scope: Scope, body: bytes) -> Checked:
+        """Check a request on the event loop, or in a thread if that may take long."""
+        on_loop = self._is_ready and len(body) <= MAX_ON_LOOP and _KEY not in body
+        if on_loop:
+            return self.check(scope, body)
+        checked = await to_thread(self.check, scope, body)
+        self._is_ready = True
+        return checked
+
     def check(self, scope: Scope, body: bytes) -> Checked:
         """Check the specs of one request. A body that is no JSON object is the application's.
 
@@ -149,8 +165,8 @@ class SpecMiddleware:
         try:
             fields = parse(body)
             return Checked(body) if fields is None else self._check_fields(scope, fields, body)
-        except SpecError:
-            count("refused", self.stage(scope))
+        except SpecError as error:
+            count("refused", self.stage(scope), error=error)
             raise
 
     def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> Checked:
@@ -159,7 +175,7 @@ class SpecMiddleware:
         place = self.routes.get(route)
         first: Any = None
         acting: Payload | None = None
-        is_changed = False
+        is_changed = self._apply_rules(self.backend(scope).policy, fields, place)
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
             self.check_container(container, value)
             for where, payload in take_payloads(value):
@@ -189,6 +205,19 @@ class SpecMiddleware:
         if first is not None and self._gives_receipts and not path.endswith("/render"):
             receipt = self._receipt(scope, first, acting)
         return Checked(fields.encode() if is_changed else body, receipt)
+
+    def _apply_rules(self, policy: Policy | None, fields: Fields, place: str | None) -> bool:
+        """Apply the operator's rules for the engine's own fields; return whether one is set.
+
+        Raises:
+            RuleError: if the request has what the rules do not admit.
+        """
+        if policy is None or not policy.has_field_rules:
+            return False
+        for path, value, _ in _containers("", fields, fields, MAX_NESTED):
+            check_fields(policy, path, value)
+        is_openai = place is not None and "." not in place
+        return is_openai and fill_in(policy, fields, self._backend.budget_field or "")
 
     def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
         digest, stage = digest_of(payload), self.stage(scope)

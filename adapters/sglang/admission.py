@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
@@ -14,6 +14,7 @@ from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
     Backend,
+    Policy,
     admit,
     check_presets,
     check_spelling,
@@ -88,6 +89,22 @@ def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     return value or {}
 
 
+def _bounded(policy: Policy, request: Any, sampling_params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return parameters with the policy's ceilings on the request's own fields.
+
+    The middleware has refused higher values of the client's by then: what is here is SGLang's.
+    """
+    most = policy.bound("max_tokens", sampling_params.get("max_new_tokens"))
+    sampling_params = {**sampling_params, "max_new_tokens": most}
+    if "thinking_token_budget" in policy.most_fields:
+        custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
+        own = request.max_thinking_tokens
+        own = custom_params.get("thinking_budget") if own is None else own
+        budget = request.max_thinking_tokens = policy.bound("thinking_token_budget", own)
+        sampling_params["custom_params"] = {**custom_params, "thinking_budget": budget}
+    return sampling_params
+
+
 def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
     return sampling_params.get("beam_width") not in (None, 1)
 
@@ -108,6 +125,14 @@ class Admission:
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
         self.backend = replace(backend, policy=policy).preload()
+        budgets = policy is not None and (
+            policy.efforts or "thinking_token_budget" in policy.most_fields
+        )
+        if budgets and not get_serving().enable_strict_thinking:
+            raise SpecError(
+                "The configuration bounds the engine's own thinking, which SGLang does only with "
+                "--enable-strict-thinking: start the engine with it"
+            )
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
@@ -147,6 +172,9 @@ class Admission:
         if is_refused(processor):
             raise ValueError(REFUSED)
         sampling_params = _mapping(request.sampling_params, "sampling_params")
+        if self.backend.policy is not None and self.backend.policy.most_fields:
+            sampling_params = _bounded(self.backend.policy, request, sampling_params)
+            request.sampling_params = sampling_params
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
         where = stage()
@@ -160,7 +188,7 @@ class Admission:
             if payload is not None:
                 acting = self._acting(payload, sampling_params, request.input_embeds is None)
         except SpecError as error:
-            count("refused", where)
+            count("refused", where, error=error)
             raise ValueError(f"{KEY}: {error}") from None
         if payload is not None:
             count("gated" if acting is None else "admitted", where)

@@ -5,7 +5,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
-from .. import KEY, Backend, admit, check_grammar, check_own_fields, count, default_specs, policy_of
+from .. import (
+    KEY,
+    Backend,
+    Policy,
+    admit,
+    check_grammar,
+    check_own_fields,
+    count,
+    default_specs,
+    policy_of,
+)
 from ..core import Program, Vocabulary, VocabularyOf, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
@@ -89,7 +99,7 @@ def admit_request(
     stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
     backend = BACKEND if config is None else backend_of(config)
-    decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
+    decision, share, refusal = "refused", 1.0, None  # after a refusal, vLLM calls no other class
     try:
         checked, program = admit(backend, payload, vocab_size)
         check_grammar(checked.specs, sampling_params, GRAMMARS)
@@ -102,9 +112,12 @@ def admit_request(
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
         return checked if acts else None
+    except SpecError as error:
+        refusal = error
+        raise
     finally:
         if admitting.share:
-            count(decision, stage, share)
+            count(decision, stage, share, refusal)
 
 
 def _check_request(
@@ -155,6 +168,17 @@ def check_free(vllm_config: "VllmConfig") -> None:
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
     if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
+
+
+def bound_fields(policy: Policy | None, sampling_params: Any) -> None:
+    """Lower the request's own fields to the ceilings of the policy.
+
+    The middleware has refused higher values of the client's by then: what is here is vLLM's.
+    """
+    if policy is None:
+        return
+    for name in policy.most_fields:
+        setattr(sampling_params, name, policy.bound(name, getattr(sampling_params, name)))
 
 
 @once_per_engine

@@ -7,6 +7,7 @@ from .. import KEY, App, Backend, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit_request, backend_of
 from .engine_config import role_of
+from .logs import show_logs
 
 
 class SpecMiddleware(NeutralMiddleware):
@@ -19,6 +20,7 @@ class SpecMiddleware(NeutralMiddleware):
 
     def __init__(self, app: App) -> None:
         super().__init__(app, "vllm")
+        show_logs()
 
     def backend(self, scope: Scope) -> Backend:
         config = getattr(_state(scope), "vllm_config", None)

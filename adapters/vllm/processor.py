@@ -15,7 +15,14 @@ from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
 from .. import KEY, Backend, admit, check_grammar, check_presets, check_spelling, default_specs
 from ..core import Program
-from .admission import admit_request, admitting_engine, backend_of, check_engine, check_free
+from .admission import (
+    admit_request,
+    admitting_engine,
+    backend_of,
+    bound_fields,
+    check_engine,
+    check_free,
+)
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
@@ -66,6 +73,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         admitting = admitting_engine()
         config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
+        if config is not None:
+            bound_fields(backend_of(config).policy, sampling_params)
         try:
             check_spelling(extra_args, "extra_args")
             if KEY in extra_args:

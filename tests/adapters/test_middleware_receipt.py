@@ -267,6 +267,9 @@ def test_the_server_describes_itself(path: str):
         "presets": ["calm", "other"],
         "ceiling": {"specs": 3},
         "forbid": ["dry"],
+        "effort": {},
+        "forbid_fields": [],
+        "default_fields": {},
     }
     assert found["limits"]["max_specs"] == 16
     assert found["receipts"] is True

@@ -201,6 +201,26 @@ def test_specs(fields: dict[str, Any], spec: Any):
     assert made({"default": [fields]}).default == (spec,)
 
 
+FIELDS = """
+effort: {low: 5, high: 50}
+ceiling: {max_tokens: 10, thinking_token_budget: 20}
+forbid_fields: [prompt_logprobs]
+default_fields: {temperature: 0.6}
+models: {small: {default_fields: {top_p: 0.9}, ceiling: {specs: 2}}}
+"""
+
+
+@pytest.mark.parametrize("model", ["small", "large"])
+def test_fields_of_the_engine(model: str):
+    found = made(parse_yaml(FIELDS)[0], (model,))
+    assert found.efforts == {"low": 5, "high": 50}
+    assert found.forbid_fields == {"prompt_logprobs"}
+    of_all = {"max_tokens": 10, "thinking_token_budget": 20}
+    assert found.most_fields == (of_all if model == "large" else {})
+    assert found.default_fields == ({"temperature": 0.6} if model == "large" else {"top_p": 0.9})
+    assert found.has_field_rules
+
+
 def test_the_tokenizer_is_for_texts():
     found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
     assert found is not None
@@ -226,12 +246,12 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 @pytest.mark.parametrize(
     ("content", "path", "message"),
     [
-        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, got []"),
+        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, effort, "),
         ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
         (
             {"x": []},
             "$.x",
-            "no field 'x'; there are ceiling, default, forbid, guard, models, own, presets",
+            "no field 'x'; there are ceiling, default, default_fields, effort, forbid, ",
         ),
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
@@ -240,6 +260,14 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"own": "ad"}, "$.own", "Invalid enum value 'ad'"),
         ({"ceiling": {"spec": 1}}, "$.ceiling", "unknown field `spec`"),
         ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
+        ({"ceiling": {"max_tokens": 0}}, "$.ceiling.max_tokens", "Expected `int` >= 1"),
+        ({"effort": {"lo": 5}}, "$.effort.lo", "There is no effort 'lo'; did you mean low?"),
+        ({"effort": {"low": -1}}, "$.effort[...]", "Expected `int` >= 0"),
+        ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
+        ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
+        ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
+        ({"default_fields": {"a": {1, 2}}}, "$.default_fields.a", "Expected a value of JSON"),
+        ({"default_fields": {"a": float("nan")}}, "$.default_fields.a", "Expected a value of JSON"),
         ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
         ({"forbid": ["plugins"]}, "$.forbid[0]", "no kind 'plugins'; did you mean plugin?"),

@@ -11,7 +11,7 @@ from logitport import spec as lp
 from logitport.adapters import extra_body
 
 from examples._support.vllm_server import VllmServer
-from tests.adapters.configured import ACTS, BAN, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import ACTS, BAN, CONFIGURATION, FIELDS, PROBLEMS, REFUSED, WRONG
 
 from .in_process import Engine, engine, params, refused
 
@@ -89,3 +89,17 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
                 answer = ask(specs, **more)
                 assert answer.status_code == 400
                 assert message in answer.json()["error"]["message"]
+        for fields, message in FIELDS:
+            answer = ask(BAN, **fields)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+        assert all(message in server.log.read_text() for _, message in FIELDS)
+        chat = {"model": server.model_name, "messages": [{"role": "user", "content": "Count."}]}
+        body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        assert answer["logitport"]["presets"] == ["rome"]
+        body = chat | extra_body("vllm", BAN)  # vLLM's own maximum is the model's length
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] <= 8
+        metrics = httpx.get(server.base_url.removesuffix("v1") + "metrics").text
+        assert 'logitport_refusals_total{reason="fields"} 2.0' in metrics
