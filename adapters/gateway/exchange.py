@@ -51,6 +51,7 @@ class Exchange:
     is_read: bool = False
     is_answered: bool = False
     refusal: SpecError | None = None
+    stamp: Stamp | None = None
 
     async def receive(self) -> Message:
         """Return the checked body as one message, then the server's other messages."""
@@ -70,7 +71,7 @@ class Exchange:
             self.refusal = error
             raise RefusedError from error
         if checked.receipt is not None:
-            self.send_on = Stamp(checked.receipt, self.send_on)
+            self.stamp = Stamp(checked.receipt, self.send_on)
         if checked.body is not body:
             self._set_length(len(checked.body))
         return {"type": "http.request", "body": checked.body, "more_body": False}
@@ -84,7 +85,9 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""
-        if self.refusal is None:
+        if self.stamp is not None and not self.stamp.is_done:
+            await self.stamp(message)
+        elif self.refusal is None:
             await self.send_on(message)
         elif message["type"] == "http.response.start":
             await self.answer(message.get("headers", ()))

@@ -1,7 +1,6 @@
 """Receipts: what acted on a request, in the answer's headers and in its first JSON object."""
 
 import hashlib
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -133,15 +132,20 @@ class Stamp:
 
     Nothing is parsed or kept: the field is put behind the first ``{`` of the answer. Compressed
     answers get the header alone; answers with another status than 200 get nothing.
+
+    Attributes:
+        is_done: whether all further messages pass unchanged.
     """
 
     def __init__(self, receipt: Receipt, send: Send) -> None:
         self._send = send
-        text = json.dumps(msgspec.to_builtins(receipt), separators=(",", ":")).encode()
+        text = msgspec.json.encode(receipt)  # all of its names are ASCII
         self._header = HEADER.encode(), text
         self._field = b'"%b":%b,' % (KEY.encode(), text)
         self._begin: re.Pattern[bytes] | None = None
+        self.is_done = False
         self._held: Message | None = None  # the start, until it is known how long the body is
+        self._length: int | None = None  # the index of its header
 
     async def __call__(self, message: Message) -> None:
         """Send a message on."""
@@ -150,35 +154,34 @@ class Stamp:
             if self._held is message:
                 return
         elif self._begin is not None:
-            found = self._begin.search(message.get("body", b""))
+            body = message.get("body", b"")
+            found, held = self._begin.search(body), self._held
             if found is not None:
-                message = {**message, "body": self._with_field(message["body"], found.end())}
-            if found is not None or self._held is not None:
-                self._begin = None
-            if self._held is not None:
-                held, self._held = self._held, None
-                if found is not None:
-                    held["headers"] = [self._longer(*each) for each in held["headers"]]
+                at = found.end()
+                message = {**message, "body": body[:at] + self._field + body[at:]}
+            if held is not None:
+                if found is not None and self._length is not None:
+                    name, length = held["headers"][self._length]
+                    longer = b"%d" % (int(length) + len(self._field))
+                    held["headers"][self._length] = name, longer
                 await self._send(held)
+            if found is not None or held is not None:
+                self._begin = self._held = None
+        self.is_done = self._begin is None
         await self._send(message)
 
     def _started(self, message: Message) -> Message:
+        """Add the header to a start, and find out where the body may have the field."""
         headers = [*message.get("headers", ())]
         if message["status"] != 200:
             return message
-        names = {bytes(name).lower(): bytes(value) for name, value in headers}
+        indices = {name.lower(): i for i, (name, _) in enumerate(headers)}
         message = {**message, "headers": [*headers, self._header]}
-        kind = names.get(b"content-type", b"").partition(b";")[0].strip()
-        if b"content-encoding" not in names:
-            if kind == b"text/event-stream":
+        if b"content-type" in indices and b"content-encoding" not in indices:
+            kind = headers[indices[b"content-type"]][1]
+            if kind.startswith(b"text/event-stream"):
                 self._begin = _EVENT
-            elif kind == b"application/json":
+            elif kind.startswith(b"application/json"):
                 self._begin, self._held = _OBJECT, message
+                self._length = indices.get(b"content-length")
         return message
-
-    def _with_field(self, body: bytes, at: int) -> bytes:
-        return body[:at] + self._field + body[at:]
-
-    def _longer(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-        is_length = name.lower() == b"content-length"
-        return name, b"%d" % (int(value) + len(self._field)) if is_length else value
