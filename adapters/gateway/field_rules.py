@@ -4,7 +4,7 @@ from typing import Any
 
 from ...spec import SpecError
 from ..policy import Policy
-from .json_body import Fields
+from .json_body import Fields, join
 
 NAMES = {
     "max_tokens": (
@@ -41,12 +41,12 @@ def check_fields(policy: Policy, path: str, fields: Fields) -> None:
     """
     for name in policy.forbid_fields:
         if fields.is_set(name):
-            where = f"{path}.{name}".lstrip(".")
+            where = join(path, name)
             raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
     for ceiling, most in policy.most_fields.items():
         for name in NAMES[ceiling]:
             if fields.is_set(name) and not _is_below(value := fields[name], most):
-                where = f"{path}.{name}".lstrip(".")
+                where = join(path, name)
                 what = f"This server admits at most {most}, and an integer from 0"
                 raise RuleError.of_field(f"{what}; got {value!r:.50}", where)
 

@@ -133,6 +133,11 @@ class Fields(Mapping[str, Any]):
         return b"{%b}" % b",".join(fields)
 
 
+def join(path: str, name: str) -> str:
+    """Return the path of a field of the object at a path; that of the whole body is empty."""
+    return f"{path}.{name}" if path else name
+
+
 def parse(body: bytes) -> Fields | None:
     """Parse a body; return ``None`` if it is not a JSON object, or not JSON at all.
 

@@ -16,7 +16,7 @@ from ..metrics import count
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, answer
 from .field_rules import check_fields, fill_in
-from .json_body import Fields, parse
+from .json_body import Fields, join, parse
 from .key import KEY, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
 from .schema_carrier import take_payloads
@@ -179,14 +179,14 @@ class SpecMiddleware:
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
             self.check_container(container, value)
             for where, payload in take_payloads(value):
-                where = f"{container}.{where}".lstrip(".")
+                where = join(container, where)
                 if place is None or "." in place or container:
                     self._check_place(where, place, path, where)
                 _put(fields, str(place), payload, where)
                 is_changed = True
             if KEY not in value:
                 continue
-            where = _join(container, KEY)
+            where = join(container, KEY)
             self._check_place(container, place, path, where)
             if value.is_nested(KEY):
                 payload, is_changed = value.text(KEY), True
@@ -308,7 +308,7 @@ def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterato
     """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within."""
     yield path, value, owner
     for name in value if value is owner else CONTAINERS.intersection(value):
-        where = _join(path, name)
+        where = join(path, name)
         inner = value.object(name)
         if name in CONTAINERS and nested:
             if inner is not None:
@@ -317,7 +317,3 @@ def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterato
                 yield from _containers(f"{where}[{i}]", each, value, nested - 1)
         elif inner is not None:
             yield where, inner, value
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
