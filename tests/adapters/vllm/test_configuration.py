@@ -70,7 +70,8 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
     file = tmp_path / "bot.json"
     file.write_text(json.dumps(CONFIGURATION))
     middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
-    with VllmServer(model, *middleware, env={"LOGITPORT_CONFIG": str(file)}) as server:
+    env = {"LOGITPORT_CONFIG": str(file), "VLLM_LOGGING_LEVEL": "INFO"}
+    with VllmServer(model, *middleware, env=env) as server:
 
         def ask(specs: Any, **more: Any) -> httpx.Response:
             body = {
