@@ -28,6 +28,8 @@ from ..environment import (
     ADMIT_OTHERS_VARIABLE,
     CONFIGURATION_VARIABLE,
     LIMITS_VARIABLE,
+    RECEIPT_VARIABLE,
+    ROUTE_VARIABLE,
     STAGE_VARIABLE,
     TEST_VARIABLES,
     VARIABLES,
@@ -136,6 +138,11 @@ def _of_variable(name: str) -> Finding:
         if name in TEST_VARIABLES and is_on(name):
             advice = "Every request without specs of its own gets one answer, the check's"
             return Finding(name, "on", Status.NOTE, advice)
+        if name in (RECEIPT_VARIABLE, ROUTE_VARIABLE):
+            if is_on(name, default=True):
+                return Finding(name, "on")
+            advice = "Clients cannot tell whether their specs act"
+            return Finding(name, "off", Status.NOTE, advice)
     except ValueError as error:
         why = str(error).removeprefix(name).lstrip(":= ")
         advice = "The engine does not start: correct the variable, or unset it"
