@@ -246,7 +246,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 @pytest.mark.parametrize(
     ("content", "path", "message"),
     [
-        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, effort, "),
+        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, "),
         ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
         (
             {"x": []},
