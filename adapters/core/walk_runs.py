@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from .automaton import NO_TIMER
 from .automaton.folding import take
 from .loops import loop
 from .walk_search import ALLOW, FORCE, FREE, find_token, refuses
@@ -28,8 +29,13 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
     Returns:
         The tokens of all texts, and the end of each text in them. Each state is in one text.
     """
-    (default_target, is_failure_link, edge_ends, edge_tokens, targets, _, timeout) = columns[:7]
+    (default_target, is_failure_link, edge_ends, edge_tokens, targets, on_entry, timeout) = columns[
+        :7
+    ]
     edits, operands, set_ends, set_tokens, set_values = columns[7:]
+    is_timed = False
+    for state in range(first, end):
+        is_timed |= 0 <= on_entry[state] < NO_TIMER
     is_reached = np.zeros(end - first, np.bool_)
     is_head = np.zeros(end - first, np.bool_)
     is_taken = np.zeros(end - first, np.bool_)
@@ -41,7 +47,8 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
         state = waiting[left]
         edit = edits[state]
         size = 0
-        if edit != FORCE:
+        leaves_at_once = on_entry[state] == 0 and timeout[state] >= 0
+        if edit != FORCE and not leaves_at_once:
             size = edge_ends[state + 1] - edge_ends[state]
         lacking = edit != ALLOW
         if edit == ALLOW:
@@ -63,7 +70,9 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
                     ):
                         target = -1
             elif k > size:
-                target = timeout[state]
+                target = timeout[state] if is_timed else -1
+            elif leaves_at_once:
+                continue
             elif edit == FORCE:
                 target = take(
                     default_target,
