@@ -26,7 +26,7 @@ from .finding import Finding
 from .policy import Policy
 
 if TYPE_CHECKING:
-    from .core.vocabulary import Vocabulary
+    from .core.text.vocabulary import Vocabulary
 
 GROUP = "logitport.adapters"
 """The entry-point group of installed backends. Each entry is a name and a ``Backend``."""
@@ -184,7 +184,7 @@ def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]
 
 def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
     try:
-        from .core.scripts import prepare
+        from .core.text.characters import prepare
 
         vocabulary = load_vocabulary()
         prepare(vocabulary)

@@ -25,7 +25,7 @@ from .kinds import VocabularyOf
 from .parts import Program
 from .plugins import HistoryRule
 from .program import ProgramOf, compile_specs, unsupported
-from .vocabulary import Vocabulary
+from .text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .callables import log_failure

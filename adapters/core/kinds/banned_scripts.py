@@ -10,7 +10,7 @@ from ....spec.kinds.banned_scripts import ScriptsSpec
 from ....spec.limits import MAX_PROGRAM_BYTES
 from ..automaton import Edit
 from ..parts import Part
-from ..scripts import Kinds, banned_scripts, completing_characters, script_codes, scripts_beside
+from ..text.scripts import Kinds, banned_scripts, script_codes, scripts_beside
 from .banned_tokens import ADDING, adding
 from .base import Context, Merge, check_text_cost, merge
 
@@ -41,8 +41,10 @@ def _banned_by(spec: ScriptsSpec) -> Kinds:
 
 def _compile(specs: Sequence[ScriptsSpec], context: Context) -> Iterable[Part]:
     """Ban the characters that any of the specs bans."""
-    of_script = reduce(np.maximum, map(_banned_by, specs))
     vocabulary = context.vocabulary_for(specs[-1])
+    from ..text.characters import completing_characters  # imports numba
+
+    of_script = reduce(np.maximum, map(_banned_by, specs))
     check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)
     everywhere, within = completing_characters(of_script, vocabulary, check_cost)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer

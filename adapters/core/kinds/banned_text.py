@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import SEPARATORS
 from ..parts import Part
-from ..texts import Symbol, completing_texts
 from .banned_tokens import adding
 from .base import Context, Merge, check_text_cost, merge
+
+if TYPE_CHECKING:
+    from ..text.byte_automaton import Symbol
 
 _SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
 
@@ -24,12 +27,14 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
     Tokens that hold a text have an automaton of their own: they are banned in every state.
     """
     spec = specs[-1]
+    vocabulary = context.vocabulary_for(spec)
+    from ..text.token_product import completing_texts  # imports numba
+
     variants = _variants() if spec.ignore_case else {}
     every = (text for each in specs for text in each.texts)
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in every]
     separators = _SEPARATORS if spec.whole_words else ()
     check_cost = partial(check_text_cost, context.text_room)
-    vocabulary = context.vocabulary_for(spec)
     everywhere, automaton = completing_texts(texts, vocabulary, check_cost, separators)
     made = [adding(everywhere)] if len(everywhere) else []
     made += [] if automaton is None else [automaton]
@@ -38,7 +43,7 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
 
 
 @cache
-def _variants() -> dict[str, Symbol]:
+def _variants() -> "dict[str, Symbol]":
     """Map each character to all that are equal to it but for their case, if there are others.
 
     Characters are equal if ``str.casefold`` makes the same of them. All letters with a case are

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES
 from ..parts import Part
-from ..vocabulary import Vocabulary
+from ..text.vocabulary import Vocabulary
 
 VocabularyOf = Callable[[], Vocabulary | None]
 """A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""

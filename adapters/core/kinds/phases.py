@@ -30,7 +30,6 @@ from ..automaton.algebra import (
 from ..automaton.arrays import Ints
 from ..automaton.failure_links import TooManyEdgesError
 from ..parts import Part
-from ..texts import detecting
 from .base import Context, check_size, compile_spec
 from .thinking_budget import thinking
 
@@ -176,9 +175,10 @@ class _CompiledPhase:
         for k, end in enumerate(self.ends):
             try:
                 if end.text:
-                    automaton = detecting(
-                        end.text.encode(), context.vocabulary_for(phases), size.add_edges
-                    )
+                    from ..text.token_product import detecting  # imports numba
+
+                    vocabulary = context.vocabulary_for(phases)
+                    automaton = detecting(end.text.encode(), vocabulary, size.add_edges)
                     self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
             except TooManyEdgesError as error:
                 raise SpecError(f"Expected a simpler text: {error}", "ends", k, "text") from None
