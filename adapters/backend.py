@@ -168,9 +168,9 @@ def _read(
 
 @lru_cache(maxsize=1)
 def _compile_loops() -> None:
-    from .core.walk import warm_up
+    from .core.warm_up import prepare
 
-    Thread(target=warm_up, name="logitport-walk").start()
+    Thread(target=prepare, name="logitport-loops-of-admission").start()
 
 
 @lru_cache(maxsize=8)
@@ -184,7 +184,7 @@ def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]
 
 def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
     try:
-        from .core.text.characters import prepare
+        from .core.warm_up import prepare
 
         vocabulary = load_vocabulary()
         prepare(vocabulary)

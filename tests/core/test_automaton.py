@@ -24,7 +24,7 @@ from logitport.adapters.core import (
     compile_specs,
     unreachable,
 )
-from logitport.adapters.core.automaton import NO_TIMER, tries
+from logitport.adapters.core.automaton import NO_TIMER
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
 from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, hop_counts
 from logitport.adapters.core.automaton.folding import fold_together
@@ -163,22 +163,6 @@ def test_obeying_is_followed_like_anything_else(
                 output.append(data.draw(st.sampled_from(sorted(some))))
             case _:
                 output.append(data.draw(tokens))
-
-
-@pytest.mark.parametrize("few", [0, 2, tries.FEW])
-@pytest.mark.parametrize("rounds", [-MAX_PATTERN, 1, tries.ROUNDS])
-@pytest.mark.parametrize("kind", [s.BannedSequencesSpec, s.ChoiceSpec])
-@settings(deadline=None, max_examples=20)
-@given(st.data())
-def test_many_sequences_are_made_into_the_same_as_few(
-    kind: type[LogitsProcessorSpec], rounds: int, few: int, data: st.DataObject
-) -> None:
-    """Beyond ``FEW`` of them, they are taken a level at a time; links beyond ``ROUNDS`` singly."""
-    spec, output = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
-    with patch.multiple(tries, FEW=few, ROUNDS=rounds):
-        made = automata(spec)
-    for n in range(len(output) + 1):
-        assert_edits(made, [spec], [], output[:n])
 
 
 @settings(deadline=None, max_examples=40)

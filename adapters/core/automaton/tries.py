@@ -1,124 +1,127 @@
-"""Automata of many token sequences, made a level or a whole trie at a time.
+"""Tries of sequences, and automata that follow many sequences of tokens.
 
-A payload may hold thousands of sequences. One call per state would block the event loop of a front
-end, so states, edges and sets are made as arrays.
+For example, the sequences ``(1, 2)`` and ``(2, 1, 3)`` have six nodes: 0 is the root, 1 is ``(1,)``
+and 2 is ``(2,)``, 3 is ``(1, 2)`` and 4 is ``(2, 1)``, and 5 is ``(2, 1, 3)``. The failure link of
+node 3 leads to node 2, because ``(1, 2)`` ends with ``(2,)``; that of 4 leads to 1; those of the
+others lead to the root.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, distinct, looked_up, numbered, ranges, token_array
+from ..loops import loop
+from .arrays import TOKEN, Ints, distinct, numbered, token_array
 from .automaton import BAN_BIAS, Automaton, Edit
 from .builder import AutomatonBuilder
 
 Values = npt.NDArray[np.float64]
 
-_SPREAD = (1 << 32) + 1
-"""The dict key of an edge is ``node * _SPREAD + token``. With ``node << 32 | token``, a dict probes
-by the token first and takes twice as long if most tokens are equal."""
-FEW = 128
-"""The most sequences that are taken token by token: a numpy call for all of them costs as much."""
-ROUNDS = 64
-"""The most rounds along failure links for many nodes at once, besides one for each depth. Then
-nodes are taken one by one: that costs a dict of all edges, but a round may serve a single node.
-"""
 
-
-class Flat(NamedTuple):
-    """Sequences of token ids, end to end: each begins at one of the ``starts`` in ``tokens``."""
-
-    tokens: Ints
-    starts: Ints
-    lengths: Ints
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> "Flat":
-        """Flatten the sequences of a spec."""
-        lengths = token_array(map(len, sequences)).astype(np.int64)
-        tokens = token_array(chain.from_iterable(sequences)).astype(np.int64)
-        return cls(tokens, np.cumsum(lengths) - lengths, lengths)
-
-    def where(self, wanted: npt.NDArray[np.bool_]) -> "Flat":
-        """Select some of the sequences."""
-        return Flat(self.tokens, self.starts[wanted], self.lengths[wanted])
-
-    @property
-    def last(self) -> Ints:
-        """The last token of each sequence."""
-        return self.tokens[self.starts + self.lengths - 1]
-
-
-class Trie:
-    """A trie of token sequences. Node 0 is the root; every other node has a parent.
+class Trie(NamedTuple):
+    """A trie of token sequences. Nodes are numbered level by level; node 0 is the root.
 
     Attributes:
+        keys: ``[nodes]``, ascending, ``parent << 32 | token``, with the token that leads to the
+            node; for the root, a meaningless 0.
         ends: ``[sequences]``, the node that each sequence leads to.
-        keys: ``[nodes]``, ``parent << 32 | token``, with the token that leads to the node; for the
-            root, a meaningless 0.
-        depth: ``[nodes]``, the number of tokens that lead to the node.
     """
 
-    def __init__(self, sequences: Flat) -> None:
-        tokens, starts, lengths = sequences
-        self.ends = ends = np.zeros(len(lengths), np.int64)
-        taken = np.zeros(len(lengths), np.int64)  # the number of tokens that have nodes
-        keys: list[Ints] = [np.zeros(1, np.int64)]
-        nodes, depth, longer = 1, 0, np.flatnonzero(lengths)
-        while len(longer) > FEW:
-            level, which = numbered(ends[longer] << 32 | tokens[starts[longer] + depth])
-            ends[longer] = which + nodes
-            keys.append(level)
-            nodes, depth = nodes + len(level), depth + 1
-            taken[longer] = depth
-            is_shared = np.bincount(which)[which] > 1
-            longer = longer[is_shared & (lengths[longer] > depth)]
-        sizes = [*map(len, keys)]
-        edges: dict[int, int] = {}
-        find = edges.setdefault
-        depths: list[int] = []
-        for i in longer.tolist():
-            node = int(ends[i])
-            rest = tokens[starts[i] + depth : starts[i] + lengths[i]].tolist()
-            for at, token_id in enumerate(rest, start=depth + 1):
-                node = find(node * _SPREAD + token_id, nodes)
-                if node == nodes:
-                    nodes += 1
-                    depths.append(at)
-            ends[i] = node
-        taken[longer] = lengths[longer]
-        made = np.fromiter(edges, np.int64, len(edges))
-        # The rest of these sequences is not shared: each token that is left has a node to itself.
-        alone = np.flatnonzero(taken < lengths)
-        left = (lengths - taken)[alone]
-        last = nodes - 1 + np.cumsum(left)
-        parents = np.arange(nodes - 1, nodes - 1 + left.sum())
-        parents[last - left + 1 - nodes] = ends[alone]
-        ends[alone] = last
-        rest = parents << 32 | tokens[ranges((starts + taken)[alone], left)]
-        self.keys = np.concatenate([*keys, made - (made >> 32), rest])
-        self.depth = np.concatenate(
-            [
-                np.repeat(np.arange(len(sizes)), sizes),
-                np.array(depths, np.int64),
-                ranges(taken[alone] + 1, left),
-            ]
-        )
+    keys: Ints
+    ends: Ints
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @property
-    def parent(self) -> Ints:
-        """``[nodes]``, the parent of each node; 0 for the root."""
-        return self.keys >> 32
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
+        """Make the trie of some sequences."""
+        order = sorted(range(len(sequences)), key=sequences.__getitem__)
+        lengths = token_array(len(sequences[i]) for i in order)
+        tokens = token_array(chain.from_iterable(sequences[i] for i in order))
+        keys, depth, ends = lay_out(tokens.copy(), lengths.copy())
+        by_level = depth.argsort(kind="stable")
+        number = np.empty_like(by_level)
+        number[by_level] = np.arange(len(by_level))
+        of_sequence = np.empty(len(ends), np.int64)
+        of_sequence[order] = number[ends]
+        keys = keys[by_level]
+        return cls(number[keys >> 32] << 32 | keys & TOKEN, of_sequence)
 
     def add_edges(self, builder: AutomatonBuilder) -> None:
         """Add an edge from each parent to each child; the nodes are the first states."""
-        builder.edges(self.parent[1:], self.keys[1:] & TOKEN, np.arange(1, len(self)))
+        keys = self.keys[1:]
+        builder.edges(keys >> 32, keys & TOKEN, np.arange(1, len(self.keys)))
+
+
+@loop
+def lay_out(tokens: Any, lengths: Any) -> Any:
+    """Make the nodes of sorted sequences, which lie end to end: all below a node come after it.
+
+    Returns:
+        ``[nodes]``, the key and the depth of each node; and the node of each sequence.
+    """
+    keys, depth = np.zeros(1 + len(tokens), np.int64), np.zeros(1 + len(tokens), np.int64)
+    path, ends = np.zeros(1 + len(tokens), np.int64), np.zeros(len(lengths), np.int64)
+    nodes, start, start_before, length_before = 1, 0, 0, 0
+    for i in range(len(lengths)):
+        shared = 0
+        while shared < min(lengths[i], length_before):
+            if tokens[start + shared] != tokens[start_before + shared]:
+                break
+            shared += 1
+        for at in range(shared, lengths[i]):
+            keys[nodes], depth[nodes] = path[at] << 32 | tokens[start + at], at + 1
+            path[at + 1] = nodes
+            nodes += 1
+        ends[i], length_before = path[lengths[i]], lengths[i]
+        start_before, start = start, start + lengths[i]
+    return keys[:nodes], depth[:nodes], ends
+
+
+@loop
+def find_failures(keys: Any, counts: Any) -> Any:
+    """Compute the failure link of each node: the longest proper suffix of it that is a node.
+
+    Returns:
+        The links; and ``counts`` of each node, added to those of all nodes that its links lead to.
+    """
+    failure, totals = np.zeros(len(keys), np.int64), counts.copy()
+    for node in range(1, len(keys)):
+        link, token = keys[node] >> 32, keys[node] & TOKEN
+        while link > 0 and failure[node] == 0:
+            link = failure[link]
+            child = 1 + np.searchsorted(keys[1:], link << 32 | token)
+            if child < len(keys) and keys[child] == link << 32 | token:
+                failure[node] = child
+        totals[node] += totals[failure[node]]
+    return failure, totals
+
+
+@loop
+def list_endings(failure: Any, counts: Any, totals: Any) -> Any:
+    """List, for each node, what ends at it and at the nodes that its failure links lead to.
+
+    Args:
+        failure: ``[nodes]``, the failure links.
+        counts: ``[nodes]``, how much ends at each node itself, numbered in order of nodes.
+        totals: ``[nodes]``, how much there is to list.
+
+    Returns:
+        The node, and the number of what ends there.
+    """
+    start = np.cumsum(totals) - totals
+    owner, ending = np.zeros(totals.sum(), np.int64), np.zeros(totals.sum(), np.int64)
+    n = own = 0
+    for node in range(len(failure)):
+        for _ in range(counts[node]):
+            owner[n], ending[n] = node, own
+            n, own = n + 1, own + 1
+        link = failure[node]
+        for i in range(start[link], start[link] + totals[node] - counts[node]):
+            owner[n], ending[n] = node, ending[i]
+            n += 1
+    return owner, ending
 
 
 def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automaton:
@@ -126,8 +129,8 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automa
 
     Without EOS, the states after a choice are free, and no choice begins another.
     """
-    trie = Trie(Flat.of(choices))
-    nodes = len(trie)
+    trie = Trie.of(choices)
+    nodes = len(trie.keys)
     stops = trie.ends[:0] if eos_token_id is None else trie.ends << 32 | eos_token_id
     options = distinct(np.concatenate([trie.keys[1:], stops]))
     owner, tokens = options >> 32, options & TOKEN
@@ -152,7 +155,7 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automa
 
 
 def completing(
-    sequences: Flat, values: Values | None, check_size: Callable[[int], None]
+    sequences: Sequence[Sequence[int]], values: Values | None, check_size: Callable[[int], None]
 ) -> Automaton:
     """Add to the logit of each token that would complete a sequence.
 
@@ -166,32 +169,22 @@ def completing(
         check_size: called with a lower bound of the automaton's cells before more are made,
             because a few sequences may mean very many cells.
     """
-    trie = Trie(sequences._replace(lengths=sequences.lengths - 1))
-    nodes, failure = len(trie), _failures(trie)
-    of_node, member = numbered(trie.ends << 32 | sequences.last)
-    tokens, counts = of_node & TOKEN, np.bincount(of_node >> 32, minlength=nodes)
-    starts = np.cumsum(counts) - counts
-    # The first node along the failure links that sequences end at, or the root.
-    ends_at = np.where(counts > 0, np.arange(nodes), failure)
-    while ((counts[ends_at] == 0) & (ends_at > 0)).any():  # each round doubles the distance
-        ends_at = ends_at[ends_at]
-    owner, at = np.arange(nodes), ends_at
-    cells: list[Ints] = []
-    members: list[Ints] = []
-    while len(owner := owner[at > 0]):  # one node from each chain that is left
-        at = at[at > 0]
-        lengths = counts[at]
-        check_size(nodes + sum(map(len, cells)) + int(lengths.sum()))
-        members.append(ranges(starts[at], lengths))
-        cells.append(np.repeat(owner, lengths) << 32 | tokens[members[-1]])
-        at = ends_at[failure[at]]
+    trie = Trie.of([sequence[:-1] for sequence in sequences])
+    nodes = len(trie.keys)
+    last = token_array(sequence[-1] for sequence in sequences)
+    endings, of_sequence = numbered(trie.ends << 32 | last)
+    counts = np.bincount(endings >> 32, minlength=nodes)
+    failure, totals = find_failures(trie.keys, counts)
+    check_size(nodes + int(totals.sum()))
+    owner, ending = list_endings(failure, counts, totals)
+    cells = owner << 32 | endings[ending] & TOKEN
     if values is None:
-        edited, sums = distinct(np.concatenate(cells), in_runs=True), BAN_BIAS
+        edited, sums = distinct(cells, in_runs=True), BAN_BIAS
     else:
-        edited, cell = numbered(np.concatenate(cells))
-        of_member = np.empty(len(of_node))
-        of_member[member] = values
-        sums = np.bincount(cell, of_member[np.concatenate(members)]).astype(np.float64)
+        edited, cell = numbered(cells)
+        of_ending = np.empty(len(endings))
+        of_ending[of_sequence] = values
+        sums = np.bincount(cell, of_ending[ending]).astype(np.float64)
     sizes = np.bincount(edited >> 32, minlength=nodes)
     adds = sizes > 0
     builder = AutomatonBuilder()
@@ -204,47 +197,3 @@ def completing(
     )
     trie.add_edges(builder)
     return builder.build(check=False)
-
-
-def _failures(trie: Trie) -> Ints:
-    """Compute the failure link of each node: the longest proper suffix of it that is a node."""
-    parent, tokens = trie.parent, trie.keys & TOKEN
-    order = np.argsort(trie.keys[1:], kind="stable") + 1
-    keys = trie.keys[order]
-    by_depth = np.argsort(trie.depth, kind="stable")
-    ends = np.cumsum(np.bincount(trie.depth)).tolist()
-    failure = np.zeros(len(trie), np.int64)
-    deeper = np.flatnonzero(trie.depth > 1)  # initial link: a node of one token, or the root
-    index, found = looked_up(keys[: keys.searchsorted(1 << 32)], tokens[deeper])
-    failure[deeper[found]] = order[index[found]]
-    edges: dict[int, int] = {}
-    rounds = 0
-    for start, end in pairwise(ends[1:]):  # nodes of two tokens, of three, ...
-        left = by_depth[start:end]
-        links = failure[parent[left]]
-        rounds -= 1  # one is due for each depth
-        while len(left := left[on := links > 0]):
-            links = links[on]
-            index, found = looked_up(keys, links << 32 | tokens[left])
-            failure[left[found]] = order[index[found]]
-            missing = ~found
-            left, links = left[missing], failure[links[missing]]
-            rounds += 1
-            if rounds > ROUNDS:
-                edges = edges or dict(
-                    zip((keys + (keys >> 32)).tolist(), order.tolist(), strict=True)
-                )
-                _follow(edges, failure, left, tokens[left], links)
-                break
-    return failure
-
-
-def _follow(edges: dict[int, int], failure: Ints, nodes: Ints, tokens: Ints, links: Ints) -> None:
-    """Set failure links one by one: in all no more steps than the sequences have tokens."""
-    child, link_of = edges.get, failure.data
-    for node, token, link in zip(nodes.tolist(), tokens.tolist(), links.tolist(), strict=True):
-        while link:
-            if found := child(link * _SPREAD + token):
-                link_of[node] = found
-                break
-            link = link_of[link]

@@ -8,7 +8,7 @@ import numpy as np
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ..automaton import AutomatonBuilder
 from ..automaton.folding import fold_together
-from ..walk import warm_up
+from ..warm_up import prepare
 from .advance import Automata
 from .editors import Edits
 from .history_rules import HistoryRules
@@ -66,4 +66,4 @@ def _run() -> None:
     edits.write(row, np.zeros(1, np.int64), 4)
     rules.cells(edits.scratch)
     edits.find_edited()
-    warm_up()
+    prepare()

@@ -4,7 +4,6 @@ Characters have one to four bytes in UTF-8, and no character's bytes are within 
 a ban of characters is a ban of texts: of the shortest bytes that begin none but banned characters.
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy as np
 from ..automaton import Automaton, Ints
 from ..loops import loop
 from .byte_automaton import ENDED, ByteAutomaton, separator_table
-from .scripts import AFTER_ALL, BANNED, MIXED, Kinds, banned_scripts, script_ranges
-from .token_product import CheckCost, FromRoot, completing, completing_texts, read_from_root
+from .scripts import AFTER_ALL, BANNED, MIXED, Kinds, script_ranges
+from .token_product import CheckCost, FromRoot, completing, read_from_root
 from .vocabulary import Vocabulary
 
 FORMS = (
@@ -91,17 +90,3 @@ def split(starts: Any, kinds: Any, own: Any, beginnings: Any) -> int:
                     at = min(at + 1, len(kinds) - 1)
             low = after
     return states
-
-
-def prepare(vocabulary: Vocabulary) -> None:
-    """Make the vocabulary's trie and compile the loops, so that no request waits for it.
-
-    Without Unicode's table, there can be no rule about scripts.
-    """
-    completing_texts([[(b"ab",), (b"c",)]], vocabulary, _no_limit)
-    if find_spec("fontTools") is not None:
-        completing_characters(banned_scripts(()), vocabulary, _no_limit)
-
-
-def _no_limit(memory: int, step: int) -> None:
-    pass
