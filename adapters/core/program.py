@@ -11,7 +11,6 @@ from ...spec.limits import (
     MAX_TEXT_RULES,
 )
 from .automaton import Automaton
-from .automaton.failure_links import TooManyEdgesError
 from .kinds import Context, VocabularyOf, compile_spec, merge
 from .kinds.base import Merge, check_size
 from .parts import Part, Program
@@ -60,8 +59,6 @@ def compile_specs(
             if not together[0].needs_vocabulary:  # else their memory is bounded
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))
                 check_size(cells)
-        except TooManyEdgesError as error:
-            raise SpecError(f"Expected a simpler spec: {error}", "specs", members[-1]) from None
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
     _check(program := Program.of(parts, sources))

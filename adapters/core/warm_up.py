@@ -2,31 +2,30 @@
 
 from importlib.util import find_spec
 
-from ...spec import (
-    AllowedScriptsSpec,
-    BannedSequencesSpec,
-    BannedTextSpec,
-    ChoiceSpec,
-    LogitsProcessorSpec,
-)
-from .program import compile_specs
 from .text.vocabulary import Vocabulary
 from .walk import warm_up
 
-LONG = ((1,) * 9, (1, 1, 2))
+SEQUENCES = (1, 1), (1, 2)
 
 
 def prepare(vocabulary: Vocabulary | None = None) -> None:
-    """Compile specs whose kinds have loops.
+    """Run each loop once.
 
     Args:
         vocabulary: a vocabulary, for rules about text. Its trie is made, which takes 0.2 s.
     """
-    specs: list[LogitsProcessorSpec] = [BannedSequencesSpec(LONG), ChoiceSpec(LONG, 0)]
-    if vocabulary is not None:
-        specs.append(BannedTextSpec(("text",)))
-        if find_spec("fontTools") is not None:
-            specs.append(AllowedScriptsSpec(("Latin",)))
-    for spec in specs:
-        compile_specs((spec,), lambda: vocabulary)
+    from .automaton.tries import choice, completing
+
+    choice(SEQUENCES, 0)
+    completing(SEQUENCES, None, lambda size: None)
     warm_up()
+    if vocabulary is None:
+        return
+    from .text.token_product import completing_texts
+
+    completing_texts([[(b"a",), (b"b",)]], vocabulary, lambda memory, step: None)
+    if find_spec("fontTools") is not None:
+        from .text.characters import completing_characters
+        from .text.scripts import scripts_beside
+
+        completing_characters(scripts_beside(()), vocabulary, lambda memory, step: None)

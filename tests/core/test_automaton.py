@@ -26,7 +26,6 @@ from logitport.adapters.core import (
 )
 from logitport.adapters.core.automaton import NO_TIMER
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
-from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, hop_counts
 from logitport.adapters.core.automaton.folding import fold_together
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
@@ -529,11 +528,10 @@ MANY_LINKS = {
 
 
 @pytest.mark.parametrize("name", MANY_LINKS)
-def test_no_token_follows_many_links(name: str) -> None:
+def test_many_links_are_followed(name: str) -> None:
     sequences = MANY_LINKS[name]
     spec = s.BannedSequencesSpec(sequences)
     (automaton,) = automata(spec)
-    assert hop_counts(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
     states = set[int]()
     for sequence in sequences[:: max(len(sequences) // 20, 1)]:
         for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
@@ -567,17 +565,3 @@ def test_what_tables_take_is_known(spec: LogitsProcessorSpec) -> None:
     on_device += 2 * (8 * len(automaton.set_tokens) + 4 * len(automaton.set_ends))
     taken = sum(array.nbytes for array in [*columns, *own]) + on_device
     assert 0.8 * taken < automaton.table_bytes + 300_000 < 1.2 * taken + 300_000
-
-
-def test_links_that_cannot_be_shortened_are_refused() -> None:
-    builder = AutomatonBuilder()
-    states = [builder.free() for _ in range(HOPS + 40)]
-    for state in states[1 : HOPS + 1]:
-        for token in range(9000):
-            builder.edge(state, state * 9000 + token, 0)
-        builder.failure_link(state, state - 1)
-    for state in states[HOPS + 1 :]:
-        builder.edge(state, 3, 0)
-        builder.failure_link(state, HOPS)
-    with pytest.raises(TooManyEdgesError, match="too many token sequences"):
-        builder.build()

@@ -28,7 +28,6 @@ from ..automaton.algebra import (
     unlinked,
 )
 from ..automaton.arrays import Ints
-from ..automaton.failure_links import TooManyEdgesError
 from ..parts import Part
 from .base import Context, check_size, compile_spec
 from .thinking_budget import thinking
@@ -160,8 +159,6 @@ class _CompiledPhase:
                     made = [Marked.of(automaton) for automaton in _automata(spec, context)]
                 if not spec.needs_vocabulary:  # its memory is bounded
                     size.add_cells(sum(each.automaton.cells for each in made))
-            except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler spec: {error}", "specs", j) from None
             except SpecError as error:
                 raise error.at("specs", j) from error.__cause__
             self.parts += [_SpecPart(j, each) for each in made]
@@ -180,8 +177,6 @@ class _CompiledPhase:
                     vocabulary = context.vocabulary_for(phases)
                     automaton = detecting(end.text.encode(), vocabulary, size.add_edges)
                     self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
-            except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler text: {error}", "ends", k, "text") from None
             except SpecError as error:
                 raise error.at("ends", k, "text") from None
         counts = [(end.n, k) for k, end in enumerate(self.ends) if end.n is not None]
