@@ -49,8 +49,8 @@ from tests.core.test_realizer import (
 )
 
 MODULES = (
-    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.failure_links"),
-    *("automaton.folding", "automaton.history", "automaton.pool", "callables", "host.advance"),
+    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
+    *("automaton.history", "automaton.pool", "callables", "host.advance"),
     *("host.editors", "host.history_rules", "host.realizer", "host.requests", "logits", "program"),
 )
 DEVICE_MODULES = (

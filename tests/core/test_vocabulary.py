@@ -208,10 +208,10 @@ def test_trie(tokens: list[bytes | None]):
     trie = Vocabulary.of_tokens(tokens).trie
     assert sorted(trie.order) == [i for i, token in enumerate(tokens) if token]
     prefixes = sorted({t[:n] for t in tokens if t for n in range(len(t) + 1)} | {b""})
-    assert len(prefixes) == len(trie.byte) == len(trie.end) == len(trie.first) - 1
+    assert len(prefixes) == len(trie.symbol) == len(trie.end) == len(trie.first) - 1
     made = [b""]
-    for node in range(1, len(trie.byte)):
-        made.append(made[trie.parent[node]] + bytes(trie.byte[node : node + 1]))
+    for node in range(1, len(trie.symbol)):
+        made.append(made[trie.parent[node]] + bytes([trie.symbol[node]]))
     assert made == prefixes
     for node, prefix in enumerate(prefixes):
         first, own_end, end = trie.first[[node, node + 1, trie.end[node]]]

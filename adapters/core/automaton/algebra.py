@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import TOKEN, Ints, looked_up, token_array
-from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit
+from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit, reached
 from .builder import AutomatonBuilder, hop_counts
 
 CheckSize = Callable[[int], None]
@@ -308,7 +308,7 @@ def joined(
     keys, targets, sources = keys[is_needed], targets[is_needed], sources[is_needed]
     kept = np.ones(len(edit), np.bool_)
     if len(edit) + len(keys) <= most_to_prune:
-        kept = _reached(default_target, timeout, sources, targets)
+        kept = reached(default_target, timeout, sources, targets)
     number = np.cumsum(kept) - 1
     is_kept = kept[sources]
     keys = number[sources[is_kept]] << 32 | keys[is_kept] & TOKEN
@@ -333,21 +333,3 @@ def joined(
         reads_prompt=fragments[0].automaton.reads_prompt,
         highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
     )
-
-
-def _reached(
-    default_target: Ints, timeout: Ints, sources: Ints, targets: Ints
-) -> npt.NDArray[np.bool_]:
-    """Mark the states that some history may lead to."""
-    defaults, timeouts, ends = default_target.tolist(), timeout.tolist(), targets.tolist()
-    bounds = np.searchsorted(sources, np.arange(len(defaults) + 1)).tolist()
-    seen = bytearray(len(defaults))
-    seen[0], front = 1, [0]
-    while front:
-        state = front.pop()
-        edges = ends[bounds[state] : bounds[state + 1]]
-        for target in (defaults[state], timeouts[state], *edges):
-            if target >= 0 and not seen[target]:
-                seen[target] = 1
-                front.append(target)
-    return np.frombuffer(seen, np.bool_)

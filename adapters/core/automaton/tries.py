@@ -1,9 +1,9 @@
 """Tries of sequences, and automata that follow many sequences of tokens.
 
 For example, the sequences ``(1, 2)`` and ``(2, 1, 3)`` have six nodes: 0 is the root, 1 is ``(1,)``
-and 2 is ``(2,)``, 3 is ``(1, 2)`` and 4 is ``(2, 1)``, and 5 is ``(2, 1, 3)``. The failure link of
-node 3 leads to node 2, because ``(1, 2)`` ends with ``(2,)``; that of 4 leads to 1; those of the
-others lead to the root.
+and 2 is ``(1, 2)``, 3 is ``(2,)``, 4 is ``(2, 1)`` and 5 is ``(2, 1, 3)``. The failure link of node
+2 leads to node 3, because ``(1, 2)`` ends with ``(2,)``; that of 4 leads to 1; those of the others
+lead to the root.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,84 +18,115 @@ from .arrays import TOKEN, Ints, distinct, numbered, token_array
 from .automaton import BAN_BIAS, Automaton, Edit
 from .builder import AutomatonBuilder
 
+Column = npt.NDArray[np.int32]
 Values = npt.NDArray[np.float64]
 
 
 class Trie(NamedTuple):
-    """A trie of token sequences. Nodes are numbered level by level; node 0 is the root.
+    """A trie of sequences of token ids, or of the bytes of all tokens.
+
+    Nodes are numbered as a walk meets them: a node, then all below its first child, and so on. Node
+    0 is the root. So one loop over the nodes reads all sequences, and ``node = end[node]`` leaves
+    out what is below a node. The sequences below a node are neighbours in ``order``.
 
     Attributes:
-        keys: ``[nodes]``, ascending, ``parent << 32 | token``, with the token that leads to the
-            node; for the root, a meaningless 0.
-        ends: ``[sequences]``, the node that each sequence leads to.
+        symbol: ``[nodes]``, the last token or byte of each node; 0 for the root.
+        parent: ``[nodes]``, the node above each node; 0 for the root.
+        depth: ``[nodes]``, the number of symbols that lead to each node.
+        end: ``[nodes]``, the first node after those below each node.
+        first: ``[nodes + 1]``, the index in ``order`` of the first sequence at or below each node.
+            The sequences at a node end where those of the next node begin.
+        node: ``[sequences]``, the node of each sequence in ``order``.
+        order: ``[sequences]``, their indices in ascending order; empty ones are left out.
     """
 
-    keys: Ints
-    ends: Ints
+    symbol: Column
+    parent: Column
+    depth: Column
+    end: Column
+    first: Column
+    node: Column
+    order: Column
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
         """Make the trie of some sequences."""
-        order = sorted(range(len(sequences)), key=sequences.__getitem__)
-        lengths = token_array(len(sequences[i]) for i in order)
-        tokens = token_array(chain.from_iterable(sequences[i] for i in order))
-        keys, depth, ends = lay_out(tokens.copy(), lengths.copy())
-        by_level = depth.argsort(kind="stable")
-        number = np.empty_like(by_level)
-        number[by_level] = np.arange(len(by_level))
-        of_sequence = np.empty(len(ends), np.int64)
-        of_sequence[order] = number[ends]
-        keys = keys[by_level]
-        return cls(number[keys >> 32] << 32 | keys & TOKEN, of_sequence)
+        order = sorted(
+            filter(sequences.__getitem__, range(len(sequences))), key=sequences.__getitem__
+        )
+        ends = token_array(len(sequences[i]) for i in order).cumsum(dtype=np.int32)
+        symbols = token_array(chain.from_iterable(sequences[i] for i in order))
+        path = np.zeros(1 + max(map(len, sequences), default=0), np.int32)
+        return cls(*lay_out(symbols.copy(), ends, path), np.array(order, np.int32))
+
+    @property
+    def keys(self) -> Ints:
+        """``[nodes]``, ``parent << 32 | token``; for the root, a meaningless 0."""
+        return self.parent.astype(np.int64) << 32 | self.symbol
 
     def add_edges(self, builder: AutomatonBuilder) -> None:
         """Add an edge from each parent to each child; the nodes are the first states."""
-        keys = self.keys[1:]
-        builder.edges(keys >> 32, keys & TOKEN, np.arange(1, len(self.keys)))
+        parents = self.parent[1:].astype(np.int64)
+        builder.edges(parents, self.symbol[1:], np.arange(1, len(self.parent)))
 
 
 @loop
-def lay_out(tokens: Any, lengths: Any) -> Any:
-    """Make the nodes of sorted sequences, which lie end to end: all below a node come after it.
+def lay_out(symbols: Any, ends: Any, path: Any) -> Any:
+    """Lay out the nodes of sorted sequences, which lie end to end in ``symbols``; see ``Trie``.
 
-    Returns:
-        ``[nodes]``, the key and the depth of each node; and the node of each sequence.
+    ``path`` is room for the nodes of one sequence.
     """
-    keys, depth = np.zeros(1 + len(tokens), np.int64), np.zeros(1 + len(tokens), np.int64)
-    path, ends = np.zeros(1 + len(tokens), np.int64), np.zeros(len(lengths), np.int64)
+    node = np.zeros(len(ends), np.int32)
+    symbol, parent, depth, end, first = np.zeros((5, len(symbols) + 2), np.int32)
     nodes, start, start_before, length_before = 1, 0, 0, 0
-    for i in range(len(lengths)):
-        shared = 0
-        while shared < min(lengths[i], length_before):
-            if tokens[start + shared] != tokens[start_before + shared]:
+    for i in range(len(ends)):
+        length, shared = ends[i] - start, 0
+        while shared < min(length, length_before):
+            if symbols[start + shared] != symbols[start_before + shared]:
                 break
             shared += 1
-        for at in range(shared, lengths[i]):
-            keys[nodes], depth[nodes] = path[at] << 32 | tokens[start + at], at + 1
-            path[at + 1] = nodes
+        for left in path[shared + 1 : length_before + 1]:
+            end[left] = nodes
+        for at in range(shared, length):
+            symbol[nodes], parent[nodes], depth[nodes] = symbols[start + at], path[at], at + 1
+            first[nodes], path[at + 1] = i, nodes
             nodes += 1
-        ends[i], length_before = path[lengths[i]], lengths[i]
-        start_before, start = start, start + lengths[i]
-    return keys[:nodes], depth[:nodes], ends
+        node[i], length_before = path[length], length
+        start_before, start = start, ends[i]
+    for left in path[: length_before + 1]:
+        end[left] = nodes
+    first[nodes] = len(ends)
+    kept = symbol[:nodes].copy(), parent[:nodes].copy(), depth[:nodes].copy(), end[:nodes].copy()
+    return *kept, first[: nodes + 1].copy(), node
 
 
 @loop
-def find_failures(keys: Any, counts: Any) -> Any:
+def find_failures(keys: Any, by_key: Any, by_depth: Any) -> Any:
     """Compute the failure link of each node: the longest proper suffix of it that is a node.
 
-    Returns:
-        The links; and ``counts`` of each node, added to those of all nodes that its links lead to.
+    Args:
+        keys: ``[nodes]``; see ``Trie``.
+        by_key: the nodes, with ascending keys.
+        by_depth: the nodes, the root first.
     """
-    failure, totals = np.zeros(len(keys), np.int64), counts.copy()
-    for node in range(1, len(keys)):
+    failure, ordered = np.zeros(len(keys), np.int64), keys[by_key]
+    for node in by_depth:
         link, token = keys[node] >> 32, keys[node] & TOKEN
         while link > 0 and failure[node] == 0:
             link = failure[link]
-            child = 1 + np.searchsorted(keys[1:], link << 32 | token)
-            if child < len(keys) and keys[child] == link << 32 | token:
-                failure[node] = child
+            at = np.searchsorted(ordered, link << 32 | token)
+            if at < len(keys) and ordered[at] == link << 32 | token:
+                failure[node] = by_key[at]
+    return failure
+
+
+@loop
+def count_endings(failure: Any, by_depth: Any, counts: Any) -> Any:
+    """Add to each node's count those of the nodes that its failure links lead to."""
+    totals = counts.copy()
+    for node in by_depth[1:]:
         totals[node] += totals[failure[node]]
-    return failure, totals
+    return totals
 
 
 @loop
@@ -105,22 +136,21 @@ def list_endings(failure: Any, counts: Any, totals: Any) -> Any:
     Args:
         failure: ``[nodes]``, the failure links.
         counts: ``[nodes]``, how much ends at each node itself, numbered in order of nodes.
-        totals: ``[nodes]``, how much there is to list.
+        totals: the same with failure links; see ``count_endings``.
 
     Returns:
         The node, and the number of what ends there.
     """
-    start = np.cumsum(totals) - totals
-    owner, ending = np.zeros(totals.sum(), np.int64), np.zeros(totals.sum(), np.int64)
-    n = own = 0
+    starts = np.cumsum(counts) - counts
+    owner, ending = np.zeros((2, totals.sum()), np.int64)
+    n = 0
     for node in range(len(failure)):
-        for _ in range(counts[node]):
-            owner[n], ending[n] = node, own
-            n, own = n + 1, own + 1
-        link = failure[node]
-        for i in range(start[link], start[link] + totals[node] - counts[node]):
-            owner[n], ending[n] = node, ending[i]
-            n += 1
+        at, end = node, n + totals[node]
+        while n < end:
+            for i in range(counts[at]):
+                owner[n], ending[n] = node, starts[at] + i
+                n += 1
+            at = failure[at]
     return owner, ending
 
 
@@ -130,9 +160,9 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automa
     Without EOS, the states after a choice are free, and no choice begins another.
     """
     trie = Trie.of(choices)
-    nodes = len(trie.keys)
-    stops = trie.ends[:0] if eos_token_id is None else trie.ends << 32 | eos_token_id
-    options = distinct(np.concatenate([trie.keys[1:], stops]))
+    keys, nodes = trie.keys[1:], len(trie.parent)
+    stops = keys[:0] if eos_token_id is None else trie.node.astype(np.int64) << 32 | eos_token_id
+    options = distinct(np.concatenate([keys, stops]))
     owner, tokens = options >> 32, options & TOKEN
     counts = np.bincount(owner, minlength=nodes)
     several = counts > 1
@@ -170,20 +200,21 @@ def completing(
             because a few sequences may mean very many cells.
     """
     trie = Trie.of([sequence[:-1] for sequence in sequences])
-    nodes = len(trie.keys)
-    last = token_array(sequence[-1] for sequence in sequences)
-    endings, of_sequence = numbered(trie.ends << 32 | last)
+    keys, nodes, by_depth = trie.keys, len(trie.parent), trie.depth.argsort(kind="stable")
+    failure = find_failures(keys, keys.argsort(kind="stable"), by_depth)
+    last = token_array(sequence[-1] for sequence in sequences)[trie.order]
+    endings, of_sequence = numbered(trie.node.astype(np.int64) << 32 | last)
     counts = np.bincount(endings >> 32, minlength=nodes)
-    failure, totals = find_failures(trie.keys, counts)
+    totals = count_endings(failure, by_depth, counts)
     check_size(nodes + int(totals.sum()))
     owner, ending = list_endings(failure, counts, totals)
     cells = owner << 32 | endings[ending] & TOKEN
     if values is None:
-        edited, sums = distinct(cells, in_runs=True), BAN_BIAS
+        edited, sums = distinct(cells), BAN_BIAS
     else:
         edited, cell = numbered(cells)
         of_ending = np.empty(len(endings))
-        of_ending[of_sequence] = values
+        of_ending[of_sequence] = values[trie.order]
         sums = np.bincount(cell, of_ending[ending]).astype(np.float64)
     sizes = np.bincount(edited >> 32, minlength=nodes)
     adds = sizes > 0

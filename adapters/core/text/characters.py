@@ -12,7 +12,7 @@ from ..automaton import Automaton, Ints
 from ..loops import loop
 from .byte_automaton import ENDED, ByteAutomaton, separator_table
 from .scripts import AFTER_ALL, BANNED, MIXED, Kinds, script_ranges
-from .token_product import CheckCost, FromRoot, completing, read_from_root
+from .token_product import CheckCost, FromRoot, completing
 from .vocabulary import Vocabulary
 
 FORMS = (
@@ -44,7 +44,7 @@ def completing_characters(
         beginnings[n] = 0, byte, after >> 6 * n, 0, 6 * n, lowest
     states = split(starts, kinds, own, beginnings)
     automaton, separator = ByteAutomaton.of_edges(0, own[:states]), separator_table(())
-    root = FromRoot(*read_from_root(automaton.after, separator, vocabulary.trie))
+    root = FromRoot.of(automaton, vocabulary.trie, separator)
     return completing(automaton, vocabulary, root, check_cost, separator)
 
 

@@ -38,6 +38,7 @@ import numpy.typing as npt
 from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.arrays import TOKEN, members, token_array
 from ..automaton.automaton import table_bytes
+from ..automaton.tries import Trie
 from ..loops import loop
 from .byte_automaton import (
     ENDED,
@@ -48,7 +49,6 @@ from .byte_automaton import (
     Table,
     separator_table,
 )
-from .trie import Trie
 from .vocabulary import Vocabulary
 
 CheckCost = Callable[[int, int], None]
@@ -74,14 +74,20 @@ class FromRoot(NamedTuple):
     others: Table
     before: Table
 
+    @classmethod
+    def of(cls, automaton: ByteAutomaton, trie: Trie, separator: Table) -> "FromRoot":
+        """Read all tokens."""
+        return cls(*read_from_root(automaton.after, separator, tuple(trie)))
+
 
 @loop
 def read_from_root(after: Any, separator: Any, trie: Any) -> Any:
     """Read all tokens from the root; see ``FromRoot`` and ``separator_table``."""
-    nodes, tokens, once_ended = len(trie.byte), len(trie.order), min(FOUND + 1, len(separator) - 1)
+    symbol, parent_of, _, _, _, node_of, order = trie
+    nodes, tokens, once_ended = len(symbol), len(order), min(FOUND + 1, len(separator) - 1)
     state_at, tail_at = np.zeros(nodes, np.int32), np.zeros(nodes, np.int32)
     for node in range(1, nodes):
-        parent, byte, tail = trie.parent[node], trie.byte[node], 0
+        parent, byte, tail = parent_of[node], symbol[node], 0
         to = after[state_at[parent], byte]
         if tail_at[parent]:
             tail = separator[tail_at[parent], byte]
@@ -92,8 +98,8 @@ def read_from_root(after: Any, separator: Any, trie: Any) -> Any:
     others, before = np.zeros(tokens, np.int32), np.zeros(tokens + 1, np.int32)
     count = 0
     for i in range(tokens):
-        states[i], holds[i] = state_at[trie.node[i]], tail_at[trie.node[i]] > 0
-        others[count] = trie.order[i]
+        states[i], holds[i] = state_at[node_of[i]], tail_at[node_of[i]] > 0
+        others[count] = order[i]
         count += not holds[i]
         before[i + 1] = count
     return states, holds, others, before
@@ -106,7 +112,7 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
     Args:
         own: see ``ByteAutomaton``.
         separator: see ``separator_table``.
-        trie: see ``Trie``.
+        trie: a ``Trie`` as a tuple. (numba's cache would name the class, and fail once it moves.)
         edges: ``[room, 3]``, the state, the token, and the state after it.
         completed: ``[room, 3]``, the state, and the first and the end of a range in ``order``: the
             tokens that complete a text. No two ranges of a state overlap or meet.
@@ -114,13 +120,14 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
     Returns:
         The number of edges and of ranges. What there is no room for is counted, too.
     """
-    nodes, once_ended = len(trie.byte), min(FOUND + 1, len(separator) - 1)
+    symbol, parent_of, _, end_of, first_of, _, order = trie
+    nodes, once_ended = len(symbol), min(FOUND + 1, len(separator) - 1)
     state_at, tail_at = np.zeros(nodes, np.int32), np.zeros(nodes, np.int32)
     edge_count = range_count = 0
     for state in range(1, len(own)):
         state_at[0], stop, node = state, -1, 1
         while node < nodes:
-            parent, byte, to, tail = trie.parent[node], trie.byte[node], 0, 0
+            parent, byte, to, tail = parent_of[node], symbol[node], 0, 0
             if state_at[parent]:
                 to = own[state_at[parent], byte]
             if tail_at[parent]:
@@ -129,13 +136,13 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
                 tail = once_ended
             to &= ~ENDED
             state_at[node], tail_at[node] = to, tail
-            below = node + 1 if to or tail > FOUND else trie.end[node]
-            first, end = trie.first[node], trie.first[below]
+            below = node + 1 if to or tail > FOUND else end_of[node]
+            first, end = first_of[node], first_of[below]
             if to:
                 for i in range(first, end):
                     if edge_count < len(edges):
                         edge = edges[edge_count]
-                        edge[0], edge[1], edge[2] = state, trie.order[i], to
+                        edge[0], edge[1], edge[2] = state, order[i], to
                     edge_count += 1
             if tail and first < end:
                 is_new = first != stop  # else the range before goes on
@@ -150,22 +157,15 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
     return edge_count, range_count
 
 
-class FromStates(NamedTuple):
-    """What ``read_from_states`` finds."""
-
-    edges: Ints
-    completed: Ints
-
-    @classmethod
-    def of(cls, automaton: ByteAutomaton, trie: Trie, separator: Table) -> "FromStates":
-        """Read tokens from each state but the root, again if there was too little room."""
-        room = ROOM
-        while True:
-            made = cls(*np.empty((2, room, 3), np.int64))
-            counts = read_from_states(automaton.own, separator, trie, *made)
-            if max(counts) <= room:
-                return cls(*(part[:count] for part, count in zip(made, counts, strict=True)))
-            room = max(counts)
+def _from_states(automaton: ByteAutomaton, trie: Trie, separator: Table) -> tuple[Ints, Ints]:
+    """Return the edges and the ranges of ``read_from_states``."""
+    room = ROOM
+    while True:
+        made = np.empty((2, room, 3), np.int64)
+        edges, ranges = read_from_states(automaton.own, separator, tuple(trie), *made)
+        if max(edges, ranges) <= room:
+            return made[0, :edges], made[1, :ranges]
+        room = max(edges, ranges)
 
 
 def completing_texts(
@@ -193,7 +193,7 @@ def completing_texts(
         the tokens that complete what earlier tokens have begun, ``None`` if none can begin one.
     """
     automaton, separator = ByteAutomaton.of(texts, separators), separator_table(separators)
-    root = FromRoot(*read_from_root(automaton.after, separator, vocabulary.trie))
+    root = FromRoot.of(automaton, vocabulary.trie, separator)
     banned = int(np.count_nonzero(root.holds))
 
     def check(memory: int, step: int) -> None:
@@ -231,7 +231,7 @@ def completing(
     elif not len(tokens):
         return everywhere, None
     check_cost(table_bytes(states, len(tokens), 0), 0)
-    edges, completed = FromStates.of(automaton, trie, separator)
+    edges, completed = _from_states(automaton, trie, separator)
     check_cost(table_bytes(states, len(tokens) + len(edges), 0), 0)
     set_of, sets = _token_sets(automaton.failure, completed)
     # What is banned everywhere is in no set.
@@ -308,11 +308,11 @@ def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], N
     """
     n, trie, separator = len(text), vocabulary.trie, separator_table(())
     automaton = ByteAutomaton.of([[(bytes((byte,)),) for byte in text]])
-    root = FromRoot(*read_from_root(automaton.after, separator, trie))
+    root = FromRoot.of(automaton, trie, separator)
     targets = np.where(root.holds, n, root.states)
     begins = targets > 0
     size = n + 1 + int(np.count_nonzero(begins))
-    edges, completed = FromStates.of(automaton, trie, separator)
+    edges, completed = _from_states(automaton, trie, separator)
     sources, first, end = completed.T
     check_size(size + len(edges) + int((end - first).sum()))
     owner, which = members(first, end - first)

@@ -13,7 +13,7 @@ from ..automaton.arrays import Ints, token_array
 from .loading import tokens_of
 
 if TYPE_CHECKING:
-    from .trie import Trie  # whose loops need numba, which takes a while to import
+    from ..automaton.tries import Trie  # whose loops need numba, which takes a while to import
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,6 @@ class Vocabulary:
     @cached_property
     def trie(self) -> "Trie":
         """The trie of all tokens, made at first use: 0.2 s for 150,000 tokens."""
-        from .trie import Trie
+        from ..automaton.tries import Trie
 
         return Trie.of(self.tokens())
