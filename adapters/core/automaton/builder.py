@@ -144,7 +144,7 @@ class AutomatonBuilder:
         self._timer.frombytes(np.broadcast_to(timer, n).astype(np.int32).tobytes())
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
 
-    def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
+    def edges(self, states: Ints, token_ids: npt.NDArray[np.integer[Any]], targets: Ints) -> None:
         """Add many edges at once, ``[edges]`` each; no two with the same state and token."""
         self._more_edges.append((states << 32 | token_ids, targets))
 

@@ -51,13 +51,13 @@ class Trie(NamedTuple):
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
         """Make the trie of some sequences."""
-        order = sorted(
-            filter(sequences.__getitem__, range(len(sequences))), key=sequences.__getitem__
-        )
+        key: Any = sequences.__getitem__
+        order = sorted(filter(key, range(len(sequences))), key=key)
         ends = token_array(len(sequences[i]) for i in order).cumsum(dtype=np.int32)
         symbols = token_array(chain.from_iterable(sequences[i] for i in order))
         path = np.zeros(1 + max(map(len, sequences), default=0), np.int32)
-        return cls(*lay_out(symbols.copy(), ends, path), np.array(order, np.int32))
+        made: Any = lay_out(symbols.copy(), ends, path)
+        return cls(*made, np.array(order, np.int32))
 
     @property
     def keys(self) -> Ints:

@@ -85,7 +85,8 @@ def read_from_root(after: Any, separator: Any, trie: Any) -> Any:
     """Read all tokens from the root; see ``FromRoot`` and ``separator_table``."""
     symbol, parent_of, _, _, _, node_of, order = trie
     nodes, tokens, once_ended = len(symbol), len(order), min(FOUND + 1, len(separator) - 1)
-    state_at, tail_at = np.zeros(nodes, np.int32), np.zeros(nodes, np.int32)
+    state_at, tail_at = np.empty(nodes, np.int32), np.empty(nodes, np.uint8)
+    state_at[0] = tail_at[0] = 0
     for node in range(1, nodes):
         parent, byte, tail = parent_of[node], symbol[node], 0
         to = after[state_at[parent], byte]
@@ -122,8 +123,8 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
     """
     symbol, parent_of, _, end_of, first_of, _, order = trie
     nodes, once_ended = len(symbol), min(FOUND + 1, len(separator) - 1)
-    state_at, tail_at = np.zeros(nodes, np.int32), np.zeros(nodes, np.int32)
-    edge_count = range_count = 0
+    state_at, tail_at = np.empty(nodes, np.int32), np.empty(nodes, np.uint8)
+    edge_count = range_count = tail_at[0] = 0
     for state in range(1, len(own)):
         state_at[0], stop, node = state, -1, 1
         while node < nodes:
