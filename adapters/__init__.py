@@ -19,6 +19,7 @@ from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import check_own_fields, same_as
 from .policy import Policy, policy_of
+from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
     from .admission import admit, admit_live, check_presets, program_of
@@ -41,6 +42,7 @@ __all__ = [
     "SpecMiddleware",
     "Status",
     "Support",
+    "TokenizerCopy",
     "admit",
     "admit_live",
     "backends",

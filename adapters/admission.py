@@ -19,6 +19,8 @@ from ..spec import (
     decode,
 )
 from ..spec.limits import MAX_PAYLOAD_BYTES
+from ..spec.payload import decode_texts
+from ..spec.texts import TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
 from .core.walk import check_contradictions
@@ -75,19 +77,20 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
             payload = payload.decode()
         except UnicodeDecodeError:
             raise SpecError("The payload is not valid Unicode") from None
-    decoded = None
+    decoded = resolver = None
     if isinstance(payload, str):
         text = payload
         if len(text) > MAX_PAYLOAD_BYTES:  # raises; such a text is not even hashed
             decode(text)
     else:
-        decoded = decode(payload)
+        resolver = TextResolver(backend.tokenizer)
+        decoded = decode_texts(payload, resolver)
         text = msgspec.json.encode(decoded).decode()
     key = backend, text, vocab_size
     with _lock:
         found = _programs.get(key) or _refusals.get(key)
     if found is None:
-        found = _remembered(key, decoded)
+        found = _remembered(key, decoded, resolver)
     if isinstance(found, _Refusal):
         raise SpecError(*found.args)
     return found.payload, found.program
@@ -157,15 +160,22 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     return _Admitted(payload, program, program.memory)
 
 
-def _remembered(key: Key, decoded: Payload | None) -> "_Admitted | _Refusal":
+def _remembered(
+    key: Key, decoded: Payload | None, resolver: TextResolver | None
+) -> "_Admitted | _Refusal":
     """Admit a new text. If two threads do so at once, the first thread's outcome is kept.
 
     Raises:
         SpecError: for a refusal that a plugin's exception caused: the next call may succeed.
     """
     backend, text, vocab_size = key
+    resolver = resolver or TextResolver(backend.tokenizer)
     try:
-        found = _compiled(backend, decoded or decode(text), vocab_size)
+        decoded = decoded or decode_texts(text, resolver)
+        try:
+            found = _compiled(backend, decoded, vocab_size)
+        except SpecError as error:
+            raise resolver.restore(error) from error.__cause__
     except SpecError as error:
         if error.__cause__ is not None:
             raise

@@ -18,12 +18,14 @@ from ..spec import (
     PythonProcessorSpec,
     SpecError,
     Stage,
+    Tokenizer,
     encode,
 )
 from ..spec.base import as_specs, kind_of, processor_specs
 from ..spec.errors import text_of
 from .finding import Finding
 from .policy import Policy
+from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
     from .core.text.vocabulary import Vocabulary
@@ -61,6 +63,8 @@ class Backend:
             the model and the engine's arguments; ``None`` for an engine without such a server.
         load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. See
             ``for_tokenizer``.
+        tokenizer: the tokenizer of the engine, for texts of clients in place of token ids;
+            ``None`` for an engine without one, which refuses such texts. See ``for_tokenizer``.
         policy: what the operator fills in, bounds and forbids in requests.
         packages: the distributions of the engine, by the extras of logitport that go with them.
         group: the entry-point group from which the engine loads the adapter, if it does.
@@ -77,6 +81,7 @@ class Backend:
     prefill_samples: bool = False
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
     load_vocabulary: "Callable[[], Vocabulary] | None" = None
+    tokenizer: Tokenizer | None = None
     policy: Policy | None = None
     packages: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     group: str | None = None
@@ -107,11 +112,11 @@ class Backend:
         vocab_size: int,
         read: "Callable[[Any], Vocabulary] | None" = None,
     ) -> "Backend":
-        """Return this backend with the vocabulary of an engine's tokenizer.
+        """Return this backend with an engine's tokenizer, and with its vocabulary.
 
         The tokenizer is read when a request first needs its vocabulary, or at ``preload``. It is
         read once, although an adapter may call this for each request. The result does not keep the
-        tokenizer alive.
+        tokenizer alive, but a request with texts makes it keep a copy.
 
         Args:
             tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
@@ -122,11 +127,12 @@ class Backend:
             return self
         try:
             loaders = _loaders.setdefault(tokenizer, {})
+            get = ref(tokenizer)
         except TypeError:  # it takes no weak reference: its vocabulary is not kept
-            loader = partial(_read, lambda: tokenizer, vocab_size, read)
-            return replace(self, load_vocabulary=loader)
-        loader = partial(_read, ref(tokenizer), vocab_size, read)
-        return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
+            loaders, get = {}, lambda: tokenizer
+        made = partial(_read, get, vocab_size, read), TokenizerCopy(get)
+        load, copy = loaders.setdefault(vocab_size, made)
+        return replace(self, load_vocabulary=load, tokenizer=copy)
 
     def preload(self) -> "Backend":
         """Start to load the vocabulary and to compile admission's loops, each in a thread.
@@ -154,7 +160,9 @@ class Backend:
         return loading.result()
 
 
-_loaders: "WeakKeyDictionary[Any, dict[int, Callable[[], Vocabulary]]]" = WeakKeyDictionary()
+_Loaded = tuple["Callable[[], Vocabulary]", TokenizerCopy]
+
+_loaders: "WeakKeyDictionary[Any, dict[int, _Loaded]]" = WeakKeyDictionary()
 """By tokenizer and size. A loader is part of the key of cached programs, so there is just one."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Se
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 
@@ -87,6 +87,9 @@ class LogitsProcessorSpec(
     Raises:
         SpecError: from the constructor, with the path of the offending value.
     """
+
+    TEXTS: ClassVar[Mapping[str, str]] = {}
+    """The wire's text fields; see ``text_fields``."""
 
     def __post_init__(self) -> None:
         check_fields(self)

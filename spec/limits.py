@@ -192,6 +192,14 @@ MAX_PROMPT_RULES = _limit(
 )
 """Each takes up to 1.6 ms for a prompt of 128k tokens, which takes another 1.2 ms to be copied."""
 
+MAX_CLIENT_TEXT_BYTES = _limit(
+    "max_client_text_bytes",
+    1 << 11,
+    "bytes",
+    "in all texts of a request in place of token ids, 8 more for each text",
+)
+"""Tokenizers take up to 0.8 microseconds for a byte, and 7 for each text besides."""
+
 # --- what is no limit: the range of a number, and what no field needs ---
 
 MAX_INT = (1 << 31) - 1

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from ...spec import VERSION, Payload, SpecError, Stage, decode
+from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
 from ...spec.base import kind_of
 from ...spec.limits import LIMITS
 from ..backend import Backend, backend
@@ -224,7 +224,7 @@ class SpecMiddleware:
         if acting is None:
             return Receipt((), digest, stage)
         policy = self.backend(scope).policy
-        default, presets = (False, ()) if policy is None else policy.join(decode(payload).specs)
+        default, presets = (False, ()) if policy is None else policy.join(decode(payload, StandIn()).specs)
         kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
         return Receipt(kinds, digest, stage, default, presets)
 
@@ -265,7 +265,7 @@ class SpecMiddleware:
         Raises:
             SpecError: if the payload is bad.
         """
-        decoded = decode(payload)
+        decoded = decode(payload, StandIn())
         self._backend.check(decoded.specs)
         return decoded
 
@@ -294,7 +294,8 @@ def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
         fields.put(name, field := Fields({}))
     if KEY in field:
         other = field.text(KEY) if field.is_nested(KEY) else field[KEY]
-        if payload != other and decode(payload) != decode(other):
+        texts = StandIn()
+        if payload != other and decode(payload, texts) != decode(other, texts):
             what = f"Expected one payload, got another at `{name}.{KEY}`"
             raise SpecError.of_field(what, where)
     field.put(KEY, payload)

@@ -9,6 +9,7 @@ from .. import (
     KEY,
     Backend,
     Policy,
+    TokenizerCopy,
     admit,
     check_grammar,
     check_own_fields,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @once_per_engine
 def backend_of(vllm_config: "VllmConfig") -> Backend:
-    """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
+    """Return the backend with the engine's tokenizer, its vocabulary, and the policy.
 
     From then on, its vocabulary is loaded: from the start of a worker, and from the first request
     to a front end.
@@ -58,7 +59,8 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
         return vocabulary.first(model_config.get_vocab_size())
 
     policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
-    return replace(BACKEND, load_vocabulary=load, policy=policy).preload()
+    tokenizer = TokenizerCopy(lambda: tokenizer_of(model_config))
+    return replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer, policy=policy).preload()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..base import LogitsProcessorSpec, TokenFields, TokenIds
-from ..tokenization import LeadingSpace, Tokenizer, word_forms
+from ..tokenization import LeadingSpace, Tokenizer, text_fields, word_forms
 
 
 class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
@@ -21,6 +21,8 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(tokens="token_ids")
 
     token_ids: TokenIds
 

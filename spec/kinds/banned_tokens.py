@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..base import LogitsProcessorSpec, TokenFields, TokenIds
-from ..tokenization import LeadingSpace, Tokenizer, one_token_words
+from ..tokenization import LeadingSpace, Tokenizer, one_token_words, text_fields
 
 
 class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
@@ -20,6 +20,8 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(tokens="token_ids")
 
     token_ids: TokenIds
 

@@ -17,7 +17,7 @@ from ..base import (
 )
 from ..errors import SpecError
 from ..limits import MAX_TOKEN_IDS
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 _Choices = Annotated[
     tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS // 2)
@@ -43,6 +43,8 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         SpecError: if a field is out of bounds, two choices are equal, or one begins another and
             there is no EOS to tell them apart.
     """
+
+    TEXTS = text_fields(texts="choices")
 
     choices: _Choices
     eos_token_id: TokenId | None = None

@@ -1,7 +1,7 @@
 """``forced_end``: force a closing sequence at an output index."""
 
 from ..base import Count, LogitsProcessorSpec, TokenFields, TokenId, TokenIds
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
 class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
@@ -22,6 +22,8 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(text="token_ids")
 
     after: Count
     token_ids: TokenIds

@@ -1,7 +1,7 @@
 """``forced_sequence``: force the output to begin with these tokens."""
 
 from ..base import LogitsProcessorSpec, TokenFields, TokenId, TokenIds
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
 class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
@@ -21,6 +21,8 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(text="token_ids")
 
     token_ids: TokenIds
     eos_token_id: TokenId | None = None

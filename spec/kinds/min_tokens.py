@@ -1,7 +1,7 @@
 """``min_tokens``: ban stop tokens before a minimum length."""
 
 from ..base import LogitsProcessorSpec, PositiveCount, TokenFields, TokenIds
-from ..tokenization import Tokenizer, eos_token_id_of
+from ..tokenization import Tokenizer, eos_token_id_of, text_fields
 
 
 class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
@@ -20,6 +20,8 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(stop_tokens="stop_token_ids")
 
     n: PositiveCount
     stop_token_ids: TokenIds

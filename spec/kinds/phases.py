@@ -24,6 +24,7 @@ from ..limits import (
     MAX_PHASES,
     MAX_SPECS,
 )
+from ..tokenization import text_fields
 from .automaton import AutomatonSpec
 from .choice import ChoiceSpec
 from .dry import DrySpec
@@ -56,6 +57,8 @@ class PhaseEnd(
     Raises:
         SpecError: if a field is out of bounds, or not exactly one of the four is given.
     """
+
+    TEXTS = text_fields(tag_text="token_ids")
 
     n: PositiveCount | None = None
     token_ids: MaybeTokenIds = ()

@@ -8,7 +8,7 @@ import msgspec
 from ..base import Bias, SequencesSpec, check_different
 from ..errors import SpecError
 from ..limits import MAX_TOKEN_IDS
-from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
+from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms, text_fields
 
 _Biases = Annotated[tuple[Bias, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 
@@ -36,6 +36,8 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
         SpecError: if a field is out of bounds, two sequences are equal, or there are not as many
             biases as sequences.
     """
+
+    TEXTS = text_fields(texts="sequences")
 
     biases: _Biases
 

@@ -24,7 +24,7 @@ from ..thinking_families import (
     thinking_family,
     thinking_tags,
 )
-from ..tokenization import Tokenizer, token_ids_of
+from ..tokenization import Tokenizer, text_fields, token_ids_of
 
 _OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
 """Further spellings of a tag, or further tags."""
@@ -86,6 +86,15 @@ class ThinkingBudgetSpec(
         SpecError: if a field is out of bounds, two tags are the same, or only one of ``grace`` and
             ``newline_token_ids`` is given.
     """
+
+    TEXTS = text_fields(
+        start_text="start_token_ids",
+        end_text="end_token_ids",
+        message_text="message_token_ids",
+        other_start_texts="other_start_token_ids",
+        other_end_texts="other_end_token_ids",
+        then_text="then_token_ids",
+    )
 
     budget: Count
     start_token_ids: TokenIds

@@ -6,7 +6,7 @@ import msgspec
 
 from ..base import LogitsProcessorSpec, Sizes, TokenFields, TokenIds, check_pattern
 from ..limits import MAX_TIMES
-from ..tokenization import Tokenizer, token_ids_of
+from ..tokenization import Tokenizer, text_fields, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
 
@@ -28,6 +28,8 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(trigger_text="trigger_token_ids", text="token_ids")
 
     trigger_token_ids: TokenIds
     token_ids: TokenIds

@@ -70,6 +70,15 @@ class TestExplain:
         assert result.exit_code == 0, result.output
         assert line in result.stdout
 
+    def test_texts_in_place_of_token_ids(self, tokenizer: Path):
+        spec = {"kind": "forced_sequence", "text": "word7", "eos_token_id": None}
+        result = run("explain", "-", "--tokenizer", tokenizer, text=payload(spec))
+        assert '    token_ids: 7 "word7"' in result.stdout
+        assert run("check", "-", "--tokenizer", tokenizer, text=payload(spec)).exit_code == 0
+        result = run("check", "-", text=payload(spec))
+        assert "$.specs[0].text: A text needs the model's tokenizer" in result.stdout
+        assert "use --tokenizer" in result.stdout
+
     @pytest.mark.parametrize("kind", WIRE_KINDS, ids=kind_of)
     def test_every_kind(self, kind: Any):
         spec = KINDS[kind].minimal

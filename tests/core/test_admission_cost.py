@@ -199,7 +199,7 @@ class TestCache:
         with pytest.raises(SpecError, match=message) as first:
             admission.admit(BACKEND, carried, VOCAB)
         monkeypatch.setattr(admission, "_compiled", None)  # would be a TypeError
-        monkeypatch.setattr(admission, "decode", None)
+        monkeypatch.setattr(admission, "decode_texts", None)
         for form in (carried, carried.encode()):
             with pytest.raises(SpecError) as again:
                 admission.admit(BACKEND, form, VOCAB)
