@@ -73,7 +73,10 @@ def _limit(name: str, default: N, unit: str, meaning: str) -> N:
 # --- the payload ---
 
 MAX_PAYLOAD_BYTES = _limit(
-    "max_payload_bytes", 1 << 18, "bytes", "in an encoded payload, as UTF-8; also in a grammar"
+    "max_payload_bytes",
+    1 << 18,
+    "bytes",
+    "in an encoded payload, as UTF-8; a grammar may be half as long",
 )
 """As many as ``MAX_TOKEN_IDS`` and their biases take with all digits."""
 

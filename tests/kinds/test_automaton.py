@@ -109,7 +109,7 @@ class TestRows(RealizedKindTests):
     )
     largest = (
         AutomatonSpec((FREE,) * MOST),
-        AutomatonSpec((AutomatonState(edges=(AutomatonEdge(0, 0),)),), ((1,) * ((1 << 14) - 4),)),
+        AutomatonSpec((AutomatonState(edges=(AutomatonEdge(0, 0),)),), ((1,) * ((1 << 13) - 4),)),
     )
     beyond = (
         (AutomatonSpec((FREE,), ((1,), (1, 9))), "token_sets[1][1]"),

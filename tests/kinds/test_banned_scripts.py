@@ -36,7 +36,7 @@ class ScriptsTests(KindTests):
         ({"scripts": ["Han", ""]}, SHAPE, "scripts[1]"),
         ({"scripts": ["Han", "H\u00e4n"]}, SHAPE, "scripts[1]"),
         ({"scripts": [1]}, "Expected `str`, got `int`", "scripts[0]"),
-        ({"scripts": ["a" * 65]}, "Expected `str` of length <= 64", "scripts[0]"),
+        ({"scripts": ["a" * 129]}, "Expected `str` of length <= 128", "scripts[0]"),
         ({"scripts": ["Han"] * 33}, f"{AT_MOST}{limits.MAX_SCRIPTS}", "scripts"),
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import Draws, Several
@@ -114,7 +114,7 @@ class TestRows(RealizedKindTests):
     )
     refused = (
         (phases(), SOME, "phases"),
-        (phases(*[{"ends": [ONE]}] * 17), f"{AT_MOST}16", "phases"),
+        (phases(*[{"ends": [ONE]}] * 17), f"{AT_MOST}{limits.MAX_PHASES}", "phases"),
         (phases({"ends": [{"n": 0}]}), AT_LEAST_1, "phases[0].ends[0].n"),
         (phases({"ends": [ONE] * 9}), f"{AT_MOST}8", "phases[0].ends"),
         (
@@ -141,16 +141,6 @@ class TestRows(RealizedKindTests):
             phases({"ends": [{"text": "\u00e9" * 33}]}),
             "Expected at most 64 bytes in UTF-8, got 66",
             "phases[0].ends[0].text",
-        ),
-        (
-            phases({"ends": [{"text": "a"}] * 2}, {"ends": [{"text": "a"}]}),
-            "Expected at most 2 texts that end a phase in all, got 3",
-            "phases",
-        ),
-        (
-            phases({"specs": [{"kind": "banned_text", "texts": ["a"]}] * 2}),
-            "Expected at most 1 specs about text in all, got 2",
-            "phases",
         ),
         (
             phases({"ends": [ONE]}, {"specs": [WITH]}, {"ends": [ONE]}),
@@ -325,7 +315,7 @@ class TestRows(RealizedKindTests):
         ),
         (
             Phase((TriggerSpec((1,), (2,) * 99, 1024),), (COMPLETE,)),
-            "Expected specs that compile to at most 49152 states and edited tokens in all; "
+            "Expected specs that compile to at most 24576 states and edited tokens in all; "
             "this one goes beyond",
             "specs[0]",
         ),
@@ -490,6 +480,7 @@ def test_texts_are_banned_in_a_phase(
     """In the last phase, beside what it has."""
     *before, last = spec.phases
     last = Phase((*last.specs, BannedTextSpec(tuple(texts))), last.ends)
+    assume(len(spec.phases) * len(last.specs) <= limits.MAX_PHASES)
     spec = PhasesSpec((*before, last), spec.eos_token_id, spec.repeat)
     liked = [4 if token == 3 and i % 3 == 0 else token for i, token in enumerate(liked)]
     check_against_reference(spec, prompt, liked, obeys, TOKENS)

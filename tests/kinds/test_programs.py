@@ -91,7 +91,7 @@ def test_what_a_parser_has_made_of_a_text_shares_its_program():
 
 
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
-    # A thinking budget with a long message: 4 MB of tables.
+    # A thinking budget with a long message: 2 MB of tables.
     large = compile_specs((s.ThinkingBudgetSpec(1, (1,), (2,), (2,) * 16_000),))
     monkeypatch.setattr(admission, "compile_specs", lambda *_: Program(large.automata))
     admission.forget()
@@ -102,7 +102,7 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
         assert admission.admit(BACKEND, text, None)[1] is program
         return program.cells
 
-    sent = sum(cells_of(token_id) for token_id in range(90))
+    sent = sum(cells_of(token_id) for token_id in range(180))
     remembered = sum(entry.program.cells for entry in admission._programs.values())
     admission.forget()
     assert sent / 2 < remembered < sent

@@ -83,7 +83,7 @@ class TestRows(RealizedKindTests):
     )
     largest = (
         ThinkingBudgetSpec(limits.MAX_INT, (1,), (2,), min_tokens=limits.MAX_INT),
-        MINIMAL(grace=limits.MAX_INT, newline_token_ids=LONG[:10_000]),
+        MINIMAL(grace=limits.MAX_INT, newline_token_ids=LONG[:5_000]),
         MINIMAL(other_start_token_ids=[[i] for i in range(3, 18)], other_end_token_ids=[[3] * 63]),
     )
     beyond = (
