@@ -84,8 +84,8 @@ class SpecMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the body of a request and pass the request on."""
         if scope["type"] != "http" or scope["method"] not in METHODS:
-            is_ours = scope["type"] == "http" and scope["path"].rstrip("/").endswith(ROUTE)
-            if is_ours and self._has_route:
+            is_get = scope["type"] == "http" and scope["method"] == "GET"
+            if is_get and self._has_route and scope["path"].rstrip("/").endswith(ROUTE):
                 await self._describe(scope, receive, send)
             else:
                 await self.app(scope, receive, send)

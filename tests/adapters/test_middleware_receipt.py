@@ -279,6 +279,7 @@ def test_the_application_decides_who_may_ask():
     reply = ask("/closed/logitport", method="GET")
     assert (reply.status_code, reply.json()) == (401, {"error": "no key"})
     assert ask("/other", method="GET").status_code == 405
+    assert ask("/logitport", method="DELETE").status_code == 405
 
 
 @pytest.mark.parametrize(
