@@ -40,6 +40,8 @@ from .walk_search import ALLOW, BAN, BAN_OTHERS, FORCE, LOST, UNDECIDED, search
 
 MAX_PROMPTS = 4
 """The most prompts that are tried, besides an empty one."""
+MAX_COMPARED = 1 << 17
+"""The most tokens of forced texts that are compared with other automata."""
 MAX_PROMPT = 64
 """The most states in which a prompt is looked for."""
 SPARE = 64
@@ -294,6 +296,8 @@ class _Walk:
         columns: Any = self.columns
         strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound, self.ends)]
         only = self.bases[[each.states == 1 for each in self.automata]]
+        strict.sort(key=lambda k: self.automata[k].states)  # lists and bans are compared first
+        left = MAX_COMPARED
         for i, automaton in enumerate(self.automata):
             if strict in ([], [i]) or not (automaton.edit == FORCE).any():
                 continue
@@ -301,6 +305,9 @@ class _Walk:
             arguments: Any = *bounds[i], self.ends, only[:0] if automaton.reads_prompt else only
             runs: Any = forced_runs(columns, *arguments)
             for k in strict:
+                left -= len(runs[0])
+                if left < 0:
+                    return None
                 if k != i and (token := find_refused(columns, *bounds[k], *runs)) >= 0:
                     return Contradiction(i, (k,), token)
         return None

@@ -223,8 +223,9 @@ class SpecMiddleware:
         digest, stage = digest_of(payload), self.stage(scope)
         if acting is None:
             return Receipt((), digest, stage)
-        policy = self.backend(scope).policy
-        default, presets = (False, ()) if policy is None else policy.join(decode(payload, StandIn()).specs)
+        policy, default, presets = self.backend(scope).policy, False, ()
+        if policy is not None:
+            default, presets = policy.join(decode(payload, StandIn()).specs)
         kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
         return Receipt(kinds, digest, stage, default, presets)
 
