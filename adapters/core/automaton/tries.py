@@ -56,8 +56,8 @@ class Trie(NamedTuple):
         ends = token_array(len(sequences[i]) for i in order).cumsum(dtype=np.int32)
         symbols = token_array(chain.from_iterable(sequences[i] for i in order))
         path = np.zeros(1 + max(map(len, sequences), default=0), np.int32)
-        made: Any = lay_out(symbols.copy(), ends, path)
-        return cls(*made, np.array(order, np.int32))
+        made: Any = (*lay_out(symbols.copy(), ends, path), np.array(order, np.int32))
+        return cls(*made)
 
     @property
     def keys(self) -> Ints:
