@@ -179,7 +179,7 @@ def search(
             work -= count + rules * (1 + depth // 32)
             if work < 0:
                 return UNDECIDED, found, found_mask, found_token
-            c = cursor[node]
+            c: Any = cursor[node]
             cursor[node] += 1
             if forcing >= 0:
                 is_over = c > 0
