@@ -53,9 +53,10 @@ class Trie(NamedTuple):
         """Make the trie of some sequences."""
         key: Any = sequences.__getitem__
         order = sorted(filter(key, range(len(sequences))), key=key)
-        ends = token_array(len(sequences[i]) for i in order).cumsum(dtype=np.int32)
-        symbols = token_array(chain.from_iterable(sequences[i] for i in order))
-        path = np.zeros(1 + max(map(len, sequences), default=0), np.int32)
+        ordered = [sequences[i] for i in order]
+        ends = token_array(map(len, ordered)).cumsum(dtype=np.int32)
+        symbols = token_array(chain.from_iterable(ordered))
+        path = np.zeros(1 + max(map(len, ordered), default=0), np.int32)
         made: Any = (*lay_out(symbols.copy(), ends, path), np.array(order, np.int32))
         return cls(*made)
 
@@ -202,7 +203,7 @@ def completing(
     trie = Trie.of([sequence[:-1] for sequence in sequences])
     keys, nodes, by_depth = trie.keys, len(trie.parent), trie.depth.argsort(kind="stable")
     failure = find_failures(keys, keys.argsort(kind="stable"), by_depth)
-    last = token_array(sequence[-1] for sequence in sequences)[trie.order]
+    last = token_array([sequence[-1] for sequence in sequences])[trie.order]
     endings, of_sequence = numbered(trie.node.astype(np.int64) << 32 | last)
     counts = np.bincount(endings >> 32, minlength=nodes)
     totals = count_endings(failure, by_depth, counts)

@@ -35,7 +35,7 @@ def adding_at_ends(
     """
     from ..automaton.tries import completing  # imports numba
 
-    is_single = np.array([len(sequence) == 1 for sequence in sequences])
+    is_single = np.array([*map(len, sequences)]) == 1
     if is_single.any():
         tokens = [sequence[0] for sequence in sequences if len(sequence) == 1]
         yield adding(tokens) if values is None else adding(tokens, values[is_single])
