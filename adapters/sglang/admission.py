@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
@@ -281,6 +282,8 @@ class Admission:
         check_tokens_in_time(decoded.specs, program, self.backend.vocabulary)
         if get_exec().dllm.dllm_algorithm:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
+        if use_mlx():
+            raise SpecError("SGLang's MLX backend calls no logits processor on first tokens")
         if _has_beams(sampling_params):
             raise SpecError("SGLang tells no logits processor the tokens of its beams")
         return decoded
