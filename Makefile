@@ -38,6 +38,10 @@ DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
 # Dynamo's plugins for pytest import engines that are not installed.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
+# Ray Serve LLM pins vLLM and NIXL, too (`ray[llm]`), but a vLLM that needs a GPU.
+RAY := .venv-ray
+RAY_VLLM := ==0.29.0
+RAY_NEEDS := 'ray[serve]==2.60.0' fsspec hf_transfer jsonref ninja 'nixl[cu13]==1.3.2' pandas pyarrow pybind11
 # Gateways are programs of their own. sglang-router's command has the name of smg's: run the modules.
 GATEWAYS := .venv-gateways
 GATEWAYS_NEEDS := sglang-router==0.3.2 smg==1.13.0 vllm-router==0.1.17 httpx hypothesis openai prometheus_client psutil \
@@ -68,7 +72,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-loops \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable demo-ray test test-fast test-loops \
 	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz faults soak neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
@@ -83,6 +87,9 @@ demo-disaggregated: $(READY) ## compare a prefill and a decode server with one t
 demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/adapters/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
+
+demo-ray: $(RAY)/ready ## the same behind Ray Serve LLM: two replicas, then prefill + decode
+	$(RAY)/bin/python -m examples.ray_serve $(ARGS)
 
 demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and compare what they say
 	rm -rf build/portable
@@ -167,7 +174,7 @@ lint: $(LLAMA) ## check format, style and types
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(SGLANG) $(GATEWAYS) $(DOCS) .models build dist *.egg-info
+	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(RAY) $(SGLANG) $(GATEWAYS) $(DOCS) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -247,6 +254,11 @@ $(DYNAMO)/ready: pyproject.toml
 	$(call environment,$(DYNAMO_VLLM))
 	@$(PIP) install $(DYNAMO_NEEDS)
 	@$(PIP) install --no-deps $(DYNAMO_PACKAGES)
+	@touch $@
+
+$(RAY)/ready: pyproject.toml
+	$(call environment,$(RAY_VLLM))
+	@$(PIP) install $(RAY_NEEDS)
 	@touch $@
 
 $(GATEWAYS)/ready: pyproject.toml
