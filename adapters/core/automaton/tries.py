@@ -62,8 +62,10 @@ class Trie(NamedTuple):
 
     @property
     def keys(self) -> Ints:
-        """``[nodes]``, ``parent << 32 | token``; for the root, a meaningless 0."""
-        return self.parent.astype(np.int64) << 32 | self.symbol
+        """``[nodes]``, ``parent << 32 | token``; for the root, which no token leads to, -1."""
+        keys = self.parent.astype(np.int64) << 32 | self.symbol
+        keys[0] = -1
+        return keys
 
     def add_edges(self, builder: AutomatonBuilder) -> None:
         """Add an edge from each parent to each child; the nodes are the first states."""
