@@ -182,7 +182,8 @@ MAX_HISTORY_RULES = _limit(
     "max_history_rules",
     2,
     "rules",
-    "about the history on a request: `no_repeat_ngram` and `dry`; equal n-gram rules count once",
+    "about the history on a request: `no_repeat_ngram`, of which equal ones count once, and one "
+    "`dry`",
 )
 """Each scans the request's history at each step. That takes 27 us for 16k tokens of a text, and 85
 us where one token comes again and again."""

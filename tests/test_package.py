@@ -26,7 +26,7 @@ from tests.support.paths import ROOT
 ROOMS = ("spec", "adapters", "hooks")
 LAYERS = (
     *("loops", "automaton", "text", "logits", "plugins", "parts", "kinds", "program"),
-    *("walk_runs", "walk_search", "walk", "warm_up", "callables", "device", "host"),
+    *("walk_search", "walk_runs", "walk", "warm_up", "callables", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
 GROUND = ("logitport.spec", "logitport.adapters.core")

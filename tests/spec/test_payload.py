@@ -34,7 +34,7 @@ from tests.support.paths import GOLDEN
 GOLDEN_SPECS = (ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
 
 FORCED = {"kind": "forced_sequence", "token_ids": [1]}
-NEST = 10_000
+NEST = 6_000
 
 
 def nested(depth: int) -> list[Any]:

@@ -48,11 +48,11 @@ def payload_specs(
 def within_limits(specs: Sequence[Spec]) -> bool:
     """Whether there are no more specs of a kind than one request may have."""
     rules = len({spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)})
-    rules += sum(isinstance(spec, DrySpec) for spec in specs)
+    dry = sum(isinstance(spec, DrySpec) for spec in specs)
     readers = sum(isinstance(spec, PromptBiasSpec | ThinkingBudgetSpec) for spec in specs)
     phases = [spec.phases[0].specs for spec in specs if isinstance(spec, PhasesSpec)]
     readers += sum(len(first) for first in phases)
-    return rules <= MAX_HISTORY_RULES and readers <= MAX_PROMPT_RULES
+    return dry <= 1 and rules + dry <= MAX_HISTORY_RULES and readers <= MAX_PROMPT_RULES
 
 
 samplings = specs(2, kinds=[SamplingSpec])
