@@ -12,6 +12,8 @@ from logitport.adapters.gateway.extra_body import Carrier
 from logitport.spec import ForcedTokenSequenceSpec, encode
 
 MODEL = "SmolLM2-135M-Instruct"
+PROMPT = "The cat sat on the mat and looked at the sea. " * 10
+"""Longer than a block of the KV cache: vLLM's ``ExampleConnector`` ends the engine otherwise."""
 TOKEN_IDS = 19556, 905, 17
 EXPECTED = "Hello world!"
 SPEC = ForcedTokenSequenceSpec(TOKEN_IDS, eos_token_id=2)
@@ -74,11 +76,13 @@ def _body(engine: str, ask: Ask) -> dict[str, Any]:
     fields = extra_body(engine, SPEC, carrier=ask.carrier)
     if ask.route.startswith("/v1"):
         body: dict[str, Any] = {"model": MODEL, "max_tokens": 16, "temperature": 0, **fields}
-        says = {"messages": [{"role": "user", "content": "Hi"}]}
-        return body | (says if "chat" in ask.route else {"prompt": "Hi"}) | {"stream": ask.streamed}
-    where, length, says = "custom_params", "max_new_tokens", {"text": "Hi"}
+        says = {"messages": [{"role": "user", "content": PROMPT}]}
+        return (
+            body | (says if "chat" in ask.route else {"prompt": PROMPT}) | {"stream": ask.streamed}
+        )
+    where, length, says = "custom_params", "max_new_tokens", {"text": PROMPT}
     if engine == "vllm":
-        where, length, says = "extra_args", "max_tokens", {"token_ids": [18]}
+        where, length, says = "extra_args", "max_tokens", {"token_ids": [18] * 100}
     parameters: dict[str, Any] = {length: 16, "temperature": 0}
     body = {"model": MODEL, **says, "sampling_params": parameters, "stream": ask.streamed}
     if ask.carrier == "schema":

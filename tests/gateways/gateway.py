@@ -13,6 +13,8 @@ import psutil
 
 from examples._support.server import HOST, Server, failed_start, free_port
 
+from .asks import PROMPT
+
 FOLDER = Path(__file__).parents[2] / ".venv-gateways"
 PYTHON = FOLDER / "bin" / "python"
 """Made by ``make test-gateways``."""
@@ -56,7 +58,7 @@ class Gateway(Server):
 
     def _wait_until_healthy(self, process: psutil.Popen) -> None:
         """Wait until a request gets through: a gateway may be healthy before it has servers."""
-        asked = {"model": self.model_name, "prompt": "Hi", "max_tokens": 1}
+        asked = {"model": self.model_name, "prompt": PROMPT, "max_tokens": 1}
         deadline = time.monotonic() + self._timeout_s
         with httpx.Client(trust_env=False, timeout=300, headers=self.headers) as client:
             while time.monotonic() < deadline and process.poll() is None:
