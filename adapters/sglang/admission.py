@@ -209,14 +209,14 @@ class Admission:
         Raises:
             ValueError: if the request's own fields contradict the guard.
         """
-        policy = self._backend.policy
+        policy = self.backend.policy
         if self._default is None or policy is None or not policy.guard:
             return None
         if sampling_params.get("max_new_tokens") == 0:
             return None
         payload = encode(policy.guard)
         try:
-            self._check(self._backend.free, payload, sampling_params, has_prompt_ids=True)
+            self._check(self.backend.free, payload, sampling_params, has_prompt_ids=True)
         except SpecError as error:
             raise ValueError(f"{KEY}: With the server's guard: {error.message}") from None
         return payload
