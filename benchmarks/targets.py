@@ -247,7 +247,7 @@ def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
         "mixed kinds": w.workload(mixed, rows, VOCAB),
         "lists of 10,000": w.workload(lists, rows, VOCAB),
         "sequences of 10,000": w.workload([same(w.forced_sequence(10_000))], rows, VOCAB),
-        "3,500 banned sequences": w.workload([same(w.banned_sequences(3500))], rows, VOCAB),
+        "1,800 banned sequences": w.workload([same(w.banned_sequences(1800))], rows, VOCAB),
         "kinds that match, no history": w.workload(matching, rows, VOCAB),
         "kinds that match, 32,000 tokens out": w.workload(matching, rows, VOCAB, already=32_000),
     }
@@ -271,7 +271,7 @@ def _admission() -> Iterator[Target]:
         "banned_tokens": w.banned_tokens(10_000),
         "logit_bias": w.logit_bias(10_000),
         "forced_sequence": w.forced_sequence(10_000),
-        "banned_sequences": w.banned_sequences(3333),
+        "banned_sequences": w.banned_sequences(1800),
     }
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))

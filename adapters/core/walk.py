@@ -137,7 +137,9 @@ def _why(token: int, others: Sequence[Automaton]) -> str:
         return _BOTH
     if edits == {ALLOW}:
         return f", which does not allow token {token}"
-    return f", which {'refuses' if FORCE in edits else 'bans'} token {token}"
+    if FORCE in edits:
+        return f", which refuses token {token}"
+    return f", which bans token {token}"
 
 
 class Contradiction(NamedTuple):

@@ -13,10 +13,10 @@ from logitport.adapters import (
     Receipt,
     ReceiptError,
     SpecMiddleware,
+    admit,
     extra_body,
     receipt,
 )
-from logitport.adapters.core import admit
 from logitport.adapters.gateway.receipt import HEADER, Stamp, digest_of
 from logitport.adapters.vllm.backend import BACKEND
 from logitport.spec import (

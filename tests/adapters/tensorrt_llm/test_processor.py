@@ -787,7 +787,7 @@ OWN = lp.ForcedTokenSequenceSpec((4, 5), EOS)
         (OWN, {"bad_token_ids": [6]}, None),
         (OWN, {"embedding_bias": bias(-math.inf)}, "`embedding_bias`, which bans token 5"),
         (OWN, {"embedding_bias": bias(-100)}, None),
-        (lp.AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "every allowed token is banned"),
+        (lp.AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "no token is left"),
     ],
 )
 def test_own_fields(spec: lp.LogitsProcessorSpec, fields: dict[str, Any], message: str | None):

@@ -438,7 +438,7 @@ OWN_FIELDS: list[tuple[dict[str, Any], lp.LogitsProcessorSpec, str | None]] = [
     ({"begin_suppress_tokens": [905]}, FORCED, None),
     ({"sequence_bias": {(17,): float("-inf")}}, FORCED, "`sequence_bias`, which bans token 17"),
     ({"sequence_bias": [[[17], -100.0]]}, FORCED, None),
-    ({"suppress_tokens": [5]}, lp.AllowedTokensSpec((5,)), "every allowed token is banned"),
+    ({"suppress_tokens": [5]}, lp.AllowedTokensSpec((5,)), "no token is left"),
 ]
 
 

@@ -157,8 +157,13 @@ BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
     ),
     (
         "two forced sequences",
-        json.dumps({"version": 1, "specs": json.loads(_payload())["specs"] * 2}),
-        ("both force the first output token", "`$.specs[1]`"),
+        json.dumps(
+            {
+                "version": 1,
+                "specs": [{"kind": "forced_sequence", "token_ids": [i]} for i in (8, 9)],
+            }
+        ),
+        ("Conflicts with `$.specs[0]`: both force a token at the same step", "`$.specs[1]"),
     ),
     ("a number", 7, ("int",)),
     # vLLM's own refusal: what is in vllm_xargs is a string, a number, or a list of those.
