@@ -162,6 +162,7 @@ class DeviceRealizer:
     def remove(self, slot: int) -> None:
         """Let nothing act on a request."""
         if self._requests.pop(slot, None) is not None:
+            self._admissions[slot] += 1  # what the kernel keeps of the slot is out of date
             self._with_code.discard(slot)
             self._stale.add(slot)
 
