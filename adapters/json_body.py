@@ -119,6 +119,8 @@ class Fields(Mapping[str, Any]):
     def _inner(text: bytes, name: str) -> "Fields":
         try:
             return Fields(_split(text))
+        except SpecError as error:
+            raise SpecError.of_field(error.message, name) from None
         except ValueError as error:
             raise SpecError.of_field(f"Expected JSON that Python can read: {error}", name) from None
 

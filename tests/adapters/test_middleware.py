@@ -158,7 +158,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "among too many fields": (
         CHAT,
         {**{f"k{i}": i for i in range(70_000)}, **xargs(GOOD)},
-        ("at most 32768 fields",),
+        ("logitport: Expected at most 32768 fields",),
+    ),
+    "in an object of too many fields": (
+        CHAT,
+        {"metadata": {f"k{i}": i for i in range(70_000)}, **xargs(GOOD)},
+        ("logitport: Expected at most 32768 fields", "at `metadata`"),
     ),
     "an annotation for Dynamo": (
         CHAT,
