@@ -38,6 +38,18 @@ DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
 # Dynamo's plugins for pytest import engines that are not installed.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
+# Ray Serve LLM pins vLLM and NIXL, too (`ray[llm]`), but a vLLM that needs a GPU.
+RAY := .venv-ray
+RAY_VLLM := ==0.29.0
+RAY_NEEDS := 'ray[serve]==2.60.0' fsspec hf_transfer jsonref ninja 'nixl[cu13]==1.3.2' pandas pyarrow pybind11
+# Gateways are programs of their own. sglang-router's command has the name of smg's: run the modules.
+GATEWAYS := .venv-gateways
+GATEWAYS_NEEDS := sglang-router==0.3.2 smg==1.13.0 vllm-router==0.1.17 httpx hypothesis openai prometheus_client psutil \
+	pytest pytest-timeout rich tokenizers typer uvicorn
+# `litellm[proxy]` names a package that no index has; these are what its proxy imports.
+LITELLM_NEEDS := litellm==1.110.2 apscheduler backoff cryptography expression fastapi fastapi-sso gunicorn \
+	mcp orjson pyjwt pynacl python-multipart rich rq semver soundfile uvicorn uvloop websockets
+PORTKEY := @portkey-ai/gateway@1.15.2
 # SGLang pins the version of torch. Most of its dependencies are CUDA kernels: without a GPU, only
 # those for serving text are installed; see examples/_support/sglang_on_cpu.
 SGLANG := .venv-sglang
@@ -60,8 +72,8 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable test test-fast test-loops test-llama-cpp \
-	test-sglang fuzz faults soak neighbours bench gpu gpu-wheels compat docs lint clean
+.PHONY: help demo demo-disaggregated demo-dynamo demo-portable demo-ray test test-fast test-loops \
+	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz faults soak neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -75,6 +87,9 @@ demo-disaggregated: $(READY) ## compare a prefill and a decode server with one t
 demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/adapters/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
+
+demo-ray: $(RAY)/ready ## the same behind Ray Serve LLM: two replicas, then prefill + decode
+	$(RAY)/bin/python -m examples.ray_serve $(ARGS)
 
 demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and compare what they say
 	rm -rf build/portable
@@ -102,6 +117,19 @@ test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's mode
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
 	$(SGLANG)/bin/python -m examples._support.smollm2
 	$(SGLANG)/bin/python -m pytest tests/adapters/sglang $(ARGS)
+
+test-gateways: $(GATEWAYS)/ready ## run the tests behind three gateways, and print what passes; no engine
+	$(GATEWAYS)/bin/python -m pytest tests/gateways $(ARGS)
+	$(GATEWAYS)/bin/python -m tests.gateways
+
+gateways: $(GATEWAYS)/ready $(READY) $(SGLANG)/ready ## the same before real servers of vLLM and SGLang
+	$(BIN)/python -m examples._support.smollm2
+	for servers in vllm vllm-pair sglang; do \
+		$(GATEWAYS)/bin/python -m tests.gateways --servers $$servers $(ARGS) || exit; \
+	done
+
+gateways-others: $(GATEWAYS)/others ## print what passes LiteLLM's proxy and Portkey, which needs Node.js
+	$(GATEWAYS)/bin/python -m tests.gateways --gateway litellm --gateway portkey $(ARGS)
 
 test-llama-cpp: $(LLAMA) ## run the tests on llama.cpp, which is compiled for them
 	$(BIN)/python -m examples._support.smollm2
@@ -146,7 +174,7 @@ lint: $(LLAMA) ## check format, style and types
 	$(BIN)/pyright
 
 clean: ## remove all that the other commands made, the model included
-	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(SGLANG) $(DOCS) .models build dist *.egg-info
+	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(RAY) $(SGLANG) $(GATEWAYS) $(DOCS) .models build dist *.egg-info
 	rm -rf .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -226,6 +254,24 @@ $(DYNAMO)/ready: pyproject.toml
 	$(call environment,$(DYNAMO_VLLM))
 	@$(PIP) install $(DYNAMO_NEEDS)
 	@$(PIP) install --no-deps $(DYNAMO_PACKAGES)
+	@touch $@
+
+$(RAY)/ready: pyproject.toml
+	$(call environment,$(RAY_VLLM))
+	@$(PIP) install $(RAY_NEEDS)
+	@touch $@
+
+$(GATEWAYS)/ready: pyproject.toml
+	@rm -f $@
+	$(call installing,gateways)
+	@$(PYTHON) -m venv $(@D)
+	@$(PIP) install -e . $(GATEWAYS_NEEDS)
+	@touch $@
+
+$(GATEWAYS)/others: $(GATEWAYS)/ready
+	@$(PYTHON) -m venv $(@D)/litellm
+	@$(@D)/litellm/bin/python -m pip --disable-pip-version-check --quiet install $(LITELLM_NEEDS)
+	@npm install --silent --no-audit --no-fund --prefix $(@D)/portkey $(PORTKEY)
 	@touch $@
 
 $(SGLANG)/ready: pyproject.toml

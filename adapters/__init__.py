@@ -1,17 +1,28 @@
 """How specs act: one neutral core, and one thin adapter per engine that maps rows and history."""
 
+from typing import TYPE_CHECKING
+
+from ..spec.lazy import lazy
 from .attachment import Attached, Attachment
-from .backend import REALIZABLE, Backend, backends, extra_body, payload_for
+from .backend import REALIZABLE, Backend, backends, payload_for
+from .default_specs import default_specs
 from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
 from .finding import Finding, Status, of_stage
-from .key import KEY, check_spelling
-from .lazy import lazy
+from .gateway.exchange import Scope
+from .gateway.extra_body import extra_body
+from .gateway.json_body import Fields
+from .gateway.key import KEY, check_spelling
+from .gateway.middleware import App, SpecMiddleware
+from .gateway.probe import Support, probe
+from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
-from .middleware import App, Fields, Scope, SpecMiddleware
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import check_own_fields, same_as
 from .policy import Policy, policy_of
-from .support import Support, probe
+from .tokenizer_copy import TokenizerCopy
+
+if TYPE_CHECKING:
+    from .admission import admit, admit_live, check_presets, program_of
 
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
@@ -25,15 +36,22 @@ __all__ = [
     "Fields",
     "Finding",
     "Policy",
+    "Receipt",
+    "ReceiptError",
     "Scope",
     "SpecMiddleware",
     "Status",
     "Support",
+    "TokenizerCopy",
+    "admit",
+    "admit_live",
     "backends",
     "check_grammar",
     "check_own_fields",
+    "check_presets",
     "check_spelling",
     "count",
+    "default_specs",
     "extra_body",
     "fields_of",
     "grammar_text",
@@ -43,8 +61,17 @@ __all__ = [
     "payload_for",
     "policy_of",
     "probe",
+    "program_of",
+    "receipt",
     "same_as",
     "stage_from_environment",
 ]
 
-__getattr__ = lazy(__name__)
+# What needs numpy.
+__getattr__ = lazy(
+    __name__,
+    admit=".admission",
+    admit_live=".admission",
+    check_presets=".admission",
+    program_of=".admission",
+)

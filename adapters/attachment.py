@@ -3,15 +3,18 @@
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..spec import InProcessPayload, LogitsProcessorSpec, Stage
 from ..spec.base import as_specs
 from .backend import Backend, Specs, payload_for
-from .key import KEY
+from .gateway.key import KEY
 from .metrics import count
 from .native import Native, check_grammar, lower
 from .own_fields import OwnFields, check_own_fields
+
+if TYPE_CHECKING:
+    from .core import Program
 
 
 class Attached(NamedTuple):
@@ -60,15 +63,19 @@ class Attachment:
     own_fields: Callable[..., OwnFields] = field(default=lambda request: {})
     grammar_comes_last: bool = False
 
-    def check(self, request: Any, specs: Specs, *known: Any) -> None:
-        """Refuse specs that contradict the request's own fields; ``known`` goes to ``own_fields``.
+    def check(
+        self, request: Any, specs: Specs, *known: Any, program: "Program | None" = None
+    ) -> None:
+        """Refuse specs that contradict the request's own fields.
+
+        ``known`` goes to ``own_fields``, and ``program`` to ``check_own_fields``.
 
         Raises:
             SpecError: for a certain contradiction. The error names the spec and the field.
         """
         specs = as_specs(specs)
         check_grammar(specs, request, self.grammars, self.grammar_comes_last)
-        check_own_fields(specs, self.own_fields(request, *known))
+        check_own_fields(specs, self.own_fields(request, *known), program)
 
     @contextmanager
     def attaching(

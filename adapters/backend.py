@@ -18,15 +18,17 @@ from ..spec import (
     PythonProcessorSpec,
     SpecError,
     Stage,
+    Tokenizer,
     encode,
 )
 from ..spec.base import as_specs, kind_of, processor_specs
 from ..spec.errors import text_of
 from .finding import Finding
 from .policy import Policy
+from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
-    from .core.vocabulary import Vocabulary
+    from .core.text.vocabulary import Vocabulary
 
 GROUP = "logitport.adapters"
 """The entry-point group of installed backends. Each entry is a name and a ``Backend``."""
@@ -55,11 +57,14 @@ class Backend:
         routes: the server's routes that take specs. Each route has the path in the request body to
             the object with the payload: ``{"/v1/completions": "vllm_xargs"}``. A route matches the
             end of a URL's path, and the longest match counts; ``None`` excludes a route.
+        budget_field: the request field for a thinking budget, as a path like those of ``routes``.
         prefill_samples: whether prefill workers choose the first token, and so need native specs.
         serve: makes the command line of the engine's own server, with all that logitport needs, of
             the model and the engine's arguments; ``None`` for an engine without such a server.
         load_vocabulary: reads the vocabulary of the engine's tokenizer, for kinds that need it. See
             ``for_tokenizer``.
+        tokenizer: the tokenizer of the engine, for texts of clients in place of token ids;
+            ``None`` for an engine without one, which refuses such texts. See ``for_tokenizer``.
         policy: what the operator fills in, bounds and forbids in requests.
         packages: the distributions of the engine, by the extras of logitport that go with them.
         group: the entry-point group from which the engine loads the adapter, if it does.
@@ -72,9 +77,11 @@ class Backend:
     lowers: Kinds = frozenset()
     body: Callable[[Sequence[LogitsProcessorSpec], bool], dict[str, Any]] | None = None
     routes: Mapping[str, str | None] = field(default_factory=dict[str, str | None], hash=False)
+    budget_field: str | None = None
     prefill_samples: bool = False
     serve: Callable[[str, Sequence[str]], list[str]] | None = None
     load_vocabulary: "Callable[[], Vocabulary] | None" = None
+    tokenizer: Tokenizer | None = None
     policy: Policy | None = None
     packages: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     group: str | None = None
@@ -105,11 +112,11 @@ class Backend:
         vocab_size: int,
         read: "Callable[[Any], Vocabulary] | None" = None,
     ) -> "Backend":
-        """Return this backend with the vocabulary of an engine's tokenizer.
+        """Return this backend with an engine's tokenizer, and with its vocabulary.
 
         The tokenizer is read when a request first needs its vocabulary, or at ``preload``. It is
         read once, although an adapter may call this for each request. The result does not keep the
-        tokenizer alive.
+        tokenizer alive, but a request with texts makes it keep a copy.
 
         Args:
             tokenizer: the tokenizer, or an object that has it; ``None`` if the engine has none.
@@ -120,19 +127,22 @@ class Backend:
             return self
         try:
             loaders = _loaders.setdefault(tokenizer, {})
+            get = ref(tokenizer)
         except TypeError:  # it takes no weak reference: its vocabulary is not kept
-            loader = partial(_read, lambda: tokenizer, vocab_size, read)
-            return replace(self, load_vocabulary=loader)
-        loader = partial(_read, ref(tokenizer), vocab_size, read)
-        return replace(self, load_vocabulary=loaders.setdefault(vocab_size, loader))
+            loaders, get = {}, lambda: tokenizer
+        made = partial(_read, get, vocab_size, read), TokenizerCopy(get)
+        load, copy = loaders.setdefault(vocab_size, made)
+        return replace(self, load_vocabulary=load, tokenizer=copy)
 
     def preload(self) -> "Backend":
-        """Start to load the vocabulary, in a thread, so that no request has to wait for it.
+        """Start to load the vocabulary and to compile admission's loops, each in a thread.
 
-        A server does so at its start. An error is raised when a request needs the vocabulary.
+        A server does so at its start, so that no request has to wait. An error is raised when a
+        request needs the vocabulary.
         """
         if self.load_vocabulary is not None:
             _loading(self.load_vocabulary)
+        _compile_loops()
         return self
 
     def vocabulary(self) -> "Vocabulary | None":
@@ -150,7 +160,9 @@ class Backend:
         return loading.result()
 
 
-_loaders: "WeakKeyDictionary[Any, dict[int, Callable[[], Vocabulary]]]" = WeakKeyDictionary()
+_Loaded = tuple["Callable[[], Vocabulary]", TokenizerCopy]
+
+_loaders: "WeakKeyDictionary[Any, dict[int, _Loaded]]" = WeakKeyDictionary()
 """By tokenizer and size. A loader is part of the key of cached programs, so there is just one."""
 
 
@@ -160,6 +172,13 @@ def _read(
     from .core import Vocabulary
 
     return (read or Vocabulary.of_tokenizer)(tokenizer()).first(vocab_size)
+
+
+@lru_cache(maxsize=1)
+def _compile_loops() -> None:
+    from .core.warm_up import prepare
+
+    Thread(target=prepare, name="logitport-loops-of-admission").start()
 
 
 @lru_cache(maxsize=8)
@@ -173,7 +192,7 @@ def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]
 
 def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
     try:
-        from .core.scripts import prepare
+        from .core.warm_up import prepare
 
         vocabulary = load_vocabulary()
         prepare(vocabulary)
@@ -228,39 +247,3 @@ def backend(name: str) -> Backend:
         installed = ", ".join(sorted(entry_points(group=GROUP).names))
         raise SpecError(f"Expected an installed backend ({installed}), got {name!r}")
     return entry_point.load()
-
-
-def extra_body(
-    engine: str,
-    specs: Specs,
-    *,
-    stage: Stage = Stage.AGGREGATED,
-    generation_only: bool = True,
-) -> dict[str, Any]:
-    """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
-
-    A gateway merges the result into the JSON body of a request; no engine need be installed.
-
-    Args:
-        engine: the name of an installed backend that has a server.
-        specs: one or several; for an empty sequence the result is empty.
-        stage: the stage of the server that gets the request. A prefill server gets native kinds at
-            most, if it chooses the first token.
-        generation_only: see ``Payload``.
-
-    Raises:
-        SpecError: if the backend is not installed, has no server or does not support a spec, if
-            two specs conflict, or if a limit is exceeded.
-    """
-    specs = as_specs(specs)
-    asked = backend(engine)
-    if asked.body is None:
-        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
-    if not specs:
-        return {}
-    asked.check(specs)
-    encode(specs, generation_only=generation_only)  # checks the specs together
-    if not Stage(stage).is_active(generation_only):
-        native = [spec for spec in specs if isinstance(spec, NativeSpec)]
-        specs = native if asked.prefill_samples else []
-    return asked.body(specs, generation_only) if specs else {}

@@ -17,11 +17,19 @@ TEST_VARIABLES = ("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "DYN_ENABLE_TEST_LOG
 CONFIGURATION_VARIABLE = "LOGITPORT_CONFIG"
 """The variable that names an operator's file, with default specs, presets and bounds."""
 
+RECEIPT_VARIABLE = "LOGITPORT_RECEIPT"
+"""Set to 0, answers have no receipts."""
+
+ROUTE_VARIABLE = "LOGITPORT_ROUTE"
+"""Set to 0, the middleware does not answer ``GET /logitport``."""
+
 VARIABLES = (
     LIMITS_VARIABLE,
     STAGE_VARIABLE,
     CONFIGURATION_VARIABLE,
     ADMIT_OTHERS_VARIABLE,
+    RECEIPT_VARIABLE,
+    ROUTE_VARIABLE,
     *TEST_VARIABLES,
 )
 """All of them."""
@@ -40,8 +48,8 @@ def stage_from_environment() -> Stage | None:
         raise SpecError(f"{STAGE_VARIABLE}: {error}") from None
 
 
-def is_on(name: str) -> bool:
-    """Whether a variable is on; it is off if it is not set.
+def is_on(name: str, default: bool = False) -> bool:
+    """Whether a variable is on; ``default`` if it is not set.
 
     Raises:
         ValueError: if it is neither on nor off.
@@ -49,6 +57,8 @@ def is_on(name: str) -> bool:
     value = os.environ.get(name, "").strip().lower()
     if value in ("1", "true", "yes", "on"):
         return True
-    if value in ("", "0", "false", "no", "off"):
+    if not value:
+        return default
+    if value in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{name}={os.environ[name]!r}: expected 1 or 0")

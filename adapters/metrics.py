@@ -1,20 +1,26 @@
-"""The Prometheus counter of decisions on requests with specs.
+"""The Prometheus counters of decisions on requests, and the log of refusals.
 
-``logitport_requests_total``, with the labels ``decision`` and ``stage``, is in the default registry
-of ``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
+``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
+``logitport_refusals_total`` has ``reason``. They are in the default registry of
+``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
 ``prometheus_client``, nothing is counted.
 """
 
+import logging
 from functools import cache
 from typing import Any, Literal
 
-from ..spec import Stage
+from ..spec import SpecError, Stage
+
+logger = logging.getLogger(__name__)
 
 Decision = Literal["attached", "admitted", "refused", "gated", "failed"]
 
 
-def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
-    """Count a request.
+def count(
+    decision: Decision, stage: Stage, amount: float = 1, error: SpecError | None = None
+) -> None:
+    """Count a request. A refusal is logged with its reason.
 
     Args:
         decision: ``attached`` by a client or gateway; ``admitted`` or ``refused`` by an engine;
@@ -22,7 +28,12 @@ def count(decision: Decision, stage: Stage, amount: float = 1) -> None:
             ``failed`` counts a request again, in the worker that could not realize its specs.
         stage: stage of the worker that the request is meant for or has reached.
         amount: less than 1 where several processors decide alike on the same request.
+        error: why the request is refused.
     """
+    if error is not None:
+        logger.info("logitport: refused a request: %s", error)
+        if (refusals := _refusals()) is not None:
+            refusals.labels(getattr(error, "reason", "specs")).inc(amount)
     if (requests := _requests()) is not None:
         requests.labels(decision, stage.value).inc(amount)
 
@@ -43,4 +54,17 @@ def _requests() -> Any:
         "Requests with specs, by what was decided and for which stage: specs attached to a "
         "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
         ("decision", "stage"),
+    )
+
+
+@cache
+def _refusals() -> Any:
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return None
+    return Counter(
+        "logitport_refusals",
+        "Requests refused, by reason: their specs, or the operator's rules for other fields.",
+        ("reason",),
     )

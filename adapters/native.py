@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from ..spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
-from ..spec.conflicts import breaks_grammar, narrows
 from ..spec.errors import Path
 
 Native = Callable[[Any, Any], Mapping[str, Any]]
@@ -41,8 +40,8 @@ def check_grammar(
     own = (i for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec))
     asking += [(("specs", i), ", a grammar") for i in own]
     for i, spec in enumerate(specs if asking else ()):
-        forces = breaks_grammar(spec)
-        if forces or (comes_last and narrows(spec)):
+        forces = spec.breaks_grammar
+        if forces or (comes_last and spec.narrows):
             what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
             raise SpecError(("Conflicts with ", *asking[0], f", which may not {what}"), "specs", i)
 

@@ -5,31 +5,51 @@ An adapter converts each field that bans, allows or delays tokens (``min_tokens`
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..spec import LogitsProcessorSpec, SpecError
-from ..spec.conflicts import check_conflicts
 from ..spec.errors import Name
+
+if TYPE_CHECKING:
+    from .core import Program
 
 OwnFields = Mapping[str, LogitsProcessorSpec | None]
 """The spec that means the same as a field, by the field's name; ``None`` if no spec does."""
 
 
-def check_own_fields(specs: Sequence[LogitsProcessorSpec], own_fields: OwnFields) -> None:
+def check_own_fields(
+    specs: Sequence[LogitsProcessorSpec],
+    own_fields: OwnFields,
+    program: "Program | None" = None,
+) -> None:
     """Check that specs and each of a request's own fields can both be obeyed.
 
     ::
 
         check_own_fields(specs, {"stop_after": same_as(MinTokensSpec, n=5, stop_token_ids=(2,))})
 
+    Args:
+        specs: the specs of a request.
+        own_fields: its own fields.
+        program: what the specs compile to. Without it, specs about text and code are not compared.
+
     Raises:
         SpecError: for a certain contradiction. Its message and path name the spec and the field.
     """
-    for name, spec in own_fields.items():
-        if spec is None:
-            continue
+    fields = {name: spec for name, spec in own_fields.items() if spec is not None}
+    if not fields or not specs:
+        return
+    from .core import compile_specs  # a request without such fields does without it
+    from .core.walk import check_contradictions, check_without_engine
+
+    for name, spec in fields.items():
+        together = *specs, spec
         try:
-            check_conflicts((*specs, spec))
+            if program is None:
+                check_without_engine(together)
+            else:
+                both = program.beside(compile_specs((spec,)), len(specs))
+                check_contradictions(together, both)
         except SpecError as error:
             raise _at_field(error, len(specs), name) from None
 

@@ -17,7 +17,7 @@ from ..spec import (
     Tokenizer,
 )
 from ..spec.base import fields_hold
-from ..spec.errors import Name
+from ..spec.errors import Name, Path
 from ..spec.limits import MAX_SPECS
 
 GROUP = "logitport.policies"
@@ -42,12 +42,19 @@ class Policy:
         own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
             ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
             added to it.
+        guard: specs that act on every request, whatever it brings. No client can undo them: a
+            request that contradicts one is refused. They ban, allow or limit, and force nothing
+            into a reply.
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
         most_specs: how many specs a request may bring.
         most_thinking: the largest budget, with the grace, of a ``thinking_budget`` that a request
             may bring.
         forbid: the kinds that a request may not bring. Presets may have them.
+        efforts: thinking budgets, by the ``reasoning_effort`` of a request.
+        most_fields: the largest ``max_tokens`` and ``thinking_token_budget`` of a request.
+        forbid_fields: the engine's own fields that a request may not have.
+        default_fields: the values of the engine's own fields that a request leaves out.
     """
 
     default: tuple[LogitsProcessorSpec, ...] = ()
@@ -58,12 +65,27 @@ class Policy:
     most_specs: int | None = None
     most_thinking: int | None = None
     forbid: frozenset[str] = frozenset()
+    guard: tuple[LogitsProcessorSpec, ...] = ()
+    efforts: Mapping[str, int] = field(default_factory=dict[str, int])
+    most_fields: Mapping[str, int] = field(default_factory=dict[str, int])
+    forbid_fields: frozenset[str] = frozenset()
+    default_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def bound(self, name: str, value: int | None) -> int | None:
+        """Return a field's value, or its ceiling if it is above or is not set."""
+        most = self.most_fields.get(name)
+        return value if most is None else most if value is None else min(value, most)
+
+    @property
+    def has_field_rules(self) -> bool:
+        """Whether there are rules for the engine's own fields."""
+        return any((self.efforts, self.most_fields, self.forbid_fields, self.default_fields))
 
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
 
-        The default specs come first: of two specs that force a token, or that each allow only
-        some, the first wins. The further specs of presets come last.
+        The guard and the default specs come first: of two specs that force a token, or that
+        each allow only some, the first wins. The further specs of presets come last.
 
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
@@ -95,22 +117,52 @@ class Policy:
             every = *first, *specs, *more
             return type(payload)(VERSION, every, payload.generation_only)  # pyright: ignore
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the policy to clients, by the names of the configuration."""
+        most = {"specs": self.most_specs, "thinking_budget": self.most_thinking}
+        most |= self.most_fields
+        return {
+            "default": [spec.kind for spec in self.default],
+            "own": self.own,
+            "presets": sorted(self.presets),
+            "ceiling": {name: value for name, value in most.items() if value is not None},
+            "forbid": sorted(self.forbid),
+            "effort": dict(self.efforts),
+            "forbid_fields": sorted(self.forbid_fields),
+            "default_fields": dict(self.default_fields),
+        }
+
+    def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:
+        """Return whether default specs join those of a request, and the presets that it names."""
+        named = (spec.name for spec in specs if isinstance(spec, PluginSpec))
+        return bool(self._first), tuple(name for name in named if name in self.presets)
+
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
         """The specs that come before those of each request."""
-        return () if self.own == "replace" else self.default
+        return self.guard if self.own == "replace" else (*self.guard, *self.default)
 
     @contextmanager
     def restoring(self, payload: Payload) -> Generator[None]:
-        """Have errors name specs by their indices in ``payload``, and what is filled in by none."""
+        """Have errors name specs by their indices in ``payload``, and what is filled in by none.
+
+        A spec of the guard has a name of its own.
+        """
         own = range(len(self._first), len(self._first) + len(payload.specs))
         added = Name("a spec that the server adds")
         try:
             yield
         except SpecError as error:
-            moved = error.specs_at(lambda i: ("specs", own.index(i)) if i in own else (added,))
-            if added in moved.location:
-                moved = SpecError((f"With {added}: ", *moved.parts), "specs")
+            guard = [Name(f"the server's guard[{i}]") for i in range(len(self.guard))]
+
+            def path_of(i: int) -> Path:
+                return (
+                    ("specs", own.index(i)) if i in own else ((*guard, added)[min(i, len(guard))],)
+                )
+
+            moved = error.specs_at(path_of)
+            if isinstance(name := next(iter(moved.location), None), Name):
+                moved = SpecError((f"With {name}: ", *moved.parts), "specs")
             raise moved from error.__cause__
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:

@@ -7,13 +7,13 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from logitport.adapters import Backend
-from logitport.adapters.core import admission, compile_specs
+from logitport.adapters import Backend, admission
+from logitport.adapters.core import compile_specs
 from logitport.adapters.core.automaton import Edit
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import ThinkingBudgetSpec, encode
 
-from . import ours, peers, timing
+from . import middleware, ours, peers, timing
 from . import workload as w
 from .cases import CAREFUL, OURS, same
 from .throughput import Throughput
@@ -78,6 +78,7 @@ def targets(
         "target: admission": _admission,
         "target: text": lambda: _text(seconds, rows // 4),
         "target: fold": _fold,
+        "target: middleware": _middleware,
     }
     for name, measure in measures.items():
         if only in name:
@@ -246,7 +247,7 @@ def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
         "mixed kinds": w.workload(mixed, rows, VOCAB),
         "lists of 10,000": w.workload(lists, rows, VOCAB),
         "sequences of 10,000": w.workload([same(w.forced_sequence(10_000))], rows, VOCAB),
-        "3,500 banned sequences": w.workload([same(w.banned_sequences(3500))], rows, VOCAB),
+        "1,800 banned sequences": w.workload([same(w.banned_sequences(1800))], rows, VOCAB),
         "kinds that match, no history": w.workload(matching, rows, VOCAB),
         "kinds that match, 32,000 tokens out": w.workload(matching, rows, VOCAB, already=32_000),
     }
@@ -270,7 +271,7 @@ def _admission() -> Iterator[Target]:
         "banned_tokens": w.banned_tokens(10_000),
         "logit_bias": w.logit_bias(10_000),
         "forced_sequence": w.forced_sequence(10_000),
-        "banned_sequences": w.banned_sequences(3333),
+        "banned_sequences": w.banned_sequences(1800),
     }
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
@@ -345,3 +346,10 @@ def _fold() -> Iterator[Target]:
         unit="ms",
         detail={OURS: times},
     )
+
+
+def _middleware() -> Iterator[Target]:
+    for case, added, times in middleware.costs():
+        goal = "adds at most 50 us" if "no specs" in case else "adds at most 1 ms"
+        bound = 50.0 if "no specs" in case else 1000.0
+        yield Target(case, goal, added, bound, unit="us", detail=times)

@@ -6,12 +6,18 @@
       - kind: thinking_budget
         for_tokenizer: {budget: 512}
     own: add                        # a request's own specs replace it (the default), or refuse
+    guard:                          # on every request, whatever it brings
+      - kind: banned_tokens
+        token_ids: [128010]
     presets:                        # a request asks for {"kind": "plugin", "name": "yes-no"}
       yes-no:
         - kind: choice
           from_text: {choices: ["yes", "no"]}
-    ceiling: {specs: 4, thinking_budget: 2048}
+    ceiling: {specs: 4, thinking_budget: 2048, max_tokens: 4096}
     forbid: [prompt_bias]
+    effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
+    forbid_fields: [prompt_logprobs]
+    default_fields: {temperature: 0.6}
     models:                         # by served name; a field replaces the field above
       small-model:
         forbid: []
@@ -26,9 +32,11 @@ a request. Another file needs a restart of the front end and of the workers, whi
 
 import difflib
 import inspect
+import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -53,6 +61,9 @@ logger = logging.getLogger(__name__)
 
 CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
 """The constructors that make specs of texts with a tokenizer."""
+
+EFFORTS = frozenset(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
+"""The values of ``reasoning_effort``."""
 
 LoadTokenizer = Callable[[], Tokenizer]
 
@@ -111,10 +122,11 @@ def policy(
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
     logger.info(
-        "logitport: %s, for %s: %d default specs (a request's own %s), presets: %s; forbidden "
-        "kinds: %s",
+        "logitport: %s, for %s: %d guards, %d default specs (a request's own %s), presets: %s; "
+        "forbidden kinds: %s",
         shown(file),
         shown(model or "any model"),
+        len(made.guard),
         len(made.default),
         {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
         ", ".join(made.presets) or "none",
@@ -131,6 +143,8 @@ def _by_line(problem: str) -> tuple[int, str]:
 class _Ceiling(msgspec.Struct, forbid_unknown_fields=True):
     specs: Annotated[int, msgspec.Meta(ge=1)] | None = None
     thinking_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    thinking_token_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class _Reading(NamedTuple):
@@ -207,6 +221,14 @@ class _Reading(NamedTuple):
     def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "own", msgspec.convert(value, Literal["replace", "add", "refuse"])
 
+    def _guard(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+        specs = self._specs(value, path, tokenizer)
+        for i, spec in enumerate(specs):
+            if spec.breaks_grammar:
+                what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
+                self._report((*path, i), what)
+        yield "guard", specs
+
     def _presets(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         presets = msgspec.convert(value, dict[str, Any])
         made = {
@@ -224,6 +246,29 @@ class _Reading(NamedTuple):
         ceiling = msgspec.convert(value, _Ceiling)
         yield "most_specs", ceiling.specs
         yield "most_thinking", ceiling.thinking_budget
+        fields = {
+            "max_tokens": ceiling.max_tokens,
+            "thinking_token_budget": ceiling.thinking_token_budget,
+        }
+        yield "most_fields", {name: most for name, most in fields.items() if most is not None}
+
+    def _effort(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+        efforts = msgspec.convert(value, dict[str, Annotated[int, msgspec.Meta(ge=0)]])
+        for effort in efforts.keys() - EFFORTS:
+            self._report((*path, effort), _unknown(effort, EFFORTS, "effort"))
+        yield "efforts", efforts
+
+    def _forbid_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+        yield "forbid_fields", frozenset(msgspec.convert(value, list[str]))
+
+    def _default_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+        fields = msgspec.convert(value, dict[str, Any])
+        for name, each in fields.items():
+            try:
+                json.dumps(each, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                self._report((*path, name), f"Expected a value of JSON: {error}")
+        yield "default_fields", fields
 
     def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         kinds = msgspec.convert(value, list[str])
@@ -258,6 +303,7 @@ class _Reading(NamedTuple):
         if specs and len(self.problems) == before:
             try:
                 encode(specs)
+                _check_together(specs)
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)
@@ -322,10 +368,20 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
+def _check_together(specs: Sequence[LogitsProcessorSpec]) -> None:
+    with suppress(ModuleNotFoundError):  # without the core, the engine does it when it starts
+        from ..adapters.core.walk import check_without_engine
+
+        check_without_engine(specs)
+
+
 _Made = Iterator[tuple[str, Any]]
 _FIELDS: dict[str, Callable[..., _Made]] = {
     name.removeprefix("_"): getattr(_Reading, name)
-    for name in ("_default", "_own", "_presets", "_ceiling", "_forbid")
+    for name in (
+        *("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid"),
+        *("_effort", "_forbid_fields", "_default_fields"),
+    )
 }
 
 

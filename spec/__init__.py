@@ -13,6 +13,7 @@ from .kinds import *  # noqa: F403
 from .kinds.python_processor import PythonProcessorSpec
 from .payload import VERSION, InProcessPayload, Payload, decode, dynamo_entries, encode, json_schema
 from .stage import Stage
+from .texts import StandIn
 from .thinking_families import (
     THINKING_FAMILIES,
     ThinkingFamily,
@@ -34,6 +35,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "PythonProcessorSpec",
     "SpecError",
     "Stage",
+    "StandIn",
     "ThinkingFamily",
     "Tokenizer",
     "VocabularyTokenizer",

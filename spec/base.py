@@ -3,31 +3,30 @@
 import re
 import reprlib
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 
-from .claims import Claims, TokenFields
 from .errors import Key, Path, SpecError, path_text
 from .limits import (
     MAX_BIAS,
-    MAX_COUNT,
+    MAX_INT,
     MAX_PATTERN,
-    MAX_SEQUENCES,
-    MAX_TEXT,
+    MAX_PHASES,
     MAX_TEXT_BYTES,
-    MAX_TEXTS,
-    MAX_TOKEN_ID,
     MAX_TOKEN_IDS,
 )
 from .notebook import table_of
 
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
+
+TokenFields = Iterator[tuple[Path, Sequence[int]]]
+"""Paths with token ids; see ``LogitsProcessorSpec.token_fields``."""
 
 TokenIds = Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 """A non-empty sequence of token ids."""
@@ -46,14 +45,14 @@ def schema_default(value: Any) -> msgspec.Meta:
 
 
 TokenSequences = Annotated[
-    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)
 ]
-"""Non-empty sequences, at least one; ``Sizes`` counts all of them together."""
+"""Non-empty sequences, at least one; ``Sizes`` counts all their token ids together."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """A number of tokens."""
 
-PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_INT)]
 """A number of tokens, at least one."""
 
 Bias = Annotated[float, msgspec.Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
@@ -65,16 +64,14 @@ class Sizes(NamedTuple):
 
     Attributes:
         token_ids: the token ids. With a bias or in a choice, each counts twice; in a sequence that
-            is banned, has a bias or ends a phase, three times.
-        sequences: the sequences, and the choices of a grammar. A ``ChoiceSpec``'s count twice.
-        texts: the texts that are looked for.
-        text_bytes: the bytes of these texts.
+            is looked for, three times.
+        text_bytes: the bytes of the texts that are looked for.
+        phases: the phases, times the most specs of one.
     """
 
     token_ids: int = 0
-    sequences: int = 0
-    texts: int = 0
     text_bytes: int = 0
+    phases: int = 0
 
 
 class LogitsProcessorSpec(
@@ -90,6 +87,9 @@ class LogitsProcessorSpec(
     Raises:
         SpecError: from the constructor, with the path of the offending value.
     """
+
+    TEXTS: ClassVar[Mapping[str, str]] = {}
+    """The wire's text fields; see ``text_fields``."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,12 +110,23 @@ class LogitsProcessorSpec(
         """
         raise NotImplementedError
 
-    def claims(self) -> Claims:
-        """Yield the claims that must not contradict the other specs of a request.
+    @property
+    def breaks_grammar(self) -> bool:
+        """Whether the spec forces tokens of the reply, which a grammar may not accept.
 
-        By default a kind has no claims, and is compared with no other spec.
+        An engine ends a request whose next token its grammar does not accept. Thinking does not
+        count, because engines apply a grammar after it.
         """
-        return iter(())
+        return False
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the spec may leave no token that a grammar accepts after it."""
+        return self.breaks_grammar
+
+    def bans_text(self, text: str) -> bool:
+        """Whether the output cannot be this text, in whatever tokens."""
+        return False
 
     @property
     def can_complete(self) -> bool:
@@ -124,12 +135,7 @@ class LogitsProcessorSpec(
 
     @property
     def text_rules(self) -> int:
-        """The number of rules about text, each of which is a pass over a vocabulary."""
-        return 0
-
-    @property
-    def work(self) -> int:
-        """The work to compile the spec besides its lists and texts, in units of ``MAX_WORK``."""
+        """The number of passes over a vocabulary, see ``MAX_TEXT_RULES``."""
         return 0
 
     @property
@@ -165,8 +171,8 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
     """The base of the kinds that look for token sequences in the output.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
-            a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
+        sequences: non-empty sequences of token ids, at least one. There are at most a third of
+            ``MAX_TOKEN_IDS`` token ids in all, and ``MAX_PATTERN`` in each.
     """
 
     sequences: TokenSequences
@@ -183,7 +189,7 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
             yield ("sequences", i, "*"), sequence
 
     def sizes(self) -> Sizes:
-        return Sizes(3 * sum(map(len, self.sequences)), len(self.sequences))
+        return Sizes(3 * sum(map(len, self.sequences)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         if max(chain.from_iterable(self.sequences)) >= vocab_size:
@@ -271,8 +277,8 @@ def check_text(text: str, *path: str | int) -> None:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise SpecError("Expected valid Unicode", *path) from None
-    if size > MAX_TEXT:
-        raise SpecError(f"Expected at most {MAX_TEXT} bytes in UTF-8, got {size}", *path)
+    if size > MAX_PATTERN:
+        raise SpecError(f"Expected at most {MAX_PATTERN} bytes in UTF-8, got {size}", *path)
 
 
 def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
@@ -281,12 +287,11 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     Raises:
         SpecError: at the spec that goes beyond a limit.
     """
-    most = Sizes(MAX_TOKEN_IDS, MAX_SEQUENCES, MAX_TEXTS, MAX_TEXT_BYTES)
+    most = Sizes(MAX_TOKEN_IDS, MAX_TEXT_BYTES, MAX_PHASES)
     counted = (
-        "token ids (choices and biases twice, other sequences three times)",
-        "sequences (choices twice)",
-        "texts to look for",
+        "token ids (choices and biases twice, other sequences three times; parts of parameters)",
         "bytes of texts to look for",
+        "phases, times the most specs of one,",
     )
     total = Sizes()
     for i, spec in enumerate(specs):

@@ -1,5 +1,6 @@
 """The wire format: one versioned JSON text with a request's specs, the same for all engines."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
@@ -15,13 +16,12 @@ from .base import (
     kind_of,
     spec_error,
 )
-from .conflicts import check_conflicts
+from .conflicts import check_native
 from .errors import SpecError
 from .json_values import parts
 from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
 from .kinds.logit_bias import wrong_entry
 from .limits import (
-    MAX_CONTAINERS,
     MAX_EXTREME_NUMBERS,
     MAX_PARTS,
     MAX_PAYLOAD_BYTES,
@@ -29,6 +29,8 @@ from .limits import (
 )
 from .notebook import table_of
 from .stage import Stage
+from .texts import TEXT_FIELDS, TextResolver, add_text_fields
+from .tokenization import Tokenizer
 
 VERSION = 1
 """The newest version of the wire format that this release reads, and the one that it writes."""
@@ -44,7 +46,8 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             hand the prefill worker's token over to decode, and is an explicit choice.
 
     Raises:
-        SpecError: if a field is out of bounds, or two of the specs cannot both be obeyed.
+        SpecError: if a field is out of bounds, or a spec contradicts one that the engine
+            realizes by itself. Other contradictions are found at admission.
     """
 
     version: Literal[1]
@@ -54,7 +57,7 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_fields(self)
         check_sizes(self.specs)
-        check_conflicts(self.specs)
+        check_native(self.specs)
 
     def _repr_html_(self) -> str:
         return table_of(self)
@@ -90,7 +93,7 @@ class InProcessPayload(Payload, frozen=True):
         msgspec.structs.force_setattr(self, "specs", as_specs(self.specs))
         _check_count(self.specs)
         check_sizes(self.specs)
-        check_conflicts(self.specs)
+        check_native(self.specs)
 
 
 def encode(
@@ -103,7 +106,8 @@ def encode(
         generation_only: see ``Payload``.
 
     Raises:
-        SpecError: if a spec cannot be encoded, two specs conflict, or a limit is exceeded.
+        SpecError: if a spec cannot be encoded, a limit is exceeded, or a spec contradicts a
+            grammar. Other contradictions are found at admission.
     """
     specs = as_specs(specs)
     _check_count(specs)
@@ -127,26 +131,38 @@ def _checked_wire_spec(index: int, spec: LogitsProcessorSpec) -> WireSpec:
     raise SpecError(f"{what}; {_known_kinds()}", "specs", index)
 
 
-def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Payload:
+Encoded = str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A payload on the wire: its JSON text, or what a JSON parser makes of it."""
+
+
+def decode(payload: Encoded, tokenizer: Tokenizer | None = None) -> Payload:
     """Decode a payload, and check it as far as possible without an engine.
 
     Args:
         payload: JSON text, or the result of a JSON parser: an object as ``encode`` writes it,
             or Dynamo's list of entries
             (``[{"kind": "forced_sequence", "token_ids": [..], "eos_token_id": n}]``).
+        tokenizer: the model's tokenizer, which turns texts in place of token ids into token ids.
+            ``StandIn()`` only checks such a payload; without a tokenizer, it is refused.
 
     Raises:
         SpecError: with the path of the error. Unknown kinds, unknown fields and newer versions
             are errors.
     """
+    return decode_texts(payload, TextResolver(tokenizer))
+
+
+def decode_texts(payload: Encoded, resolver: TextResolver) -> Payload:
+    """Decode a payload as ``decode`` does, with a new resolver, which then has its sizes."""
     content: Any = payload
     if isinstance(payload, str | bytes):
         text = _text(payload)
         if (decoded := _decoded(text)) is not None:
             return decoded
         content = _parsed(text)
+        size = len(text)
     else:
-        _check_object(payload)
+        size = _check_object(payload)
     is_entry_list = isinstance(content, list | tuple)
     if not is_entry_list and not isinstance(content, Mapping):
         raise SpecError(
@@ -154,13 +170,22 @@ def decode(payload: str | bytes | Mapping[str, Any] | Sequence[Mapping[str, Any]
         )
     body = cast("Any", {"version": VERSION, "specs": content} if is_entry_list else content)
     try:
-        _check_version(body)
-        # Token ids as keys of an object (a bias) are text in JSON.
-        with fields_hold():
-            return msgspec.convert(body, Payload, str_keys=True)
-    except msgspec.ValidationError as error:
-        failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
-        raise (failure.moved(lambda path: path[1:]) if is_entry_list else failure) from None
+        try:
+            _check_version(body)
+            body = {**body, "specs": resolver.resolve(body["specs"])} if "specs" in body else body
+            if resolver.has_texts and size > MAX_PAYLOAD_BYTES // 4:  # it is parsed twice
+                what = f"The payload has texts, and {size} bytes; the limit is"
+                raise SpecError(f"{what} {MAX_PAYLOAD_BYTES // 4}")
+            # Token ids as keys of an object (a bias) are text in JSON.
+            with fields_hold():
+                return msgspec.convert(body, Payload, str_keys=True)
+        except msgspec.ValidationError as error:
+            failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
+            raise resolver.restore(failure) from None
+    except SpecError as error:
+        if is_entry_list:
+            raise error.moved(lambda path: path[1:]) from error.__cause__
+        raise
     except UnicodeEncodeError:
         raise SpecError("The payload is not valid Unicode") from None
 
@@ -174,18 +199,21 @@ def _text(payload: str | bytes) -> bytes:
     return text
 
 
-def _check_object(payload: Any) -> None:
-    """Apply the limits of a text to the result of a JSON parser."""
+def _check_object(payload: Any) -> int:
+    """Apply the limits of a text to the result of a JSON parser; return the size of its text."""
     try:
         text = msgspec.json.encode(payload)
     except (TypeError, ValueError, RecursionError):
-        return  # the later checks of each value report its path
+        return 0  # the later checks of each value report its path
     _check_text(text)
+    return len(text)
 
 
 class _Version(msgspec.Struct):
     version: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 _decoder = msgspec.json.Decoder(Payload)
 _version_decoder = msgspec.json.Decoder(_Version)
@@ -209,7 +237,7 @@ def _bias_of(text: bytes, index: int) -> object:
 
 
 def _decoded(text: bytes) -> Payload | None:
-    """Decode a payload; return ``None`` if its JSON or version is wrong, or for Dynamo's list.
+    """Decode a payload; return ``None`` for texts, a wrong JSON or version, or Dynamo's list.
 
     Decoded like this, a payload takes half as many objects as with a parser that does not have the
     types. Most errors are found like this, too.
@@ -226,6 +254,8 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = spec_error(error)
         elif isinstance(error, msgspec.ValidationError):
             refusal = _validation_error(error)
+            if (name := _UNKNOWN.fullmatch(refusal.message)) and name[1] in TEXT_FIELDS:
+                return None
     except (UnicodeError, RecursionError):
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
@@ -302,10 +332,9 @@ def dynamo_entries(
 
 def json_schema() -> dict[str, Any]:
     """Make the JSON Schema (draft 2020-12) of the wire format."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **msgspec.json.schema(Payload),
-    }
+    schema = msgspec.json.schema(Payload)
+    add_text_fields(schema["$defs"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _known_kinds() -> str:
@@ -319,18 +348,15 @@ def _check_text(text: bytes) -> None:
     """Limit the objects that a JSON parser may make of a text, by counts that need no parser.
 
     Raises:
-        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_CONTAINERS``, ``MAX_PARTS`` or
-            ``MAX_EXTREME_NUMBERS``.
+        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS`` or ``MAX_EXTREME_NUMBERS``.
     """
     if len(text) > MAX_PAYLOAD_BYTES:
         raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
-    arrays, objects = text.count(b"["), text.count(b"{")
     zeros = text.translate(_DIGITS_AS_0, b"+-")
     numbers = zeros.count(b"0" * 256)
     if zeros.count(b"e") > MAX_EXTREME_NUMBERS:
         numbers += zeros.count(b"e000")
     for got, most, what in (
-        (arrays + objects, MAX_CONTAINERS, "opening brackets"),
         (parts(text), MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
         (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
     ):

@@ -1,7 +1,7 @@
 """The conversion of text to token ids, once, before a request is sent."""
 
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, get_args
 
 from .errors import SpecError
@@ -11,6 +11,15 @@ LeadingSpace = Literal["both", "with", "without"]
 
 Eos = int | Literal["tokenizer"] | None
 """A token id, the tokenizer's own EOS, or none."""
+
+
+def text_fields(**ids: str) -> Mapping[str, str]:
+    """Declare the wire's text fields of a class, each with the field of token ids it stands for.
+
+    The end of a name says what the field holds: ``text`` is a text, ``texts`` are several, and
+    ``tokens`` are texts of one token each. See ``TextResolver``.
+    """
+    return ids
 
 
 class Tokenizer(Protocol):

@@ -31,7 +31,7 @@ import torch
 from logitport.adapters.conformance.reference import Edit, edits
 from logitport.adapters.core import HistoryRule, Realizer
 from logitport.adapters.core.host import warm_up
-from logitport.adapters.core.kinds import PerRequest
+from logitport.adapters.core.parts import PerRequest
 from logitport.spec import LogitBiasSpec
 
 from examples._support import v2_on_cpu
@@ -49,14 +49,14 @@ from tests.core.test_realizer import (
 )
 
 MODULES = (
-    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.failure_links"),
-    *("automaton.folding", "automaton.history", "automaton.pool", "callables", "host.advance"),
+    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
+    *("automaton.history", "automaton.pool", "callables", "host.advance"),
     *("host.editors", "host.history_rules", "host.realizer", "host.requests", "logits", "program"),
 )
 DEVICE_MODULES = (
-    *("device.advance_kernel", "device.dry_kernel", "device.edit_kernel", "device.ngram_kernel"),
-    *("device.prompt_bias_kernel", "device.pool", "device.realizer"),
-    *("automaton.folding", "automaton.history"),
+    *("device.advance_kernel", "device.edit_kernel", "device.history_kernels"),
+    *("device.inputs", "device.pool", "device.realizer", "device.requests"),
+    *("automaton.folding", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (
     *(("host.advance", "advance"), ("host.editors", "find_edited")),

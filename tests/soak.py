@@ -151,7 +151,7 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
             [TriggerSpec(ones, (12,) * 64, 1024)],
             [*[AllowedTokensSpec(tuple(range(i, 1800 + i))) for i in range(15)]],
             [ThinkingBudgetSpec(3, (11,), (12,), (13,))] * 3,
-            [BannedTokensSpec(tuple(range(100, 32_000)))],
+            [BannedTokensSpec(tuple(range(100, 16_000)))],
         ]
     )
 

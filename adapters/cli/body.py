@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...spec import SpecError, Stage
-from ..backend import extra_body
+from ..gateway.extra_body import Carrier, extra_body
 from .failures import failing_plainly
 from .printing import say
 from .source import read_specs
@@ -19,6 +19,9 @@ def body(
     stage: Annotated[
         Stage, typer.Option(help="The stage of the server that gets the request.")
     ] = Stage.AGGREGATED,
+    carrier: Annotated[
+        Carrier, typer.Option(help="What has the payload: schema passes gateways that drop fields.")
+    ] = "field",
 ) -> None:
     """Print the JSON fields that send the specs in a file to an engine's server."""
     extra_body(engine, ())  # raises for an engine without a server
@@ -29,7 +32,13 @@ def body(
         raise typer.Exit(1)
     specs = tuple(source.specs.values())
     try:
-        fields = extra_body(engine, specs, stage=stage, generation_only=source.generation_only)
+        fields = extra_body(
+            engine,
+            specs,
+            stage=stage,
+            generation_only=source.generation_only,
+            carrier=carrier,
+        )
     except SpecError as error:
         say(error, err=True)
         raise typer.Exit(1) from None

@@ -22,7 +22,7 @@ def check(
     ] = False,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="For --config: the model's folder, or its name on the Hugging Face hub."),
+        typer.Option(help="The model's folder, or its name on the Hugging Face hub."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="For --config: the name under which the model is served.")
@@ -36,7 +36,7 @@ def check(
         if config:
             problems += _of_configuration(file, tokenizer, model)
             continue
-        source = read_specs(file)
+        source = read_specs(file, tokenizer)
         problems += ({**each._asdict(), "text": str(each)} for each in source.problems)
         notes += source.notes
     texts = [problem.pop("text") for problem in problems]

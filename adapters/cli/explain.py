@@ -40,7 +40,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
     """Say what the specs in a file do, and what is wrong with them."""
-    source, text_of = read_specs(file), texts_of(tokenizer)
+    source, text_of = read_specs(file, tokenizer), texts_of(tokenizer)
     if graph:
         from .graph import draw
 

@@ -23,10 +23,13 @@ from ...spec.errors import text_of
 from ...spec.limits import LIMITS
 from .. import policy
 from ..backend import Backend, backend, backends
+from ..default_specs import GROUP as DEFAULT_SPECS
 from ..environment import (
     ADMIT_OTHERS_VARIABLE,
     CONFIGURATION_VARIABLE,
     LIMITS_VARIABLE,
+    RECEIPT_VARIABLE,
+    ROUTE_VARIABLE,
     STAGE_VARIABLE,
     TEST_VARIABLES,
     VARIABLES,
@@ -135,6 +138,11 @@ def _of_variable(name: str) -> Finding:
         if name in TEST_VARIABLES and is_on(name):
             advice = "Every request without specs of its own gets one answer, the check's"
             return Finding(name, "on", Status.NOTE, advice)
+        if name in (RECEIPT_VARIABLE, ROUTE_VARIABLE):
+            if is_on(name, default=True):
+                return Finding(name, "on")
+            advice = "Clients cannot tell whether their specs act"
+            return Finding(name, "off", Status.NOTE, advice)
     except ValueError as error:
         why = str(error).removeprefix(name).lstrip(":= ")
         advice = "The engine does not start: correct the variable, or unset it"
@@ -147,14 +155,14 @@ def _of_variable(name: str) -> Finding:
 def _entries() -> Iterator[Finding]:
     """Load the plugins and the default specs that are installed."""
     try:
-        from ..core import defaults, plugins
+        from ..core import plugins
     except ModuleNotFoundError as error:
         advice = f"pip install '{NAME}[core]' brings what plugins and backends need"
         yield Finding("core", f"{error.name} is not installed", Status.NOTE, advice)
         return
     yield _of_loops()
-    groups = {"Plugin": plugins, "Default specs": defaults, "Policy": policy}
-    for what, group in ((what, module.GROUP) for what, module in groups.items()):
+    groups = {"Plugin": plugins.GROUP, "Default specs": DEFAULT_SPECS, "Policy": policy.GROUP}
+    for what, group in groups.items():
         for entry in entry_points(group=group):
             loaded, name = plugins.load_once(entry.load), f"{what} {entry.name}"
             if isinstance(loaded, BaseException):

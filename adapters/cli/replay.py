@@ -33,7 +33,7 @@ def replay(
     """
     from .steps import trace
 
-    source = read_specs(file)
+    source = read_specs(file, tokenizer)
     if source.problems:
         for problem in source.problems:
             say(problem, err=True)

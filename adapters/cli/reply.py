@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ...spec.limits import MAX_TOKEN_ID
+from ...spec.limits import MAX_INT
 from .source import read_text
 
 ASK = (
@@ -60,7 +60,7 @@ class Step:
         return "; ".join(parts) + (f"; breaks {' and '.join(self.broken)}" if self.broken else "")
 
 
-_Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
+_Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 _Tokens = list[_Token] | None
 _Scores = list[float | None] | None
 

@@ -5,13 +5,17 @@ import re
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import Any, cast
+from typing import Any, cast, get_args
 
-from ...spec import ForcedTokenSequenceSpec
-from ..backend import extra_body
+from ...spec import WIRE_KINDS, ForcedTokenSequenceSpec
+from ...spec.base import kind_of
+from ..backend import backend
 from ..files import MAX_FILE_BYTES
 from ..finding import Finding, Status
-from ..key import KEY
+from ..gateway.extra_body import Carrier, extra_body
+from ..gateway.key import KEY
+from ..gateway.receipt import ReceiptError, receipt
+from ..gateway.schema_carrier import KEYWORD
 
 SECONDS = 60.0
 """How long a server may take for an answer: the first one may compile kernels."""
@@ -90,9 +94,11 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     extra_body(engine, ())  # raises for an engine without a server
     model = model or server.model()
 
+    def body(prompt: str) -> dict[str, Any]:
+        return {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0.0}
+
     def reply(prompt: str, fields: dict[str, Any] | None = None) -> tuple[int, str]:
-        body = {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0.0}
-        status, text = server.ask("/v1/completions", body | (fields or {}))
+        status, text = server.ask("/v1/completions", body(prompt) | (fields or {}))
         return status, _text(text) if status == 200 else _message(text)
 
     status, free = reply(PROMPTS[0])
@@ -101,16 +107,23 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     fields = extra_body(engine, FORCED)
     before = server.decisions()
     replies = [reply(prompt, fields) for prompt in PROMPTS]
+    _, whole = server.ask("/v1/completions", body(PROMPTS[0]) | fields)
     after = server.decisions()
     gated = [
         labels for labels, n in after.items() if "gated" in labels and n > before.get(labels, 0)
     ]
     wrong = reply(PROMPTS[0], _with_payload(fields, UNKNOWN_KIND))
     elsewhere = reply(PROMPTS[0], {KEY: UNKNOWN_KIND})
+    chat = {"model": model, "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 4}
+    forced = _of_forced(engine, replies, free, gated)
     return [
-        _of_forced(engine, replies, free, gated),
+        forced,
         _of_refusal("A payload that is wrong", engine, wrong),
         _of_refusal("A payload where the engine does not look", engine, elsewhere),
+        _of_carriers(server, engine, "/v1/completions", body(PROMPTS[0])),
+        _of_carriers(server, engine, "/v1/chat/completions", chat),
+        *([_of_receipt(whole, engine)] if forced.status is Status.OK else []),
+        _of_description(server, engine),
     ]
 
 
@@ -145,6 +158,60 @@ def _of_refusal(what: str, engine: str, answer: tuple[int, str]) -> Finding:
     )
 
 
+def _of_carriers(server: Server, engine: str, route: str, body: dict[str, Any]) -> Finding:
+    """Find out in which carriers specs reach the server: it refuses a payload that is wrong."""
+    what, arrives = f"Specs to {route}", list[str]()
+    for carrier in get_args(Carrier):
+        fields = _with_payload(extra_body(engine, FORCED, carrier=carrier), UNKNOWN_KIND)
+        status, text = server.ask(route, body | fields)
+        message = _message(text)
+        if status == 400 and KEY in message:
+            arrives.append(carrier)
+        elif status != 200 and carrier == "field":
+            return Finding(what, f"status {status}: {message}", Status.NOTE, "Nothing is known.")
+    field = f"{backend(engine).routes[route]}.{KEY}"
+    match arrives:
+        case ["field", "schema"]:
+            return Finding(what, "arrive in the field and in a schema")
+        case ["field"]:
+            advice = "A server with the middleware reads carrier='schema', which passes gateways."
+            return Finding(what, "arrive in the field, not in a schema", Status.NOTE, advice)
+        case ["schema"]:
+            advice = "Send them with carrier='schema', which passes."
+            return Finding(what, f"`{field}` is lost on the way", Status.ERROR, advice)
+        case _:
+            what_is_lost = f"lost, in `{field}` and in a schema"
+            return Finding(what, what_is_lost, Status.ERROR, _start(engine))
+
+
+def _of_receipt(answer: str, engine: str) -> Finding:
+    try:
+        found = receipt(json.loads(answer), FORCED, engine=engine)
+    except (ReceiptError, ValueError, RecursionError) as error:
+        return Finding("The receipt of the forced text", "missing", Status.NOTE, str(error))
+    return Finding("The receipt of the forced text", f"{', '.join(found.kinds)} at {found.stage}")
+
+
+def _of_description(server: Server, engine: str) -> Finding:
+    """Read what the middleware says of the server."""
+    status, text = server.ask(f"/{KEY}")
+    try:
+        found = json.loads(text) if status == 200 else {}
+        kinds, policy, stage = set(found["kinds"]), found["policy"], found["stage"]
+        said = f"logitport {found['version']} at stage {stage}"
+        for name in ("presets", "ceiling", "forbid"):
+            said += f"; {name}: {json.dumps(policy[name])}" if policy[name] else ""
+    except (ValueError, LookupError, TypeError, RecursionError):
+        advice = "No middleware answers, or a gateway does not pass the route on."
+        return Finding(f"GET /{KEY}", f"status {status}", Status.NOTE, advice)
+    able = backend(engine).realizes | backend(engine).lowers
+    if missing := sorted({kind_of(kind) for kind in able.intersection(WIRE_KINDS)} - kinds):
+        advice = "Upgrade the server, or send no such specs."
+        said += f"; it lacks {', '.join(missing)}"
+        return Finding(f"GET /{KEY}", said, Status.WARNING, advice)
+    return Finding(f"GET /{KEY}", said)
+
+
 def _start(engine: str) -> str:
     return (
         f"Start the server with `logitport serve {engine} MODEL`, or with the options that "
@@ -153,9 +220,14 @@ def _start(engine: str) -> str:
 
 
 def _with_payload(fields: dict[str, Any], payload: str) -> dict[str, Any]:
-    """Replace the payload in the fields of a request, which have it in an object."""
+    """Replace the payload in the fields of a request, wherever it is in them."""
+    named = {KEY: payload, KEYWORD: payload}
     return {
-        name: {KEY: payload} if isinstance(value, dict) and KEY in value else value
+        name: named[name]
+        if isinstance(value, str) and name in named
+        else _with_payload(cast("dict[str, Any]", value), payload)
+        if isinstance(value, dict)
+        else value
         for name, value in fields.items()
     }
 

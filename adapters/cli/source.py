@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -16,13 +17,15 @@ from ...spec import (
     NativeSpec,
     PluginSpec,
     SpecError,
+    Tokenizer,
     decode,
 )
 from ...spec.base import kind_of, spec_error
-from ...spec.conflicts import check_conflicts
+from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ..files import MAX_FILE_BYTES, read_file
+from .texts import model_tokenizer
 
 
 class Problem(NamedTuple):
@@ -83,8 +86,8 @@ def read_text(file: str) -> str:
     return text
 
 
-def read_specs(file: str) -> Source:
-    """Read and check a payload, a list of entries or one spec.
+def read_specs(file: str, tokenizer: str | None = None) -> Source:
+    """Read and check a payload, a list of entries or one spec, texts with a model's tokenizer.
 
     Of more specs than a request may have, none is checked.
 
@@ -93,8 +96,9 @@ def read_specs(file: str) -> Source:
         ValueError: as for ``read_file``.
     """
     text = read_text(file)
+    loaded = None if tokenizer is None else model_tokenizer(tokenizer)
     try:
-        return _checked(file, text, json.loads(text))
+        return _checked(file, text, json.loads(text), loaded)
     except json.JSONDecodeError as error:
         at = Problem(file, error.lineno, error.colno, "$", f"Not JSON: {error.msg}")
         return Source({}, [], True, [at], [])
@@ -102,7 +106,7 @@ def read_specs(file: str) -> Source:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")], [])
 
 
-def _checked(file: str, text: str, content: Any) -> Source:
+def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) -> Source:
     entries, path_of, whole = _entries(content)
     specs: dict[int, LogitsProcessorSpec] = {}
     errors: list[SpecError] = []
@@ -112,14 +116,14 @@ def _checked(file: str, text: str, content: Any) -> Source:
         return Source({}, [], True, [_problem(file, text, _positions(text), error)], [])
     for i, entry in enumerate(entries):
         try:
-            (specs[i],) = decode([entry]).specs
+            (specs[i],) = decode([entry], tokenizer).specs
         except SpecError as error:
             errors += [each.at("specs", i) for each in _all_of(entry, error)]
     errors += _conflicts(specs)
     notes: list[str] = []
     errors += _costs(specs, notes)
     try:
-        generation_only = decode(whole).generation_only
+        generation_only = decode(whole, tokenizer).generation_only
     except SpecError as error:
         generation_only = True
         if not errors or len(error.location) < 2 or error.location[0] != "specs":
@@ -165,7 +169,11 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
 
     def conflict(indices: tuple[int, ...]) -> list[SpecError]:
         try:
-            check_conflicts([specs[i] for i in indices])
+            check_native([specs[i] for i in indices])
+            with suppress(ModuleNotFoundError):  # then ``_costs`` says what is missing
+                from ..core.walk import check_without_engine
+
+                check_without_engine([specs[i] for i in indices])
         except SpecError as error:
             return [error.specs_at(lambda i: ("specs", indices[i]))]
         return []
@@ -205,9 +213,15 @@ def _problem(file: str, text: str, positions: Mapping[Path, int], error: SpecErr
         around = around[:-1]
     at = positions.get(around, 0)
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-    advice = "Remove one of them" if error.message.startswith("Conflicts with") else ""
+    advice = next((each for start, each in _ADVICE.items() if error.message.startswith(start)), "")
     return Problem(file, line, column, error.path, error.message, advice)
 
+
+_ADVICE = {
+    "Conflicts with": "Remove one of them",
+    "A text needs": "A server has it; here, use --tokenizer to name the model",
+}
+"""What to do about errors, by the beginnings of their messages."""
 
 _SPACE = re.compile(r"\s*")
 

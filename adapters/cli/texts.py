@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -76,11 +77,10 @@ def model_tokenizer(model: str) -> Any:
         ModuleNotFoundError: if the package ``tokenizers`` is missing.
         ValueError: if there is no such tokenizer.
     """
-    tokenizer = load_tokenizer(model)
-    try:
-        eos = text_of_special(tokenizer_config(model).get("eos_token"))
-    except OSError:  # a tokenizer.json alone
-        eos = None
+    tokenizer, eos = load_tokenizer(model), None
+    if not Path(model).is_file():  # a tokenizer.json alone
+        with suppress(OSError):
+            eos = text_of_special(tokenizer_config(model).get("eos_token"))
     return _WithEos(tokenizer, None if eos is None else tokenizer.token_to_id(eos))
 
 

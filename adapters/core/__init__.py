@@ -7,8 +7,7 @@ only ``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Trito
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
-from .admission import admit, admit_live, check_presets, program_of
+from ...spec.lazy import lazy
 from .automaton import (
     BAN_BIAS,
     CARRY,
@@ -22,15 +21,15 @@ from .automaton import (
     UnknownTokenError,
     unreachable,
 )
-from .defaults import default_specs
 from .kinds import VocabularyOf
+from .parts import Program
 from .plugins import HistoryRule
-from .program import Program, ProgramOf, compile_specs, unsupported
-from .vocabulary import Vocabulary
+from .program import ProgramOf, compile_specs, unsupported
+from .text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .callables import log_failure
-    from .device.advance_kernel import History, LogitsLayout
+    from .device.context import History, LogitsLayout
     from .device.realizer import DeviceRealizer
     from .host.editors import OtherEditor, editor_for
     from .host.realizer import Realizer
@@ -56,14 +55,9 @@ __all__ = [
     "UnknownTokenError",
     "Vocabulary",
     "VocabularyOf",
-    "admit",
-    "admit_live",
-    "check_presets",
     "compile_specs",
-    "default_specs",
     "editor_for",
     "log_failure",
-    "program_of",
     "unreachable",
     "unsupported",
 ]
@@ -76,6 +70,6 @@ __getattr__ = lazy(
     OtherEditor=".host.editors",
     log_failure=".callables",
     DeviceRealizer=".device.realizer",
-    History=".device.advance_kernel",
-    LogitsLayout=".device.advance_kernel",
+    History=".device.context",
+    LogitsLayout=".device.context",
 )

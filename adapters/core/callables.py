@@ -12,8 +12,8 @@ from ...spec.errors import text_of
 from .automaton import UNKNOWN, Automaton, UnknownTokenError
 from .automaton.automaton import bounded
 from .logits import Additions, Cells
+from .parts import Program
 from .plugins import HistoryRule, takes_prompt
-from .program import Program
 
 logger = logging.getLogger(__name__)
 

@@ -34,11 +34,6 @@ class Cells:
     rows: Ints
     token_ids: Ints | npt.NDArray[np.int32]
 
-    def of_row(self, row: int) -> "Cells":
-        """Select the cells in one row."""
-        mine = self.rows == row
-        return Cells(self.rows[mine], self.token_ids[mine])
-
 
 @dataclass(slots=True)
 class Additions:
@@ -47,21 +42,13 @@ class Additions:
     cells: Cells
     values: Floats
 
-    @property
-    def rows(self) -> Ints:
-        """The rows of the cells."""
-        return self.cells.rows
-
-    def of_row(self, row: int) -> "Additions":
-        """Select the additions to one row."""
-        return Additions(self.cells.of_row(row), self.values[self.rows == row])
-
 
 def merge(additions: Additions) -> Additions:
     """Add up what is added to the same cell."""
-    cells, index = np.unique(additions.rows << 32 | additions.cells.token_ids, return_inverse=True)
-    sums = np.bincount(index.ravel(), additions.values, len(cells)).astype(np.float32)
-    return Additions(Cells(cells >> 32, cells & 0xFFFFFFFF), sums)
+    cells = additions.cells
+    keys, index = np.unique(cells.rows << 32 | cells.token_ids, return_inverse=True)
+    sums = np.bincount(index.ravel(), additions.values, len(keys)).astype(np.float32)
+    return Additions(Cells(keys >> 32, keys & 0xFFFFFFFF), sums)
 
 
 def add(additions: Additions, logits: torch.Tensor) -> None:

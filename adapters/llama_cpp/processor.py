@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.base import as_specs
-from ..core import Realizer, Vocabulary, admit_live
+from .. import admit_live
+from ..core import Realizer, Vocabulary
 from .backend import BACKEND
 
 

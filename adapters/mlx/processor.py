@@ -9,7 +9,8 @@ import numpy as np
 from cachetools import LRUCache
 
 from ...spec import LogitsProcessorSpec, SpecError
-from ..core import Ints, Program, Realizer, admit_live, log_failure
+from .. import admit_live
+from ..core import Ints, Program, Realizer, log_failure
 from . import editor  # noqa: F401 - `editor_for` finds it
 from .backend import BACKEND
 

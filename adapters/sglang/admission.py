@@ -6,12 +6,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.runtime_context import get_exec, get_spec
+from sglang.srt.hardware_backend.mlx.runtime import use_mlx
+from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
-from .. import ADMIT_OTHERS_VARIABLE, Attached, Backend, check_spelling, count, policy_of
-from ..core import admit, check_presets, default_specs, unsupported
+from .. import (
+    ADMIT_OTHERS_VARIABLE,
+    Attached,
+    Backend,
+    Policy,
+    admit,
+    check_presets,
+    check_spelling,
+    count,
+    default_specs,
+    policy_of,
+)
+from ..core import unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -78,12 +90,31 @@ def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     return value or {}
 
 
+def _bounded(policy: Policy, request: Any, sampling_params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return parameters with the policy's ceilings on the request's own fields.
+
+    The middleware has refused higher values of the client's by then: what is here is SGLang's.
+    """
+    most = policy.bound("max_tokens", sampling_params.get("max_new_tokens"))
+    sampling_params = {**sampling_params, "max_new_tokens": most}
+    if "thinking_token_budget" in policy.most_fields:
+        custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
+        own = request.max_thinking_tokens
+        own = custom_params.get("thinking_budget") if own is None else own
+        budget = request.max_thinking_tokens = policy.bound("thinking_token_budget", own)
+        sampling_params["custom_params"] = {**custom_params, "thinking_budget": budget}
+    return sampling_params
+
+
 def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
     return sampling_params.get("beam_width") not in (None, 1)
 
 
 class Admission:
     """Checks the requests of one engine, before they go to its workers.
+
+    Attributes:
+        backend: the backend, with the engine's vocabulary and policy.
 
     Raises:
         SpecError: if default specs are configured which this engine cannot realize.
@@ -94,12 +125,20 @@ class Admission:
         args: Any = manager.server_args
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
-        self._backend = replace(backend, policy=policy).preload()
+        self.backend = replace(backend, policy=policy).preload()
+        budgets = policy is not None and (
+            policy.efforts or "thinking_token_budget" in policy.most_fields
+        )
+        if budgets and not get_serving().enable_strict_thinking:
+            raise SpecError(
+                "The configuration bounds the engine's own thinking, which SGLang does only with "
+                "--enable-strict-thinking: start the engine with it"
+            )
         self._eos_token_ids = _eos_token_ids(manager)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
             self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
-            check_presets(self._backend, self._vocab_size)
+            check_presets(self.backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
@@ -111,7 +150,7 @@ class Admission:
                     "the engine with --enable-custom-logit-processor"
                 )
             payload = encode(self._default_specs)
-            acts = self._check(self._backend.free, payload, {}, has_prompt_ids=True)
+            acts = self._check(self.backend.free, payload, {}, has_prompt_ids=True)
             self._default = payload if acts else None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
@@ -134,6 +173,9 @@ class Admission:
         if is_refused(processor):
             raise ValueError(REFUSED)
         sampling_params = _mapping(request.sampling_params, "sampling_params")
+        if self.backend.policy is not None and self.backend.policy.most_fields:
+            sampling_params = _bounded(self.backend.policy, request, sampling_params)
+            request.sampling_params = sampling_params
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
         where = stage()
@@ -145,19 +187,39 @@ class Admission:
                 raise SpecError("The request names another custom_logit_processor")
             acting = None
             if payload is not None:
-                acting = self.check(payload, sampling_params, request.input_embeds is None)
+                acting = self._acting(payload, sampling_params, request.input_embeds is None)
         except SpecError as error:
-            count("refused", where)
+            count("refused", where, error=error)
             raise ValueError(f"{KEY}: {error}") from None
         if payload is not None:
             count("gated" if acting is None else "admitted", where)
         elif processor is None and self._takes_default(sampling_params):
             acting = self._default
+        elif processor is None and (guard := self._guard(sampling_params)) is not None:
+            acting = guard
         else:
             return
         attached = Attached((), acting, {}).put_into(custom_params)
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is None else PROCESSOR
+
+    def _guard(self, sampling_params: Mapping[str, Any]) -> str | None:
+        """Return the guard's payload for a request that cannot have the default specs.
+
+        Raises:
+            ValueError: if the request's own fields contradict the guard.
+        """
+        policy = self.backend.policy
+        if self._default is None or policy is None or not policy.guard:
+            return None
+        if sampling_params.get("max_new_tokens") == 0:
+            return None
+        payload = encode(policy.guard)
+        try:
+            self._check(self.backend.free, payload, sampling_params, has_prompt_ids=True)
+        except SpecError as error:
+            raise ValueError(f"{KEY}: With the server's guard: {error.message}") from None
+        return payload
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
         """Whether there are default specs, and the request can have them.
@@ -172,23 +234,29 @@ class Admission:
             return False
         return not _has_beams(sampling_params)
 
-    def check(
-        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool = True
+    def _acting(
+        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
     ) -> Any:
+        """Return the payload for the workers; ``None`` if it does not act."""
+        acting = self.decide(payload, sampling_params, has_prompt_ids)
+        if acting is None or self.backend.policy is None:
+            return acting and payload
+        return encode(acting.specs, generation_only=acting.generation_only)
+
+    def decide(
+        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
+    ) -> Payload | None:
         """Check a payload beside its ``sampling_params``.
 
         Without ``has_prompt_ids``, the prompt is one of embeddings.
 
         Returns:
-            The payload for the workers, with what the policy fills in; ``None`` if it does not act.
+            The payload with what the policy fills in; ``None`` if it does not act.
 
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
-        acting = self._check(self._backend, payload, sampling_params, has_prompt_ids)
-        if acting is None or self._backend.policy is None:
-            return acting and payload
-        return encode(acting.specs, generation_only=acting.generation_only)
+        return self._check(self.backend, payload, sampling_params, has_prompt_ids)
 
     def _check(
         self,
@@ -199,7 +267,7 @@ class Admission:
     ) -> Payload | None:
         """Check a payload for a backend; return it as decoded if it acts."""
         decoded, program = admit(backend, payload, self._vocab_size)
-        check_request(sampling_params, decoded.specs, self._eos_token_ids)
+        check_request(sampling_params, decoded.specs, self._eos_token_ids, program=program)
         if not decoded.is_active(stage()):
             return None
         if program.reads_prompt and not has_prompt_ids:
@@ -207,13 +275,15 @@ class Admission:
                 decoded.specs,
                 lambda program: program.reads_prompt,
                 "looks at the token ids of the prompt, and a prompt of embeddings has none",
-                self._backend.vocabulary,
+                self.backend.vocabulary,
             )
         if get_spec().speculative_algorithm:
             raise SpecError(WITH_DRAFTS)
-        check_tokens_in_time(decoded.specs, program, self._backend.vocabulary)
+        check_tokens_in_time(decoded.specs, program, self.backend.vocabulary)
         if get_exec().dllm.dllm_algorithm:
             raise SpecError("SGLang's diffusion models choose tokens without logits processors")
+        if use_mlx():
+            raise SpecError("SGLang's MLX backend calls no logits processor on first tokens")
         if _has_beams(sampling_params):
             raise SpecError("SGLang tells no logits processor the tokens of its beams")
         return decoded

@@ -85,6 +85,7 @@ BACKEND = Backend(
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
     routes=ROUTES,
+    budget_field="custom_params.thinking_budget",
     prefill_samples=True,
     serve=serve,
     packages={"sglang": "sglang"},

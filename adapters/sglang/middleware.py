@@ -6,10 +6,10 @@ from typing import Any
 from sglang.srt.entrypoints import http_server
 from starlette.middleware import Middleware
 
-from ...spec import SpecError, Stage
-from .. import App, Fields, Scope
+from ...spec import Payload, SpecError, Stage
+from .. import App, Backend, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import REFUSED, admission_of, admits_others, is_refused
+from .admission import REFUSED, Admission, admission_of, admits_others, is_refused
 from .backend import ROUTES
 from .worker import stage
 
@@ -34,9 +34,13 @@ class SpecMiddleware(NeutralMiddleware):
             if is_refused(each):
                 raise SpecError.of_field(REFUSED, f"{path}.custom_logit_processor".lstrip("."))
 
-    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
-        manager: Any = http_server.get_global_state().tokenizer_manager
-        admission_of(manager).check(payload, owner, not fields.is_set("input_embeds"))
+    def backend(self, scope: Scope) -> Backend:
+        return _admission().backend
+
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Fields, payload: Any
+    ) -> Payload | None:
+        return _admission().decide(payload, owner, not fields.is_set("input_embeds"))
 
     def stage(self, scope: Scope) -> Stage:
         return stage()
@@ -47,6 +51,11 @@ class SpecMiddleware(NeutralMiddleware):
         if "/v1/" in path or path.endswith("/invocations"):
             return {"object": "error", **super().error("", message)["error"]}
         return {"error": {"message": message}}
+
+
+def _admission() -> Admission:
+    manager: Any = http_server.get_global_state().tokenizer_manager
+    return admission_of(manager)
 
 
 def _routes() -> dict[str, str | None]:

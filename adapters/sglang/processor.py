@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core import Program, Realizer, admit, log_failure
+from .. import admit
+from ..core import Program, Realizer, log_failure
 from .admission import REFUSED
 from .backend import BACKEND, KEY
 from .worker import (

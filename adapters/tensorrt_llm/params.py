@@ -5,9 +5,10 @@ from typing import Any, Protocol, TypeVar
 
 from ...spec import InProcessPayload, SpecError, Stage
 from ...spec.base import as_specs, restore_paths
+from .. import admit
 from ..attachment import Attachment
 from ..backend import Specs
-from ..core import admit, unsupported
+from ..core import unsupported
 from .backend import BACKEND
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields

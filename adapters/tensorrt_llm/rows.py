@@ -8,7 +8,8 @@ import torch
 from cachetools import LRUCache
 
 from ...spec import Stage
-from ..core import Realizer, log_failure, program_of
+from .. import program_of
+from ..core import Realizer, log_failure
 from .backend import BACKEND
 
 KNOWN_REQUESTS = 1 << 16

@@ -9,8 +9,8 @@ from transformers import LogitsProcessor
 
 from ...spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
-from .. import check_own_fields
-from ..core import Program, Realizer, admit_live, compile_specs, log_failure
+from .. import admit_live, check_own_fields
+from ..core import Program, Realizer, compile_specs, log_failure
 from .backend import BACKEND
 from .own_fields import own_fields
 

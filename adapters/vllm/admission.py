@@ -5,8 +5,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
-from .. import KEY, Backend, check_grammar, check_own_fields, count, policy_of
-from ..core import Program, Vocabulary, VocabularyOf, admit, default_specs, unsupported
+from .. import (
+    KEY,
+    Backend,
+    Policy,
+    TokenizerCopy,
+    admit,
+    check_grammar,
+    check_own_fields,
+    count,
+    default_specs,
+    policy_of,
+)
+from ..core import Program, Vocabulary, VocabularyOf, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
 
 @once_per_engine
 def backend_of(vllm_config: "VllmConfig") -> Backend:
-    """Return the backend with the vocabulary of the engine's tokenizer, and the policy.
+    """Return the backend with the engine's tokenizer, its vocabulary, and the policy.
 
     From then on, its vocabulary is loaded: from the start of a worker, and from the first request
     to a front end.
@@ -48,7 +59,8 @@ def backend_of(vllm_config: "VllmConfig") -> Backend:
         return vocabulary.first(model_config.get_vocab_size())
 
     policy = policy_of(lambda: tokenizer_of(model_config), names, settings)
-    return replace(BACKEND, load_vocabulary=load, policy=policy).preload()
+    tokenizer = TokenizerCopy(lambda: tokenizer_of(model_config))
+    return replace(BACKEND, load_vocabulary=load, tokenizer=tokenizer, policy=policy).preload()
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Admitting:
 
 def admit_request(
     admitting: Admitting, sampling_params: Any, payload: Any, *, in_process: bool = False
-) -> None:
+) -> Payload | None:
     """Check a request's payload, as far as the engine is known, and count the decision.
 
     Args:
@@ -79,6 +91,9 @@ def admit_request(
         payload: the request's payload.
         in_process: whether the engine's workers are in this process, so that live callables work.
 
+    Returns:
+        The payload with what the policy fills in; ``None`` if it does not act.
+
     Raises:
         SpecError: with the error and its path.
     """
@@ -86,7 +101,7 @@ def admit_request(
     stage = Stage.AGGREGATED if config is None else role_of(config).stage_for(sampling_params)
     vocab_size = None if config is None else config.model_config.get_vocab_size()
     backend = BACKEND if config is None else backend_of(config)
-    decision, share = "refused", 1.0  # after a refusal, vLLM calls no other class
+    decision, share, refusal = "refused", 1.0, None  # after a refusal, vLLM calls no other class
     try:
         checked, program = admit(backend, payload, vocab_size)
         check_grammar(checked.specs, sampling_params, GRAMMARS)
@@ -98,9 +113,13 @@ def admit_request(
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
+        return checked if acts else None
+    except SpecError as error:
+        refusal = error
+        raise
     finally:
         if admitting.share:
-            count(decision, stage, share)
+            count(decision, stage, share, refusal)
 
 
 def _check_request(
@@ -120,7 +139,7 @@ def _check_request(
         )
     config = admitting.vllm_config
     eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
-    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer))
+    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer), program)
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
@@ -151,6 +170,17 @@ def check_free(vllm_config: "VllmConfig") -> None:
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
     if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
+
+
+def bound_fields(policy: Policy | None, sampling_params: Any) -> None:
+    """Lower the request's own fields to the ceilings of the policy.
+
+    The middleware has refused higher values of the client's by then: what is here is vLLM's.
+    """
+    if policy is None:
+        return
+    for name in policy.most_fields:
+        setattr(sampling_params, name, policy.bound(name, getattr(sampling_params, name)))
 
 
 @once_per_engine

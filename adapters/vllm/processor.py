@@ -13,9 +13,16 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, SpecError, encode
 from ...spec.base import kind_of
-from .. import KEY, Backend, check_grammar, check_spelling
-from ..core import Program, admit, check_presets, default_specs
-from .admission import admit_request, admitting_engine, backend_of, check_engine, check_free
+from .. import KEY, Backend, admit, check_grammar, check_presets, check_spelling, default_specs
+from ..core import Program
+from .admission import (
+    admit_request,
+    admitting_engine,
+    backend_of,
+    bound_fields,
+    check_engine,
+    check_free,
+)
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
@@ -66,6 +73,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         admitting = admitting_engine()
         config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
+        if config is not None:
+            bound_fields(backend_of(config).policy, sampling_params)
         try:
             check_spelling(extra_args, "extra_args")
             if KEY in extra_args:
@@ -192,7 +201,10 @@ def _program_of(
         try:
             check_grammar(payload.specs, params, GRAMMARS)
         except SpecError:  # the request's own grammar may not accept the forced tokens
-            return None
+            guard = () if backend.policy is None else backend.policy.guard
+            if not guard:
+                return None
+            payload, program = admit(backend.free, encode(guard), vocab_size)
     return program if payload.is_active(role.stage_for(params)) else None
 
 

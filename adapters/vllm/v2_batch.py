@@ -39,7 +39,7 @@ class V2Batch:
 
     def add(self, slot: int, params: "SamplingParams") -> bool:
         """Put a request into a free or used slot; return whether its logits are to be edited."""
-        return self.realizer.enter(slot, params, stop_token_of(params), *_known())
+        return self.realizer.enter(slot, params, *_known(), stop_token_of(params))
 
     def upload(self) -> None:
         """Copy the changes of requests to the device, before the forward pass."""

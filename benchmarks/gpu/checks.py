@@ -136,7 +136,7 @@ def never_wait() -> Iterator[Row]:
             torch.cuda.set_sync_debug_mode("error")
         try:
             step(logits)
-            step.realizer.add(0, newcomer, None, *known)
+            step.realizer.add(0, newcomer, *known)
             step(logits)
         finally:
             if not REHEARSAL:

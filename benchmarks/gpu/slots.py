@@ -71,7 +71,7 @@ class Ours(Slots):
             if id(spec) not in programs:
                 programs[id(spec)] = program(spec)
             known = workload.prompts[row], history.outputs[row]
-            self.realizer.add(row, programs[id(spec)], None, *known)
+            self.realizer.add(row, programs[id(spec)], *known)
 
     @property
     def failures(self) -> int:
@@ -201,6 +201,4 @@ def row_bytes(spec: Any, prompt: Sequence[int], output: Sequence[int], vocab: in
                 pass
     if spec.kind in ("no_repeat_ngram", "dry"):
         total += 4 * (len(prompt) + len(output))
-    if spec.kind == "prompt_bias":
-        total += vocab // 8
     return total

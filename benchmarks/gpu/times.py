@@ -220,7 +220,8 @@ def _rows(
 
 def measure_neighbours() -> Iterator[Row]:
     """Measure what the costliest payloads cost the rows beside them, which stay as they are."""
-    from logitport.adapters.core import Program, admission, compile_specs
+    from logitport.adapters import admission
+    from logitport.adapters.core import Program, compile_specs
     from logitport.spec import SpecError
 
     from tests.fuzz import payloads, target

@@ -127,9 +127,7 @@ class Server:
         if self._running:
             raise RuntimeError(f"The server runs already, at {self.base_url}")
         self.port = self.port or free_port()
-        command = [self._python, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
-        command += [self.model_argument, str(self.model)]
-        command += ["--served-model-name", self.model_name, *self._args]
+        command = self._command()
         atexit.register(self.stop)
         try:
             self._running = True
@@ -147,6 +145,11 @@ class Server:
         except BaseException:  # Ctrl-C too
             self.stop()
             raise
+
+    def _command(self) -> list[str]:
+        command = [self._python, "-m", *self.arguments, "--host", HOST, "--port", str(self.port)]
+        command += [self.model_argument, str(self.model)]
+        return [*command, "--served-model-name", self.model_name, *self._args]
 
     def wait(self) -> None:
         """Wait until the launched server answers; if it fails, leave no process behind.

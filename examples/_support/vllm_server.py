@@ -2,6 +2,12 @@
 
 from .server import Server
 
+LOGITPORT = (
+    *("--logits-processors", "logitport.adapters.vllm:LogitportProcessor"),
+    *("--middleware", "logitport.adapters.vllm.SpecMiddleware"),
+)
+"""The arguments with which vLLM obeys specs or refuses them, with a receipt."""
+
 
 class VllmServer(Server):
     """A vLLM server that is small and quick to start."""

@@ -1,9 +1,8 @@
 """A prefill server and a decode server behind a proxy."""
 
 import shutil
-import socket
+import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -12,16 +11,14 @@ from typing import Any, Self
 
 import httpx
 import msgspec
-import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from .._support.server import HOST, free_port
-from .._support.vllm_server import VllmServer
+from .._support.serving import serving
+from .._support.vllm_server import LOGITPORT, VllmServer
 from .proxy import proxy
 
 _HAS_GPU = shutil.which("nvidia-smi") is not None
-
-LOGITPORT = ("--logits-processors", "logitport.adapters.vllm:LogitportProcessor")
 
 ARGUMENTS = (
     *LOGITPORT,
@@ -60,6 +57,7 @@ class Deployment:
         connector: Connector = Connector.EXAMPLE,
         env: Mapping[str, str] | None = None,
         logs: Path | None = None,
+        python: str | Path = sys.executable,
     ):
         """Prepare the servers without starting them.
 
@@ -68,6 +66,7 @@ class Deployment:
             connector: the KV connector between the servers.
             env: more environment variables for the servers.
             logs: folder for the servers' output; temporary files by default.
+            python: the Python of vLLM's environment.
         """
         self._connector = connector
         self._running = ExitStack()
@@ -79,6 +78,7 @@ class Deployment:
                 *("--kv-transfer-config", self._transfer(role)),
                 env=self._environment() | dict(env or {}),
                 log=logs and logs / f"{name}.log",
+                python=python,
             )
             for name, role in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
         )
@@ -110,16 +110,8 @@ class Deployment:
             copies_specs=copies_specs,
             hands_over=self._connector is Connector.NIXL,
         )
-        config = uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=5)
-        server = uvicorn.Server(config)
-        with socket.create_server((HOST, 0)) as listener:
-            thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-            thread.start()
-            try:
-                yield f"http://{HOST}:{listener.getsockname()[1]}/v1"
-            finally:
-                server.should_exit = True
-                thread.join()
+        with serving(application) as url:
+            yield f"{url}/v1"
 
     def _transfer(self, role: str) -> str:
         config: dict[str, Any] = {

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from logitport.adapters import KEY, REALIZABLE, Attachment, Backend
-from logitport.adapters.core import Realizer, program_of
+from logitport.adapters import KEY, REALIZABLE, Attachment, Backend, program_of
+from logitport.adapters.core import Realizer
 from logitport.spec import LogitsProcessorSpec, Stage
 
 from .engine import Running

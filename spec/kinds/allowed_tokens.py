@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenIds
-from ..claims import Allows, Claims, TokenFields
-from ..tokenization import LeadingSpace, Tokenizer, word_forms
+from ..base import LogitsProcessorSpec, TokenFields, TokenIds
+from ..tokenization import LeadingSpace, Tokenizer, text_fields, word_forms
 
 
 class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
@@ -22,6 +21,8 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(tokens="token_ids")
 
     token_ids: TokenIds
 
@@ -47,5 +48,6 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     def token_fields(self) -> TokenFields:
         yield ("token_ids", "*"), self.token_ids
 
-    def claims(self) -> Claims:
-        yield Allows(self.token_ids)
+    @property
+    def narrows(self) -> bool:
+        return True

@@ -10,11 +10,11 @@ from ..base import (
     Count,
     LogitsProcessorSpec,
     Sizes,
+    TokenFields,
     TokenId,
     TokenIds,
     check_fields,
 )
-from ..claims import CHOICE, Claims, Forces, TokenFields, Unknown
 from ..errors import Path, SpecError
 from ..limits import MAX_STATES, MAX_TIMEOUTS
 
@@ -159,12 +159,13 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
         if max(*forced, *map(max, self.token_sets), -1) >= vocab_size:
             super().check_vocabulary(vocab_size)
 
-    def claims(self) -> Claims:
-        forced = [() if state.force is None else (state.force,) for state in self.states]
-        if any(forced):
-            yield Forces(("states", CHOICE, "force"), forced)
-        if any([state.allow is not None for state in self.states]):  # noqa: C419  fewer calls
-            yield Unknown()
+    @property
+    def breaks_grammar(self) -> bool:
+        return any(state.force is not None for state in self.states)
+
+    @property
+    def narrows(self) -> bool:
+        return any(state.force is not None or state.allow is not None for state in self.states)
 
 
 def _out_of_range(states: Sequence[AutomatonState], sets: int) -> Iterator[SpecError]:

@@ -4,11 +4,10 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec
-from ..claims import TokenFields
-from ..limits import MAX_SCRIPT_NAME, MAX_SCRIPTS, SCRIPTS_WORK
+from ..base import LogitsProcessorSpec, TokenFields
+from ..limits import MAX_NAME, MAX_SCRIPTS
 
-_Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_SCRIPT_NAME)]
+_Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_NAME)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=MAX_SCRIPTS)]
 
 
@@ -24,10 +23,6 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
     @property
     def text_rules(self) -> int:
         return 1
-
-    @property
-    def work(self) -> int:
-        return SCRIPTS_WORK
 
     def token_fields(self) -> TokenFields:
         return iter(())

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from ..base import SequencesSpec
-from ..claims import Bans, Claims
 from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
 
 
@@ -18,7 +17,7 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
     prompt as well.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` non-empty sequences of token ids, with
+        sequences: non-empty sequences of token ids, with
             a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
 
     Raises:
@@ -44,7 +43,3 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
         """
         forms = minimal_word_forms(words, tokenizer, leading_space)
         return cls(tuple(dict.fromkeys(token_ids for _, token_ids in forms)))
-
-    def claims(self) -> Claims:
-        ones = [sequence[0] for sequence in self.sequences if len(sequence) == 1]
-        yield Bans(ones, [sequence for sequence in self.sequences if len(sequence) > 1])

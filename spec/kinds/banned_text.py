@@ -5,13 +5,12 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, Sizes, TokenFields, check_text, check_total
 from ..errors import SpecError
-from ..limits import MAX_TEXT, MAX_TEXT_BYTES, MAX_TEXTS
+from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
-_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TEXTS)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PATTERN)]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
 
 SEPARATORS = (
     *(("\0", "/"), (":", "@"), ("[", "^"), ("`", "`"), ("{", "\x7f")),
@@ -54,9 +53,8 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     as well, and leaves ``bananas`` free where that is one token.
 
     Args:
-        texts: 1 to ``MAX_TEXTS`` non-empty texts of up to ``MAX_TEXT`` bytes in UTF-8, and
-            ``MAX_TEXT_BYTES`` in all. A server admits fewer beside other specs that take work to
-            compile, such as another rule about text; see ``MAX_WORK``.
+        texts: non-empty texts, at least one, of up to ``MAX_PATTERN`` bytes in UTF-8, and
+            ``MAX_TEXT_BYTES`` in all.
         ignore_case: whether characters are equal that Unicode's case folding makes the same:
             ``k``, ``K`` and the Kelvin sign; ``ß`` and ``ẞ``; the two small sigmas and ``Σ``. One
             character never equals two: ``ß`` is not ``ss``. The Turkish letters, ``İ`` and the
@@ -90,9 +88,20 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
         return iter(())
 
     def sizes(self) -> Sizes:
-        return Sizes(
-            texts=len(self.texts), text_bytes=sum(len(text.encode()) for text in self.texts)
-        )
+        return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))
+
+    def bans_text(self, text: str) -> bool:
+        fold = str.casefold if self.ignore_case else str
+        return any(self._is_in(fold(text), fold(each)) for each in self.texts)
+
+    def _is_in(self, text: str, banned: str) -> bool:
+        at = text.find(banned)
+        while at >= 0:
+            around = text[max(at - 1, 0) : at] + text[at + len(banned) :][:1]
+            if not (self.whole_words and any(map(in_word, around))):
+                return True
+            at = text.find(banned, at + 1)
+        return False
 
 
 def in_word(character: str) -> bool:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenIds
-from ..claims import Bans, Claims, TokenFields
-from ..tokenization import LeadingSpace, Tokenizer, one_token_words
+from ..base import LogitsProcessorSpec, TokenFields, TokenIds
+from ..tokenization import LeadingSpace, Tokenizer, one_token_words, text_fields
 
 
 class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
@@ -21,6 +20,8 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(tokens="token_ids")
 
     token_ids: TokenIds
 
@@ -47,6 +48,3 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
 
     def token_fields(self) -> TokenFields:
         yield ("token_ids", "*"), self.token_ids
-
-    def claims(self) -> Claims:
-        yield Bans(self.token_ids)

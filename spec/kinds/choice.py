@@ -6,14 +6,21 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenId, TokenIds, check_different, check_total
-from ..claims import CHOICE, NO_TOKEN, Claims, Forces, TokenFields
+from ..base import (
+    LogitsProcessorSpec,
+    Sizes,
+    TokenFields,
+    TokenId,
+    TokenIds,
+    check_different,
+    check_total,
+)
 from ..errors import SpecError
-from ..limits import MAX_SEQUENCES, MAX_TOKEN_IDS
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..limits import MAX_TOKEN_IDS
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 _Choices = Annotated[
-    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES // 2)
+    tuple[TokenIds, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS // 2)
 ]
 
 
@@ -28,7 +35,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     ``MultipleChoiceLogitsProcessor`` of NVIDIA's logits-processor-zoo takes choices of one token.
 
     Args:
-        choices: 1 to half of ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
+        choices: different non-empty sequences of token ids, with
             half of ``MAX_TOKEN_IDS`` token ids in all.
         eos_token_id: token to force after a choice, for ever; ``None`` forces nothing more.
 
@@ -36,6 +43,8 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
         SpecError: if a field is out of bounds, two choices are equal, or one begins another and
             there is no EOS to tell them apart.
     """
+
+    TEXTS = text_fields(texts="choices")
 
     choices: _Choices
     eos_token_id: TokenId | None = None
@@ -79,10 +88,10 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
             yield ("eos_token_id",), (self.eos_token_id,)
 
     def sizes(self) -> Sizes:
-        return Sizes(2 * sum(map(len, self.choices)), 2 * len(self.choices))
+        return Sizes(2 * sum(map(len, self.choices)))
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
+        eos = -1 if self.eos_token_id is None else self.eos_token_id
         if max(eos, max(chain.from_iterable(self.choices))) >= vocab_size:
             super().check_vocabulary(vocab_size)
 
@@ -90,11 +99,9 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        eos = NO_TOKEN if self.eos_token_id is None else self.eos_token_id
-        yield Forces(("choices", CHOICE), self.choices, 0, eos)
-        if self.eos_token_id is not None:
-            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True
 
 
 def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields
 from ..limits import MAX_BIAS
 
 MAX_MATCH = 64
@@ -37,7 +36,7 @@ class DrySpec(LogitsProcessorSpec, frozen=True, tag="dry"):
         multiplier: above 0, up to ``MAX_BIAS``: the penalty of a match of ``allowed_length``.
         base: 1 to ``MAX_BIAS``: the factor for each further token.
         allowed_length: 1 to ``MAX_MATCH`` tokens: the length of the shortest match that counts.
-        range: the number of tokens to look back, up to ``MAX_COUNT``; ``None`` for all of prompt
+        range: the number of tokens to look back, up to ``MAX_INT``; ``None`` for all of prompt
             and output.
         breaker_token_ids: up to ``MAX_TOKEN_IDS`` token ids that no match contains: line breaks
             and quotes, say, or the special tokens of a chat template.

@@ -1,8 +1,7 @@
 """``forced_end``: force a closing sequence at an output index."""
 
-from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
-from ..claims import Claims, TokenFields, forces_and_stops
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..base import Count, LogitsProcessorSpec, TokenFields, TokenId, TokenIds
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
 class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
@@ -16,13 +15,15 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     no other worker can count again.
 
     Args:
-        after: 0 to ``MAX_COUNT`` output tokens that come before.
+        after: 0 to ``MAX_INT`` output tokens that come before.
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
         eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
 
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(text="token_ids")
 
     after: Count
     token_ids: TokenIds
@@ -35,7 +36,7 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
         """Force ``text``, tokenized without special tokens.
 
         Args:
-            after: 0 to ``MAX_COUNT`` output tokens that come before.
+            after: 0 to ``MAX_INT`` output tokens that come before.
             text: what to say at the end, with a leading space where one belongs.
             tokenizer: any Hugging Face tokenizer, that of the model.
             eos_token_id: token to force after the text; the tokenizer's own by default,
@@ -55,5 +56,6 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        return forces_and_stops(self.after, self.token_ids, self.eos_token_id)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

@@ -1,8 +1,7 @@
 """``forced_sequence``: force the output to begin with these tokens."""
 
-from ..base import LogitsProcessorSpec, TokenId, TokenIds
-from ..claims import Claims, TokenFields, forces_and_stops
-from ..tokenization import Eos, Tokenizer, resolved_eos, token_ids_of
+from ..base import LogitsProcessorSpec, TokenFields, TokenId, TokenIds
+from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
 class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
@@ -22,6 +21,8 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(text="token_ids")
 
     token_ids: TokenIds
     eos_token_id: TokenId | None = None
@@ -52,5 +53,6 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
     def can_complete(self) -> bool:
         return self.eos_token_id is None
 
-    def claims(self) -> Claims:
-        return forces_and_stops(0, self.token_ids, self.eos_token_id)
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

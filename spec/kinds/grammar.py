@@ -5,15 +5,17 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..base import NativeSpec, Sizes, check_different, check_total
-from ..claims import Claims, FollowsGrammar
+from ..base import NativeSpec, check_different, check_total
 from ..errors import SpecError
 from ..json_values import frozen_json
-from ..limits import MAX_GRAMMAR, MAX_SEQUENCES
+from ..limits import MAX_PAYLOAD_BYTES, MAX_TOKEN_IDS
+
+MAX_GRAMMAR = MAX_PAYLOAD_BYTES // 2
+"""Characters in a grammar: in its text, or in all of its choices."""
 
 # Engines hand these to native code, which takes NUL for the end.
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_GRAMMAR, pattern=r"^[^\x00]+$")]
-_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)]
+_Texts = Annotated[tuple[_Text, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 
 
 class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
@@ -36,10 +38,11 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         json_schema: a JSON Schema, ``MAX_DEPTH`` levels deep at most; its size is bounded by that
             of the payload. Copied, its arrays as tuples, and never changed again. Properties come
             out in its order.
-        regex: a regular expression that matches the whole output, 1 to ``MAX_GRAMMAR`` characters.
+        regex: a regular expression that matches the whole output, 1 to ``MAX_GRAMMAR``
+            characters.
         ebnf: rules ``name ::= ...``, the first of which is ``root``, as llama.cpp's GBNF and
             XGrammar write them, 1 to ``MAX_GRAMMAR`` characters.
-        choices: 1 to ``MAX_SEQUENCES`` different non-empty texts, with ``MAX_GRAMMAR`` characters
+        choices: different non-empty texts, with ``MAX_GRAMMAR`` characters
             in all; see ``ChoiceSpec`` for the same in token ids, without a grammar.
         structural_tag: XGrammar's format for texts with parts of different grammars, for example
             thinking and then JSON, or tools behind triggers: an object with ``type``
@@ -80,9 +83,3 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         choices = self.choices or ()
         check_different(choices, "choices")
         check_total(sum(map(len, choices)), MAX_GRAMMAR, "characters", "choices")
-
-    def sizes(self) -> Sizes:
-        return Sizes(sequences=len(self.choices or ()))
-
-    def claims(self) -> Claims:
-        yield FollowsGrammar()

@@ -6,8 +6,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from ..base import Bias, LogitsProcessorSpec, Sizes, TokenId, spec_error
-from ..claims import TokenFields
+from ..base import Bias, LogitsProcessorSpec, Sizes, TokenFields, TokenId, spec_error
 from ..errors import Key, SpecError
 from ..json_values import FrozenDict
 from ..limits import MAX_TOKEN_IDS

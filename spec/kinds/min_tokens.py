@@ -1,8 +1,7 @@
 """``min_tokens``: ban stop tokens before a minimum length."""
 
-from ..base import LogitsProcessorSpec, PositiveCount, TokenIds
-from ..claims import Bans, Claims, TokenFields
-from ..tokenization import Tokenizer, eos_token_id_of
+from ..base import LogitsProcessorSpec, PositiveCount, TokenFields, TokenIds
+from ..tokenization import Tokenizer, eos_token_id_of, text_fields
 
 
 class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
@@ -15,12 +14,14 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     the stop tokens from the model.
 
     Args:
-        n: 1 to ``MAX_COUNT`` output tokens.
+        n: 1 to ``MAX_INT`` output tokens.
         stop_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that would end the reply.
 
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(stop_tokens="stop_token_ids")
 
     n: PositiveCount
     stop_token_ids: TokenIds
@@ -32,7 +33,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         A model may have more stop tokens than that one (``generation_config.json``).
 
         Args:
-            n: 1 to ``MAX_COUNT`` output tokens.
+            n: 1 to ``MAX_INT`` output tokens.
             tokenizer: any Hugging Face tokenizer, that of the model.
 
         Raises:
@@ -50,6 +51,3 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
 
     def token_fields(self) -> TokenFields:
         yield ("stop_token_ids", "*"), self.stop_token_ids
-
-    def claims(self) -> Claims:
-        yield Bans(self.stop_token_ids, until=self.n)

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, schema_default
-from ..claims import TokenFields
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields, schema_default
 from ..errors import SpecError
-from ..limits import MAX_NGRAM
+from ..limits import MAX_PATTERN
 
-_Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_NGRAM)]
+_Ngram = Annotated[int, msgspec.Meta(ge=1, le=MAX_PATTERN)]
 
 
 class NoRepeatNgramSpec(
@@ -26,8 +25,8 @@ class NoRepeatNgramSpec(
     like transformers' ``NoRepeatNGramLogitsProcessor``.
 
     Args:
-        n: length of an n-gram, 1 to ``MAX_NGRAM`` tokens; 1 bans every token of the window.
-        window: ``n`` to ``MAX_COUNT`` tokens; ``None`` for all of prompt and output.
+        n: length of an n-gram, 1 to ``MAX_PATTERN`` tokens; 1 bans every token of the window.
+        window: ``n`` to ``MAX_INT`` tokens; ``None`` for all of prompt and output.
         allowed_token_ids: up to ``MAX_TOKEN_IDS`` token ids that may repeat: digits, say, or the
             tags of a table.
         output_only: whether the window is of the output alone: neither the prompt's n-grams nor

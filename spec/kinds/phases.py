@@ -12,28 +12,23 @@ from ..base import (
     NativeSpec,
     PositiveCount,
     Sizes,
+    TokenFields,
     TokenId,
     check_fields,
     check_pattern,
     check_text,
-    check_total,
 )
-from ..claims import Claims, Forces, TokenFields
-from ..conflicts import check_conflicts
 from ..errors import Path, SpecError
 from ..limits import (
-    END_TEXT_WORK,
-    MAX_END_TEXTS,
-    MAX_ENDS,
-    MAX_PHASE_SPECS,
+    MAX_PATTERN,
     MAX_PHASES,
     MAX_SPECS,
-    MAX_TEXT,
-    MAX_TEXT_SPECS,
-    PHASE_WORK,
 )
+from ..tokenization import text_fields
 from .automaton import AutomatonSpec
+from .choice import ChoiceSpec
 from .dry import DrySpec
+from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
@@ -47,10 +42,10 @@ class PhaseEnd(
     """What ends a phase, and the phase that follows. Exactly one of the first four is given.
 
     Args:
-        n: the phase ends after this many tokens, 1 to ``MAX_COUNT``.
+        n: the phase ends after this many tokens, 1 to ``MAX_INT``.
         token_ids: the phase ends when the output of the phase ends with these 1 to
             ``MAX_PATTERN`` token ids.
-        text: the phase ends when its output, as text, contains these up to ``MAX_TEXT`` bytes in
+        text: the phase ends when its output, as text, contains these up to ``MAX_PATTERN`` bytes in
             UTF-8, whatever tokens they are made of. A token that completes the text and goes on
             beyond it ends the phase all the same, after this token. A special token has no text,
             and nothing that begins before it is completed after it. The engine's adapter has to
@@ -63,9 +58,11 @@ class PhaseEnd(
         SpecError: if a field is out of bounds, or not exactly one of the four is given.
     """
 
+    TEXTS = text_fields(tag_text="token_ids")
+
     n: PositiveCount | None = None
     token_ids: MaybeTokenIds = ()
-    text: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)] = ""
+    text: Annotated[str, msgspec.Meta(max_length=MAX_PATTERN)] = ""
     complete: bool = False
     phase: Annotated[int, msgspec.Meta(ge=0, le=MAX_PHASES)] | None = None
 
@@ -78,7 +75,7 @@ class PhaseEnd(
 
 
 _Specs = Annotated["tuple[kinds.WireSpec, ...]", msgspec.Meta(max_length=MAX_SPECS)]
-_Ends = Annotated[tuple[PhaseEnd, ...], msgspec.Meta(max_length=MAX_ENDS)]
+_Ends = Annotated[tuple[PhaseEnd, ...], msgspec.Meta(max_length=MAX_PHASES)]
 
 
 class Phase(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -86,8 +83,8 @@ class Phase(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     Args:
         specs: up to ``MAX_SPECS`` specs that act in the phase; none leaves the model free.
-        ends: what ends the phase, up to ``MAX_ENDS``. If several come at the same token, the first
-            of them counts. Only the last phase may have none: it never ends.
+        ends: what ends the phase, up to ``MAX_PHASES``. If several come at the same token, the
+            first of them counts. Only the last phase may have none: it never ends.
 
     Raises:
         SpecError: if a field is out of bounds.
@@ -153,9 +150,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
       begin like many tokens end. ``whole_words`` needs the least.
 
     Args:
-        phases: 1 to ``MAX_PHASES`` phases. Their number times the most specs of one of them is at
-            most ``MAX_PHASE_SPECS``. Up to ``MAX_TEXT_SPECS`` of them are about text:
-            ``banned_text``, ``banned_scripts`` and ``allowed_scripts``.
+        phases: at least one. Their number times the most specs of one of them is at most
+            ``MAX_PHASES``.
         eos_token_id: token to force after the last phase, for ever; ``None`` forces nothing more.
         repeat: whether to go on with the first phase after the last.
 
@@ -173,14 +169,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         super().__post_init__()
         if self.repeat and self.eos_token_id is not None:
             raise SpecError("Expected no EOS token after phases that repeat", "eos_token_id")
-        if (count := self._tracks()) > MAX_PHASE_SPECS:
-            what = (
-                f"Expected at most {MAX_PHASE_SPECS} as the number of phases times the most specs"
-            )
+        if (count := self._tracks()) > MAX_PHASES:
+            what = f"Expected at most {MAX_PHASES} as the number of phases times the most specs"
             raise SpecError(f"{what} of one, got {count}", "phases")
-        check_total(len(self._texts()), MAX_END_TEXTS, "texts that end a phase", "phases")
-        about_text = sum(spec.needs_vocabulary for _, spec in self.inner_specs())
-        check_total(about_text, MAX_TEXT_SPECS, "specs about text", "phases")
         for i, phase in enumerate(self.phases):
             try:
                 _check_specs(phase.specs)
@@ -249,36 +240,24 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     @property
     def text_rules(self) -> int:
-        return sum(spec.text_rules for _, spec in self.inner_specs())
-
-    @property
-    def needs_vocabulary(self) -> bool:
-        return self.text_rules > 0 or bool(self._texts())
-
-    @property
-    def work(self) -> int:
-        inner = sum(spec.work for _, spec in self.inner_specs())
-        return inner + PHASE_WORK * self._tracks() + END_TEXT_WORK * len(self._texts())
+        return len(self._texts()) + sum(spec.text_rules for _, spec in self.inner_specs())
 
     def sizes(self) -> Sizes:
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
         sizes = [spec.sizes() for _, spec in self.inner_specs()]
-        texts = self._texts()
-        text_bytes = sum(len(text.encode()) for text in texts)
-        sizes.append(Sizes(3 * sum(map(len, sought)), len(sought), len(texts), text_bytes))
+        text_bytes = sum(len(text.encode()) for text in self._texts())
+        sizes.append(Sizes(3 * sum(map(len, sought)), text_bytes, self._tracks()))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
-    def claims(self) -> Claims:
-        """Yield what the phases force, at output indices that depend on the output.
+    @property
+    def breaks_grammar(self) -> bool:
+        return self.eos_token_id is not None or any(
+            spec.breaks_grammar for _, spec in self.inner_specs()
+        )
 
-        What a phase bans or allows, other phases may force.
-        """
-        for path, spec in self.inner_specs():
-            for claim in spec.claims():
-                if isinstance(claim, Forces):
-                    yield claim._replace(path=(*path, *claim.path), first=None)
-        if self.eos_token_id is not None:
-            yield Forces(("eos_token_id",), ((self.eos_token_id,),), in_reply=False)
+    @property
+    def narrows(self) -> bool:
+        return self.breaks_grammar or any(spec.narrows for _, spec in self.inner_specs())
 
     def _tracks(self) -> int:
         """Return the number of phases times the most specs of one, or once if none has any."""
@@ -302,13 +281,19 @@ are more than automata.
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
+    begin: list[int] = []
     for j, spec in enumerate(specs):
         if isinstance(spec, PhasesSpec):
             raise SpecError("Expected no phases within a phase", "specs", j)
         if isinstance(spec, BESIDE):
             what = f"`{spec.kind}` cannot be in a phase, only beside `phases`"
             raise SpecError(what, "specs", j)
-    check_conflicts(specs)
+        is_first = isinstance(spec, ForcedTokenSequenceSpec | ChoiceSpec)
+        if is_first or (isinstance(spec, ForcedEndSpec) and not spec.after):
+            begin.append(j)
+    if len(begin) > 1:
+        what = ": both force the first output token"
+        raise SpecError(("Conflicts with ", ("specs", begin[0]), what), "specs", begin[1])
 
 
 def _check_ends(phase: Phase, index: int, count: int) -> None:

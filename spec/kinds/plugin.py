@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..base import LogitsProcessorSpec
-from ..claims import Claims, TokenFields, Unknown
+from ..base import LogitsProcessorSpec, Sizes, TokenFields
 from ..errors import SpecError
 from ..json_values import FrozenDict, frozen_json, parts_of
 from ..limits import MAX_NAME
@@ -47,12 +46,12 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
             raise error.at("params") from None
         msgspec.structs.force_setattr(self, "params", params)
 
-    @property
-    def work(self) -> int:
-        return parts_of(self.params)
+    def sizes(self) -> Sizes:
+        return Sizes(parts_of(self.params))
 
     def token_fields(self) -> TokenFields:
         return iter(())
 
-    def claims(self) -> Claims:
-        yield Unknown()
+    @property
+    def narrows(self) -> bool:
+        return True

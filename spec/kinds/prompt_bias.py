@@ -1,7 +1,6 @@
 """``prompt_bias``: make the prompt's tokens more or less likely."""
 
-from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds
-from ..claims import TokenFields
+from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds, TokenFields
 
 
 class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):

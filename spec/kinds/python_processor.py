@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from ..base import LogitsProcessorSpec
-from ..claims import Claims, TokenFields, Unknown
+from ..base import LogitsProcessorSpec, TokenFields
 from ..errors import SpecError
 
 
@@ -47,5 +46,6 @@ class PythonProcessorSpec(LogitsProcessorSpec, frozen=True, tag="python"):
     def token_fields(self) -> TokenFields:
         return iter(())
 
-    def claims(self) -> Claims:
-        yield Unknown()
+    @property
+    def narrows(self) -> bool:
+        return True

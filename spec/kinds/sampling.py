@@ -5,7 +5,6 @@ from typing import Annotated
 import msgspec
 
 from ..base import Count, NativeSpec
-from ..claims import Claims, Sets
 from ..errors import SpecError
 
 _Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
@@ -24,7 +23,7 @@ class SamplingSpec(NativeSpec, frozen=True, tag="sampling", kw_only=True):
         temperature: 0 to 2; what logits are divided by. 0 is greedy: the likeliest token, and
             ``top_p``, ``top_k`` and ``min_p`` mean nothing.
         top_p: above 0, to 1: only the likeliest tokens, which together have this probability.
-        top_k: only so many of the likeliest tokens, 0 for all, to ``MAX_COUNT``.
+        top_k: only so many of the likeliest tokens, 0 for all, to ``MAX_INT``.
         min_p: 0 to 1: only tokens that are at least this share as likely as the likeliest.
         presence_penalty: -2 to 2, taken from the logits of tokens that the output has.
         frequency_penalty: -2 to 2, taken as often as the output has the token.
@@ -47,8 +46,3 @@ class SamplingSpec(NativeSpec, frozen=True, tag="sampling", kw_only=True):
         super().__post_init__()
         if all(getattr(self, name) is None for name in self.__struct_fields__):
             raise SpecError(f"Expected at least one of {', '.join(self.__struct_fields__)}")
-
-    def claims(self) -> Claims:
-        for name in self.__struct_fields__:
-            if (value := getattr(self, name)) is not None:
-                yield Sets(name, value)

@@ -7,10 +7,10 @@ import msgspec
 
 from ..base import Bias, SequencesSpec, check_different
 from ..errors import SpecError
-from ..limits import MAX_SEQUENCES
-from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
+from ..limits import MAX_TOKEN_IDS
+from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms, text_fields
 
-_Biases = Annotated[tuple[Bias, ...], msgspec.Meta(min_length=1, max_length=MAX_SEQUENCES)]
+_Biases = Annotated[tuple[Bias, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 
 
 class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
@@ -27,7 +27,7 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
     after token 7, and token 9 more likely everywhere.
 
     Args:
-        sequences: 1 to ``MAX_SEQUENCES`` different non-empty sequences of token ids, with
+        sequences: different non-empty sequences of token ids, with
             a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.
         biases: a finite value from ``-MAX_BIAS`` to ``MAX_BIAS`` for each sequence, in units of
             logits: +1 makes the token e times as likely, compared to others, at temperature 1.
@@ -36,6 +36,8 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
         SpecError: if a field is out of bounds, two sequences are equal, or there are not as many
             biases as sequences.
     """
+
+    TEXTS = text_fields(texts="sequences")
 
     biases: _Biases
 

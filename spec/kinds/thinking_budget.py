@@ -10,12 +10,12 @@ from ..base import (
     LogitsProcessorSpec,
     MaybeTokenIds,
     Sizes,
+    TokenFields,
     TokenIds,
     check_pattern,
     check_total,
     schema_default,
 )
-from ..claims import Claims, Forces, TokenFields
 from ..errors import Path, SpecError, path_text
 from ..limits import MAX_PATTERN, MAX_TAGS
 from ..thinking_families import (
@@ -24,7 +24,7 @@ from ..thinking_families import (
     thinking_family,
     thinking_tags,
 )
-from ..tokenization import Tokenizer, token_ids_of
+from ..tokenization import Tokenizer, text_fields, token_ids_of
 
 _OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
 """Further spellings of a tag, or further tags."""
@@ -65,7 +65,7 @@ class ThinkingBudgetSpec(
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
 
     Args:
-        budget: 0 to ``MAX_COUNT`` tokens.
+        budget: 0 to ``MAX_INT`` tokens.
         start_token_ids: the start tag, 1 to ``MAX_PATTERN`` token ids.
         end_token_ids: the end tag, 1 to ``MAX_PATTERN`` token ids, not the start tag.
         message_token_ids: the message before a forced end tag, up to ``MAX_TOKEN_IDS`` token ids.
@@ -86,6 +86,15 @@ class ThinkingBudgetSpec(
         SpecError: if a field is out of bounds, two tags are the same, or only one of ``grace`` and
             ``newline_token_ids`` is given.
     """
+
+    TEXTS = text_fields(
+        start_text="start_token_ids",
+        end_text="end_token_ids",
+        message_text="message_token_ids",
+        other_start_texts="other_start_token_ids",
+        other_end_texts="other_end_token_ids",
+        then_text="then_token_ids",
+    )
 
     budget: Count
     start_token_ids: TokenIds
@@ -133,7 +142,7 @@ class ThinkingBudgetSpec(
         r"""Make a spec from tags and a message as text.
 
         Args:
-            budget: 0 to ``MAX_COUNT`` tokens.
+            budget: 0 to ``MAX_INT`` tokens.
             tokenizer: the model's tokenizer, any Hugging Face tokenizer.
             start: the start tag.
             end: the end tag.
@@ -184,7 +193,7 @@ class ThinkingBudgetSpec(
         ``thinking_family(tokenizer).name`` is the family whose tags are taken.
 
         Args:
-            budget: 0 to ``MAX_COUNT`` tokens.
+            budget: 0 to ``MAX_INT`` tokens.
             tokenizer: the model's tokenizer, any Hugging Face tokenizer.
             family: the name of a family in ``THINKING_FAMILIES``. By default, the special tokens
                 of the tokenizer decide. It is needed for models whose tags are plain text.
@@ -223,19 +232,15 @@ class ThinkingBudgetSpec(
         listed = super().sizes().token_ids
         for tags, newlines in ((starts, 0), (ends, len(self.newline_token_ids))):
             listed += sum(map(len, tags)) * (4 * (len(tags) - 1) + 2 * newlines)
-        return Sizes(listed, len(starts) + len(ends) - 2)
+        return Sizes(listed)
 
     @property
     def can_complete(self) -> bool:
         return True
 
-    def claims(self) -> Claims:
-        for name in ("end_token_ids", "message_token_ids", "then_token_ids"):
-            yield Forces((name, "*"), (getattr(self, name),), in_reply=False)
-        for i, tag in enumerate(self.other_end_token_ids):
-            if len(tag) > 1:
-                path = ("other_end_token_ids", i, "*")
-                yield Forces(path, (tag,), in_reply=False)
+    @property
+    def narrows(self) -> bool:
+        return True
 
     def _tags(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
         """Yield the tags with their paths."""

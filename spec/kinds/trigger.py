@@ -4,10 +4,9 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, TokenIds, check_pattern
-from ..claims import Claims, Forces, TokenFields
-from ..limits import MAX_TIMES, TRIGGER_WORK
-from ..tokenization import Tokenizer, token_ids_of
+from ..base import LogitsProcessorSpec, Sizes, TokenFields, TokenIds, check_pattern
+from ..limits import MAX_TIMES
+from ..tokenization import Tokenizer, text_fields, token_ids_of
 
 _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
 
@@ -29,6 +28,8 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     Raises:
         SpecError: if a field is out of bounds.
     """
+
+    TEXTS = text_fields(trigger_text="trigger_token_ids", text="token_ids")
 
     trigger_token_ids: TokenIds
     token_ids: TokenIds
@@ -62,13 +63,13 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         yield ("trigger_token_ids", "*"), self.trigger_token_ids
         yield ("token_ids", "*"), self.token_ids
 
-    @property
-    def work(self) -> int:
-        return TRIGGER_WORK * len(self.trigger_token_ids)
+    def sizes(self) -> Sizes:
+        return Sizes(3 * len(self.trigger_token_ids) + len(self.token_ids))
 
     @property
     def can_complete(self) -> bool:
         return self.times is not None
 
-    def claims(self) -> Claims:
-        yield Forces(("token_ids", "*"), (self.token_ids,))
+    @property
+    def breaks_grammar(self) -> bool:
+        return True

@@ -13,7 +13,8 @@ CONFIGURATION: dict[str, Any] = {
             {"kind": "banned_tokens", "token_ids": [5]},
         ],
     },
-    "ceiling": {"specs": 2, "thinking_budget": 8},
+    "ceiling": {"specs": 2, "thinking_budget": 8, "max_tokens": 8},
+    "forbid_fields": ["seed"],
     "forbid": ["prompt_bias"],
     "models": {"another": {"own": "refuse"}},
 }
@@ -24,6 +25,12 @@ PROBLEMS = (
     "line 2: $.forbid[0]: There is no kind 'plugins'; did you mean plugin?",
     "line 5: $.default[0].from_text: The tokenizer makes no tokens of ''",
 )
+
+FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 9}, "at most 8, and an integer from 0; got 9 - at `max_tokens`"),
+    ({"seed": 1}, "does not admit the field `seed`"),
+]
+"""Fields of a request, and a part of the message."""
 
 BAN = lp.BannedTokensSpec((5,))
 

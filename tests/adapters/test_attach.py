@@ -105,7 +105,7 @@ def test_again_and_anew_and_off(make_params: MakeParams):
 @pytest.mark.parametrize("stage", lp.Stage)
 def test_refused_whatever_the_stage(make_params: MakeParams, stage: lp.Stage):
     params = make_params({"a": 1, KEY: lp.encode(OTHER_SPEC)})
-    for bad in ([SPEC, OTHER_SPEC], [lp.PythonProcessorSpec(dict)] * 17):
+    for bad in ([SPEC, lp.GrammarSpec(regex="a")], [lp.PythonProcessorSpec(dict)] * 17):
         with pytest.raises(lp.SpecError):
             attach(params, bad, stage=stage)
         assert params.extra_args == {"a": 1, KEY: lp.encode(OTHER_SPEC)}

@@ -70,6 +70,15 @@ class TestExplain:
         assert result.exit_code == 0, result.output
         assert line in result.stdout
 
+    def test_texts_in_place_of_token_ids(self, tokenizer: Path):
+        spec = {"kind": "forced_sequence", "text": "word7", "eos_token_id": None}
+        result = run("explain", "-", "--tokenizer", tokenizer, text=payload(spec))
+        assert '    token_ids: 7 "word7"' in result.stdout
+        assert run("check", "-", "--tokenizer", tokenizer, text=payload(spec)).exit_code == 0
+        result = run("check", "-", text=payload(spec))
+        assert "$.specs[0].text: A text needs the model's tokenizer" in result.stdout
+        assert "use --tokenizer" in result.stdout
+
     @pytest.mark.parametrize("kind", WIRE_KINDS, ids=kind_of)
     def test_every_kind(self, kind: Any):
         spec = KINDS[kind].minimal
@@ -155,7 +164,7 @@ class TestCheck:
                         for ids in ([1, 2], [2, 3], [3, 1])
                     ]
                 ),
-                ["$[2]: Conflicts with `$[0]` and `$[1]`: no token is allowed by all"],
+                ["$[2]: Conflicts with `$[0]` and `$[1]`: no token is left"],
             ),
         ],
         ids=lambda value: "" if isinstance(value, list) else value[:40],
@@ -226,6 +235,11 @@ class TestBody:
         assert result.exit_code == 0, result.output
         spec = ForcedTokenSequenceSpec((7, 8), 2)
         assert json.loads(result.stdout) == extra_body(engine, spec, stage=stage)
+
+    def test_carrier(self):
+        result = run("body", "vllm", "-", "--carrier", "schema", text=json.dumps(FORCED))
+        spec = ForcedTokenSequenceSpec((7, 8), 2)
+        assert json.loads(result.stdout) == extra_body("vllm", spec, carrier="schema")
 
     def test_stages_are_kept(self):
         text = json.dumps({"version": 1, "specs": [FORCED], "generation_only": False})

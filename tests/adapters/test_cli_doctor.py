@@ -2,12 +2,14 @@
 
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from logitport.adapters import SpecMiddleware
 from logitport.adapters.cli.app import app
+from logitport.adapters.gateway.receipt import digest_of
 from typer.testing import CliRunner
 
 Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
@@ -56,6 +58,8 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
     def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
         nonlocal gated
         payload = body.get("vllm_xargs", {}).get("logitport", "")
+        if middleware and "response_format" in body:
+            payload = body["response_format"]["json_schema"]["schema"]["x-logitport"]
         if route == "/version":
             return 200, {"version": "0.32.0"}
         if route == "/v1/models":
@@ -63,7 +67,10 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
         if route == "/metrics":
             labels = f'decision="gated",stage="{stage}"'
             return 200, f"# HELP x\nlogitport_requests_total{{{labels}}} {float(gated)}\n"
-        if route != "/v1/completions":
+        if route == "/logitport" and middleware:
+            made = SpecMiddleware(lambda *_: None)  # pyright: ignore
+            return 200, made.describe({})
+        if route not in ("/v1/completions", "/v1/chat/completions"):
             return 404, "not found"
         assert body["model"] == "some/model"
         is_bad = "unknown" in payload and refuses
@@ -71,11 +78,29 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
             return 400, {"error": {"message": "logitport: Invalid value 'unknown'"}}
         gated += bool(payload) and stage == "prefill"
         forced = acts and payload and "unknown" not in payload
-        return 200, {"choices": [{"text": "forced" if forced else f"after {body['prompt']}"}]}
+        text = "forced" if forced else f"after {body.get('prompt')}"
+        made = {"kinds": ["forced_sequence"], "digest": digest_of(payload), "stage": "agg"}
+        receipt = {"logitport": made} if payload and middleware else {}
+        return 200, {"choices": [{"text": text}], **receipt}
 
     return answer
 
 
+def gateway(
+    behind: Answer, *lost: str, routes: Sequence[str] = ("/v1/chat/completions",)
+) -> Answer:
+    """Drop fields of requests on some routes, and describe nothing."""
+
+    def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if route == "/logitport":
+            return 404, ""
+        kept = {name: value for name, value in body.items() if name not in lost}
+        return behind(route, kept if route in routes else body)
+
+    return answer
+
+
+BOTH = "arrive in the field and in a schema"
 HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
 
 
@@ -104,13 +129,42 @@ def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Ans
 @pytest.mark.parametrize(
     ("answer", "found", "advice"),
     [
-        (engine(True, True, True), ["obeyed", "refused", "refused"], ""),
-        (engine(False, False, False), ["ignored", "not refused", "not refused"], "serve vllm"),
-        (engine(True, True, False), ["obeyed", "refused", "not refused"], "--print"),
+        (
+            engine(True, True, True),
+            [*("obeyed", "refused", "refused"), BOTH, BOTH, "forced_sequence at agg", "logitport "],
+            "",
+        ),
+        (
+            engine(False, False, False),
+            [
+                *("ignored", "not refused", "not refused"),
+                *(["lost, in `vllm_xargs"] * 2),
+                "status 404",
+            ],
+            "serve vllm",
+        ),
+        (
+            engine(True, True, False),
+            [
+                *("obeyed", "refused", "not refused"),
+                *(["arrive in the field, not in a schema"] * 2),
+                *("missing", "status 404"),
+            ],
+            "--print",
+        ),
         (
             engine(False, True, True, "prefill"),
-            ["not acted on at the stage prefill", "refused", "refused"],
+            ["not acted on at the stage prefill", "refused", "refused", BOTH, BOTH, "logitport "],
             "LOGITPORT_STAGE",
+        ),
+        (
+            gateway(engine(True, True, True), "vllm_xargs"),
+            [
+                *("obeyed", "refused", "refused", BOTH),
+                *("`vllm_xargs.logitport` is lost on the way", "forced_sequence at agg"),
+                "status 404",
+            ],
+            "carrier='schema', which passes",
         ),
     ],
 )
@@ -128,7 +182,7 @@ def test_findings(
     assert [
         each["found"].startswith(expected)
         for each, expected in zip(json.loads(result.stdout)["findings"], found, strict=True)
-    ] == [True] * 3
+    ] == [True] * len(found)
 
 
 @pytest.mark.parametrize(

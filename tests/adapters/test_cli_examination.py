@@ -161,6 +161,9 @@ class TestEntryPoint:
         ("LOGITPORT_CONFIG", __file__, "LOGITPORT_CONFIG", "ok", __file__),
         ("LOGITPORT_CONFIG", "/nowhere.yaml", "LOGITPORT_CONFIG", "error", "is not there"),
         ("LOGITPORT_CONFIG", "", "LOGITPORT_CONFIG", "ok", "off"),
+        ("LOGITPORT_RECEIPT", "0", "LOGITPORT_RECEIPT", "note", "cannot tell"),
+        ("LOGITPORT_RECEIPT", "1", "LOGITPORT_RECEIPT", "ok", "on"),
+        ("LOGITPORT_ROUTE", "perhaps", "LOGITPORT_ROUTE", "error", "expected 1 or 0"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "1", "LOGITPORT_SGLANG_ADMIT_OTHERS", "warning", "code"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "0", "LOGITPORT_SGLANG_ADMIT_OTHERS", "ok", "off"),
         *(

@@ -89,7 +89,7 @@ def test_size(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
 def test_more_specs_than_a_request_may_have(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Each two specs are compared, so their number is checked first."""
     compared: list[Any] = []
-    monkeypatch.setattr(source, "check_conflicts", compared.append)
+    monkeypatch.setattr(source, "check_native", compared.append)
     specs = [{"kind": "banned_tokens", "token_ids": [i]} for i in range(MAX_SPECS + 1)]
     for content, at in ((specs, "1:1: $: "), ({"version": 1, "specs": specs}, "1:25: $.specs: ")):
         result = run("check", "-", text=json.dumps(content))

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.key import KEY, check_spelling
+from logitport.adapters.gateway.key import KEY, check_spelling
 from logitport.spec import ForcedTokenSequenceSpec, SpecError, decode, encode
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,6 +24,8 @@ from starlette.routing import Mount, Route
 from tests.fuzz import bodies
 
 GOOD = encode(ForcedTokenSequenceSpec((1, 2, 3)))
+TEXTS = '[{"kind":"choice","texts":["a","b"]},{"kind":"allowed_tokens","token_ids":[1]}]'
+NO_TEXTS = '[{"kind":"choice","texts":"a"}]'
 BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
 OTHER = encode(ForcedTokenSequenceSpec((4,)))
 NEWER = '{"version":2,"specs":[]}'
@@ -135,6 +137,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"custom_params": {KEY: GOOD}},
         ("in `vllm_xargs.logitport`", "at `custom_params.logitport`"),
     ),
+    "texts without a list": (CHAT, xargs(NO_TEXTS), ("Expected `array`", "$[0].texts")),
     "in the body itself": (CHAT, {KEY: GOOD}, ("in `vllm_xargs.logitport`", "at `logitport`")),
     "as a client would have passed it on": (
         CHAT,
@@ -202,6 +205,7 @@ def test_refused_in_anthropics_form():
 
 PASSED: dict[str, tuple[str, Any]] = {
     "good": (CHAT, xargs(GOOD)),
+    "texts, which the server tokenizes": (CHAT, xargs(TEXTS)),
     "good, streamed": ("/stream/v1/completions", xargs(GOOD, stream=True)),
     "good, tokens in": (GENERATE, {"sampling_params": {"extra_args": {KEY: GOOD}}}),
     "none": (CHAT, {"model": "m", "messages": [{"role": "user", "content": KEY}]}),

@@ -15,7 +15,7 @@ ALLOWED = {"allowed_token_ids": lp.AllowedTokensSpec((5, 9))}
 
 Fields = dict[str, lp.LogitsProcessorSpec]
 
-EARLY = f"the request's `min_tokens`, which bans token {EOS} before 12 tokens are out"
+EARLY = f"the request's `min_tokens`, which bans token {EOS}"
 BAD = "the request's `bad_words`, which bans"
 ABSENT = "the request's `allowed_token_ids`, which does not allow"
 SECOND = "$.specs[1].token_ids[1]"
@@ -34,18 +34,18 @@ class Refused(NamedTuple):
 REFUSED = {
     "EOS before min_tokens": Refused(FORCED, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
     "a choice shorter than min_tokens": Refused(
-        lp.ChoiceSpec(((5,), (6,) * 12), EOS), MIN_TOKENS, EARLY, "$.specs[1].choices[0]"
+        lp.ChoiceSpec(((5,), (6,) * 12), EOS), MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"
     ),
     "a forced bad word": Refused(FORCED, BAD_WORDS, f"{BAD} token 6", SECOND),
     "a bad word of several tokens": Refused(
-        lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} [7, 8]", SECOND
+        lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} token 8", SECOND
     ),
     "a forced token that is not allowed": Refused(FORCED, ALLOWED, f"{ABSENT} token 6", SECOND),
     "no token allowed by both": Refused(
-        lp.AllowedTokensSpec((6, 7)), ALLOWED, f"{THERE}: no token is allowed by all", FIELD
+        lp.AllowedTokensSpec((6, 7)), ALLOWED, f"{THERE}: no token is left", FIELD
     ),
     "every allowed token banned": Refused(
-        lp.BannedTokensSpec((5, 9)), ALLOWED, f"{THERE}: every allowed token is banned", FIELD
+        lp.BannedTokensSpec((5, 9)), ALLOWED, f"{THERE}: no token is left", FIELD
     ),
     "the later of two fields": Refused(
         FORCED, {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS, f"{BAD} token 6", SECOND

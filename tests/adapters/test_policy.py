@@ -4,11 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from logitport.adapters import REALIZABLE, Backend, Policy, policy, policy_of
-from logitport.adapters.core import Realizer, admit, check_presets, default_specs
+from logitport.adapters import (
+    REALIZABLE,
+    Backend,
+    Policy,
+    admit,
+    check_presets,
+    default_specs,
+    policy,
+    policy_of,
+)
+from logitport.adapters.core import Realizer
 from logitport.spec import (
-    AutomatonSpec,
-    AutomatonState,
+    AllowedTokensSpec,
     BannedTokensSpec,
     ChoiceSpec,
     ForcedEndSpec,
@@ -57,6 +65,8 @@ def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
         (Policy(), (BIAS,), (BIAS,)),
         (Policy((BAN,)), (BIAS,), (BIAS,)),
         (Policy((BAN,), "add"), (BIAS,), (BAN, BIAS)),
+        (Policy((BAN,), guard=(FLOOR,)), (BIAS,), (FLOOR, BIAS)),
+        (Policy((BAN,), "add", guard=(FLOOR,)), (BIAS,), (FLOOR, BAN, BIAS)),
         (Policy((), "add"), (BIAS,), (BIAS,)),
         (Policy(presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS), (BOT, BIAS), (CHOICE, BIAS, FLOOR)),
@@ -150,16 +160,43 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
         (
             Policy((FORCE,), "add"),
             (BIAS, CHOICE),
-            "$.specs[1]",
-            "Conflicts with a spec that the server adds: both force",
+            "$.specs",
+            "With a spec that the server adds: Conflicts with `$.specs[1]`, which refuses token 7",
         ),
         (
-            Policy((BIAS, CHOICE), "add"),
-            (BIAS, BannedTokensSpec((2,))),
+            Policy((BIAS, FORCE), "add"),
+            (BIAS, BannedTokensSpec((7,))),
             "$.specs",
-            "With a spec that the server adds: Conflicts with `$.specs[1]`, which bans token 2",
+            "With a spec that the server adds: Conflicts with `$.specs[1]`, which bans token 7",
         ),
-        (Policy((BAN,), "add"), (FORCE, CHOICE), "$.specs[1]", "Conflicts with `$.specs[0]`: both"),
+        (
+            Policy((BAN,), "add"),
+            (FORCE, CHOICE),
+            "$.specs[0].token_ids[0]",
+            "Conflicts with `$.specs[1]`, which refuses token 7",
+        ),
+        # No client can undo a guard, which has a name.
+        *(
+            (
+                Policy((BIAS,), own, guard=(BIAS, BAN)),
+                (ForcedTokenSequenceSpec((6, 5)),),
+                "$.specs[0].token_ids[1]",
+                "Conflicts with the server's guard[1], which bans token 5",
+            )
+            for own in ("replace", "add")
+        ),
+        (
+            Policy((), guard=(AllowedTokensSpec((1, 2)),)),
+            (BIAS, AllowedTokensSpec((3,))),
+            "$.specs[1]",
+            "Conflicts with the server's guard[0]: no token is left",
+        ),
+        (
+            Policy((), guard=(MinTokensSpec(4, (2,)),)),
+            (AllowedTokensSpec((2,)),),
+            "$.specs[0]",
+            "Conflicts with the server's guard[0]: no token is left",
+        ),
         (Policy((BAN,), "add"), (BIAS, BannedTokensSpec((100,))), "$.specs[1].token_ids[0]", "100"),
         (
             Policy((BannedTokensSpec((100,)),), "add"),
@@ -167,7 +204,12 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
             "$.specs",
             "With a spec that the server adds: ",
         ),
-        (Policy(presets=PRESETS), (FORCE, BOT), "$.specs[1]", "Conflicts with `$.specs[0]`"),
+        (
+            Policy(presets=PRESETS),
+            (FORCE, BOT),
+            "$.specs[0].token_ids[0]",
+            "Conflicts with `$.specs[1]`",
+        ),
         (Policy((BAN,), "add"), (BIAS,) * 16, "$.specs", "at most 16 specs, with those that the "),
         (
             Policy(presets={"a": (BAN,) * 16, "b": (BIAS,)}),
@@ -193,8 +235,6 @@ def test_refused(made: Policy, given: Specs, path: str, message: str):
         ForcedEndSpec(3, (7,) * 50),
         TriggerSpec((6,), (6, 6), None),
         PhasesSpec((Phase((ForcedTokenSequenceSpec((7,) * 50),)),)),
-        AutomatonSpec((AutomatonState(force=7),)),
-        AutomatonSpec((AutomatonState(allow=0),), ((7,),)),
         thinking(50),
     ],
     ids=lambda spec: spec.kind,
@@ -239,7 +279,7 @@ def test_nothing_to_fill_in_costs_nothing():
         (Policy(presets={"far": (PluginSpec("absent"),)}), "No plugin 'absent'"),
         (
             Policy((FORCE,), "add", {"bot": (CHOICE,)}),
-            "Conflicts with a spec that the server adds: ",
+            "With a spec that the server adds: Conflicts with",
         ),
         (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
     ],

@@ -97,7 +97,7 @@ class TestAttach:
             (
                 request(min_new_tokens=3, stop_token_ids=[3]),
                 FORCED,
-                r"the request's `min_new_tokens`, which bans token 3 before 3 tokens are out",
+                r"the request's `min_new_tokens`, which bans token 3",
             ),
             (request(logit_bias={"2": -math.inf}), FORCED, "`logit_bias`, which bans token 2"),
             (request(), lp.SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),

@@ -67,3 +67,24 @@ def test_refused(vector: Any):
     with pytest.raises(SpecError) as error:
         decode(vector["payload"]).check_vocabulary(vector.get("vocab_size", 1 << 31))
     assert error.value.path == vector["path"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["texts"])
+def test_texts(vector: Any):
+    """A tokenizer that knows the vector's texts alone is enough."""
+    if "path" in vector:
+        with pytest.raises(SpecError) as error:
+            decode(vector["payload"], Tokens(vector))
+        assert error.value.path == vector["path"]
+    else:
+        assert decode(vector["payload"], Tokens(vector)) == decode(vector["resolved"])
+
+
+class Tokens:
+    """The tokenizer of a vector."""
+
+    def __init__(self, vector: Any) -> None:
+        self.tokens, self.eos_token_id = vector["tokens"], vector["eos_token_id"]
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self.tokens[text]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -17,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters import cli
-from logitport.adapters.core import AutomatonBuilder, Program, admission, compile_specs
-from logitport.adapters.core.cost import Cost
+from logitport.adapters import admission, cli
+from logitport.adapters.core import AutomatonBuilder, Program, compile_specs
+from logitport.adapters.core.kinds.base import TEXT_ROOM
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import Key, shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
@@ -28,8 +27,7 @@ from tests.fuzz import mutations, payloads, target
 
 CORPUS = dict(payloads.load())
 BACKEND, VOCAB = target.BACKEND, target.VOCAB
-NGRAM, SHORT_NGRAM = s.NoRepeatNgramSpec(3), s.NoRepeatNgramSpec(3, 4096)
-BUDGET = s.ThinkingBudgetSpec(9, (1,), (2,), (3,))
+PHASES = s.PhasesSpec((s.Phase((), (s.PhaseEnd(n=1),)),) * 3 + (s.Phase(),))
 CASELESS = tuple(letter * 18 for letter in "ksaeiout")
 FULL = tuple(range(1000, 1000 + limits.MAX_TOKEN_IDS))
 
@@ -69,20 +67,14 @@ def test_no_hash_table_of_what_clients_choose(monkeypatch: pytest.MonkeyPatch):
         assert target.admit(payloads.text_of(short), None).wrong is None
 
 
-@pytest.mark.parametrize("texts", [CASELESS, CASELESS * 4], ids=["few bytes", "many"])
-def test_tables_of_texts_are_refused_before_they_are_made(
-    monkeypatch: pytest.MonkeyPatch, texts: tuple[str, ...]
-):
-    """What the units of the texts leave of ``max_work`` is room for their tables."""
+def test_tables_of_texts_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch):
     made: list[int] = []
     build = AutomatonBuilder.build
     monkeypatch.setattr(
         AutomatonBuilder, "build", lambda self, **how: made.append(1) or build(self, **how)
     )
-    spec = s.BannedTextSpec(tuple(f"{text}{i}" for i, text in enumerate(texts)), ignore_case=True)
-    work = limits.TEXT_RULE_WORK + spec.work + limits.TEXT_BYTE_WORK * spec.sizes().text_bytes
-    room = limits.TEXT_TABLE_BYTES * (limits.MAX_WORK - work)
-    with pytest.raises(SpecError, match=f"at most {room} bytes of memory with this vocabulary"):
+    spec = s.BannedTextSpec(CASELESS, ignore_case=True)
+    with pytest.raises(SpecError, match=f"at most {TEXT_ROOM} bytes of memory with this vocab"):
         admission.admit(BACKEND, encode(spec), VOCAB)
     assert not made
     admission.admit(BACKEND, encode(s.BannedTextSpec(("ka",), ignore_case=True)), VOCAB)
@@ -103,11 +95,11 @@ def test_work_is_counted():
 @pytest.mark.parametrize(
     ("short", "message"),
     [
-        (CORPUS["text_brackets"], "at most 10240 opening brackets, got 500000"),
-        (CORPUS["text_objects"], "at most 10240 opening brackets, got 170000"),
-        (CORPUS["text_numbers"], "at most 256 numbers with three digits of exponent"),
-        ({"$text": [70_000, "0,"]}, "at most 34816 parts .commas, colons, .*, got 70000"),
-        ({"$text": [100_000, "1"]}, "at most 256 numbers .* or 256 in a row, got 390"),
+        ({"$text": [100_000, "[]"]}, "at most 18432 parts .*, got 200000"),
+        ({"$text": [50_000, "{}"]}, "at most 18432 parts .*, got 200000"),
+        ({"$text": [40_000, "1e-300"]}, "at most 32 numbers with three digits of exponent"),
+        ({"$text": [70_000, "0,"]}, "at most 18432 parts .commas, colons, .*, got 70000"),
+        ({"$text": [100_000, "1"]}, "at most 32 numbers .* or 256 in a row, got 390"),
     ],
     ids=["brackets", "objects", "numbers", "commas", "digits"],
 )
@@ -119,42 +111,42 @@ def test_refused_unparsed(monkeypatch: pytest.MonkeyPatch, short: Any, message: 
 
 
 TOKEN_IDS = (
-    "token ids (choices and biases twice, other sequences three times) in all specs together, got"
+    "token ids (choices and biases twice, other sequences three times; parts of parameters) in all "
+    "specs together, got"
 )
-SEQUENCES = "at most 8192 sequences (choices twice) in all specs together, got 8193"
 
 
 # Specs, each within its limits | what they go beyond together | the spec that does.
 @pytest.mark.parametrize(
     ("specs", "message", "index"),
     [
-        (tuple(map(s.BannedTokensSpec, (FULL[1:], (1, 2)))), f"at most 32768 {TOKEN_IDS} 32769", 1),
-        ((s.BannedSequencesSpec(((1,),) * 8192), s.BannedSequencesSpec(((1,),))), SEQUENCES, 1),
+        (tuple(map(s.BannedTokensSpec, (FULL[1:], (1, 2)))), f"at most 16384 {TOKEN_IDS} 16385", 1),
         (
             (
-                s.BannedSequencesSpec(((1,) * 63,) * 170),
-                s.MinTokensSpec(1, tuple(range(3, 639))),
+                s.BannedSequencesSpec(((1,) * 63,) * 85),
+                s.MinTokensSpec(1, tuple(range(3, 320))),
                 s.ChoiceSpec(((1,), (2,)), 2),
             ),
-            f"{TOKEN_IDS} 32770",
+            f"{TOKEN_IDS} 16386",
             2,
         ),
         (
-            (s.LogitBiasSpec(dict.fromkeys(FULL[: 1 << 14], 1.0)), s.LogitBiasSpec({1: 1.0})),
-            f"{TOKEN_IDS} 32770",
+            (s.LogitBiasSpec(dict.fromkeys(FULL[: 1 << 13], 1.0)), s.LogitBiasSpec({1: 1.0})),
+            f"{TOKEN_IDS} 16386",
             1,
         ),
         (
-            (
-                s.BannedSequencesSpec(((1,),) * 4096),
-                s.ChoiceSpec(tuple((i,) for i in range(2, 2050)), 9999),
-                s.GrammarSpec(choices=("a",)),
-            ),
-            SEQUENCES,
+            (s.PluginSpec("any", {"a": [0] * 10_000}), s.ForcedTokenSequenceSpec(FULL[:7000])),
+            f"{TOKEN_IDS} 17006",
+            1,
+        ),
+        (
+            (PHASES, PHASES, PHASES),
+            "at most 8 phases, times the most specs of one, in all specs together, got 12",
             2,
         ),
     ],
-    ids=["token ids", "sequences", "in sequences", "biases", "choices"],
+    ids=["token ids", "in sequences", "biases", "parameters", "phases"],
 )
 def test_limits_of_all_specs_together(specs: tuple[Any, ...], message: str, index: int):
     assert Payload(1, specs[:index])
@@ -163,92 +155,15 @@ def test_limits_of_all_specs_together(specs: tuple[Any, ...], message: str, inde
     assert error.value.path == f"$.specs[{index}]"
 
 
-class TestCost:
-    @pytest.mark.parametrize(
-        ("spec", "admission", "entry", "step"),
-        [
-            (s.BannedTokensSpec((1, 2, 2)), 1 + 2, 0, 1 + 2),
-            (s.AllowedTokensSpec((1, 2)), 1 + 2, 0, 1 + 2),
-            (s.NoRepeatNgramSpec(3, None, (5, 6)), 2, 3, limits.NGRAM_CELLS),
-            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW), 0, 1, limits.NGRAM_CELLS),
-            (s.NoRepeatNgramSpec(3, limits.SHORT_WINDOW + 1), 0, 3, limits.NGRAM_CELLS),
-            (s.DrySpec(1.0), 0, 3, limits.DRY_CELLS),
-            (s.PromptBiasSpec(1.0, (5,)), 1, 2, limits.PROMPT_BIAS_CELLS),
-            (s.ThinkingBudgetSpec(9, (1,), (2,)), 4 + 4, 2, 1),
-            (s.PluginSpec("rule"), 0, 0, 1),
-        ],
-        ids=lambda value: getattr(value, "kind", None),
-    )
-    def test_numbers(self, spec: Any, admission: int, entry: int, step: int):
-        cost = Cost.of(compile_specs((spec,)))
-        assert (cost.admission, cost.entry, cost.step) == (admission, entry, step)
-
-    def test_adds_up(self):
-        specs = (s.BannedTokensSpec((1, 2)), s.MinTokensSpec(3, (4,)))
-        alone = [Cost.of(compile_specs((spec,))) for spec in specs]
-        assert Cost.of(compile_specs(specs)).memory == sum(cost.memory for cost in alone)
-        assert Cost.of(Program()) == Cost()
-
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            ("MAX_STEP_CELLS", "at most 2 logits that one step may change; these cost 4"),
-            ("MAX_PROGRAM_BYTES", r"at most 2 bytes of memory; these cost \d+"),
-        ],
-    )
-    def test_bounded(self, monkeypatch: pytest.MonkeyPatch, name: str, message: str):
-        text = encode(s.BannedTokensSpec((1, 2, 3)))
-        admission.admit(BACKEND, text, None)
-        monkeypatch.setattr(f"logitport.adapters.core.cost.{name}", 2)
-        with pytest.raises(SpecError, match=message):
-            admission.admit(BACKEND, text, VOCAB)
-
-    @pytest.mark.parametrize(
-        ("specs", "entry"),
-        [
-            ((NGRAM, s.DrySpec(1.0), s.PromptBiasSpec(1.0)), 8),
-            ((NGRAM, BUDGET, s.PromptBiasSpec(1.0)), 7),
-            ((BUDGET, BUDGET, BUDGET, s.PromptBiasSpec(1.0)), 8),
-            ((NGRAM, s.DrySpec(1.0)), None),
-            ((NGRAM, BUDGET), None),
-            ((BUDGET, BUDGET, BUDGET), None),
-            ((s.NoRepeatNgramSpec(3, 4096), s.DrySpec(1.0, range=4096), BUDGET, BUDGET), None),
-        ],
-        ids=lambda value: "+".join(each.kind for each in value) if isinstance(value, tuple) else "",
-    )
-    def test_reading_a_prompt_is_bounded(self, specs: Any, entry: int | None):
-        refused = pytest.raises(
-            SpecError, match=f"6 units of work to read a prompt.*cost {entry} -"
-        )
-        with refused if entry else nullcontext():
-            admission.admit(BACKEND, encode(specs), VOCAB)
-
-    @pytest.mark.parametrize(
-        ("specs", "step"),
-        [
-            ((s.AllowedTokensSpec(FULL[:8191]), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 65_536),
-            ((s.AllowedTokensSpec(FULL[:8192]), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 65_537),
-            ((s.PromptBiasSpec(1.0), SHORT_NGRAM, s.NoRepeatNgramSpec(2, 4096)), 71_680),
-            ((s.PromptBiasSpec(1.0), s.PromptBiasSpec(2.0)), 14_336),
-            ((s.AllowedTokensSpec(FULL), SHORT_NGRAM), 61_441),
-        ],
-        ids=["at the limit", "above", "prompt", "prompts", "a list and a rule"],
-    )
-    def test_a_step_is_bounded(self, specs: Any, step: int):
-        assert Cost.of(compile_specs(specs)).step == step
-        refused = pytest.raises(SpecError, match=f"65536 logits that one step.*cost {step} -")
-        with refused if step > limits.MAX_STEP_CELLS else nullcontext():
-            admission.admit(BACKEND, encode(specs), VOCAB)
-
-    def test_memory_is_that_of_the_arrays(self):
-        spec = s.ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
-        gc.collect()
-        tracemalloc.start()
-        program = compile_specs((spec,))
-        held = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        # Once as compiled; and in the tables of host and device, which have room to grow.
-        assert held < Cost.of(program).memory < 10 * held
+def test_memory_is_that_of_the_arrays():
+    spec = s.ThinkingBudgetSpec(1, (1,), (2,), FULL[1:])
+    gc.collect()
+    tracemalloc.start()
+    program = compile_specs((spec,))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    # Once as compiled; and in the tables of host and device, which have room to grow.
+    assert held < program.memory < 10 * held
 
 
 class TestCache:
@@ -257,7 +172,7 @@ class TestCache:
     )
     def test_bytes_are_what_an_entry_takes(self, name: str):
         """The estimate has the tables of a running batch in it, so it may be above."""
-        text = payloads.text_of(CORPUS[name])
+        text = payloads.text_of(CORPUS[f"{name}_full"])
         admission.admit(BACKEND, text, VOCAB)  # imports, and what is kept for all
         admission.forget()
         gc.collect()
@@ -284,7 +199,7 @@ class TestCache:
         with pytest.raises(SpecError, match=message) as first:
             admission.admit(BACKEND, carried, VOCAB)
         monkeypatch.setattr(admission, "_compiled", None)  # would be a TypeError
-        monkeypatch.setattr(admission, "decode", None)
+        monkeypatch.setattr(admission, "decode_texts", None)
         for form in (carried, carried.encode()):
             with pytest.raises(SpecError) as again:
                 admission.admit(BACKEND, form, VOCAB)
@@ -317,7 +232,7 @@ class TestCache:
         assert 10 < len(admission._refusals) < 200
 
     def test_too_long_to_be_a_key(self):
-        with pytest.raises(SpecError, match="the limit is 524288"):
+        with pytest.raises(SpecError, match="the limit is 262144"):
             admission.admit(BACKEND, "x" * (limits.MAX_PAYLOAD_BYTES + 1), VOCAB)
         assert not admission._refusals
 

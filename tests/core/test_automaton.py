@@ -24,9 +24,8 @@ from logitport.adapters.core import (
     compile_specs,
     unreachable,
 )
-from logitport.adapters.core.automaton import NO_TIMER, tries
+from logitport.adapters.core.automaton import NO_TIMER
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
-from logitport.adapters.core.automaton.failure_links import HOPS, TooManyEdgesError, hop_counts
 from logitport.adapters.core.automaton.folding import fold_together
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
@@ -163,22 +162,6 @@ def test_obeying_is_followed_like_anything_else(
                 output.append(data.draw(st.sampled_from(sorted(some))))
             case _:
                 output.append(data.draw(tokens))
-
-
-@pytest.mark.parametrize("few", [0, 2, tries.FEW])
-@pytest.mark.parametrize("rounds", [-MAX_PATTERN, 1, tries.ROUNDS])
-@pytest.mark.parametrize("kind", [s.BannedSequencesSpec, s.ChoiceSpec])
-@settings(deadline=None, max_examples=20)
-@given(st.data())
-def test_many_sequences_are_made_into_the_same_as_few(
-    kind: type[LogitsProcessorSpec], rounds: int, few: int, data: st.DataObject
-) -> None:
-    """Beyond ``FEW`` of them, they are taken a level at a time; links beyond ``ROUNDS`` singly."""
-    spec, output = data.draw(specs(VOCABULARY, kinds=[kind])), data.draw(histories)
-    with patch.multiple(tries, FEW=few, ROUNDS=rounds):
-        made = automata(spec)
-    for n in range(len(output) + 1):
-        assert_edits(made, [spec], [], output[:n])
 
 
 @settings(deadline=None, max_examples=40)
@@ -451,7 +434,7 @@ TAGS = [1, 2, 3, 3, 4]
         (s.TriggerSpec((1, 1, 2), (3, 1), None), [], [1, 1, 2, 3, 1] * (A128K // 5)),
         (s.TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
         (s.BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
-        (s.ForcedTokenSequenceSpec((1,) * 30_000, 2), [], [1] * 30_000),
+        (s.ForcedTokenSequenceSpec((1,) * 15_000, 2), [], [1] * 15_000),
     ],
     ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
 )
@@ -545,11 +528,10 @@ MANY_LINKS = {
 
 
 @pytest.mark.parametrize("name", MANY_LINKS)
-def test_no_token_follows_many_links(name: str) -> None:
+def test_many_links_are_followed(name: str) -> None:
     sequences = MANY_LINKS[name]
     spec = s.BannedSequencesSpec(sequences)
     (automaton,) = automata(spec)
-    assert hop_counts(automaton.default_target, automaton.is_failure_link).max() <= HOPS + 1
     states = set[int]()
     for sequence in sequences[:: max(len(sequences) // 20, 1)]:
         for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
@@ -563,10 +545,10 @@ def test_no_token_follows_many_links(name: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        s.ForcedTokenSequenceSpec((1,) * 30_000),
-        s.BannedTokensSpec(tuple(range(30_000))),
-        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(175))),
-        s.ChoiceSpec(tuple((i, i, i, i) for i in range(4000)), 0),
+        s.ForcedTokenSequenceSpec((1,) * 15_000),
+        s.BannedTokensSpec(tuple(range(15_000))),
+        s.BannedSequencesSpec(tuple((i, *[1] * 60) for i in range(85))),
+        s.ChoiceSpec(tuple((i, i, i, i) for i in range(2000)), 0),
     ],
     ids=lambda spec: spec.kind,
 )
@@ -583,17 +565,3 @@ def test_what_tables_take_is_known(spec: LogitsProcessorSpec) -> None:
     on_device += 2 * (8 * len(automaton.set_tokens) + 4 * len(automaton.set_ends))
     taken = sum(array.nbytes for array in [*columns, *own]) + on_device
     assert 0.8 * taken < automaton.table_bytes + 300_000 < 1.2 * taken + 300_000
-
-
-def test_links_that_cannot_be_shortened_are_refused() -> None:
-    builder = AutomatonBuilder()
-    states = [builder.free() for _ in range(HOPS + 40)]
-    for state in states[1 : HOPS + 1]:
-        for token in range(9000):
-            builder.edge(state, state * 9000 + token, 0)
-        builder.failure_link(state, state - 1)
-    for state in states[HOPS + 1 :]:
-        builder.edge(state, 3, 0)
-        builder.failure_link(state, HOPS)
-    with pytest.raises(TooManyEdgesError, match="too many token sequences"):
-        builder.build()

@@ -3,7 +3,7 @@
 import gc
 import random
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -32,9 +32,11 @@ from logitport.spec import (
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from logitport.spec.limits import MAX_NGRAM_RULES
+from logitport.spec.kinds.dry import MAX_MATCHES
+from logitport.spec.limits import MAX_HISTORY_RULES
 
 from tests.core.test_realizer import (
+    END,
     ONE_OF_EACH,
     STOP,
     VOCABULARY,
@@ -44,6 +46,7 @@ from tests.core.test_realizer import (
     Row,
     Rule,
     assert_row,
+    break_updates,
     forcing,
     python,
     raises,
@@ -62,17 +65,14 @@ from tests.support.triton_process import (
 )
 
 pytest.importorskip("triton")
-from logitport.adapters.core import logits as core_logits
 from logitport.adapters.core.device import (
-    advance_kernel,
-    dry_kernel,
     edit_kernel,
-    ngram_kernel,
+    history_kernels,
     pool,
     realizer,
+    search,
 )
-from logitport.adapters.core.device.advance_kernel import History, LogitsLayout
-from logitport.adapters.core.device.parts import Part, attempt
+from logitport.adapters.core.device.context import History, LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
 SLOTS, LONGEST = 6, 400
@@ -124,8 +124,8 @@ class Engine:
         self.lengths[slot] = len(tokens)
         if program is not None or request.specs:
             # The host may read the tokens, or the device: it makes no difference.
-            known = (request.prompt, request.output) if slot % 2 else ()
-            self.realizer.add(slot, program or request.program, request.stop, *known)
+            known: Any = (request.prompt, request.output) if slot % 2 else (None,)
+            self.realizer.add(slot, program or request.program, *known, stop_token_id=request.stop)
         else:
             self.realizer.remove(slot)
         return slot
@@ -320,8 +320,7 @@ def test_bans_of_most_tokens(device: torch.device, dtype: torch.dtype) -> None:
         assert_row(before[row], after[row], acting)
 
 
-BLOCK = advance_kernel.BLOCK_SIZE
-TILE = ngram_kernel.NGRAM_TILE
+BLOCK, TILE = 1024, search.TILE
 TAGS = {"start_token_ids": (1, 2), "end_token_ids": (3, 3, 4), "message_token_ids": (6,)}
 
 
@@ -383,7 +382,7 @@ def test_tokens_that_the_host_has_read(
     engine = Engine(device)
     request = Request((spec,), prompt, output)
     slot = engine.add(request)
-    engine.realizer.add(slot, request.program, request.stop, prompt, output)
+    engine.realizer.add(slot, request.program, prompt, output, request.stop)
     engine.token_ids[slot, : len(prompt) + len(output)] = 0  # nothing has begun with these
     for step, draft in enumerate([[5, 6], [], [3]]):
         engine.check({slot: draft}, seed=step)
@@ -446,7 +445,7 @@ def test_repetitions_of_any_kind(
     device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tiles of a few candidates each, with drafts."""
-    monkeypatch.setattr(dry_kernel, "DRY_TILE", 128)
+    monkeypatch.setattr(search, "TILE", 128)
     numbers = random.Random(seed)
     engine = Engine(device)
     slots: list[int] = []
@@ -469,7 +468,7 @@ def test_ngram_rules_of_any_kind(
     device: torch.device, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tiles of a few candidates each, with drafts."""
-    monkeypatch.setattr(ngram_kernel, "NGRAM_TILE", 128)
+    monkeypatch.setattr(search, "TILE", 128)
     numbers = random.Random(seed)
     engine = Engine(device)
     slots: list[int] = []
@@ -481,7 +480,7 @@ def test_ngram_rules_of_any_kind(
                 tuple(numbers.sample(range(VOCABULARY), numbers.randint(0, 2))),
                 numbers.random() < 0.3,
             )
-            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_NGRAM_RULES))
+            for n in numbers.choices((1, 2, 3, 5, 64), k=numbers.randint(1, MAX_HISTORY_RULES))
         )
         tokens = numbers.choices(range(numbers.randint(1, 3)), k=numbers.randint(0, 300))
         end = numbers.randint(0, len(tokens))
@@ -503,6 +502,7 @@ def test_states_stay_when_another_request_has_more_automata(device: torch.device
 def test_tokens_that_are_taken_back(device: torch.device) -> None:
     engine = Engine(device, slots=len(ONE_OF_EACH))
     slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in ONE_OF_EACH]
+    engine.check({slot: [] for slot in slots})
     for first in range(4):
         for slot in slots:
             engine.accept(slot, [first, 1, 2, 3])
@@ -606,50 +606,42 @@ class TestLifeCycle(LifeCycleTests):
     """With the device's engine."""
 
 
-def break_edits(
-    patch: pytest.MonkeyPatch, breaks: Callable[[Any, Part], bool], times: int
-) -> Iterator[int]:
-    """Make an edit fail so often where ``breaks`` holds for it; returns what is left of these."""
-    left = iter(range(times))
-
-    def breaking(failed: Any, write: Any, part: Part, *target: Any) -> None:
-        def broken(part: Part, *target: Any) -> None:
-            if breaks(write, part) and next(left, None) is not None:
-                raise BrokenError("a defect")
-            write(part, *target)
-
-        attempt(failed, broken, part, *target)
-
-    patch.setattr(realizer, "attempt", breaking)
-    return left
-
-
-@pytest.mark.parametrize("edit", ["add", "_ban_ngrams", "_add_biases", "_run_automata"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (realizer, "add"),
+        (history_kernels.HistoryKernels, "launch"),
+        (edit_kernel.EditKernel, "launch"),
+    ],
+    ids=lambda edit: f"{edit[0].__name__.rpartition('.')[2]}.{edit[1]}",
+)
 @pytest.mark.parametrize("times", [1, 2, 1000])
-def test_an_edit_that_fails_on_one_request(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, install: Any, edit: str, times: int
+def test_an_edit_that_fails(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, install: Any, edit: Any, times: int
 ) -> None:
-    """The others are edited once. That one as well, if it is in time; otherwise it is ended."""
+    """Once: all edits are made, each once. Otherwise the requests of the step are ended."""
     bias = LogitBiasSpec({3: 1.5})
-    specs = (NoRepeatNgramSpec(1), PromptBiasSpec(2.0), bias)
+    specs = (NoRepeatNgramSpec(1), PromptBiasSpec(2.0), bias, DrySpec(1.0, 1.1, 1))
     spec = install(Rule(lambda *_: {3: 1.5}))
-    one, other = (engine.add(Request((spec, *specs), [1, 5])) for _ in range(2))
-
-    def breaks(write: Any, part: Any) -> bool:
-        mine = 0 if write is core_logits.add else one  # the rows come in this order
-        return write.__name__ == edit and mine in part.rows
-
-    left = break_edits(monkeypatch, breaks, times)
-    before = random_logits(5, VOCABULARY, 0, torch.float32)
-    after, of_rows = engine.apply({one: [1, 2], other: [1]}, before)
-    assert (next(left, None) is None) == (times < 1000)
+    one, other, away = (engine.add(Request((spec, *specs), [1, 5])) for _ in range(3))
+    free = engine.add(Request())
+    with monkeypatch.context() as context:
+        break_updates(context, edit, range(times))
+        before = random_logits(6, VOCABULARY, 0, torch.float32)
+        after, of_rows = engine.apply({one: [1, 2], other: [1], free: []}, before)
     for row, (slot, drafts) in enumerate(of_rows):
-        if slot == one and times == 1000:
+        if slot == free:
+            assert torch.equal(after[row], before[row])
+        elif times > 1:
             assert after[row].argmax() == STOP
         else:
             expected = edits((bias, *specs), [1, 5], [1, 2][:drafts])
             assert_row(before[row], after[row], expected)
-    assert engine.realizer.failed_requests == (times == 1000)
+    assert engine.realizer.failed_requests == (0 if times == 1 else 2)
+    after, _ = engine.apply({other: [], away: []}, before)
+    mine = edits((bias, *specs), [1, 5], [])
+    assert_row(before[0], after[0], mine if times == 1 else END)
+    assert_row(before[1], after[1], mine)
 
 
 class NoMemory:
@@ -665,7 +657,7 @@ class NoMemory:
         return self._call(*arguments, **keywords)
 
 
-@pytest.mark.parametrize(("n", "times"), [*((n, 2) for n in range(1, 14)), (1, 1), (7, 1)])
+@pytest.mark.parametrize(("n", "times"), [*((n, 3) for n in range(1, 14)), (1, 1), (7, 2)])
 def test_no_memory_for_tables(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, n: int, times: int
 ) -> None:
@@ -675,62 +667,30 @@ def test_no_memory_for_tables(
     engine.check({older: []})
     big = (BannedTokensSpec((1, 2, 3)), ForcedEndSpec(300, (1,) * 90), TriggerSpec((1,), (2,)))
     newcomer = engine.add(Request(big, [1, 5]))
-    no_memory = NoMemory(torch.empty, n, times)
-    monkeypatch.setattr(pool, "torch", SimpleNamespace(empty=no_memory))
-    if times == 1:
+    no_memory = NoMemory(pool.DeviceArray.write, n, times)
+    monkeypatch.setattr(pool.DeviceArray, "write", lambda *arguments: no_memory(*arguments))
+    if times < 3:  # `upload` tries, and `apply` twice
         engine.check({newcomer: []})
     else:
         after, _ = engine.apply({newcomer: []}, torch.zeros(1, VOCABULARY))
         assert after.argmax() == STOP
     assert no_memory._left <= 0
-    assert engine.realizer.failed_requests == times - 1
+    assert engine.realizer.failed_requests == (times == 3)
     engine.check({older: [], free: []})
     slots = [engine.add(Request((spec,), [1, 5])) for spec in (*big, PromptBiasSpec(1.0))[1:]]
     free_run(engine, slots, 3)
-
-
-def test_no_memory_twice_in_a_step(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the mask of one that nothing can end, and then for the tables of another."""
-    gone = engine.add(Request((PromptBiasSpec(1.0),), [1, 5], stop=None))
-    ended = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
-    monkeypatch.setattr(engine.realizer, "_make_masks", raises)
-    no_memory = NoMemory(torch.empty, 1, times=2)
-    monkeypatch.setattr(pool, "torch", SimpleNamespace(empty=no_memory))
-    after, _ = engine.apply({gone: [], ended: []}, torch.zeros(2, VOCABULARY))
-    assert not after[0].any()
-    assert after[1].argmax() == STOP
-    assert engine.realizer.failed_requests == 2
-
-
-def test_no_memory_for_a_mask(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
-    marked = engine.add(Request((PromptBiasSpec(1.0),), [1, 5]))
-    engine.check({other: [], marked: []})
-    slot = engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [1, 5]))
-    new_zeros, masks = torch.Tensor.new_zeros, engine.realizer._masks
-
-    def no_memory(tensor: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
-        if tensor is masks:
-            raise torch.OutOfMemoryError
-        return new_zeros(tensor, *size, **keywords)
-
-    monkeypatch.setattr(torch.Tensor, "new_zeros", no_memory)
-    after, _ = engine.apply({slot: []}, torch.zeros(1, VOCABULARY))
-    assert after.argmax() == STOP
-    assert engine.realizer.failed_requests == 1
-    free_run(engine, [other, marked], 3)
 
 
 def test_requests_enter(device: torch.device) -> None:
     """With what acts on them, with nothing, or to be ended."""
     acting = compile_specs((BannedTokensSpec((1,)),))
     realizer = DeviceRealizer(VOCABULARY, 3, device, lambda name: {"acts": acting, "": None}[name])
-    assert realizer.enter(0, "acts", STOP)
-    assert not realizer.enter(1, "", STOP)
-    assert realizer.enter(2, "unknown", STOP)  # to be ended
+    assert realizer.enter(0, "acts", [], [], STOP)
+    assert not realizer.enter(1, "", [], [], STOP)
+    assert realizer.enter(2, "unknown", [], [], STOP)  # to be ended
     assert realizer.failed_requests == 1
-    assert not realizer.enter(2, "unknown", None)
-    assert not realizer.enter(0, "", STOP)
+    assert not realizer.enter(2, "unknown", [], [])
+    assert not realizer.enter(0, "", [], [], STOP)
     assert not len(realizer)
 
 
@@ -754,17 +714,42 @@ def test_a_device_that_does_nothing_for_us(
     free_run(engine, [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:3]], 3)
 
 
+def test_no_memory_for_notes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel writes two arrays for the other. Both have room if memory is short for one."""
+    slot = engine.add(Request((DrySpec(2.0, 1.5, 1),), [1, 5, 2, 1]))
+    new_empty, failed = torch.Tensor.new_empty, list[int]()
+
+    def no_memory(tensor: torch.Tensor, *size: Any, **keywords: Any) -> torch.Tensor:
+        if size == (4 * MAX_MATCHES,) and not failed:  # two rows, and room for twice as many
+            failed.append(1)
+            raise torch.OutOfMemoryError
+        return new_empty(tensor, *size, **keywords)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", no_memory)
+    engine.check({slot: [5]})
+    scan: Any = engine.realizer._scan
+    assert failed
+    assert len(scan._found) == len(scan._counts) * MAX_MATCHES
+    assert engine.realizer.failed_requests == 0
+
+
 def test_a_device_without_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who have just come pay for it, one after the other; nothing is left to end them."""
-    older = engine.add(Request(ONE_OF_EACH[:1], [1, 5]))
-    engine.check({older: []})
+    """Requests of the step are ended without tables; others come again when there is memory."""
+    older, away = (engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2])
+    engine.check({older: [], away: []})
+    gone = engine.add(Request(ONE_OF_EACH[:1], [1, 5], stop=None))
     slots = [engine.add(Request((spec,), [1, 5])) for spec in ONE_OF_EACH[:2]]
-    before = random_logits(3, VOCABULARY, 0, torch.float32)
-    monkeypatch.setattr(pool.DeviceArray, "write", raises)
-    after, _ = engine.apply({slot: [] for slot in (older, *slots)}, before)
-    assert torch.equal(after, before)
-    assert engine.realizer.failed_requests == 3
-    assert not len(engine.realizer)
+    before = random_logits(4, VOCABULARY, 0, torch.float32)
+    with monkeypatch.context() as context:
+        context.setattr(pool.DeviceArray, "write", raises)
+        after, _ = engine.apply({slot: [] for slot in (gone, older, *slots)}, before)
+    assert torch.equal(after[0], before[0])
+    assert after[1:].argmax(1).tolist() == [STOP] * 3
+    assert engine.realizer.failed_requests == 4
+    after, _ = engine.apply({slot: [] for slot in (gone, older, *slots)}, before)
+    for row, acting in enumerate(([], END, END, END)):
+        assert_row(before[row], after[row], acting)
+    free_run(engine, [away], 3)
 
 
 @pytest.mark.parametrize(
@@ -842,7 +827,7 @@ def test_nothing_to_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch without specs launches nothing, although a slot that is not in it has some."""
     free, other = engine.add(Request()), engine.add(Request(ONE_OF_EACH[:1]))
     engine.apply({other: []}, torch.zeros(1, VOCABULARY))
-    monkeypatch.setattr(engine.realizer, "_apply", raises)
+    monkeypatch.setattr(engine.realizer, "_step", raises)
     before = random_logits(1, VOCABULARY, 0, torch.float32)
     after, _ = engine.apply({free: []}, before)
     assert torch.equal(after, before)
@@ -861,7 +846,7 @@ def test_never_waits_for_the_device(engine: Engine) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         program = compile_specs((ONE_OF_EACH[3], ONE_OF_EACH[-1]))
-        engine.realizer.add(slots[0], program, STOP)  # tables and prompts are uploaded
+        engine.realizer.add(slots[0], program, [1, 5], [], STOP)  # tables are uploaded
         engine.realizer.upload(engine.history)
         step = LogitsLayout(rows, torch.zeros_like(rows), rows)
         engine.realizer.apply(logits, engine.history, step, numbers, LONGEST)

@@ -15,7 +15,7 @@ from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
 from logitport.adapters.core.host.history_rules import HistoryRules, Scratch
 from logitport.spec import DrySpec, NoRepeatNgramSpec
-from logitport.spec.limits import MAX_NGRAM_RULES
+from logitport.spec.limits import MAX_HISTORY_RULES
 
 VOCABULARY = 8
 LONG = 1024
@@ -102,7 +102,7 @@ REPETITIONS = st.builds(
     st.none() | st.integers(1, 40),
     TOKENS,
 )
-SPECS = st.lists(ngrams(), max_size=MAX_NGRAM_RULES - 1, unique=True).flatmap(
+SPECS = st.lists(ngrams(), max_size=MAX_HISTORY_RULES - 1, unique=True).flatmap(
     lambda rules: st.lists(REPETITIONS, min_size=not rules, max_size=1).map(
         lambda more: [*rules, *more]
     )

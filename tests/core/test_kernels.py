@@ -13,10 +13,9 @@ from logitport import spec as s
 from logitport.adapters.core import DeviceRealizer, History, LogitsLayout, compile_specs
 from logitport.adapters.core.device import (
     advance_kernel,
-    dry_kernel,
     edit_kernel,
-    ngram_kernel,
-    prompt_bias_kernel,
+    history_kernels,
+    search,
 )
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is no
 TYPES = {
     "is_link_ptr": "*i8",
     "edit_ptr": "*i8",
-    "biases_ptr": "*fp32",
     "penalties_ptr": "*fp32",
     "set_values_ptr": "*fp32",
     "progress_ptr": "*i64",
@@ -40,20 +38,9 @@ KERNELS = {
         {"block_size": edit_kernel.BLOCK_SIZE, "chunk_size": edit_kernel.CHUNK_SIZE},
         edit_kernel.WARPS,
     ),
-    "advance": (advance_kernel._advance_kernel, {"block_size": advance_kernel.BLOCK_SIZE}, 4),
-    "ngram": (ngram_kernel._ngram_kernel, {"tile_size": ngram_kernel.NGRAM_TILE}, 4),
-    "dry, find": (
-        dry_kernel._find_kernel,
-        {"places": True, "tile_size": dry_kernel.DRY_TILE},
-        4,
-    ),
-    "dry": (dry_kernel._penalize_kernel, {}, 4),
-    "mark": (prompt_bias_kernel._mark_kernel, {"block_size": prompt_bias_kernel.BLOCK_SIZE}, 4),
-    "prompt bias": (
-        prompt_bias_kernel._prompt_bias_kernel,
-        {"block_size": prompt_bias_kernel.BLOCK_SIZE},
-        4,
-    ),
+    "advance": (advance_kernel._advance_kernel, {}, 1),
+    "scan": (history_kernels._scan_kernel, {"tile_size": search.TILE}, 4),
+    "penalize": (history_kernels._penalize_kernel, {}, 4),
 }
 
 
@@ -129,7 +116,7 @@ def test_no_request_waits_for_a_kernel(
 ) -> None:
     """Whatever requests come, Triton has compiled what they need while the engine started."""
     launches: dict[str, Launches] = {}
-    for module in (advance_kernel, dry_kernel, edit_kernel, ngram_kernel, prompt_bias_kernel):
+    for module in (advance_kernel, edit_kernel, history_kernels):
         for kernel, _, _ in KERNELS.values():
             name = kernel.fn.__name__
             if hasattr(module, name):

@@ -9,22 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logitport.adapters.core import Realizer, compile_specs, loops
-from logitport.adapters.core.automaton import folding
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs, loops
+from logitport.adapters.core.automaton import folding, tries
 from logitport.adapters.core.host import advance, edit, history_rules
+from logitport.adapters.core.text import byte_automaton, characters, token_product
+from logitport.adapters.core.warm_up import prepare
+from logitport.spec import (
+    AllowedScriptsSpec,
+    BannedSequencesSpec,
+    BannedTextSpec,
+    ChoiceSpec,
+    Phase,
+    PhaseEnd,
+    PhasesSpec,
+    SequenceBiasSpec,
+)
 
 from tests.core.test_realizer import LAYOUTS, ONE_OF_EACH, Request, apply
 
 LOOPS = [
     value
-    for module in (folding, advance, edit, history_rules)
+    for module in (
+        *(folding, tries, advance, edit, history_rules),
+        *(byte_automaton, token_product, characters),
+    )
     for value in vars(module).values()
     if hasattr(value, "signatures")
 ]
 
 ONE_STEP = """
 import numpy
-from logitport.adapters.core import Realizer, compile_specs, loops
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs, loops
 from logitport.spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec
 
 realizer, logits = Realizer(8), numpy.zeros((1, 8), numpy.float32)
@@ -68,6 +83,26 @@ def test_nothing_is_compiled_for_a_request() -> None:
             realizer.apply(np.zeros((len(requests), 8), np.float32))
     assert before == {each.py_func.__name__: len(each.signatures) for each in LOOPS}
     assert len([count for count in before.values() if count]) > 6
+
+
+@pytest.mark.skipif(not LOOPS, reason="they run as Python here")
+def test_nothing_is_compiled_for_a_rule_about_text() -> None:
+    """A server that reads a vocabulary when it starts makes the rest ready with it."""
+    vocabulary = Vocabulary.of_tokens([b"a", b"b", None, b" ", "é".encode()])
+    prepare(vocabulary)
+    before = {each.py_func.__name__: len(each.signatures) for each in LOOPS}
+    assert {before[name] for name in ("read_from_root", "read_from_states", "split")} == {1}
+    for spec in (
+        BannedTextSpec(("ab", "a")),
+        BannedTextSpec(("ab", "b a"), ignore_case=True, whole_words=True),
+        AllowedScriptsSpec(("Latin",)),
+        PhasesSpec((Phase(ends=(PhaseEnd(text="ab"),)), Phase())),
+        BannedSequencesSpec(((1, 2), (2, 1, 3))),
+        SequenceBiasSpec(((1, 2), (2, 1, 3)), (1.0, 2.0)),
+        ChoiceSpec(((1, 2), (2,)), 4),
+    ):
+        compile_specs((spec,), lambda: vocabulary)
+    assert before == {each.py_func.__name__: len(each.signatures) for each in LOOPS}
 
 
 def test_without_numba(tmp_path: Path) -> None:

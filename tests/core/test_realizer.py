@@ -38,7 +38,7 @@ from logitport.adapters.core import (
 from logitport.adapters.core.host.editors import Edits, HostEditor
 from logitport.adapters.core.host.requests import Outputs
 from logitport.spec import LogitsProcessorSpec
-from logitport.spec.limits import MAX_PROMPT_BIASES
+from logitport.spec.limits import MAX_PROMPT_RULES
 
 from tests.support.strategies import specs, within_limits
 
@@ -559,10 +559,10 @@ def break_updates(
     """Make these calls of a method fail, counted from 0."""
     update, calls = getattr(*updates), count()
 
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **keywords: Any) -> Any:
         if next(calls) in failing:
             raise BrokenError("a defect")
-        return update(*args)
+        return update(*args, **keywords)
 
     patch.setattr(*updates, broken)
 
@@ -814,7 +814,7 @@ def test_prompts_may_be_arrays() -> None:
 def test_prompt_biases_take_little_memory() -> None:
     """However many there are, and tokens in the prompt."""
     vocabulary, prompt = 1 << 15, list(range(1 << 15)) * 2
-    specs = [s.PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_BIASES)]
+    specs = [s.PromptBiasSpec(1.0 + i, tuple(range(i, 4000, 4))) for i in range(MAX_PROMPT_RULES)]
     realizer, program = Realizer(vocabulary), compile_specs(specs)
     tracemalloc.start()
     realizer.add(0, program, prompt, [])
@@ -1160,9 +1160,8 @@ def test_a_contest_that_is_over_is_forgotten() -> None:
 
 
 def test_own_code_runs_once_in_a_step_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch):
-    from logitport.adapters.core.kinds import PerRequest
+    from logitport.adapters.core.parts import PerRequest, Program
     from logitport.adapters.core.plugins import HistoryRule
-    from logitport.adapters.core.program import Program
 
     class Rule(HistoryRule):
         def additions(self, prompt_ids: Any, output_ids: Any) -> dict[int, float]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.core import Vocabulary
-from logitport.adapters.core.texts import Symbol, completing_texts
+from logitport.adapters.core.text.byte_automaton import Symbol
+from logitport.adapters.core.text.token_product import completing_texts
 from logitport.spec import SpecError
 
 from tests.core.test_automaton import edit_of, folded, walk
@@ -127,6 +128,17 @@ def test_no_automaton_where_no_token_begins_a_text(
         [symbols(each) for each in texts], Vocabulary.of_tokens(tokens), no_limit
     )
     assert (everywhere.tolist(), automaton) == (banned, None)
+
+
+def test_ranges_of_tokens_that_overlap():
+    """Of the tokens ``a`` to ``c``, one text's end bans the first two, another's the last two."""
+    tokens = [b"a", b"b", b"c", b"x", b"y"]
+    texts = [symbols(text) for text in ("xa", "xb", "yxb", "yxc")]
+    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    assert automaton is not None
+    in_state = edit_of(automaton, automaton.fold([], [4, 3])[0])
+    assert in_state is not None
+    assert {*in_state.values} == {0, 1, 2}
 
 
 def test_states_share_the_tokens_that_complete_them():

@@ -206,20 +206,17 @@ few_bytes = st.lists(st.sampled_from(b"abc\0"), max_size=5).map(bytes)
 @given(st.lists(few_bytes | st.none(), max_size=12))
 def test_trie(tokens: list[bytes | None]):
     trie = Vocabulary.of_tokens(tokens).trie
-    child = {int(key): node for node, key in enumerate(trie.keys, start=1)}
-    assert sorted(child) == trie.keys.tolist()
     assert sorted(trie.order) == [i for i, token in enumerate(tokens) if token]
-    prefixes = {token[:n] for token in tokens if token for n in range(len(token) + 1)} | {b""}
-    assert len(prefixes) == len(trie.first) == trie.level_ends[-1]
-    for prefix in prefixes:
-        node = 0
-        for byte in prefix:
-            node = child[node << 8 | byte]
-        first, own_end, end = trie.first[node], trie.own_end[node], trie.end[node]
+    prefixes = sorted({t[:n] for t in tokens if t for n in range(len(t) + 1)} | {b""})
+    assert len(prefixes) == len(trie.symbol) == len(trie.end) == len(trie.first) - 1
+    made = [b""]
+    for node in range(1, len(trie.symbol)):
+        made.append(made[trie.parent[node]] + bytes([trie.symbol[node]]))
+    assert made == prefixes
+    for node, prefix in enumerate(prefixes):
+        first, own_end, end = trie.first[[node, node + 1, trie.end[node]]]
         own = [i for i, token in enumerate(tokens) if token and token == prefix]
         below = [i for i, token in enumerate(tokens) if token and token.startswith(prefix)]
         assert sorted(trie.order[first:own_end]) == own
         assert (trie.node[first:own_end] == node).all()
         assert sorted(trie.order[first:end]) == below
-        starts, ends = [0, *trie.level_ends], trie.level_ends
-        assert starts[len(prefix)] <= node < ends[len(prefix)]

@@ -7,12 +7,13 @@ from threading import Event
 
 import pytest
 from logitport.adapters import REALIZABLE, Backend
-from logitport.adapters.core import Vocabulary, compile_specs, scripts, unsupported
-from logitport.adapters.core.kinds import Part, compile_spec
+from logitport.adapters.core import Vocabulary, compile_specs, unsupported
+from logitport.adapters.core.kinds import Context, compile_spec
 from logitport.adapters.core.kinds.banned_tokens import adding
-from logitport.adapters.core.kinds.base import vocabulary_for
+from logitport.adapters.core.parts import Part
+from logitport.adapters.core.text import scripts
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
-from logitport.spec.claims import TokenFields
+from logitport.spec.base import TokenFields
 
 BANNED = BannedTokensSpec((1,))
 
@@ -27,8 +28,8 @@ class FirstByteSpec(LogitsProcessorSpec, frozen=True, tag="first_byte"):
 
 
 @compile_spec.register
-def _compile(spec: FirstByteSpec) -> Iterable[Part]:
-    tokens = vocabulary_for(spec).tokens()
+def _compile(spec: FirstByteSpec, context: Context) -> Iterable[Part]:
+    tokens = context.vocabulary_for(spec).tokens()
     yield adding(i for i, token in enumerate(tokens) if token[:1] == bytes([spec.byte]))
 
 
@@ -82,14 +83,14 @@ def test_a_vocabulary_is_loaded_in_advance_beside_other_work():
     may_go_on.set()
     vocabulary = backend.vocabulary()
     assert vocabulary is not None
-    assert {"trie", "_by_pair"} <= vocabulary.__dict__.keys()
+    assert "trie" in vocabulary.__dict__
     assert Backend("engine", REALIZABLE).preload().vocabulary() is None
 
 
 def test_a_vocabulary_is_loaded_without_the_table_of_scripts(monkeypatch: pytest.MonkeyPatch):
     for module in ("fontTools", "fontTools.unicodedata"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(scripts, "_scripts", scripts._scripts.__wrapped__)
+    monkeypatch.setattr(scripts, "script_ranges", scripts.script_ranges.__wrapped__)
     backend = Backend("engine", REALIZABLE, load_vocabulary=lambda: small())
     assert backend.preload().vocabulary() is not None
 

@@ -28,6 +28,7 @@ DEMOS = {
     "demo-disaggregated": ["examples.disaggregated"],
     "demo-dynamo": ["examples.dynamo.demo"],
     "demo-portable": ["examples.portable", "run", "transformers"],
+    "demo-ray": ["examples.ray_serve"],
 }
 """By the target of the Makefile: the module that it runs first, and its arguments."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logitport.adapters.core import admit_live
+from logitport.adapters import admit_live
 from logitport.adapters.transformers.backend import BACKEND
 from logitport.spec import decode
 from logitport.spec.base import kind_of, processor_specs
@@ -116,7 +116,9 @@ def run(program: Program, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server_url(model: Path) -> Iterator[str]:
-    with VllmServer(model, "--served-model-name", MODEL.rpartition("/")[2]) as server:
+    middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
+    name = "--served-model-name", MODEL.rpartition("/")[2]
+    with VllmServer(model, *name, *middleware) as server:
         yield server.base_url
 
 

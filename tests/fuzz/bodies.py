@@ -15,7 +15,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.key import KEY
+from logitport.adapters.gateway.key import KEY
+from logitport.adapters.gateway.schema_carrier import KEYWORD
 from logitport.spec import BannedTextSpec, ChoiceSpec, ForcedTokenSequenceSpec, decode, encode
 
 CHAT, GENERATE, TOKENIZE = "/v1/chat/completions", "/inference/v1/generate", "/tokenize"
@@ -34,6 +35,7 @@ NAMES = [
 CONTAINERS = {"custom_params", "extra_args", "extra_body", "parameters", "sampling_params"} | {
     "vllm_xargs"
 }
+SCHEMAS = ("response_format", "json_schema", "schema"), ("text", "format", "schema")
 MISSPELT = {"logit_port", "logitprot", "logitport_spec"}
 LIMIT = 0.010
 """Seconds for which a body may hold the event loop."""
@@ -73,6 +75,12 @@ def body(random: Random, path: str) -> bytes:
             inner[name] = inner[name] if isinstance(inner.get(name), dict) else {}
             inner = inner[name]
         inner[KEY] = payload
+    if random.random() < 0.2:  # in the other carrier
+        inner = made
+        for name in random.choice(SCHEMAS):
+            inner[name] = inner[name] if isinstance(inner.get(name), dict) else {}
+            inner = inner[name]
+        inner[random.choice([KEYWORD] * 4 + [KEY])] = random.choice([*GOOD, value(random)])
     text = json.dumps(made, ensure_ascii=random.random() < 0.5)
     for _ in range(random.randrange(3)):
         text = broken(random, text)
@@ -137,7 +145,15 @@ def unchecked(text: bytes, path: str) -> str | None:
         made = json.loads(text)
     except (ValueError, RecursionError):
         return None  # the server refuses it
-    return next(_wrong(made, "", PLACES[path]), None) if isinstance(made, dict) else None
+    if not isinstance(made, dict):
+        return None
+    for names in SCHEMAS:
+        inner: Any = made
+        for name in names:
+            inner = inner.get(name) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and {KEY, KEYWORD} & inner.keys():
+            return f"specs in {'.'.join(names)}"
+    return next(_wrong(made, "", PLACES[path]), None)
 
 
 def _wrong(made: dict[str, Any], at: str, place: str | None) -> Iterator[str]:

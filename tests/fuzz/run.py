@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from logitport.adapters.core import admission
+from logitport.adapters import admission
 from logitport.spec import WIRE_KINDS, encode, limits
 
 from ..support.strategies import payload_specs

@@ -13,7 +13,8 @@ from functools import cache
 
 import numpy as np
 import torch
-from logitport.adapters.core import Program, Realizer, admission, compile_specs
+from logitport.adapters import admission
+from logitport.adapters.core import Program, Realizer, compile_specs
 from logitport.spec import AllowedTokensSpec
 
 from . import target

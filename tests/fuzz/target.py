@@ -9,8 +9,9 @@ from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
+from logitport.adapters import admission
 from logitport.adapters.backend import REALIZABLE, Backend
-from logitport.adapters.core import Vocabulary, admission, plugins
+from logitport.adapters.core import Vocabulary, plugins
 from logitport.spec import GrammarSpec, SamplingSpec, SpecError, limits
 from logitport.spec.limits import MAX_MESSAGE, MAX_PATH
 

@@ -201,6 +201,26 @@ def test_specs(fields: dict[str, Any], spec: Any):
     assert made({"default": [fields]}).default == (spec,)
 
 
+FIELDS = """
+effort: {low: 5, high: 50}
+ceiling: {max_tokens: 10, thinking_token_budget: 20}
+forbid_fields: [prompt_logprobs]
+default_fields: {temperature: 0.6}
+models: {small: {default_fields: {top_p: 0.9}, ceiling: {specs: 2}}}
+"""
+
+
+@pytest.mark.parametrize("model", ["small", "large"])
+def test_fields_of_the_engine(model: str):
+    found = made(parse_yaml(FIELDS)[0], (model,))
+    assert found.efforts == {"low": 5, "high": 50}
+    assert found.forbid_fields == {"prompt_logprobs"}
+    of_all = {"max_tokens": 10, "thinking_token_budget": 20}
+    assert found.most_fields == (of_all if model == "large" else {})
+    assert found.default_fields == ({"temperature": 0.6} if model == "large" else {"top_p": 0.9})
+    assert found.has_field_rules
+
+
 def test_the_tokenizer_is_for_texts():
     found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
     assert found is not None
@@ -226,12 +246,12 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 @pytest.mark.parametrize(
     ("content", "path", "message"),
     [
-        ([], "$", "Expected an object with default, own, presets, ceiling, forbid, got []"),
+        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, "),
         ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
         (
             {"x": []},
             "$.x",
-            "no field 'x'; there are ceiling, default, forbid, models, own, presets",
+            "no field 'x'; there are ceiling, default, default_fields, effort, forbid, ",
         ),
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
@@ -240,6 +260,14 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"own": "ad"}, "$.own", "Invalid enum value 'ad'"),
         ({"ceiling": {"spec": 1}}, "$.ceiling", "unknown field `spec`"),
         ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
+        ({"ceiling": {"max_tokens": 0}}, "$.ceiling.max_tokens", "Expected `int` >= 1"),
+        ({"effort": {"lo": 5}}, "$.effort.lo", "There is no effort 'lo'; did you mean low?"),
+        ({"effort": {"low": -1}}, "$.effort[...]", "Expected `int` >= 0"),
+        ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
+        ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
+        ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
+        ({"default_fields": {"a": {1, 2}}}, "$.default_fields.a", "Expected a value of JSON"),
+        ({"default_fields": {"a": float("nan")}}, "$.default_fields.a", "Expected a value of JSON"),
         ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
         ({"forbid": ["plugins"]}, "$.forbid[0]", "no kind 'plugins'; did you mean plugin?"),
@@ -259,7 +287,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
             "Expected nothing beside from_text, got 5, n",
         ),
         ({"default": [{**BAN, "token_ids": [5] * 40_000}]}, "$.default[0]: Expected a payload", ""),
-        ({"default": [{**BAN, "token_ids": [*range(17_000)]}] * 2}, "$.default[1]: Expected", ""),
+        ({"default": [{**BAN, "token_ids": [*range(9_000)]}] * 2}, "$.default[1]: Expected", ""),
         ({"default": [BAN] * 17}, "$.default: Expected 1 to 16 specs, got 17", ""),
         ({"models": {7: {"own": "add"}}}, "$.models.7", "the name of a model, in quotes, got 7"),
         ({"models": {None: {}}}, "$.models.None", "the name of a model, in quotes, got None"),
@@ -268,6 +296,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"default": [{**BAN, "token_ids": [-1]}]}, "$.default[0].token_ids[0]", "Expected `int`"),
         ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
         ({"default": [BAN, FORCE]}, "$.default[1].token_ids[0]: Conflicts with `$.default[0]`", ""),
+        ({"guard": [FORCE]}, "$.guard[0]", "`forced_sequence` forces tokens into a reply"),
         ({"presets": {"a b": [BAN]}}, "$.presets.a b", "No name for a preset: "),
         ({"presets": {"a": []}}, "$.presets.a", "Expected a list of specs for the preset 'a'"),
         ({"presets": {"a": [{}]}}, "$.presets.a[0]", "missing required field `kind`"),

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from logitport.adapters import core
+from logitport import adapters
 from logitport.hooks.hello_world import TEXT, VARIABLES, default_specs
 from logitport.spec import ForcedTokenSequenceSpec
 
@@ -100,12 +100,12 @@ def test_without_a_tokenizer_the_variable_is_named(
 ):
     monkeypatch.setenv(name, "1")
     with pytest.raises(ValueError, match=f"^{name} is on, .*{re.escape(why)}.*without the var"):
-        core.default_specs(load)
+        adapters.default_specs(load)
 
 
 def test_unset():
     assert not default_specs(unwanted)
-    assert core.default_specs(unwanted) == []
+    assert adapters.default_specs(unwanted) == []
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -132,5 +132,5 @@ def test_text_is_tokenized_once(monkeypatch: pytest.MonkeyPatch):
         loaded.append(Characters())
         return loaded[-1]
 
-    assert core.default_specs(load) == SPECS  # through the entry point of the installed package
+    assert adapters.default_specs(load) == SPECS  # through the entry point of the installed package
     assert len(loaded) == 1

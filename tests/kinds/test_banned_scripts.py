@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters import REALIZABLE, Backend
+from logitport.adapters import REALIZABLE, Backend, admit
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.banned_scripts import completing
 from logitport.adapters.conformance.kinds.base import Draws
-from logitport.adapters.core import Automaton, Realizer, Vocabulary, admit, compile_specs
+from logitport.adapters.core import Automaton, Realizer, Vocabulary, compile_specs
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
 
 from tests.core.test_automaton import edit_of
@@ -36,7 +36,7 @@ class ScriptsTests(KindTests):
         ({"scripts": ["Han", ""]}, SHAPE, "scripts[1]"),
         ({"scripts": ["Han", "H\u00e4n"]}, SHAPE, "scripts[1]"),
         ({"scripts": [1]}, "Expected `str`, got `int`", "scripts[0]"),
-        ({"scripts": ["a" * 65]}, "Expected `str` of length <= 64", "scripts[0]"),
+        ({"scripts": ["a" * 129]}, "Expected `str` of length <= 128", "scripts[0]"),
         ({"scripts": ["Han"] * 33}, f"{AT_MOST}{limits.MAX_SCRIPTS}", "scripts"),
     )
 
@@ -44,7 +44,7 @@ class ScriptsTests(KindTests):
 class TestRows(ScriptsTests):
     golden = BannedScriptsSpec(("Han", "Old Italic"))
     largest = (
-        BannedScriptsSpec(("a" * limits.MAX_SCRIPT_NAME,)),
+        BannedScriptsSpec(("a" * limits.MAX_NAME,)),
         BannedScriptsSpec(("Han",) * limits.MAX_SCRIPTS),
     )
 

@@ -11,7 +11,7 @@ class TestRows(RealizedKindTests):
     golden = BannedTokensSpec((1, 2))
     refused = (
         ({"token_ids": []}, SOME, "token_ids"),
-        ({"token_ids": [1, limits.MAX_TOKEN_ID + 1]}, TOO_LARGE, "token_ids[1]"),
+        ({"token_ids": [1, limits.MAX_INT + 1]}, TOO_LARGE, "token_ids[1]"),
     )
     largest = (BannedTokensSpec(tuple(LONG[1:])),)
     beyond = ((BannedTokensSpec((1, 9)), "token_ids[1]"),)

@@ -18,7 +18,7 @@ class TestRows(RealizedKindTests):
             "The same as `$.choices[1]`",
             "choices[3]",
         ),
-        ({"choices": [[1], [0] * (1 << 14)], "eos_token_id": 2}, TOO_MANY, "choices"),
+        ({"choices": [[1], [0] * (1 << 13)], "eos_token_id": 2}, TOO_MANY, "choices"),
         ({"choices": [[1]], "eos_token_id": -1}, AT_LEAST_0, "eos_token_id"),
         (
             {"choices": [[3], [1, 2, 4], [1, 2]]},
@@ -26,7 +26,7 @@ class TestRows(RealizedKindTests):
             "choices[2]",
         ),
     )
-    largest = (ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_SEQUENCES // 2)), 2),)
+    largest = (ChoiceSpec(tuple((i,) * 4 for i in range(limits.MAX_TOKEN_IDS // 8)), 2),)
     beyond = (
         (ChoiceSpec(((1,), (1, 9)), 2), "choices[1][1]"),
         (ChoiceSpec(((1,),), 9), "eos_token_id"),

@@ -38,7 +38,7 @@ class TestRows(RealizedKindTests):
         ({"multiplier": 1, "range": 0}, AT_LEAST_1, "range"),
         ({"multiplier": 1, "breaker_token_ids": LONG}, TOO_LONG, "breaker_token_ids"),
     )
-    largest = (DrySpec(MOST, MOST, MAX_MATCH, limits.MAX_COUNT),)
+    largest = (DrySpec(MOST, MOST, MAX_MATCH, limits.MAX_INT),)
     beyond = ((DrySpec(1, breaker_token_ids=(1, 9)), "breaker_token_ids[1]"),)
     histories = (
         (DrySpec(1, 2, 1), EXAMPLE, [Add({C: -4, B: -1, Y: -2})]),

@@ -49,7 +49,8 @@ LONG = [0] * (limits.MAX_TOKEN_IDS + 1)
 AT_LEAST_0, AT_LEAST_1 = "Expected `int` >= 0", "Expected `int` >= 1"
 SOME, AT_MOST = "Expected `array` of length >= 1", "Expected `array` of length <= "
 TOO_LONG, TOO_LARGE = f"{AT_MOST}{limits.MAX_TOKEN_IDS}", "Expected `int` <= 2147483647"
-TOO_MANY = "Expected at most 16384 token ids in all, got 16385"
+HALF = limits.MAX_TOKEN_IDS // 2
+TOO_MANY = f"Expected at most {HALF} token ids in all, got {HALF + 1}"
 SOUGHT = limits.MAX_TOKEN_IDS // 3
 TOO_MANY_TO_FIND = f"Expected at most {SOUGHT} token ids in all, got {SOUGHT + 1}"
 TOO_LONG_TO_FIND = "Expected at most 64 token ids to look for, got 65"
@@ -220,7 +221,7 @@ def test_unknown_kind_names_all():
 
 
 small = specs(8, kinds=WIRE_KINDS)
-large = specs(limits.MAX_TOKEN_ID + 1, kinds=WIRE_KINDS, most=3, longest=3, count=limits.MAX_COUNT)
+large = specs(limits.MAX_INT + 1, kinds=WIRE_KINDS, most=3, longest=3, count=limits.MAX_INT)
 
 
 @given(small | large, st.booleans())

@@ -14,7 +14,7 @@ class TestRows(RealizedKindTests):
         ({"after": 2**31, "token_ids": [1]}, TOO_LARGE, "after"),
         ({"after": 1, "token_ids": []}, SOME, "token_ids"),
     )
-    largest = (ForcedEndSpec(limits.MAX_COUNT, (1,)),)
+    largest = (ForcedEndSpec(limits.MAX_INT, (1,)),)
     beyond = (
         (ForcedEndSpec(1, (1, 9)), "token_ids[1]"),
         (ForcedEndSpec(1, (1,), 9), "eos_token_id"),

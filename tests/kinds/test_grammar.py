@@ -1,11 +1,12 @@
 from typing import Any
 
 from logitport.spec import GrammarSpec, limits
+from logitport.spec.kinds.grammar import MAX_GRAMMAR
 
 from .test_every_kind import AT_MOST, SOME, KindTests
 
 NO_NUL = r"Expected `str` matching regex '^[^\\x00]+$'"
-MOST, SEQUENCES = limits.MAX_GRAMMAR, limits.MAX_SEQUENCES
+MOST, SEQUENCES = MAX_GRAMMAR, limits.MAX_TOKEN_IDS
 TOO_MUCH_TEXT = f"Expected `str` of length <= {MOST}"
 TOO_MUCH_IN_ALL = f"Expected at most {MOST} characters in all, got {MOST + 1}"
 EMPTY = "Expected `str` of length >= 1"
@@ -40,7 +41,7 @@ class TestRows(KindTests):
     largest = (
         GrammarSpec(regex="a" * MOST),
         GrammarSpec(ebnf="::=".rjust(MOST)),
-        GrammarSpec(choices=tuple(f"{i:032}" for i in range(SEQUENCES))),
+        GrammarSpec(choices=tuple(f"{i:08}" for i in range(SEQUENCES))),
     )
 
 

@@ -7,7 +7,7 @@ from logitport.spec import LogitBiasSpec, SpecError, decode, limits
 from .test_every_kind import AT_LEAST_0, TOO_HIGH, TOO_LARGE, VALIDATOR, Add, RealizedKindTests
 from .test_texts import CAT, FIVE, GREEDY, SPACE_CAT
 
-BIG, MOST = limits.MAX_TOKEN_ID + 1, limits.MAX_TOKEN_IDS // 2
+BIG, MOST = limits.MAX_INT + 1, limits.MAX_TOKEN_IDS // 2
 SPEC = LogitBiasSpec({2: 1.5})
 NO_KEY = "Expected `int`, got `str` as a key"
 

@@ -15,7 +15,7 @@ class TestRows(RealizedKindTests):
         ({"n": 1.5, "stop_token_ids": [1]}, "Expected `int`, got `float`", "n"),
         ({"n": 1, "stop_token_ids": []}, SOME, "stop_token_ids"),
     )
-    largest = (MinTokensSpec(limits.MAX_COUNT, (limits.MAX_TOKEN_ID,)),)
+    largest = (MinTokensSpec(limits.MAX_INT, (limits.MAX_INT,)),)
     beyond = ((MinTokensSpec(1, (1, 9)), "stop_token_ids[1]"),)
     histories = ((SPEC, [8, 8], [ban(0, 4), 1, ban(0, 4), 1, None, 1, None]),)
     handed_over = ((MinTokensSpec(2, (LIKED,)), [], 9, [SECOND, LIKED]),)  # it counts

@@ -4,7 +4,7 @@ from logitport.spec import DrySpec, NoRepeatNgramSpec, SpecError, decode, encode
 
 from .test_every_kind import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
 
-MOST = limits.MAX_NGRAM
+MOST = limits.MAX_PATTERN
 
 
 class TestRows(RealizedKindTests):
@@ -17,7 +17,7 @@ class TestRows(RealizedKindTests):
         ({"n": 3, "allowed_token_ids": LONG}, TOO_LONG, "allowed_token_ids"),
         ({"n": 3, "output_only": 1}, "Expected `bool`, got `int`", "output_only"),
     )
-    largest = (NoRepeatNgramSpec(MOST, MOST), NoRepeatNgramSpec(1, limits.MAX_COUNT))
+    largest = (NoRepeatNgramSpec(MOST, MOST), NoRepeatNgramSpec(1, limits.MAX_INT))
     beyond = ((NoRepeatNgramSpec(1, None, (1, 9)), "allowed_token_ids[1]"),)
     histories = (
         (
@@ -75,9 +75,9 @@ def test_output_only_does_not_read_the_prompt():
 
 
 def test_rules_that_are_too_many():
-    most = [NoRepeatNgramSpec(1 + i) for i in range(limits.MAX_NGRAM_RULES)]
+    most = [NoRepeatNgramSpec(1 + i) for i in range(limits.MAX_HISTORY_RULES)]
     assert compile_specs(most * 4).ngrams == tuple(most)  # equal ones are one
     for one_more in (NoRepeatNgramSpec(9), DrySpec(1, 2, 1)):
-        with pytest.raises(SpecError, match="at most 2 different `no_repeat_ngram` and `dry`") as e:
+        with pytest.raises(SpecError, match="at most 2 rules about the history, got 3") as e:
             compile_specs([*most, most[0], one_more])
-        assert e.value.path == "$.specs[3]"
+        assert e.value.path == "$.specs"

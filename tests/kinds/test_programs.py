@@ -4,7 +4,8 @@ import json
 
 import pytest
 from logitport import spec as s
-from logitport.adapters.core import Program, Vocabulary, admission, admit, compile_specs
+from logitport.adapters import admission, admit
+from logitport.adapters.core import Program, Vocabulary, compile_specs
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import LogitsProcessorSpec, SpecError, encode, limits
 
@@ -17,8 +18,8 @@ TAG = tuple(range(limits.MAX_PATTERN))
     [
         (s.ThinkingBudgetSpec(1, TAG, TAG[::-1], FULL),),
         (s.BannedTokensSpec(FULL[::2]), s.LogitBiasSpec(dict.fromkeys(FULL[::4], 1.0))),
-        # Each of 500 tokens is banned after each of 63 beginnings.
-        (s.BannedSequencesSpec((*((1, i) for i in range(500)), (1,) * 64)),),
+        # Each of 250 tokens is banned after each of 63 beginnings.
+        (s.BannedSequencesSpec((*((1, i) for i in range(250)), (1,) * 64)),),
     ],
     ids=lambda together: together[0].kind,
 )
@@ -27,43 +28,49 @@ def test_tables_of_what_is_meant_to_be_sent(together: tuple[LogitsProcessorSpec,
 
 
 def test_tables_that_are_too_large():
-    # Each of 1600 tokens is banned after each of 63 beginnings.
-    sequences = s.BannedSequencesSpec((*((1, i) for i in range(1600)), (1,) * 64))
+    # Each of 800 tokens is banned after each of 63 beginnings.
+    sequences = s.BannedSequencesSpec((*((1, i) for i in range(800)), (1,) * 64))
     with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS} states") as error:
         compile_specs((sequences,))
     assert error.value.path == "$.specs[0]"
 
 
-TEXTS = ("x" * limits.MAX_TEXT,) * 12
-PHASES = s.PhasesSpec((s.Phase((), (s.PhaseEnd(n=1),)),) * 7 + (s.Phase(),))
+NGRAMS = tuple(s.NoRepeatNgramSpec(n) for n in (1, 2))
+BUDGET, BIAS = s.ThinkingBudgetSpec(9, (1,), (2,)), s.PromptBiasSpec(1.0)
 
 
-# Specs that are each admitted by themselves | what they take together.
+# Specs at a limit | one more | what is said.
 @pytest.mark.parametrize(
-    ("together", "work"),
+    ("most", "more", "message"),
     [
-        ((s.BannedTokensSpec(FULL[1:]),) * 2, "66046: 65534 for token ids, 512 for the rest"),
+        ((*NGRAMS, NGRAMS[0]), s.DrySpec(1.0), "at most 2 rules about the history, got 3"),
+        ((BUDGET, BUDGET, BIAS, BIAS), BUDGET, "at most 4 rules that read the prompt, got 5"),
         (
-            (s.BannedTextSpec(TEXTS), s.BannedSequencesSpec(((1, 2, 3),) * 500)),
-            "35732: 4500 for token ids, 12288 for rules about text, 18432 for bytes of texts, "
-            "512 for the rest",
-        ),
-        (
-            (s.BannedTextSpec(("a",)), s.BannedTextSpec(("b",), True), PHASES),
-            "42032: 24576 for rules about text, 48 for bytes of texts, 17408 for the rest",
-        ),
-        (
-            (s.PluginSpec("any", {"a": [0] * 10_000}), s.ForcedTokenSequenceSpec(FULL[:25_000])),
-            "35518: 25000 for token ids, 10518 for the rest",
+            (s.BannedTextSpec(("a",)), s.BannedTextSpec(("b",)), s.BannedTextSpec(("b",), True)),
+            s.BannedTextSpec(("b",), True, True),
+            "at most 2 rules about text on a request, got 3",
         ),
     ],
-    ids=["token ids", "texts", "rules", "parameters"],
+    ids=["history", "prompt", "texts"],
 )
-def test_work_of_all_specs_together(together: tuple[LogitsProcessorSpec, ...], work: str):
-    message = f"Expected specs that take at most {limits.MAX_WORK} units of work, got {work}"
-    with pytest.raises(SpecError) as error:
-        compile_specs(together)
-    assert (error.value.message, error.value.path) == (message, "$.specs")
+def test_caps(most: tuple[LogitsProcessorSpec, ...], more: LogitsProcessorSpec, message: str):
+    def compiled(*specs: LogitsProcessorSpec) -> Program:
+        return compile_specs(specs, lambda: Vocabulary.of_tokens([b"a", b"b"]))
+
+    compiled(*most)
+    with pytest.raises(SpecError, match=message) as error:
+        compiled(*most, more)
+    assert error.value.path == "$.specs"
+
+
+def test_kinds_are_not_refused_for_their_company():
+    compile_specs((*NGRAMS, BUDGET, BUDGET, BIAS, BIAS, s.AllowedTokensSpec(FULL)))
+
+
+def test_tables_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("logitport.adapters.core.program.MAX_PROGRAM_BYTES", 2)
+    with pytest.raises(SpecError, match=r"at most 2 bytes of tables, got \d+"):
+        compile_specs((s.BannedTokensSpec((1,)),))
 
 
 def test_bans_of_texts_that_are_compiled_as_one_are_one_rule():
@@ -84,8 +91,8 @@ def test_what_a_parser_has_made_of_a_text_shares_its_program():
 
 
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
-    # A thinking budget with a long message: 4 MB of tables.
-    large = compile_specs((s.ThinkingBudgetSpec(1, (1,), (2,), (2,) * 32_000),))
+    # A thinking budget with a long message: 2 MB of tables.
+    large = compile_specs((s.ThinkingBudgetSpec(1, (1,), (2,), (2,) * 16_000),))
     monkeypatch.setattr(admission, "compile_specs", lambda *_: Program(large.automata))
     admission.forget()
 
@@ -95,7 +102,7 @@ def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.Monke
         assert admission.admit(BACKEND, text, None)[1] is program
         return program.cells
 
-    sent = sum(cells_of(token_id) for token_id in range(90))
+    sent = sum(cells_of(token_id) for token_id in range(180))
     remembered = sum(entry.program.cells for entry in admission._programs.values())
     admission.forget()
     assert sent / 2 < remembered < sent

@@ -29,8 +29,8 @@ def test_bias_is_finite(value: float):
 
 
 def test_biases_that_are_too_many():
-    most = [PromptBiasSpec(1.0, (i,)) for i in range(limits.MAX_PROMPT_BIASES)]
+    most = [PromptBiasSpec(1.0, (i,)) for i in range(limits.MAX_PROMPT_RULES)]
     assert len(compile_specs(most).prompt_biases) == len(most)
-    with pytest.raises(SpecError, match="at most 3 prompt biases") as error:
+    with pytest.raises(SpecError, match="at most 4 rules that read the prompt, got 5") as error:
         compile_specs([*most, PromptBiasSpec(2.0)])
-    assert error.value.path == "$.specs[3]"
+    assert error.value.path == "$.specs"

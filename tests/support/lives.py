@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from logitport.adapters import admission
 from logitport.adapters.conformance.reference import Edit, combine, edits
-from logitport.adapters.core import HistoryRule, admission, plugins
+from logitport.adapters.core import HistoryRule, compile_specs, plugins
+from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, SpecError
 
 from tests.core.test_realizer import ONE_OF_EACH, STOP, VOCABULARY, assert_row, random_logits
@@ -166,7 +168,11 @@ class Lives:
             specs.append(PluginSpec("fails", {"after": choose.randrange(8)}))
         for spec in choose.sample(ONE_OF_EACH, choose.randint(1, 3)):
             with suppress(SpecError):  # contradicts another one
-                Payload(1, (*specs, spec))
+                together = (*specs, spec)
+                meant = [MEANT if isinstance(each, PluginSpec) else each for each in together]
+                check_contradictions(
+                    meant, compile_specs(Payload(1, tuple(meant)).specs), VOCABULARY
+                )
                 specs.append(spec)
         return specs
 

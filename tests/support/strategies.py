@@ -11,11 +11,13 @@ from logitport.spec import (
     LogitsProcessorSpec,
     NoRepeatNgramSpec,
     Payload,
+    PhasesSpec,
     PromptBiasSpec,
     SamplingSpec,
     SpecError,
+    ThinkingBudgetSpec,
 )
-from logitport.spec.limits import MAX_DRY_RULES, MAX_NGRAM_RULES, MAX_PROMPT_BIASES
+from logitport.spec.limits import MAX_HISTORY_RULES, MAX_PROMPT_RULES
 
 Spec = LogitsProcessorSpec
 Specs = st.SearchStrategy[Spec]
@@ -45,11 +47,12 @@ def payload_specs(
 
 def within_limits(specs: Sequence[Spec]) -> bool:
     """Whether there are no more specs of a kind than one request may have."""
-    rules = {spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)}
-    biases = sum(isinstance(spec, PromptBiasSpec) for spec in specs)
+    rules = len({spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)})
     dry = sum(isinstance(spec, DrySpec) for spec in specs)
-    few = dry + len(rules) <= MAX_NGRAM_RULES and biases <= MAX_PROMPT_BIASES
-    return few and dry <= MAX_DRY_RULES
+    readers = sum(isinstance(spec, PromptBiasSpec | ThinkingBudgetSpec) for spec in specs)
+    phases = [spec.phases[0].specs for spec in specs if isinstance(spec, PhasesSpec)]
+    readers += sum(len(first) for first in phases)
+    return dry <= 1 and rules + dry <= MAX_HISTORY_RULES and readers <= MAX_PROMPT_RULES
 
 
 samplings = specs(2, kinds=[SamplingSpec])

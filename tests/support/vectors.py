@@ -6,18 +6,22 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+import msgspec
 import numpy as np
 from logitport import spec as s
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Force, FreeRun, flat
 from logitport.adapters.conformance.reference import edits, permits
-from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, encode
+from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, decode, encode
 from logitport.spec.base import kind_of
 
 from tests.conformance.test_reference import COMBINED, ROW
+from tests.kinds.test_texts import Greedy
+from tests.spec.test_client_texts import REFUSED, RESOLVED
 from tests.support.paths import GOLDEN
 
 FILE = GOLDEN / "vectors.json"
@@ -40,7 +44,7 @@ Neutral = dict[str, Any]
 
 def text() -> str:
     """Make the text of the file: one vector a line."""
-    tables = {"edits": edited(), "rows": rows(), "refused": refused()}
+    tables = {"edits": edited(), "rows": rows(), "refused": refused(), "texts": texts()}
     lines = [
         f'"{name}":[\n' + ",\n".join(json.dumps(each, separators=(",", ":")) for each in vectors)
         for name, vectors in tables.items()
@@ -82,6 +86,45 @@ def refused() -> Iterator[Neutral]:
         for spec, path in getattr(table, "beyond", ()):
             payload = json.loads(encode(spec))
             yield {"payload": payload, "vocab_size": 9, "path": f"$.specs[0].{path}"}
+
+
+def texts() -> Iterator[Neutral]:
+    """Yield payloads with texts: the tokens of these, and the payload with token ids or the path.
+
+    ``tokens`` has the texts that the tokenizer is asked for, and no others.
+    """
+    tokenizer = _Asked()
+    for fields, _ in RESOLVED:
+        tokenizer.asked.clear()
+        payload = {"version": 1, "specs": [fields]}
+        resolved = json.loads(msgspec.json.encode(decode(payload, tokenizer)))
+        yield _with_tokens(payload, tokenizer) | {"resolved": resolved}
+    for fields, _, path in REFUSED:
+        tokenizer.asked.clear()
+        payload = {"version": 1, "specs": [fields]}
+        with suppress(SpecError):
+            decode(payload, tokenizer)
+        if len(json.dumps(payload)) <= LONGEST and "\\u" not in json.dumps(payload):
+            yield _with_tokens(payload, tokenizer) | {"path": f"$.specs[0]{path}"}
+
+
+def _with_tokens(payload: Neutral, tokenizer: "_Asked") -> Neutral:
+    return {
+        "payload": payload,
+        "tokens": {**tokenizer.asked},
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+
+
+class _Asked(Greedy):
+    """A tokenizer that keeps what it has been asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[int]] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        token_ids = super().encode(text, add_special_tokens=add_special_tokens)
+        return self.asked.setdefault(text, token_ids)
 
 
 def read_edit(neutral: Neutral) -> Force | Allow | Add:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ....spec import DrySpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
-from ....spec.limits import MAX_BIAS, MAX_COUNT
+from ....spec.limits import MAX_BIAS, MAX_INT
 from .base import Add, Draws, Edit, FreeRun, Kind, Tokens
 
 
@@ -57,7 +57,7 @@ def _strategy(draw: Draws) -> Any:
         draw.st.floats(0.01, 3),
         draw.st.floats(1, 3),
         draw.st.integers(1, draw.longest),
-        draw.st.none() | draw.st.integers(1, min(draw.count, MAX_COUNT)),
+        draw.st.none() | draw.st.integers(1, min(draw.count, MAX_INT)),
         draw.maybe_tokens,
     )
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....spec import NoRepeatNgramSpec
-from ....spec.limits import MAX_COUNT
+from ....spec.limits import MAX_INT
 from .base import Draws, Edit, FreeRun, Kind, Tokens, ban
 
 
@@ -28,7 +28,7 @@ def _examples(free: FreeRun) -> list[NoRepeatNgramSpec]:
 
 def _strategy(draw: Draws) -> Any:
     def of(n: int) -> Any:
-        window = draw.st.none() | draw.st.integers(n, min(n + draw.count, MAX_COUNT))
+        window = draw.st.none() | draw.st.integers(n, min(n + draw.count, MAX_INT))
         return draw.builds(
             NoRepeatNgramSpec, draw.st.just(n), window, draw.maybe_tokens, draw.st.booleans()
         )

@@ -6,16 +6,15 @@ thousands of sequences.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, looked_up, members, token_array
-from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit
-from .builder import AutomatonBuilder
-from .failure_links import hop_counts, nearest
+from .arrays import TOKEN, Ints, looked_up, token_array
+from .automaton import CARRY, NO_TIMEOUT, Automaton, Edit, reached
+from .builder import AutomatonBuilder, hop_counts
 
 CheckSize = Callable[[int], None]
 """A check of the number of states and edges that are about to be made."""
@@ -130,11 +129,16 @@ def detector(patterns: Mapping[int, Sequence[int]], check_size: CheckSize) -> Ma
         check_size(1 + len(edges[node]))
     builder = AutomatonBuilder()
     builder.watching(len(edges))
-    sources = np.repeat(np.arange(len(edges)), [*map(len, edges)])
+    builder.edges(*_columns(edges))
+    return Marked(builder.build(check=False), np.array(marks))
+
+
+def _columns(edges: Sequence[dict[int, int]]) -> tuple[Ints, Ints, Ints]:
+    """List the states, tokens and targets of edges, which are by state and token."""
+    states = np.repeat(np.arange(len(edges)), [*map(len, edges)])
     every = edges, (following.values() for following in edges)
     tokens, targets = (token_array(chain.from_iterable(each)).astype(np.int64) for each in every)
-    builder.edges(sources, tokens, targets)
-    return Marked(builder.build(check=False), np.array(marks))
+    return states, tokens, targets
 
 
 def unlinked(marked: Marked, check_size: CheckSize) -> Marked:
@@ -145,33 +149,29 @@ def unlinked(marked: Marked, check_size: CheckSize) -> Marked:
         check_size: called with the number of edges and states before they are made.
     """
     automaton = marked.automaton
-    if not automaton.is_failure_link.any():
+    is_link, default = automaton.is_failure_link, automaton.default_target.copy()
+    if not is_link.any():
         return marked
-    # A link leads to a state with one link less below it, whose edges are complete by then.
-    default = automaton.default_target.copy()
-    links = hop_counts(automaton.default_target, automaton.is_failure_link)
-    of_edge = links[automaton.keys >> 32]
-    keys, targets = automaton.keys[of_edge == 0], automaton.targets[of_edge == 0]
-    levels = [(keys, targets)]
-    check_size(int((links == 0).sum()) + len(keys))
-    for count in range(1, int(links.max()) + 1):
-        states, own = np.flatnonzero(links == count), of_edge == count
-        link = automaton.default_target[states].astype(np.int64)
-        first, end = (keys.searchsorted(bound << 32) for bound in (link, link + 1))
-        check_size(len(states) + int(own.sum() + (end - first).sum()))
-        owner, edge = members(first, end - first)
-        further = states[owner] << 32 | keys[edge] & TOKEN, targets[edge]
-        keys, targets = nearest([(automaton.keys[own], automaton.targets[own]), further])
-        default[states] = default[link]
-        levels.append((keys, targets))
-    keys, targets = nearest(levels)
+    ends, tokens = (column.tolist() for column in automaton.edges)
+    pairs = [*zip(tokens, automaton.targets.tolist(), strict=True)]
+    edges = [dict(pairs[first:end]) for first, end in pairwise(ends)]
+    hops = hop_counts(default, is_link)
+    check_size(int((hops == 0).sum()) + int((hops[automaton.keys >> 32] == 0).sum()))
+    for state in hops.argsort(kind="stable")[(hops == 0).sum() :].tolist():
+        link = default[state]  # whose edges are complete by now
+        check_size(1 + len(edges[state]) + len(edges[link]))
+        edges[state] = edges[link] | edges[state]
+        default[state] = default[link]
+    states, tokens, targets = _columns(edges)
+    keys = states << 32 | tokens
+    order = keys.argsort()
     made = replace(
         automaton,
         default_target=default,
-        is_failure_link=np.zeros(automaton.states, np.bool_),
-        branches=np.bincount(keys >> 32, minlength=automaton.states) > 0,
-        keys=keys,
-        targets=targets,
+        is_failure_link=np.zeros_like(is_link),
+        branches=np.array([*map(bool, edges)]),
+        keys=keys[order],
+        targets=targets[order].astype(np.int32),
     )
     return Marked(made, marked.marks)
 
@@ -308,7 +308,7 @@ def joined(
     keys, targets, sources = keys[is_needed], targets[is_needed], sources[is_needed]
     kept = np.ones(len(edit), np.bool_)
     if len(edit) + len(keys) <= most_to_prune:
-        kept = _reached(default_target, timeout, sources, targets)
+        kept = reached(default_target, timeout, sources, targets)
     number = np.cumsum(kept) - 1
     is_kept = kept[sources]
     keys = number[sources[is_kept]] << 32 | keys[is_kept] & TOKEN
@@ -333,21 +333,3 @@ def joined(
         reads_prompt=fragments[0].automaton.reads_prompt,
         highest_token=max(forced.max(initial=-1).item(), set_tokens.max(initial=-1).item()),
     )
-
-
-def _reached(
-    default_target: Ints, timeout: Ints, sources: Ints, targets: Ints
-) -> npt.NDArray[np.bool_]:
-    """Mark the states that some history may lead to."""
-    defaults, timeouts, ends = default_target.tolist(), timeout.tolist(), targets.tolist()
-    bounds = np.searchsorted(sources, np.arange(len(defaults) + 1)).tolist()
-    seen = bytearray(len(defaults))
-    seen[0], front = 1, [0]
-    while front:
-        state = front.pop()
-        edges = ends[bounds[state] : bounds[state + 1]]
-        for target in (defaults[state], timeouts[state], *edges):
-            if target >= 0 and not seen[target]:
-                seen[target] = 1
-                front.append(target)
-    return np.frombuffer(seen, np.bool_)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from .arrays import Ints, token_array
 from .automaton import BAN_BIAS, CLEAR, NO_TIMEOUT, Automaton, Edit, bounded, token_set
-from .failure_links import hop_counts, shortened
 
 
 class AutomatonBuilder:
@@ -145,7 +144,7 @@ class AutomatonBuilder:
         self._timer.frombytes(np.broadcast_to(timer, n).astype(np.int32).tobytes())
         self._timeout.extend(array("i", [NO_TIMEOUT]) * n)
 
-    def edges(self, states: Ints, token_ids: Ints, targets: Ints) -> None:
+    def edges(self, states: Ints, token_ids: npt.NDArray[np.integer[Any]], targets: Ints) -> None:
         """Add many edges at once, ``[edges]`` each; no two with the same state and token."""
         self._more_edges.append((states << 32 | token_ids, targets))
 
@@ -174,13 +173,12 @@ class AutomatonBuilder:
         """Build the automaton.
 
         Args:
-            check: whether to check for the errors below, except ``TooManyEdgesError``.
+            check: whether to check for the errors below.
 
         Raises:
             ValueError: if the automaton has no states, leads to or from a state that does not
                 exist, edits negative token ids, has a cycle that consumes no token, or has a
-                state that allows nothing; ``TooManyEdgesError`` if the failure links cannot be
-                shortened.
+                state that allows nothing.
         """
         one_by_one = (
             np.fromiter(self._edges.keys(), np.int64, len(self._edges)),
@@ -213,7 +211,7 @@ class AutomatonBuilder:
         )
         if check:
             _check(automaton)
-        return shortened(automaton)
+        return automaton
 
 
 def _check(automaton: Automaton) -> None:
@@ -240,3 +238,11 @@ def _check(automaton: Automaton) -> None:
     ):
         if hop_counts(target, leads_on).max() > n:
             raise ValueError(f"an automaton's {what} go round in circles")
+
+
+def hop_counts(target: npt.NDArray[Any], is_link: npt.NDArray[np.bool_]) -> Ints:
+    """Count the links in the chain that starts at each state; in a circle, more than states."""
+    hops, jump = is_link.astype(np.int64), np.where(is_link, target, np.arange(len(target)))
+    while (more := hops[jump]).any() and hops.max() <= len(hops):  # each doubles the distance
+        hops, jump = hops + more, jump[jump]
+    return hops

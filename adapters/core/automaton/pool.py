@@ -57,7 +57,7 @@ class AutomatonPool:
     def base_of(self, automaton: Automaton) -> int | None:
         """Return where the automaton's states start; ``None`` if there is no room for it."""
         if automaton not in self._bases:
-            sizes = _sizes((automaton,))
+            sizes = sizes_of((automaton,))
             if any(self.used[what] + size > self._room[what] for what, size in sizes.items()):
                 return None
             self._append(automaton)
@@ -66,7 +66,7 @@ class AutomatonPool:
     def rebuilt(self, in_use: Iterable[Automaton]) -> "AutomatonPool":
         """Make a pool of these automata alone, which this pool may ``become``."""
         kept = list(dict.fromkeys(in_use))
-        needed = _sizes(kept)
+        needed = sizes_of(kept)
         fresh = AutomatonPool(
             {what: max(min(room, ROOM_KEPT), 2 * needed[what]) for what, room in self._room.items()}
         )
@@ -88,11 +88,11 @@ class AutomatonPool:
         large = [what for what, room in self._room.items() if room > 2 * ROOM_KEPT]
         if not large:
             return False
-        needed = _sizes(dict.fromkeys(in_use))
+        needed = sizes_of(dict.fromkeys(in_use))
         return any(self._room[what] > 8 * needed[what] for what in large)
 
     def _append(self, automaton: Automaton) -> None:
-        used, sizes = self.used, _sizes((automaton,))
+        used, sizes = self.used, sizes_of((automaton,))
         base, first_edge, first_token, first_set = used.values()
         states = slice(base, base + automaton.states)
         edges = slice(first_edge, first_edge + sizes["edges"])
@@ -119,7 +119,8 @@ class AutomatonPool:
         self._bases[automaton] = base
 
 
-def _sizes(automata: Collection[Automaton]) -> dict[str, int]:
+def sizes_of(automata: Collection[Automaton]) -> dict[str, int]:
+    """Return the room that automata need in a pool."""
     return {
         "states": sum(each.states for each in automata),
         "edges": sum(len(each.keys) for each in automata),

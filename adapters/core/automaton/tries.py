@@ -1,124 +1,160 @@
-"""Automata of many token sequences, made a level or a whole trie at a time.
+"""Tries of sequences, and automata that follow many sequences of tokens.
 
-A payload may hold thousands of sequences. One call per state would block the event loop of a front
-end, so states, edges and sets are made as arrays.
+For example, the sequences ``(1, 2)`` and ``(2, 1, 3)`` have six nodes: 0 is the root, 1 is ``(1,)``
+and 2 is ``(1, 2)``, 3 is ``(2,)``, 4 is ``(2, 1)`` and 5 is ``(2, 1, 3)``. The failure link of node
+2 leads to node 3, because ``(1, 2)`` ends with ``(2,)``; that of 4 leads to 1; those of the others
+lead to the root.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import TOKEN, Ints, distinct, looked_up, numbered, ranges, token_array
+from ..loops import loop
+from .arrays import TOKEN, Ints, distinct, numbered, token_array
 from .automaton import BAN_BIAS, Automaton, Edit
 from .builder import AutomatonBuilder
 
+Column = npt.NDArray[np.int32]
 Values = npt.NDArray[np.float64]
 
-_SPREAD = (1 << 32) + 1
-"""The dict key of an edge is ``node * _SPREAD + token``. With ``node << 32 | token``, a dict probes
-by the token first and takes twice as long if most tokens are equal."""
-FEW = 128
-"""The most sequences that are taken token by token: a numpy call for all of them costs as much."""
-ROUNDS = 64
-"""The most rounds along failure links for many nodes at once, besides one for each depth. Then
-nodes are taken one by one: that costs a dict of all edges, but a round may serve a single node.
-"""
 
+class Trie(NamedTuple):
+    """A trie of sequences of token ids, or of the bytes of all tokens.
 
-class Flat(NamedTuple):
-    """Sequences of token ids, end to end: each begins at one of the ``starts`` in ``tokens``."""
-
-    tokens: Ints
-    starts: Ints
-    lengths: Ints
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> "Flat":
-        """Flatten the sequences of a spec."""
-        lengths = token_array(map(len, sequences)).astype(np.int64)
-        tokens = token_array(chain.from_iterable(sequences)).astype(np.int64)
-        return cls(tokens, np.cumsum(lengths) - lengths, lengths)
-
-    def where(self, wanted: npt.NDArray[np.bool_]) -> "Flat":
-        """Select some of the sequences."""
-        return Flat(self.tokens, self.starts[wanted], self.lengths[wanted])
-
-    @property
-    def last(self) -> Ints:
-        """The last token of each sequence."""
-        return self.tokens[self.starts + self.lengths - 1]
-
-
-class Trie:
-    """A trie of token sequences. Node 0 is the root; every other node has a parent.
+    Nodes are numbered as a walk meets them: a node, then all below its first child, and so on. Node
+    0 is the root. So one loop over the nodes reads all sequences, and ``node = end[node]`` leaves
+    out what is below a node. The sequences below a node are neighbours in ``order``.
 
     Attributes:
-        ends: ``[sequences]``, the node that each sequence leads to.
-        keys: ``[nodes]``, ``parent << 32 | token``, with the token that leads to the node; for the
-            root, a meaningless 0.
-        depth: ``[nodes]``, the number of tokens that lead to the node.
+        symbol: ``[nodes]``, the last token or byte of each node; 0 for the root.
+        parent: ``[nodes]``, the node above each node; 0 for the root.
+        depth: ``[nodes]``, the number of symbols that lead to each node.
+        end: ``[nodes]``, the first node after those below each node.
+        first: ``[nodes + 1]``, the index in ``order`` of the first sequence at or below each node.
+            The sequences at a node end where those of the next node begin.
+        node: ``[sequences]``, the node of each sequence in ``order``.
+        order: ``[sequences]``, their indices in ascending order; empty ones are left out.
     """
 
-    def __init__(self, sequences: Flat) -> None:
-        tokens, starts, lengths = sequences
-        self.ends = ends = np.zeros(len(lengths), np.int64)
-        taken = np.zeros(len(lengths), np.int64)  # the number of tokens that have nodes
-        keys: list[Ints] = [np.zeros(1, np.int64)]
-        nodes, depth, longer = 1, 0, np.flatnonzero(lengths)
-        while len(longer) > FEW:
-            level, which = numbered(ends[longer] << 32 | tokens[starts[longer] + depth])
-            ends[longer] = which + nodes
-            keys.append(level)
-            nodes, depth = nodes + len(level), depth + 1
-            taken[longer] = depth
-            is_shared = np.bincount(which)[which] > 1
-            longer = longer[is_shared & (lengths[longer] > depth)]
-        sizes = [*map(len, keys)]
-        edges: dict[int, int] = {}
-        find = edges.setdefault
-        depths: list[int] = []
-        for i in longer.tolist():
-            node = int(ends[i])
-            rest = tokens[starts[i] + depth : starts[i] + lengths[i]].tolist()
-            for at, token_id in enumerate(rest, start=depth + 1):
-                node = find(node * _SPREAD + token_id, nodes)
-                if node == nodes:
-                    nodes += 1
-                    depths.append(at)
-            ends[i] = node
-        taken[longer] = lengths[longer]
-        made = np.fromiter(edges, np.int64, len(edges))
-        # The rest of these sequences is not shared: each token that is left has a node to itself.
-        alone = np.flatnonzero(taken < lengths)
-        left = (lengths - taken)[alone]
-        last = nodes - 1 + np.cumsum(left)
-        parents = np.arange(nodes - 1, nodes - 1 + left.sum())
-        parents[last - left + 1 - nodes] = ends[alone]
-        ends[alone] = last
-        rest = parents << 32 | tokens[ranges((starts + taken)[alone], left)]
-        self.keys = np.concatenate([*keys, made - (made >> 32), rest])
-        self.depth = np.concatenate(
-            [
-                np.repeat(np.arange(len(sizes)), sizes),
-                np.array(depths, np.int64),
-                ranges(taken[alone] + 1, left),
-            ]
-        )
+    symbol: Column
+    parent: Column
+    depth: Column
+    end: Column
+    first: Column
+    node: Column
+    order: Column
 
-    def __len__(self) -> int:
-        return len(self.keys)
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> "Trie":
+        """Make the trie of some sequences."""
+        key: Any = sequences.__getitem__
+        order = sorted(filter(key, range(len(sequences))), key=key)
+        ordered = [sequences[i] for i in order]
+        ends = token_array(map(len, ordered)).cumsum(dtype=np.int32)
+        symbols = token_array(chain.from_iterable(ordered))
+        path = np.zeros(1 + max(map(len, ordered), default=0), np.int32)
+        made: Any = (*lay_out(symbols.copy(), ends, path), np.array(order, np.int32))
+        return cls(*made)
 
     @property
-    def parent(self) -> Ints:
-        """``[nodes]``, the parent of each node; 0 for the root."""
-        return self.keys >> 32
+    def keys(self) -> Ints:
+        """``[nodes]``, ``parent << 32 | token``; for the root, which no token leads to, -1."""
+        keys = self.parent.astype(np.int64) << 32 | self.symbol
+        keys[0] = -1
+        return keys
 
     def add_edges(self, builder: AutomatonBuilder) -> None:
         """Add an edge from each parent to each child; the nodes are the first states."""
-        builder.edges(self.parent[1:], self.keys[1:] & TOKEN, np.arange(1, len(self)))
+        parents = self.parent[1:].astype(np.int64)
+        builder.edges(parents, self.symbol[1:], np.arange(1, len(self.parent)))
+
+
+@loop
+def lay_out(symbols: Any, ends: Any, path: Any) -> Any:
+    """Lay out the nodes of sorted sequences, which lie end to end in ``symbols``; see ``Trie``.
+
+    ``path`` is room for the nodes of one sequence.
+    """
+    node = np.zeros(len(ends), np.int32)
+    symbol, parent, depth, end, first = np.zeros((5, len(symbols) + 2), np.int32)
+    nodes, start, start_before, length_before = 1, 0, 0, 0
+    for i in range(len(ends)):
+        length, shared = ends[i] - start, 0
+        while shared < min(length, length_before):
+            if symbols[start + shared] != symbols[start_before + shared]:
+                break
+            shared += 1
+        for left in path[shared + 1 : length_before + 1]:
+            end[left] = nodes
+        for at in range(shared, length):
+            symbol[nodes], parent[nodes], depth[nodes] = symbols[start + at], path[at], at + 1
+            first[nodes], path[at + 1] = i, nodes
+            nodes += 1
+        node[i], length_before = path[length], length
+        start_before, start = start, ends[i]
+    for left in path[: length_before + 1]:
+        end[left] = nodes
+    first[nodes] = len(ends)
+    kept = symbol[:nodes].copy(), parent[:nodes].copy(), depth[:nodes].copy(), end[:nodes].copy()
+    return *kept, first[: nodes + 1].copy(), node
+
+
+@loop
+def find_failures(keys: Any, by_key: Any, by_depth: Any) -> Any:
+    """Compute the failure link of each node: the longest proper suffix of it that is a node.
+
+    Args:
+        keys: ``[nodes]``; see ``Trie``.
+        by_key: the nodes, with ascending keys.
+        by_depth: the nodes, the root first.
+    """
+    failure, ordered = np.zeros(len(keys), np.int64), keys[by_key]
+    for node in by_depth:
+        link, token = keys[node] >> 32, keys[node] & TOKEN
+        while link > 0 and failure[node] == 0:
+            link = failure[link]
+            at = np.searchsorted(ordered, link << 32 | token)
+            if at < len(keys) and ordered[at] == link << 32 | token:
+                failure[node] = by_key[at]
+    return failure
+
+
+@loop
+def count_endings(failure: Any, by_depth: Any, counts: Any) -> Any:
+    """Add to each node's count those of the nodes that its failure links lead to."""
+    totals = counts.copy()
+    for node in by_depth[1:]:
+        totals[node] += totals[failure[node]]
+    return totals
+
+
+@loop
+def list_endings(failure: Any, counts: Any, totals: Any) -> Any:
+    """List, for each node, what ends at it and at the nodes that its failure links lead to.
+
+    Args:
+        failure: ``[nodes]``, the failure links.
+        counts: ``[nodes]``, how much ends at each node itself, numbered in order of nodes.
+        totals: the same with failure links; see ``count_endings``.
+
+    Returns:
+        The node, and the number of what ends there.
+    """
+    starts = np.cumsum(counts) - counts
+    owner, ending = np.zeros((2, totals.sum()), np.int64)
+    n = 0
+    for node in range(len(failure)):
+        at, end = node, n + totals[node]
+        while n < end:
+            for i in range(counts[at]):
+                owner[n], ending[n] = node, starts[at] + i
+                n += 1
+            at = failure[at]
+    return owner, ending
 
 
 def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automaton:
@@ -126,10 +162,10 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automa
 
     Without EOS, the states after a choice are free, and no choice begins another.
     """
-    trie = Trie(Flat.of(choices))
-    nodes = len(trie)
-    stops = trie.ends[:0] if eos_token_id is None else trie.ends << 32 | eos_token_id
-    options = distinct(np.concatenate([trie.keys[1:], stops]))
+    trie = Trie.of(choices)
+    keys, nodes = trie.keys[1:], len(trie.parent)
+    stops = keys[:0] if eos_token_id is None else trie.node.astype(np.int64) << 32 | eos_token_id
+    options = distinct(np.concatenate([keys, stops]))
     owner, tokens = options >> 32, options & TOKEN
     counts = np.bincount(owner, minlength=nodes)
     several = counts > 1
@@ -152,7 +188,7 @@ def choice(choices: Sequence[Sequence[int]], eos_token_id: int | None) -> Automa
 
 
 def completing(
-    sequences: Flat, values: Values | None, check_size: Callable[[int], None]
+    sequences: Sequence[Sequence[int]], values: Values | None, check_size: Callable[[int], None]
 ) -> Automaton:
     """Add to the logit of each token that would complete a sequence.
 
@@ -166,32 +202,23 @@ def completing(
         check_size: called with a lower bound of the automaton's cells before more are made,
             because a few sequences may mean very many cells.
     """
-    trie = Trie(sequences._replace(lengths=sequences.lengths - 1))
-    nodes, failure = len(trie), _failures(trie)
-    of_node, member = numbered(trie.ends << 32 | sequences.last)
-    tokens, counts = of_node & TOKEN, np.bincount(of_node >> 32, minlength=nodes)
-    starts = np.cumsum(counts) - counts
-    # The first node along the failure links that sequences end at, or the root.
-    ends_at = np.where(counts > 0, np.arange(nodes), failure)
-    while ((counts[ends_at] == 0) & (ends_at > 0)).any():  # each round doubles the distance
-        ends_at = ends_at[ends_at]
-    owner, at = np.arange(nodes), ends_at
-    cells: list[Ints] = []
-    members: list[Ints] = []
-    while len(owner := owner[at > 0]):  # one node from each chain that is left
-        at = at[at > 0]
-        lengths = counts[at]
-        check_size(nodes + sum(map(len, cells)) + int(lengths.sum()))
-        members.append(ranges(starts[at], lengths))
-        cells.append(np.repeat(owner, lengths) << 32 | tokens[members[-1]])
-        at = ends_at[failure[at]]
+    trie = Trie.of([sequence[:-1] for sequence in sequences])
+    keys, nodes, by_depth = trie.keys, len(trie.parent), trie.depth.argsort(kind="stable")
+    failure = find_failures(keys, keys.argsort(kind="stable"), by_depth)
+    last = token_array([sequence[-1] for sequence in sequences])[trie.order]
+    endings, of_sequence = numbered(trie.node.astype(np.int64) << 32 | last)
+    counts = np.bincount(endings >> 32, minlength=nodes)
+    totals = count_endings(failure, by_depth, counts)
+    check_size(nodes + int(totals.sum()))
+    owner, ending = list_endings(failure, counts, totals)
+    cells = owner << 32 | endings[ending] & TOKEN
     if values is None:
-        edited, sums = distinct(np.concatenate(cells), in_runs=True), BAN_BIAS
+        edited, sums = distinct(cells), BAN_BIAS
     else:
-        edited, cell = numbered(np.concatenate(cells))
-        of_member = np.empty(len(of_node))
-        of_member[member] = values
-        sums = np.bincount(cell, of_member[np.concatenate(members)]).astype(np.float64)
+        edited, cell = numbered(cells)
+        of_ending = np.empty(len(endings))
+        of_ending[of_sequence] = values[trie.order]
+        sums = np.bincount(cell, of_ending[ending]).astype(np.float64)
     sizes = np.bincount(edited >> 32, minlength=nodes)
     adds = sizes > 0
     builder = AutomatonBuilder()
@@ -204,47 +231,3 @@ def completing(
     )
     trie.add_edges(builder)
     return builder.build(check=False)
-
-
-def _failures(trie: Trie) -> Ints:
-    """Compute the failure link of each node: the longest proper suffix of it that is a node."""
-    parent, tokens = trie.parent, trie.keys & TOKEN
-    order = np.argsort(trie.keys[1:], kind="stable") + 1
-    keys = trie.keys[order]
-    by_depth = np.argsort(trie.depth, kind="stable")
-    ends = np.cumsum(np.bincount(trie.depth)).tolist()
-    failure = np.zeros(len(trie), np.int64)
-    deeper = np.flatnonzero(trie.depth > 1)  # initial link: a node of one token, or the root
-    index, found = looked_up(keys[: keys.searchsorted(1 << 32)], tokens[deeper])
-    failure[deeper[found]] = order[index[found]]
-    edges: dict[int, int] = {}
-    rounds = 0
-    for start, end in pairwise(ends[1:]):  # nodes of two tokens, of three, ...
-        left = by_depth[start:end]
-        links = failure[parent[left]]
-        rounds -= 1  # one is due for each depth
-        while len(left := left[on := links > 0]):
-            links = links[on]
-            index, found = looked_up(keys, links << 32 | tokens[left])
-            failure[left[found]] = order[index[found]]
-            missing = ~found
-            left, links = left[missing], failure[links[missing]]
-            rounds += 1
-            if rounds > ROUNDS:
-                edges = edges or dict(
-                    zip((keys + (keys >> 32)).tolist(), order.tolist(), strict=True)
-                )
-                _follow(edges, failure, left, tokens[left], links)
-                break
-    return failure
-
-
-def _follow(edges: dict[int, int], failure: Ints, nodes: Ints, tokens: Ints, links: Ints) -> None:
-    """Set failure links one by one: in all no more steps than the sequences have tokens."""
-    child, link_of = edges.get, failure.data
-    for node, token, link in zip(nodes.tolist(), tokens.tolist(), links.tolist(), strict=True):
-        while link:
-            if found := child(link * _SPREAD + token):
-                link_of[node] = found
-                break
-            link = link_of[link]

@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from ..automaton import BAN_BIAS, Edit
-from ..logits import HIGHEST_SHARE, highest_logit
+from ..logits import highest_logit
 from .pool import DevicePool
+from .search import bounded_sum, contains, find
 
 BLOCK_SIZE = 2048
 """The number of columns that one program masks in a row with an ALLOW."""
@@ -25,7 +26,6 @@ _ALLOW = tl.constexpr(int(Edit.ALLOW))
 _ADD = tl.constexpr(int(Edit.ADD))
 _BAN_OTHERS = tl.constexpr(int(Edit.BAN_OTHERS))
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
-_HIGHEST_SHARE = tl.constexpr(HIGHEST_SHARE)
 # A row's progress is two numbers in one: how many of its programs have finished their block, and
 # how many of these programs have found an allowed logit that is not -inf.
 _POSSIBLE = tl.constexpr(1 << 20)
@@ -133,8 +133,8 @@ def _edit_kernel(
                 lo = tl.load(set_ends_ptr + token_set)
                 hi = tl.load(set_ends_ptr + token_set + 1)
                 if (strict >= 0) | (bans > 0):
-                    lo = first_from(set_tokens_ptr, lo, hi, first_column)
-                    hi = first_from(set_tokens_ptr, lo, hi, end_column)
+                    lo = find(set_tokens_ptr, lo, hi, first_column)
+                    hi = find(set_tokens_ptr, lo, hi, end_column)
                 for chunk in range(lo, hi, chunk_size):
                     cells = chunk + tl.arange(0, chunk_size)
                     tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=columns)
@@ -151,8 +151,8 @@ def _edit_kernel(
     if strict >= 0:
         set_start = tl.load(set_ends_ptr + strict)
         set_end = tl.load(set_ends_ptr + strict + 1)
-        lo = first_from(set_tokens_ptr, set_start, set_end, first_column)
-        hi = first_from(set_tokens_ptr, lo, set_end, end_column)
+        lo = find(set_tokens_ptr, set_start, set_end, first_column)
+        hi = find(set_tokens_ptr, lo, set_end, end_column)
         cells = lo + tl.arange(0, block_size)  # a block holds no more tokens than this
         tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=0)
         kept = tl.load(row_ptr + tokens, mask=cells < hi, other=-float("inf"))
@@ -162,7 +162,7 @@ def _edit_kernel(
             edit = tl.load(edit_ptr + state).to(tl.int32)
             if ((edit == _ALLOW) & (token_set != strict)) | (edit == _BAN_OTHERS):
                 kept = ban_others(
-                    kept, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype
+                    kept, tokens, set_ends_ptr, set_tokens_ptr, token_set, highest, dtype
                 )
         best: tl.tensor = tl.max(kept.to(tl.float32), axis=0)  # pyright: ignore[reportAssignmentType]
         tl.debug_barrier()
@@ -191,7 +191,7 @@ def _edit_kernel(
             if tl.load(edit_ptr + state).to(tl.int32) == _BAN_OTHERS:
                 token_set = tl.load(operand_ptr + state)
                 logits = ban_others(
-                    logits, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype
+                    logits, tokens, set_ends_ptr, set_tokens_ptr, token_set, highest, dtype
                 )
         tl.store(row_ptr + tokens, logits, mask=tokens < columns)
         tl.debug_barrier()
@@ -202,46 +202,10 @@ def _edit_kernel(
 
 
 @triton.jit
-def first_from(set_tokens_ptr, start, end, wanted):
-    """Find the index in ``[start, end)`` of the first token >= ``wanted``, or ``end``."""
-    at = tl.zeros_like(wanted) + start
-    left = end - start
-    while left > 0:
-        half = (left + 1) // 2
-        at += tl.where(tl.load(set_tokens_ptr + at + half - 1) < wanted, half, 0)
-        left -= half
-    return at
-
-
-@triton.jit
 def ban_others(
-    logits, tokens, set_tokens_ptr, set_ends_ptr, token_set, highest, dtype: tl.constexpr
+    logits, tokens, set_ends_ptr, set_tokens_ptr, token_set, highest, dtype: tl.constexpr
 ):
     """Ban the tokens that a token set does not contain, given their logits."""
-    start = tl.load(set_ends_ptr + token_set)
-    end = tl.load(set_ends_ptr + token_set + 1)
     ban = tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS
-    is_kept = is_among(set_tokens_ptr, start, end, tokens)
+    is_kept = contains(set_ends_ptr, set_tokens_ptr, token_set, tokens)
     return tl.where(is_kept, logits, bounded_sum(logits, ban, highest, dtype))
-
-
-@triton.jit
-def is_among(set_tokens_ptr, start, end, tokens):
-    """Return whether tokens are in a token set, which is ``[start, end)`` of all sets' tokens."""
-    place = first_from(set_tokens_ptr, start, end, tokens)
-    return tl.load(set_tokens_ptr + place, mask=place < end, other=-1) == tokens
-
-
-@triton.jit
-def bounded_sum(logits, values, highest, dtype: tl.constexpr):
-    """Add, with sums that a narrow type can hold between the limits of bans and forced logits."""
-    if dtype == tl.float16:
-        sums = tl.clamp(logits.to(tl.float32) + values, -highest, _HIGHEST_SHARE * highest)
-        return tl.where(logits == -float("inf"), logits, sums.to(dtype))
-    return sum_as(logits, tl.clamp(values, -highest, highest), dtype)
-
-
-@triton.jit
-def sum_as(logits, values, dtype: tl.constexpr):
-    """Round the values to the logits' type and add in float32, as torch does."""
-    return (logits.to(tl.float32) + values.to(dtype).to(tl.float32)).to(dtype)

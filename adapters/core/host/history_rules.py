@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
-from ....spec.limits import MAX_NGRAM
+from ....spec.limits import MAX_PATTERN
 from ..automaton import BAN_BIAS, UNKNOWN, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
 from ..automaton.history import Tokens
@@ -46,7 +46,7 @@ class Scratch(NamedTuple):
     @classmethod
     def of(cls, vocab_size: int) -> "Scratch":
         """Make the arrays for a vocabulary."""
-        longest = max(MAX_MATCH, MAX_NGRAM)
+        longest = max(MAX_MATCH, MAX_PATTERN)
         return cls(
             np.zeros(vocab_size, np.int32),
             np.zeros(vocab_size, np.float32),

@@ -12,7 +12,8 @@ from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, instantiate, log_by
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..program import Program, ProgramOf, compile_specs
+from ..parts import Program
+from ..program import ProgramOf, compile_specs
 from .advance import Automata
 from .editors import Editor, Edits, HostEditor, editor_for
 from .history_rules import HistoryRules

@@ -8,6 +8,7 @@ import numpy as np
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ..automaton import AutomatonBuilder
 from ..automaton.folding import fold_together
+from ..warm_up import prepare
 from .advance import Automata
 from .editors import Edits
 from .history_rules import HistoryRules
@@ -65,3 +66,4 @@ def _run() -> None:
     edits.write(row, np.zeros(1, np.int64), 4)
     rules.cells(edits.scratch)
     edits.find_edited()
+    prepare()

@@ -8,11 +8,12 @@ import numpy as np
 from ....spec import AutomatonSpec, AutomatonState
 from ..automaton import BAN_BIAS, CARRY, CLEAR, KEEP, AutomatonBuilder, Edit, Ints
 from ..automaton.arrays import TOKEN, differ, distinct, members, token_array
-from .base import Part, check_size, compile_spec
+from ..parts import Part
+from .base import Context, check_size, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: AutomatonSpec) -> Iterable[Part]:
+def _compile(spec: AutomatonSpec, _context: Context) -> Iterable[Part]:
     builder, states = AutomatonBuilder(), spec.states
     tokens, starts, lengths = _sets(spec)
     used: dict[tuple[int, float], int] = {}  # token sets with their values

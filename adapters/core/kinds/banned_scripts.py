@@ -9,42 +9,42 @@ from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
 from ....spec.limits import MAX_PROGRAM_BYTES
 from ..automaton import Edit
-from ..scripts import Kinds, banned_scripts, completing_characters, script_codes, scripts_beside
+from ..parts import Part
+from ..text.scripts import Kinds, banned_scripts, script_codes, scripts_beside
 from .banned_tokens import ADDING, adding
-from .base import Part, check_text_cost, compile_spec, vocabulary_for
+from .base import Context, Merge, check_text_cost, merge
 
 _BAN_OTHERS = np.array([Edit.BAN_OTHERS], np.int8)
 
 
-@compile_spec.register
-def _compile(spec: ScriptsSpec) -> Iterable[Part]:
-    return banning(spec, [banned_by(spec)])
-
-
-def banned_by(spec: ScriptsSpec) -> Kinds:
-    """Find the scripts whose characters a spec bans.
+@merge.register
+def _merge(spec: ScriptsSpec) -> Merge:
+    """Check the names.
 
     Raises:
         SpecError: for a name that is no script's, and if Unicode's table is missing.
     """
     try:
-        codes = script_codes(spec.scripts)
+        script_codes(spec.scripts)
     except ModuleNotFoundError as error:
         what = f"needs {error.name} on the server: pip install 'logitport[scripts]'"
         raise SpecError(f"`{spec.kind}` {what}") from None
+    return Merge(_compile)
+
+
+def _banned_by(spec: ScriptsSpec) -> Kinds:
+    """Find the scripts whose characters a spec bans."""
+    codes = script_codes(spec.scripts)
     is_allowed = isinstance(spec, AllowedScriptsSpec)
     return scripts_beside(codes) if is_allowed else banned_scripts(codes)
 
 
-def banning(spec: ScriptsSpec, banned: Sequence[Kinds]) -> Iterable[Part]:
-    """Ban characters, in one automaton for all specs of a request.
+def _compile(specs: Sequence[ScriptsSpec], context: Context) -> Iterable[Part]:
+    """Ban the characters that any of the specs bans."""
+    vocabulary = context.vocabulary_for(specs[-1])
+    from ..text.characters import completing_characters  # imports numba
 
-    Args:
-        spec: the spec that errors are about.
-        banned: the scripts that each spec bans.
-    """
-    vocabulary = vocabulary_for(spec)
-    of_script = reduce(np.maximum, banned)
+    of_script = reduce(np.maximum, map(_banned_by, specs))
     check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)
     everywhere, within = completing_characters(of_script, vocabulary, check_cost)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer

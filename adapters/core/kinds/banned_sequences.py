@@ -1,20 +1,29 @@
 """``banned_sequences``: what would complete one is banned, in the state of its beginning."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
 
 from ....spec import BannedSequencesSpec
-from ..automaton.tries import Flat, Values, completing
+from ..parts import Part
 from .banned_tokens import adding
-from .base import Part, check_size, compile_spec
+from .base import Context, Merge, check_size, merge
 
 
-@compile_spec.register
-def _compile(spec: BannedSequencesSpec) -> Iterable[Part]:
-    return adding_at_ends(spec.sequences)
+@merge.register
+def _merge(_: BannedSequencesSpec) -> Merge:
+    return Merge(_compile)
+
+
+def _compile(specs: Sequence[BannedSequencesSpec], _: Context) -> Iterable[Part]:
+    """Look for all sequences in one automaton."""
+    return adding_at_ends([*chain.from_iterable(spec.sequences for spec in specs)])
 
 
 def adding_at_ends(
-    sequences: Sequence[Sequence[int]], values: Values | None = None
+    sequences: Sequence[Sequence[int]], values: npt.NDArray[np.float64] | None = None
 ) -> Iterable[Part]:
     """Add to the tokens that would complete a sequence.
 
@@ -24,11 +33,12 @@ def adding_at_ends(
         sequences: of one token or more.
         values: the value to add for each, no two sequences equal; ``None`` bans the tokens.
     """
-    flat = Flat.of(sequences)
-    is_single = flat.lengths == 1
+    from ..automaton.tries import completing  # imports numba
+
+    is_single = np.array([*map(len, sequences)]) == 1
     if is_single.any():
-        tokens = flat.where(is_single).last.tolist()
+        tokens = [sequence[0] for sequence in sequences if len(sequence) == 1]
         yield adding(tokens) if values is None else adding(tokens, values[is_single])
     if not is_single.all():
-        longer = None if values is None else values[~is_single]
-        yield completing(flat.where(~is_single), longer, check_size)
+        longer = [sequence for sequence in sequences if len(sequence) > 1]
+        yield completing(longer, None if values is None else values[~is_single], check_size)

@@ -1,33 +1,49 @@
 """``banned_text``: an automaton over bytes, times the vocabulary of the engine's tokenizer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import SEPARATORS
-from ..texts import Symbol, completing_texts
+from ..parts import Part
 from .banned_tokens import adding
-from .base import Part, check_text_cost, compile_spec, text_room, vocabulary_for
+from .base import Context, Merge, check_text_cost, merge
+
+if TYPE_CHECKING:
+    from ..text.byte_automaton import Symbol
 
 _SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
 
 
-@compile_spec.register
-def _compile(spec: BannedTextSpec) -> Iterable[Part]:
-    """Tokens that hold a text have an automaton of their own: they are banned in every state."""
+@merge.register
+def _merge(spec: BannedTextSpec) -> Merge:
+    return Merge(_compile, (spec.ignore_case, spec.whole_words))
+
+
+def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part]:
+    """Look for all texts in one automaton.
+
+    Tokens that hold a text have an automaton of their own: they are banned in every state.
+    """
+    spec = specs[-1]
+    vocabulary = context.vocabulary_for(spec)
+    from ..text.token_product import completing_texts  # imports numba
+
     variants = _variants() if spec.ignore_case else {}
-    texts = [[variants.get(c) or (c.encode(),) for c in text] for text in spec.texts]
+    every = (text for each in specs for text in each.texts)
+    texts = [[variants.get(c) or (c.encode(),) for c in text] for text in every]
     separators = _SEPARATORS if spec.whole_words else ()
-    check_cost = partial(check_text_cost, text_room())
-    everywhere, automaton = completing_texts(texts, vocabulary_for(spec), check_cost, separators)
-    if len(everywhere):
-        yield adding(everywhere)
-    if automaton is not None:
-        yield automaton
+    check_cost = partial(check_text_cost, context.text_room)
+    everywhere, automaton = completing_texts(texts, vocabulary, check_cost, separators)
+    made = [adding(everywhere)] if len(everywhere) else []
+    made += [] if automaton is None else [automaton]
+    context.text_room -= sum(each.table_bytes for each in made)
+    return made
 
 
 @cache
-def _variants() -> dict[str, Symbol]:
+def _variants() -> "dict[str, Symbol]":
     """Map each character to all that are equal to it but for their case, if there are others.
 
     Characters are equal if ``str.casefold`` makes the same of them. All letters with a case are

@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from ....spec import BannedTokensSpec
 from ..automaton import Automaton, AutomatonBuilder, Ints
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 _builder = AutomatonBuilder()
 _builder.add(_builder.token_set((0,)))
@@ -23,5 +24,5 @@ def adding(
 
 
 @compile_spec.register
-def _compile(spec: BannedTokensSpec) -> Iterable[Part]:
+def _compile(spec: BannedTokensSpec, _: Context) -> Iterable[Part]:
     yield adding(spec.token_ids)

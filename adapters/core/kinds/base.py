@@ -1,95 +1,97 @@
 """What compile functions have in common: one for each kind, found by the spec's type."""
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any, NamedTuple
 
-from ....spec import DrySpec, LogitsProcessorSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
-from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES, MAX_STEP_CELLS
-from ..automaton import Automaton
-from ..plugins import PluginPart
-from ..vocabulary import Vocabulary
+from ....spec import LogitsProcessorSpec, SpecError
+from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES
+from ..parts import Part
+from ..text.vocabulary import Vocabulary
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PerRequest:
-    """A part of a program that ``make`` returns anew for each request."""
-
-    make: Callable[[], PluginPart]
+VocabularyOf = Callable[[], Vocabulary | None]
+"""A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 
-Part = Automaton | NoRepeatNgramSpec | DrySpec | PromptBiasSpec | PerRequest
+TEXT_ROOM = 3 * MAX_PROGRAM_BYTES // 8
+"""The bytes that the tables of all texts of a request may take: 2 ms at admission."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What the specs of a request are compiled with.
+
+    Attributes:
+        vocabulary_of: returns the vocabulary of the engine's tokenizer. It is called only if a spec
+            needs one.
+        text_room: how many bytes the tables of a rule about text may take.
+    """
+
+    vocabulary_of: VocabularyOf | None = None
+    text_room: int = TEXT_ROOM
+
+    def vocabulary_for(self, spec: LogitsProcessorSpec) -> Vocabulary:
+        """Return the vocabulary.
+
+        Raises:
+            SpecError: if none is known, with the kind of the spec that needs it.
+        """
+        vocabulary = None if self.vocabulary_of is None else self.vocabulary_of()
+        if vocabulary is None:
+            raise SpecError(
+                f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known "
+                "here"
+            )
+        return vocabulary
+
+
+class Merge(NamedTuple):
+    """How specs of a request are compiled together.
+
+    Attributes:
+        compile: compiles several specs to fewer parts than each by itself.
+        key: what the specs have in common. Others are compiled apart.
+    """
+
+    compile: Callable[[Sequence[Any], Context], Iterable[Part]]
+    key: Hashable = None
 
 
 @singledispatch
-def compile_spec(spec: LogitsProcessorSpec) -> Iterable[Part]:
+def merge(spec: LogitsProcessorSpec) -> Merge | None:
+    """Return how a spec is compiled together with others. Most are compiled by themselves.
+
+    A kind registers either a function here, or one with ``compile_spec``.
+
+    Raises:
+        SpecError: for what is wrong with the spec by itself.
+    """
+    return None
+
+
+@singledispatch
+def compile_spec(spec: LogitsProcessorSpec, context: Context) -> Iterable[Part]:
     """Compile one spec. A kind registers its own function.
 
     Raises:
         SpecError: for what cannot be compiled.
     """
-    raise NotImplementedError(f"`{spec.kind}` has no compile function")
+    if (merged := merge(spec)) is None:
+        raise NotImplementedError(f"`{spec.kind}` has no compile function")
+    return merged.compile([spec], context)
 
 
-VocabularyOf = Callable[[], Vocabulary | None]
-"""A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
+def check_text_cost(room: int, memory: int, _step: int) -> None:
+    """Refuse more bytes of tables than a rule about text may have.
 
-_vocabulary: ContextVar[VocabularyOf | None] = ContextVar("vocabulary", default=None)
-_room: ContextVar[int] = ContextVar("room", default=MAX_PROGRAM_BYTES)
-
-
-@contextmanager
-def compiling_for(vocabulary: VocabularyOf | None) -> Generator[None]:
-    """Have compile functions that need a vocabulary ask for it here. Most kinds need none.
-
-    The room for tables of texts is set within, and as before afterwards.
+    They bound the logits that it changes in a step, too.
     """
-    token, room = _vocabulary.set(vocabulary), _room.set(MAX_PROGRAM_BYTES)
-    try:
-        yield
-    finally:
-        _vocabulary.reset(token)
-        _room.reset(room)
-
-
-def vocabulary_for(spec: LogitsProcessorSpec) -> Vocabulary:
-    """Return the vocabulary that a spec is compiled for.
-
-    Raises:
-        SpecError: if there is none.
-    """
-    vocabulary_of = _vocabulary.get()
-    vocabulary = None if vocabulary_of is None else vocabulary_of()
-    if vocabulary is None:
+    if memory > room:
         raise SpecError(
-            f"`{spec.kind}` needs the vocabulary of the engine's tokenizer, which is not known here"
+            f"Expected a spec that costs at most {room} bytes of memory with this vocabulary; this "
+            f"one costs {memory} or more"
         )
-    return vocabulary
-
-
-def set_text_room(size: int) -> None:
-    """Set how many bytes the tables of the next rules about texts may take."""
-    _room.set(size)
-
-
-def text_room() -> int:
-    """Return how many bytes the tables of a rule about texts may take."""
-    return _room.get()
-
-
-def check_text_cost(room: int, memory: int, step: int) -> None:
-    """Refuse more bytes of tables, or more edits in a step, than a rule about text may have."""
-    for got, most, what in (
-        (memory, room, "bytes of memory"),
-        (step, MAX_STEP_CELLS, "logits that one step may change"),
-    ):
-        if got > most:
-            raise SpecError(
-                f"Expected a spec that costs at most {most} {what} with this vocabulary; this one "
-                f"costs {got} or more"
-            )
 
 
 def check_size(cells: int) -> None:

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 
 from ....spec import ChoiceSpec
-from ..automaton.tries import choice
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: ChoiceSpec) -> Iterable[Part]:
+def _compile(spec: ChoiceSpec, _: Context) -> Iterable[Part]:
+    from ..automaton.tries import choice  # imports numba
+
     yield choice(spec.choices, spec.eos_token_id)

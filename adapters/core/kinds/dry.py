@@ -1,22 +1,30 @@
 """``dry``: batched as it is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....spec import DrySpec
+from ....spec import DrySpec, SpecError
 from ....spec.kinds.dry import MAX_MATCH
 from ....spec.limits import MAX_BIAS
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, Merge, merge
 
 if TYPE_CHECKING:
     from ..logits import Floats  # whose module needs torch
 
 
-@compile_spec.register
-def _compile(spec: DrySpec) -> Iterable[Part]:
-    yield spec
+@merge.register
+def _merge(_: DrySpec) -> Merge:
+    return Merge(_compile)
+
+
+def _compile(specs: Sequence[DrySpec], _: Context) -> Iterable[Part]:
+    """Let one act: the sum of several penalties would depend on their order."""
+    if len(specs) > 1:
+        raise SpecError("Expected at most 1 `dry` on a request")
+    return specs
 
 
 def penalties(spec: DrySpec) -> "Floats":

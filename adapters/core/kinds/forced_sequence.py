@@ -5,11 +5,12 @@ from functools import lru_cache
 
 from ....spec import ForcedTokenSequenceSpec
 from ..automaton import CARRY, Automaton, AutomatonBuilder
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: ForcedTokenSequenceSpec) -> Iterable[Part]:
+def _compile(spec: ForcedTokenSequenceSpec, _: Context) -> Iterable[Part]:
     yield forced_chain(spec.token_ids, spec.eos_token_id)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from ....spec import MinTokensSpec
 from ..automaton import CARRY, AutomatonBuilder
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 _builder = AutomatonBuilder()
 _stops = _builder.token_set((0,))
@@ -18,7 +19,7 @@ _HOLDING_BACK = _builder.build()
 
 
 @compile_spec.register
-def _compile(spec: MinTokensSpec) -> Iterable[Part]:
+def _compile(spec: MinTokensSpec, _: Context) -> Iterable[Part]:
     timer = _HOLDING_BACK.timer.copy()
     timer[0] = spec.n
     yield _HOLDING_BACK.of_tokens(spec.stop_token_ids, timer=timer)

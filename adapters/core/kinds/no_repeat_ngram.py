@@ -1,11 +1,17 @@
 """``no_repeat_ngram``: batched as it is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ....spec import NoRepeatNgramSpec
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, Merge, merge
 
 
-@compile_spec.register
-def _compile(spec: NoRepeatNgramSpec) -> Iterable[Part]:
-    yield spec
+@merge.register
+def _merge(spec: NoRepeatNgramSpec) -> Merge:
+    return Merge(_compile, spec)
+
+
+def _compile(specs: Sequence[NoRepeatNgramSpec], _: Context) -> Iterable[Part]:
+    """Let one of several equal rules act."""
+    return specs[:1]

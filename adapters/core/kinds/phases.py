@@ -1,7 +1,7 @@
 """``phases``: the automata of the phases, one after the other, each beside what ends its phase."""
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial, reduce
+from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import NamedTuple, cast
 
 import msgspec
@@ -9,13 +9,12 @@ import numpy as np
 
 from ....spec import (
     LogitsProcessorSpec,
-    Phase,
     PhasesSpec,
     SpecError,
     ThinkingBudgetSpec,
     TriggerSpec,
 )
-from ....spec.limits import MAX_PATTERN, MAX_PHASE_CELLS
+from ....spec.limits import MAX_CELLS, MAX_PATTERN
 from ..automaton import Automaton, Edit
 from ..automaton.algebra import (
     FREE,
@@ -29,10 +28,8 @@ from ..automaton.algebra import (
     unlinked,
 )
 from ..automaton.arrays import Ints
-from ..automaton.failure_links import TooManyEdgesError
-from ..texts import detecting
-from ..vocabulary import Vocabulary
-from .base import Part, check_size, compile_spec, vocabulary_for
+from ..parts import Part
+from .base import Context, check_size, compile_spec
 from .thinking_budget import thinking
 
 SHORT = 3
@@ -46,17 +43,16 @@ TO_PRUNE = 1 << 12
 
 
 @compile_spec.register
-def _compile(spec: PhasesSpec) -> Iterable[Part]:
+def _compile(spec: PhasesSpec, context: Context) -> Iterable[Part]:
     """Yield one automaton for each spec that acts at the same time.
 
     Each of them goes through all phases. It follows what ends the phases by itself.
     """
     indices, size = _reachable(spec), _Size()
-    vocabulary_of = partial(vocabulary_for, spec)
     phases: list[_CompiledPhase] = []
     for i in indices:
         try:
-            made = _CompiledPhase(spec.phases[i], size, vocabulary_of, reads_prompt=i == 0)
+            made = _CompiledPhase(spec, i, size, context)
             phases.append(made)
         except SpecError as error:
             raise error.at("phases", i) from error.__cause__
@@ -109,8 +105,8 @@ class _Size:
     def add_edges(self, size: int) -> None:
         """Count the states and edges of products, and of what looks for texts by itself."""
         self._edges += size
-        if self._edges > MAX_PHASE_CELLS:
-            what = f"at most {MAX_PHASE_CELLS} states and edges in all; this one goes beyond"
+        if self._edges > MAX_CELLS:
+            what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
             raise SpecError(f"Expected phases that compile to {what}")
 
     def add_detector(self, size: int) -> None:
@@ -141,12 +137,12 @@ class _CompiledPhase:
 
     def __init__(
         self,
-        phase: Phase,
+        phases: PhasesSpec,
+        index: int,
         size: _Size,
-        vocabulary_of: Callable[[], Vocabulary],
-        *,
-        reads_prompt: bool,
+        context: Context,
     ) -> None:
+        phase = phases.phases[index]
         self.ends = phase.ends
         self.parts: list[_SpecPart] = []
         self.completing: list[_SpecPart] = []
@@ -158,30 +154,29 @@ class _CompiledPhase:
                     round_ = len(spec.trigger_token_ids) + len(spec.token_ids)
                     size.check_cells(round_ * (spec.times or 1))
                 if spec.can_complete and is_awaited:
-                    made = [_completing(spec, bit)]
+                    made = [_completing(spec, bit, context)]
                 else:
-                    made = [Marked.of(automaton) for automaton in _automata(spec)]
+                    made = [Marked.of(automaton) for automaton in _automata(spec, context)]
                 if not spec.needs_vocabulary:  # its memory is bounded
                     size.add_cells(sum(each.automaton.cells for each in made))
-            except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler spec: {error}", "specs", j) from None
             except SpecError as error:
                 raise error.at("specs", j) from error.__cause__
             self.parts += [_SpecPart(j, each) for each in made]
             if spec.can_complete and is_awaited:
                 self.completing += self.parts[-1:]
         self._completed = sum(1 << len(self.ends) + part.of_spec for part in self.completing)
-        self._reads_prompt, self._size = reads_prompt, size
+        self._reads_prompt, self._size = index == 0, size
         sequences = {1 << k: end.token_ids for k, end in enumerate(self.ends) if end.token_ids}
         self._sequences = detector(sequences, size.add_detector) if sequences else None
         self._texts: list[Marked] = []
         for k, end in enumerate(self.ends):
             try:
                 if end.text:
-                    automaton = detecting(end.text.encode(), vocabulary_of(), size.add_edges)
+                    from ..text.token_product import detecting  # imports numba
+
+                    vocabulary = context.vocabulary_for(phases)
+                    automaton = detecting(end.text.encode(), vocabulary, size.add_edges)
                     self._texts.append(Marked.of(automaton, 1 << k, (automaton.states - 1,)))
-            except TooManyEdgesError as error:
-                raise SpecError(f"Expected a simpler text: {error}", "ends", k, "text") from None
             except SpecError as error:
                 raise error.at("ends", k, "text") from None
         counts = [(end.n, k) for k, end in enumerate(self.ends) if end.n is not None]
@@ -258,27 +253,27 @@ class _CompiledPhase:
                 raise SpecError(what, "specs", part.of_spec)
 
 
-def _automata(spec: LogitsProcessorSpec) -> Iterator[Automaton]:
+def _automata(spec: LogitsProcessorSpec, context: Context) -> Iterator[Automaton]:
     """Compile a spec to automata.
 
     Raises:
         SpecError: for a kind that is more than that.
     """
     if isinstance(spec, TriggerSpec) and spec.times is not None:
-        yield _unrolled(spec)
+        yield _unrolled(spec, context)
         return
-    for part in compile_spec(spec):
+    for part in compile_spec(spec, context):
         if not isinstance(part, Automaton):
             raise SpecError(f"`{spec.kind}` cannot be in a phase, only beside `phases`")
         yield part
 
 
-def _completing(spec: LogitsProcessorSpec, bit: int) -> Marked:
+def _completing(spec: LogitsProcessorSpec, bit: int, context: Context) -> Marked:
     """Compile a spec, and mark the states in which it is complete."""
     if isinstance(spec, ThinkingBudgetSpec):
         automaton, closed = thinking(spec, completes=True)
         return Marked.of(automaton, bit, closed)
-    (automaton,) = _automata(spec)
+    (automaton,) = _automata(spec, context)
     # The last state is free for ever, and so are states that nothing but leads to it.
     last = automaton.states - 1
     leads = automaton.default_target == last
@@ -287,7 +282,7 @@ def _completing(spec: LogitsProcessorSpec, bit: int) -> Marked:
     return Marked.of(automaton, bit, np.flatnonzero(leads).tolist())
 
 
-def _unrolled(spec: TriggerSpec) -> Automaton:
+def _unrolled(spec: TriggerSpec, context: Context) -> Automaton:
     """Count how often a trigger has fired without a timer."""
-    (once,) = compile_spec(msgspec.structs.replace(spec, times=1))
+    (once,) = compile_spec(msgspec.structs.replace(spec, times=1), context)
     return repeated(cast("Automaton", once), spec.times or 1)

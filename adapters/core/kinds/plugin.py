@@ -4,12 +4,13 @@ from collections.abc import Iterable
 
 from ....spec import PluginSpec
 from ..automaton import Automaton
+from ..parts import Part, PerRequest
 from ..plugins import resolve_plugin
-from .base import Part, PerRequest, compile_spec
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: PluginSpec) -> Iterable[Part]:
+def _compile(spec: PluginSpec, _: Context) -> Iterable[Part]:
     part = resolve_plugin(spec.name, spec.params)
     if isinstance(part, Automaton):
         yield part

@@ -9,12 +9,13 @@ import numpy.typing as npt
 from ....spec import PromptBiasSpec
 from ..automaton import Automaton
 from ..automaton.arrays import token_array
+from ..parts import Part
 from .banned_tokens import adding
-from .base import Part, compile_spec
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: PromptBiasSpec) -> Iterable[Part]:
+def _compile(spec: PromptBiasSpec, _: Context) -> Iterable[Part]:
     yield spec
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from ....spec import PythonProcessorSpec
-from .base import Part, PerRequest, compile_spec
+from ..parts import Part, PerRequest
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: PythonProcessorSpec) -> Iterable[Part]:
+def _compile(spec: PythonProcessorSpec, _: Context) -> Iterable[Part]:
     yield PerRequest(spec.factory)

@@ -9,11 +9,12 @@ from ....spec import ThinkingBudgetSpec
 from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.arrays import token_array
 from ..automaton.patterns import FOUND, Matcher
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: ThinkingBudgetSpec) -> Iterable[Part]:
+def _compile(spec: ThinkingBudgetSpec, _: Context) -> Iterable[Part]:
     yield thinking(spec)[0]
 
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from ....spec import TriggerSpec
 from ..automaton import CARRY, CLEAR, KEEP, AutomatonBuilder
 from ..automaton.patterns import Matcher
-from .base import Part, compile_spec
+from ..parts import Part
+from .base import Context, compile_spec
 
 
 @compile_spec.register
-def _compile(spec: TriggerSpec) -> Iterable[Part]:
+def _compile(spec: TriggerSpec, _: Context) -> Iterable[Part]:
     """Build one round: watch for the trigger, force the phrase. A timer counts the rounds."""
     builder = AutomatonBuilder()
     counts = spec.times is not None and spec.times > 1

@@ -11,7 +11,7 @@ import pytest
 from logitport.adapters.sglang import attach
 
 from examples._support.sglang_server import OPTIONS
-from tests.adapters.configured import ACTS, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import ACTS, BAN, CONFIGURATION, PROBLEMS, REFUSED, WRONG
 
 from .in_process import engine, request
 
@@ -31,6 +31,11 @@ def test_configuration(model: Path, tmp_path: Path):
         for specs, message in REFUSED:
             with pytest.raises(ValueError, match=message):
                 say(specs)
+        asked = attach(request(8), BAN)
+        for most in (None, 20):  # SGLang's own maximum, and one that no client could ask for
+            asked["sampling_params"]["max_new_tokens"] = most
+            outputs = running.generate("The capital of Italy is", **asked)
+            assert outputs["meta_info"]["completion_tokens"] <= 8
 
 
 def test_a_wrong_file_stops_the_start(model: Path, tmp_path: Path):

@@ -144,6 +144,11 @@ def test_engines_that_call_no_processors(
     assert reason in str(generate(small, [FORCED])[0])
 
 
+def test_mlx_backend(small: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(admission, "use_mlx", lambda: True)
+    assert "MLX backend" in str(generate(small, [FORCED])[0])
+
+
 def test_beams(small: Any):
     asked = attach(request(), FORCED)
     asked["sampling_params"]["beam_width"] = 2

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from logitport.adapters import extra_body
+from logitport.adapters import extra_body, receipt
 from logitport.adapters.sglang import KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED
-from logitport.spec import ForcedTokenSequenceSpec
+from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, GrammarSpec
 
 from examples._support.sglang_server import SglangServer
 from tests.support.doctor import findings
@@ -205,8 +205,52 @@ def test_specs_are_obeyed(client: httpx.Client, route: Takes, stream: bool, good
     for extra, obeys in ((good, True), ({}, False)):
         reply = ask(client, route.path, route.body(extra), stream)
         assert reply.status_code == 200, reply.text
-        texts = route.read(events(reply))
-        assert [text == SAID for text in texts] == [each and obeys for each in route.obeying]
+        found = events(reply)
+        assert [text == SAID for text in route.read(found)] == [
+            each and obeys for each in route.obeying
+        ]
+        assert ("x-logitport" in reply.headers) is obeys
+        assert sum('"digest"' in json.dumps(each) for each in found) == obeys
+
+
+CARRIED = {name: TAKES[name] for name in ("completions", "chat", "SageMaker")}
+
+
+@WHOLE_AND_STREAMED
+@pytest.mark.parametrize("route", CARRIED.values(), ids=CARRIED.keys())
+def test_specs_in_a_schema_are_obeyed(
+    client: httpx.Client, route: Takes, stream: bool, tokenizer: Any
+):
+    spec = ForcedTokenSequenceSpec.from_text(SAID, tokenizer)
+    extra = extra_body("sglang", spec, carrier="schema")
+    reply = ask(client, route.path, route.body(extra), stream)
+    assert reply.status_code == 200, reply.text
+    found = events(reply)
+    assert route.read(found) == [SAID]
+    for each in (reply, found[0]):
+        assert receipt(each, spec, engine="sglang", carrier="schema").kinds == (spec.kind,)
+    schema = extra["response_format"]["json_schema"]["schema"]
+    schema["x-logitport"] = BAD["custom_params"][KEY]
+    assert ask(client, route.path, route.body(extra), stream).status_code == 400
+    del schema["x-logitport"]  # as on a server that does not know it
+    reply = ask(client, route.path, route.body(extra) | {"max_tokens": 60}, stream)
+    (text,) = route.read(events(reply))
+    assert "".join(text.split()).startswith('{"logitport":')
+
+
+def test_a_schema_of_the_callers_own_holds_beside_specs(client: httpx.Client):
+    specs = [BannedTokensSpec((5,)), GrammarSpec(json_schema={"enum": ["a", "b"]})]
+    reply = ask(
+        client, TAKES["chat"].path, chat(extra_body("sglang", specs, carrier="schema")), False
+    )
+    (text,) = of_openai([reply.json()])
+    assert json.loads(text) in ("a", "b")
+    assert receipt(reply.json(), specs, engine="sglang").kinds == ("banned_tokens",)
+
+
+def test_the_server_describes_itself(client: httpx.Client):
+    described = client.get("/logitport").json()
+    assert (described["engine"], described["stage"]) == ("sglang", "agg")
 
 
 @WHOLE_AND_STREAMED
@@ -302,12 +346,12 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
     "EOS before min_new_tokens": (
         "/generate",
         {"min_new_tokens": 4},
-        ("`min_new_tokens`, which bans token 2 before 4 tokens", "$.specs[0].eos_token_id"),
+        ("`min_new_tokens`, which bans token 2", "$.specs[0].eos_token_id"),
     ),
     "EOS before min_tokens": (
         "/v1/completions",
         {"min_tokens": 4},
-        ("`min_new_tokens`, which bans token 2 before 4 tokens", "$.specs[0].eos_token_id"),
+        ("`min_new_tokens`, which bans token 2", "$.specs[0].eos_token_id"),
     ),
     "a forced stop token": (
         "/generate",

@@ -1,5 +1,6 @@
 """SGLang's OpenAI server, asked with the ``openai`` client."""
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -71,6 +72,23 @@ def test_chat(client: OpenAI, forced: lp.ForcedTokenSequenceSpec, stream: bool):
     else:
         text = reply.choices[0].message.content
     assert text == 'Exactly this: "Grüße" 🙂'
+
+
+@pytest.mark.parametrize("as_text", [False, True], ids=["object", "text"])
+def test_texts_of_a_client_without_a_tokenizer(client: OpenAI, as_text: bool):
+    """As with curl: a chat, and no helper of ours."""
+    specs = [{"kind": "choice", "texts": ["under the oak", "in the cellar"]}]
+    body = {
+        "model": "any",
+        "messages": [{"role": "user", "content": "Where is the treasure?"}],
+        "custom_params": {KEY: json.dumps(specs) if as_text else specs},
+    }
+    address = f"{str(client.base_url).rstrip('/')}/chat/completions"
+    reply = httpx.post(address, json=body, timeout=60).json()
+    assert reply["choices"][0]["message"]["content"] in specs[0]["texts"]
+    specs[0]["texts"] = ["yes", ""]
+    reply = httpx.post(address, json=body | {"custom_params": {KEY: specs}}, timeout=60)
+    assert (reply.status_code, "$[0].texts[1]" in reply.text) == (400, True)
 
 
 def test_requests_side_by_side(client: OpenAI, tokenizer: Any):

@@ -11,7 +11,7 @@ from logitport import spec as lp
 from logitport.adapters import extra_body
 
 from examples._support.vllm_server import VllmServer
-from tests.adapters.configured import ACTS, BAN, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import ACTS, BAN, CONFIGURATION, FIELDS, PROBLEMS, REFUSED, WRONG
 
 from .in_process import Engine, engine, params, refused
 
@@ -48,8 +48,9 @@ def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, 
             sampling = [params(each, max_tokens=4) for each in ((), BAN)]
             for output in running.generate([prompt] * 2, sampling):
                 assert "Paris" not in output.text
-            # The forced text wins over a ban of texts.
-            assert running.generate([prompt], [params(forced)])[0].text == " Paris"
+            # What the operator bans wins over what a client forces.
+            with pytest.raises(ValueError, match="a spec that the server adds, which bans token"):
+                running.generate([prompt], [params(forced)])
 
 
 def test_a_wrong_file_stops_the_start(
@@ -70,7 +71,8 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
     file = tmp_path / "bot.json"
     file.write_text(json.dumps(CONFIGURATION))
     middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
-    with VllmServer(model, *middleware, env={"LOGITPORT_CONFIG": str(file)}) as server:
+    env = {"LOGITPORT_CONFIG": str(file), "VLLM_LOGGING_LEVEL": "INFO"}
+    with VllmServer(model, *middleware, env=env) as server:
 
         def ask(specs: Any, **more: Any) -> httpx.Response:
             body = {
@@ -89,3 +91,17 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
                 answer = ask(specs, **more)
                 assert answer.status_code == 400
                 assert message in answer.json()["error"]["message"]
+        for fields, message in FIELDS:
+            answer = ask(BAN, **fields)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+        assert all(message in server.log.read_text() for _, message in FIELDS)
+        chat = {"model": server.model_name, "messages": [{"role": "user", "content": "Count."}]}
+        body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        assert answer["logitport"]["presets"] == ["rome"]
+        body = chat | extra_body("vllm", BAN)  # vLLM's own maximum is the model's length
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] <= 8
+        metrics = httpx.get(server.base_url.removesuffix("v1") + "metrics").text
+        assert 'logitport_refusals_total{reason="fields"} 2.0' in metrics

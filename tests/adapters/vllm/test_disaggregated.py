@@ -208,5 +208,5 @@ def test_doctor_names_the_stage(deployment: Deployment):
     at_prefill, at_decode = (
         findings(server.base_url) for server in (deployment.prefill, deployment.decode)
     )
-    assert at_prefill == ["not acted on at the stage prefill", "refused", "not refused"]
-    assert at_decode == ["obeyed", "refused", "not refused"]
+    assert at_prefill == ["not acted on at the stage prefill", "refused", "refused"]
+    assert at_decode == ["obeyed", "refused", "refused"]

@@ -92,6 +92,31 @@ def test_without_eos_the_model_goes_on(client: OpenAI, tokenizer: Any, stream: b
     assert len(reply["token_ids"]) > len(spec.token_ids) + 3
 
 
+@pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
+def test_texts_of_a_client_without_a_tokenizer(client: OpenAI, tokenizer: Any, chat: bool):
+    """The processes of front end and worker make the same tokens of them."""
+    words = ["Rhine", "Danube, and the Elbe", "<|im_start|>"]
+    text = json.dumps([{"kind": "choice", "texts": words}])
+    (reply,) = _ask(client, text, chat=chat, stream=False, temperature=0).values()
+    (chosen,) = (each for each in words if tokenizer.encode(each) == reply["token_ids"][:-1])
+    assert reply["token_ids"][-1] == tokenizer.eos_token_id
+    assert reply["text"] == ("" if chosen == words[2] else chosen)
+    for said in ("Elbe", "<|im_end|>"):
+        forced = {"kind": "forced_sequence", "text": said}
+        (reply,) = _ask(client, json.dumps([forced]), chat=chat, stream=False).values()
+        assert reply["token_ids"][0] == tokenizer.encode(said)[0]
+
+
+def test_texts_that_are_refused(client: OpenAI):
+    for spec, path in (
+        ({"kind": "choice", "texts": ["yes", ""]}, "$[0].texts[1]"),
+        ({"kind": "banned_tokens", "tokens": ["never ever"]}, "$[0].tokens[0]"),
+    ):
+        with pytest.raises(BadRequestError) as refused:
+            _ask(client, json.dumps([spec]), chat=True, stream=False)
+        assert path in str(refused.value)
+
+
 def _payload(**changes: Any) -> str:
     spec = {"kind": "forced_sequence", "token_ids": [1, 2, 3]} | changes
     return json.dumps({"version": 1, "specs": [spec]})
@@ -132,8 +157,13 @@ BAD_PAYLOADS: list[tuple[str, Any, tuple[str, ...]]] = [
     ),
     (
         "two forced sequences",
-        json.dumps({"version": 1, "specs": json.loads(_payload())["specs"] * 2}),
-        ("both force the first output token", "`$.specs[1]`"),
+        json.dumps(
+            {
+                "version": 1,
+                "specs": [{"kind": "forced_sequence", "token_ids": [i]} for i in (8, 9)],
+            }
+        ),
+        ("Conflicts with `$.specs[0]`: both force a token at the same step", "`$.specs[1]"),
     ),
     ("a number", 7, ("int",)),
     # vLLM's own refusal: what is in vllm_xargs is a string, a number, or a list of those.

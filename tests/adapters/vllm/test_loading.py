@@ -1,5 +1,6 @@
 """How the processor comes into an engine, and what it does there before the first request."""
 
+from importlib import import_module
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from logitport.adapters.core import Vocabulary, defaults
+from logitport.adapters.core import Vocabulary
 from logitport.adapters.vllm import LogitportProcessor
 from logitport.adapters.vllm.admission import check_free
 from logitport.hooks.hello_world import VARIABLES
@@ -21,6 +22,8 @@ from examples._support.smollm2 import prepare
 from .in_process import FLAG, engine, params, v2_takes_processors
 
 pytestmark = pytest.mark.engine
+
+DEFAULTS = import_module("logitport.adapters.default_specs")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_environment_variable(
         patch.object(
             forced_sequence, "token_ids_of", wraps=forced_sequence.token_ids_of
         ) as tokenize,
-        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+        patch.object(DEFAULTS, "entry_points", wraps=DEFAULTS.entry_points) as look_up,
         engine(model, **loading) as running,
     ):
         running.generate(prompts, requests)

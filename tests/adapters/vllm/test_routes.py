@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from logitport.adapters import extra_body
+from logitport.adapters import ReceiptError, extra_body, receipt
 from logitport.adapters.vllm.backend import ROUTES
-from logitport.spec import ForcedTokenSequenceSpec, encode
+from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, GrammarSpec, encode
+from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
 from tests.support.doctor import findings
@@ -142,6 +143,16 @@ def _piece(event: Any, tokenizer: Any) -> str:
     return ""
 
 
+def check_receipt(reply: httpx.Response, spec: ForcedTokenSequenceSpec) -> None:
+    """The receipt is in the header, and in the body or in the first chunk alone."""
+    found = receipt(reply, spec)
+    assert found.kinds == ("forced_sequence",)
+    lines = [line.removeprefix("data:").strip() for line in reply.text.splitlines()]
+    objects = [json.loads(line) for line in lines if line[:1] == "{"]
+    assert receipt(objects[0], spec) == found
+    assert all("logitport" not in each for each in objects[1:])
+
+
 stream = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 routes = pytest.mark.parametrize("name", TAKES)
 
@@ -160,6 +171,7 @@ def test_good_specs_are_obeyed(
     reply = ask(server, TAKES[name].path, _body(name, stream), good)
     assert reply.status_code == 200
     assert text_of(reply, tokenizer) == TEXT
+    check_receipt(reply, ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
 
 
 @stream
@@ -182,6 +194,8 @@ def test_without_specs_the_model_is_free(
     reply = ask(server, TAKES[name].path, _body(name, stream), None)
     assert reply.status_code == 200
     assert text_of(reply, tokenizer) not in ("", TEXT)
+    assert "x-logitport" not in reply.headers
+    assert "logitport" not in reply.text
 
 
 @stream
@@ -291,6 +305,46 @@ def test_a_payload_may_be_an_object(server: httpx.Client, good: str, tokenizer: 
     assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
 
 
+CARRIED = [name for name in TAKES if name not in ("generate", "batch")]
+
+
+@stream
+@pytest.mark.parametrize("name", CARRIED)
+def test_specs_in_a_schema_are_obeyed(
+    server: httpx.Client, tokenizer: Any, name: str, stream: bool
+):
+    spec = ForcedTokenSequenceSpec.from_text(TEXT, tokenizer)
+    body = _body(name, stream) | extra_body("vllm", spec, carrier="schema")
+    reply = ask(server, TAKES[name].path, body, None)
+    assert (reply.status_code, text_of(reply, tokenizer)) == (200, TEXT)
+    check_receipt(reply, spec)
+    body["response_format"]["json_schema"]["schema"]["x-logitport"] = BAD
+    reply = ask(server, TAKES[name].path, body, None)
+    assert reply.status_code == 400
+    assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
+
+
+@stream
+@pytest.mark.parametrize("name", ["completions", "chat"])
+def test_without_the_keyword_the_schema_shows_the_loss(
+    server: httpx.Client, tokenizer: Any, name: str, stream: bool
+):
+    """As on a server that does not know it."""
+    body = _body(name, stream) | extra_body("vllm", BannedTokensSpec((5,)), carrier="schema")
+    del body["response_format"]["json_schema"]["schema"]["x-logitport"]
+    reply = ask(server, TAKES[name].path, body | {"max_tokens": 60}, None)
+    text = "".join(text_of(reply, tokenizer).split())  # the model may like white space
+    assert text.startswith('{"logitport"')
+
+
+def test_a_schema_of_the_callers_own_holds_beside_specs(server: httpx.Client, tokenizer: Any):
+    specs = [BannedTokensSpec((5,)), GrammarSpec(json_schema={"enum": ["a", "b"]})]
+    body = _body("chat", False) | extra_body("vllm", specs, carrier="schema")
+    reply = ask(server, TAKES["chat"].path, body, None)
+    assert json.loads(text_of(reply, tokenizer)) in ("a", "b")
+    assert receipt(reply.json(), specs, carrier="schema").kinds == ("banned_tokens",)
+
+
 @pytest.mark.parametrize("name", TAKES_NONE)
 def test_without_specs_these_answer_as_ever(server: httpx.Client, name: str):
     path, body = TAKES_NONE[name]
@@ -305,6 +359,29 @@ def test_specs_are_checked_where_a_request_is_rendered(server: httpx.Client, goo
     assert ask(server, "/v1/chat/completions/render", chat, BAD).status_code == 400
     rendered = ask(server, "/v1/chat/completions/render", chat, good).json()
     assert rendered["sampling_params"]["extra_args"]["logitport"] == good
+    assert "logitport" not in rendered  # it is the body of another request
+
+
+def test_the_server_describes_itself(server: httpx.Client):
+    described = server.get("/v1/logitport").json()
+    assert (described["engine"], described["stage"]) == ("vllm", "agg")
+    assert "forced_sequence" in described["kinds"]
+
+
+def test_receipts_reach_the_openai_client(server: httpx.Client, model: Path, tokenizer: Any):
+    spec = ForcedTokenSequenceSpec.from_text(TEXT, tokenizer)
+    url = f"{server.base_url}/v1"
+    with OpenAI(base_url=url, api_key="-", max_retries=0) as client:
+        asked: dict[str, Any] = {"model": model.name, "messages": MESSAGES, "max_tokens": 20}
+        for carrier in ("field", "schema"):
+            body = extra_body("vllm", spec, carrier=carrier)
+            answer = client.chat.completions.create(**asked, extra_body=body)
+            assert answer.choices[0].message.content == TEXT
+            assert receipt(answer, spec).kinds == ("forced_sequence",)
+            chunk, *_ = client.chat.completions.create(**asked, extra_body=body, stream=True)
+            assert receipt(chunk, spec) == receipt(answer, spec)
+        with pytest.raises(ReceiptError, match=r"`vllm_xargs\.logitport` was lost"):
+            receipt(client.chat.completions.create(**asked), spec)
 
 
 def test_every_route_is_known_and_documented(server: httpx.Client):

@@ -67,11 +67,11 @@ def test_preempted_and_resumed(model: Path, tokenizer: Any, loading: dict[str, A
 @pytest.mark.only("v2", reason="V1 passes the prompt to its processors")
 def test_the_host_reads_what_a_request_has(model: Path, tokenizer: Any):
     """The device would take long. A request that comes again has an output."""
-    from logitport.adapters.core.device import realizer
+    from logitport.adapters.core.device import requests
 
     prompts = [tokenizer.encode(f"Count from {i}:") for i in range(8)]
     sampling = params(ThinkingBudgetSpec(3, (1,), (2,)), max_tokens=60, ignore_eos=True)
-    fold, read = realizer.fold_together, list[tuple[list[int], int]]()
+    fold, read = requests.fold_together, list[tuple[list[int], int]]()
 
     def folding(automata: Any, history: Any) -> Any:
         # The prompt may be the engine's own list, which grows.
@@ -80,7 +80,7 @@ def test_the_host_reads_what_a_request_has(model: Path, tokenizer: Any):
 
     cache = {"block_size": 32, "num_gpu_blocks_override": 16, "max_model_len": 128}
     with engine(model, max_num_seqs=8, **cache) as running:
-        with patch.object(realizer, "fold_together", folding):
+        with patch.object(requests, "fold_together", folding):
             running.generate([{"prompt_token_ids": ids} for ids in prompts], [sampling] * 8)
         preempted = running.preempted
 

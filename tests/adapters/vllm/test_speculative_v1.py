@@ -6,13 +6,13 @@ finds by itself. So what is asked of ours has to be refused at admission.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters.core import defaults
 from logitport.adapters.vllm import KEY
 from logitport.adapters.vllm.admission import Admitting, admit_request, check_free
 from logitport.hooks.hello_world import VARIABLES
@@ -21,6 +21,7 @@ from .in_process import FLAG, Engine, engine, lookup, params, refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="about the V1 runner")]
 
+DEFAULTS = import_module("logitport.adapters.default_specs")
 PROMPT = "one two three one two three one two three one two"
 SPECULATIVE = {"speculative_config": lookup(3)}
 REFUSED = (
@@ -89,7 +90,7 @@ def test_default_specs_are_refused(model: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv(variable, "1")
     with (
         speculative(model) as running,
-        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+        patch.object(DEFAULTS, "entry_points", wraps=DEFAULTS.entry_points) as look_up,
     ):
         for sampling in (params(), params(extra_args={"others": KEY})):
             with refused("Default specs are configured, but vLLM"):
@@ -105,7 +106,7 @@ def test_default_specs_are_asked_for_once(
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     with (
-        patch.object(defaults, "entry_points", wraps=defaults.entry_points) as look_up,
+        patch.object(DEFAULTS, "entry_points", wraps=DEFAULTS.entry_points) as look_up,
         speculative(model) as running,
     ):
         for _ in range(3):

@@ -127,7 +127,7 @@ def test_engine_acts_as_its_role_says(
         assert texts == acts
         counted = {("admitted", DECODE): 3, ("refused", DECODE): 1}
     assert _counts() - before == counted
-    (line,) = [message for message in caplog.messages if message.startswith("logitport: ")]
+    (line,) = [message for message in caplog.messages if message.startswith("logitport: stage")]
     assert said.format(runner=runner.upper()) in line
 
 

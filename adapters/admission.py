@@ -1,0 +1,202 @@
+"""Admission: a request's payload is checked and compiled, and the outcome is cached."""
+
+import sys
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import msgspec
+from cachetools import LRUCache
+
+from ..spec import (
+    VERSION,
+    InProcessPayload,
+    LogitsProcessorSpec,
+    Payload,
+    PluginSpec,
+    SpecError,
+    Stage,
+    decode,
+)
+from ..spec.limits import MAX_PAYLOAD_BYTES
+from ..spec.payload import decode_texts
+from ..spec.texts import TextResolver
+from .backend import Backend
+from .core import Program, compile_specs
+from .core.walk import check_contradictions
+
+CACHE_BYTES = 1 << 28
+"""The memory that cached programs of earlier requests and their payloads may take."""
+
+REFUSAL_BYTES = 1 << 24
+"""The memory that cached refusals of earlier requests may take. Refusals have a cache of their
+own: a flood of bad payloads must not evict the programs of good payloads.
+"""
+
+Key = tuple[Backend, str, int | None]
+
+
+class _Admitted(NamedTuple):
+    payload: Payload
+    program: Program
+    size: int
+
+
+class _Refusal(NamedTuple):
+    """The cached part of a ``SpecError``. Its traceback, which holds the payload, is dropped."""
+
+    args: tuple[Any, ...]
+    size: int
+
+
+_lock = Lock()
+"""Held to read or write the caches, never while a payload is decoded or compiled."""
+
+
+def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
+    """Check and compile a request's payload.
+
+    Programs and refusals are cached by the payload's text. Requests that carry the same text share
+    one program, and so one set of tables.
+
+    Args:
+        backend: the engine's backend.
+        payload: a decoded payload, or an argument for ``decode``.
+        vocab_size: the number of the engine's tokens, if it is known.
+
+    Returns:
+        The payload, with what the backend's policy has filled in, and its program.
+
+    Raises:
+        SpecError: if the payload cannot be realized, or the policy does not admit it.
+    """
+    if isinstance(payload, Payload):
+        return _compiled(backend, payload, vocab_size)[:2]
+    if isinstance(payload, bytes):
+        try:
+            payload = payload.decode()
+        except UnicodeDecodeError:
+            raise SpecError("The payload is not valid Unicode") from None
+    decoded = resolver = None
+    if isinstance(payload, str):
+        text = payload
+        if len(text) > MAX_PAYLOAD_BYTES:  # raises; such a text is not even hashed
+            decode(text)
+    else:
+        resolver = TextResolver(backend.tokenizer)
+        decoded = decode_texts(payload, resolver)
+        text = msgspec.json.encode(decoded).decode()
+    key = backend, text, vocab_size
+    with _lock:
+        found = _programs.get(key) or _refusals.get(key)
+    if found is None:
+        found = _remembered(key, decoded, resolver)
+    if isinstance(found, _Refusal):
+        raise SpecError(*found.args)
+    return found.payload, found.program
+
+
+def program_of(
+    backend: Backend, vocab_size: int | None, stage: Stage, payload: Any
+) -> Program | None:
+    """Return the program that acts on a request in a worker of a stage; ``None`` if none acts.
+
+    The other arguments are those of ``admit``; a request without specs has no ``payload``.
+
+    Raises:
+        SpecError: if the payload cannot be realized.
+    """
+    if payload is None:
+        return None
+    decoded, program = admit(backend, payload, vocab_size)
+    return program if decoded.is_active(stage) else None
+
+
+def admit_live(
+    backend: Backend,
+    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    vocab_size: int,
+) -> Program:
+    """Compile specs without encoding them: the engine is in this process.
+
+    Raises:
+        SpecError: if the specs cannot be realized.
+    """
+    payload = InProcessPayload(VERSION, specs)  # pyright: ignore
+    return admit(backend, payload, vocab_size)[1]
+
+
+def check_presets(backend: Backend, vocab_size: int) -> None:
+    """Check that the presets of a backend's policy can be realized, before a request names them.
+
+    Raises:
+        ValueError: for a preset that cannot be realized.
+    """
+    for name in {} if backend.policy is None else backend.policy.presets:
+        try:
+            admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)
+        except SpecError as error:
+            raise ValueError(f"The preset {name!r} cannot be realized: {error}") from error
+
+
+def forget() -> None:
+    """Forget all programs and refusals."""
+    with _lock:
+        _programs.clear()
+        _refusals.clear()
+
+
+def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Admitted:
+    policy = backend.policy
+    if policy is not None:
+        resolved = policy.resolve(payload)
+        with policy.restoring(payload):
+            return _compiled(backend.free, resolved, vocab_size)
+    backend.check(payload.specs)
+    if vocab_size is not None:
+        payload.check_vocabulary(vocab_size)
+    program = compile_specs(payload.specs, backend.vocabulary)
+    check_contradictions(payload.specs, program, vocab_size)
+    return _Admitted(payload, program, program.memory)
+
+
+def _remembered(
+    key: Key, decoded: Payload | None, resolver: TextResolver | None
+) -> "_Admitted | _Refusal":
+    """Admit a new text. If two threads do so at once, the first thread's outcome is kept.
+
+    Raises:
+        SpecError: for a refusal that a plugin's exception caused: the next call may succeed.
+    """
+    backend, text, vocab_size = key
+    resolver = resolver or TextResolver(backend.tokenizer)
+    try:
+        decoded = decoded or decode_texts(text, resolver)
+        try:
+            found = _compiled(backend, decoded, vocab_size)
+        except SpecError as error:
+            raise resolver.restore(error) from error.__cause__
+    except SpecError as error:
+        if error.__cause__ is not None:
+            raise
+        refusal = _Refusal(error.args, 2048 + sys.getsizeof(text))
+        with _lock:
+            return _refusals.setdefault(key, refusal)
+    found = found._replace(size=found.size + _bytes_of(text))
+    with _lock:
+        return _programs.setdefault(key, found)
+
+
+def _bytes_of(text: str) -> int:
+    """Estimate the memory of a cache entry, tables aside: its text and its payload's values.
+
+    Values are counted by the characters before them in the text. For a text full of commas, the
+    estimate is too high.
+    """
+    per_value = {",": 48, ":": 100, "[": 96, "{": 96}
+    payload = sum(size * text.count(before) for before, size in per_value.items())
+    return 2048 + sys.getsizeof(text) + payload
+
+
+_programs: LRUCache[Key, _Admitted] = LRUCache(CACHE_BYTES, lambda entry: entry.size)
+_refusals: LRUCache[Key, _Refusal] = LRUCache(REFUSAL_BYTES, lambda entry: entry.size)

@@ -1,0 +1,114 @@
+"""Requests in slots: what acts on them, and what the host has read of their tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ....spec import DrySpec
+from ..automaton import NO_TIMER, Automaton, Edit
+from ..automaton.folding import fold_together
+from ..automaton.history import TokenHistory
+from ..automaton.pool import AutomatonPool
+from ..callables import RequestCallables
+from ..kinds.banned_tokens import adding
+from ..kinds.dry import penalties
+from ..kinds.forced_sequence import ending
+from ..kinds.prompt_bias import bias_towards
+from ..parts import Program
+from .inputs import RequestInputs
+
+ALL = np.iinfo(np.int32).max
+"""The window of a rule that has none, and the number of tokens read by one that reads none."""
+
+INPUTS: dict[str, float] = {
+    **{"admission": 0, "base": 0, "read": ALL, "state": 0, "timer": 0},
+    **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
+}
+"""The arrays of ``RequestInputs``, with the values for requests that need none. The automaton that
+does nothing is the first in the tables."""
+
+
+_holder = lru_cache(maxsize=64)(adding)
+"""Builds an automaton that never runs: its state 0 brings a token set into the tables. Equal tokens
+share one, so that the tables hold one copy of them."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What acts on a request.
+
+    Attributes:
+        stop_token_id: a token that makes the engine end the request, if there is one.
+        program: the compiled form of its specs.
+        automata: the automata that act on it, in the order of the specs.
+        code: its own code.
+        read: how many tokens the host has read; -1 before it has read any.
+        origin: how many of these are the prompt's.
+        places: the state and timer of each automaton then.
+        ends: whether the request has failed, so that only its stop token acts on it.
+        holders: of each history rule, an automaton that holds its exempt tokens or breakers.
+    """
+
+    stop_token_id: int | None
+    program: Program = field(default_factory=Program)
+    automata: Sequence[Automaton] = ()
+    code: RequestCallables | None = None
+    read: int = -1
+    origin: int = 0
+    places: Sequence[tuple[int, int]] = ()
+    ends: bool = False
+    holders: dict[Any, Automaton] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.holders = {
+            spec: _holder(
+                spec.breaker_token_ids if isinstance(spec, DrySpec) else spec.allowed_token_ids
+            )
+            for spec in self.program.history_rules
+        }
+
+    @classmethod
+    def ending(cls, stop_token_id: int) -> "Request":
+        """Make the request that replaces one whose specs have failed."""
+        automata, places = (ending(stop_token_id),), ((0, NO_TIMER),)
+        return cls(stop_token_id, automata=automata, read=ALL, places=places, ends=True)
+
+    def start(self, prompt_ids: Sequence[int], output_ids: Sequence[int], vocab_size: int) -> None:
+        """Let the automata read the tokens so far."""
+        history = TokenHistory(prompt_ids, output_ids)
+        if self.program.prompt_biases:
+            biases = self.program.prompt_biases
+            biases = bias_towards(biases, history.prompt_array(), vocab_size)
+            self.automata = [*self.automata, biases]
+        self.places = fold_together(self.automata, history)
+        self.origin, self.read = len(prompt_ids), len(prompt_ids) + len(output_ids)
+
+    def in_tables(self) -> list[Automaton]:
+        """List the automata that must be in the tables."""
+        return [*self.automata, *self.holders.values()]
+
+    def write(self, slot: int, inputs: RequestInputs, tables: AutomatonPool) -> None:
+        """Write what the kernels read of the request, whose automata are in the tables."""
+        bases = [tables.base_of(automaton) for automaton in self.automata]
+        sets = {spec: tables.operand[tables.base_of(it)] for spec, it in self.holders.items()}
+        ngrams, dry = self.program.ngrams, next(iter(self.program.dry), None)
+        inputs.put(
+            slot,
+            base=bases,
+            read=[self.read] * len(bases),
+            state=[state for state, _ in self.places],
+            timer=[timer for _, timer in self.places],
+            back=[dry.allowed_length if dry else -1, *(spec.n - 1 for spec in ngrams)],
+            window=[(dry and dry.range) or ALL, *(spec.window or ALL for spec in ngrams)],
+            origin=[0, *(self.origin if spec.output_only else 0 for spec in ngrams)],
+            exempt=[sets.get(dry, 0), *(sets[spec] for spec in ngrams)],
+            penalties=penalties(dry) if dry else [],
+        )
+
+    def allows(self) -> bool:
+        """Return whether an automaton may ALLOW tokens or ban most of them."""
+        kinds = (Edit.ALLOW, Edit.BAN_OTHERS)
+        return any(np.isin(automaton.edit, kinds).any() for automaton in self.automata)

@@ -1,0 +1,1 @@
+"""Rules about text: a vocabulary's bytes, and automata over bytes times the tokens."""

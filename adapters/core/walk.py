@@ -1,0 +1,331 @@
+"""The walk: whether the parts of a program contradict each other, whatever the model says.
+
+All automata and rules run together, from the start. Where a token is forced, or a list leaves only
+some, the walk follows these. Where the model is free, it looks for a way on which everything can be
+obeyed, by default with a token that no automaton waits for. A program is refused
+
+- if every way leads to a step that leaves no token,
+- if an automaton cannot give an answer that it offers itself, because others refuse its tokens, or
+- if it forces a token that another automaton refuses in each of its states.
+
+A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
+refuse nothing. What depends on the model's choices is not a contradiction.
+
+The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEPS``.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...spec import (
+    LogitsProcessorSpec,
+    NativeSpec,
+    NoRepeatNgramSpec,
+    PluginSpec,
+    PythonProcessorSpec,
+    SpecError,
+)
+from ...spec.errors import Path
+from .automaton import NO_TIMER, UNKNOWN, Automaton, AutomatonBuilder
+from .automaton.arrays import distinct, token_array
+from .automaton.pool import AutomatonPool, sizes_of
+from .parts import Program
+from .program import compile_specs
+from .walk_runs import can_rest, find_refused, forced_runs
+from .walk_search import ALLOW, BAN, BAN_OTHERS, FORCE, LOST, UNDECIDED, search
+
+MAX_PROMPTS = 4
+"""The most prompts that are tried, besides an empty one."""
+MAX_COMPARED = 1 << 17
+"""The most tokens of forced texts that are compared with other automata."""
+MAX_PROMPT = 64
+"""The most states in which a prompt is looked for."""
+SPARE = 64
+"""So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
+
+
+def check_contradictions(
+    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+) -> None:
+    """Refuse specs that cannot be obeyed together, whatever the model says.
+
+    Args:
+        specs: the specs of a request.
+        program: what they compile to.
+        vocab_size: the number of the engine's tokens, if it is known.
+
+    Raises:
+        SpecError: at a spec that forces or offers what others refuse, and with their paths.
+    """
+    ends = [token for spec in specs for token in _ends_of(spec)]
+    found = contradiction(program.automata, program.ngrams, vocab_size, ends)
+    if found is None:
+        return
+    parts = (found.part, *found.others) if found.part >= 0 else found.others
+    of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
+    why = _why(found.token, [program.automata[i] for i in parts[1:] if i < len(program.automata)])
+    named = {i for each in of_parts for i in each}
+    index, path = max(named), Path()
+    if found.token >= 0 and why != _BOTH:
+        index = of_parts[0][-1]
+        path = _path_of(found.token, specs[index])
+    if named == {index}:
+        raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
+    others = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
+    raise SpecError(("Conflicts with ", *islice(others, 1, None), why), "specs", index, *path)
+
+
+def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Check specs where the engine is not known: all but plugins, code, and specs about text.
+
+    Raises:
+        SpecError: as ``check_contradictions`` does. What does not compile is not checked.
+    """
+    left_out = NativeSpec | PluginSpec | PythonProcessorSpec
+    which = [i for i, each in enumerate(specs) if not isinstance(each, left_out)]
+    which = [i for i in which if not specs[i].needs_vocabulary]
+    known = [specs[i] for i in which]
+    try:
+        program = compile_specs(known)
+    except SpecError:  # admission says so
+        return
+    try:
+        check_contradictions(known, program)
+    except SpecError as error:
+        raise error.specs_at(lambda i: ("specs", which[i])) from None
+
+
+def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
+    """Yield the tokens that a spec takes for the end of the request."""
+    for path, token_ids in spec.token_fields():
+        if "eos_token_id" in path or "stop_token_ids" in path:
+            yield from token_ids
+
+
+def _specs_of(
+    token: int, specs: Sequence[LogitsProcessorSpec], source: Sequence[int]
+) -> Sequence[int]:
+    """Select from the specs of a part those that ban a token, or do not allow it."""
+    if token < 0 or len(source) == 1:
+        return source
+    return [i for i in source if bool(_path_of(token, specs[i])) != specs[i].narrows] or source
+
+
+def _path_of(token: int, spec: LogitsProcessorSpec) -> Path:
+    """Return the path of a token in a spec: of its field, if it is there more than once."""
+    for path, token_ids in spec.token_fields():
+        if token in token_ids:
+            once = path[-1] == "*" and [*token_ids].count(token) == 1
+            at = ([*token_ids].index(token),) if once else ()
+            return (*path[:-1], *at) if path[-1] == "*" else path
+    return ()
+
+
+_BOTH = ": both force a token at the same step"
+
+
+def _why(token: int, others: Sequence[Automaton]) -> str:
+    """Say what other parts do with a forced token; without automata, it is a rule that bans it."""
+    if token < 0:
+        return ": no token is left"
+    edits = {edit for each in others for edit in each.edit.tolist()} - {0}
+    if edits == {FORCE}:
+        return _BOTH
+    if edits == {ALLOW}:
+        return f", which does not allow token {token}"
+    if FORCE in edits:
+        return f", which refuses token {token}"
+    return f", which bans token {token}"
+
+
+class Contradiction(NamedTuple):
+    """A step that leaves no token.
+
+    Attributes:
+        part: the index of the automaton that forces or offers a token; -1 if none does.
+        others: the indices of the parts that refuse it, the rules after the automata.
+        token: the forced token; -1 if none is.
+    """
+
+    part: int
+    others: tuple[int, ...]
+    token: int
+
+
+def contradiction(
+    automata: Sequence[Automaton],
+    rules: Sequence[NoRepeatNgramSpec] = (),
+    vocab_size: int | None = None,
+    ends: Sequence[int] = (),
+) -> Contradiction | None:
+    """Find a contradiction among the parts of a program.
+
+    Args:
+        automata: the automata of a request.
+        rules: its rules about n-grams. The prompt's tokens do not count.
+        vocab_size: the number of the engine's tokens, if it is known.
+        ends: tokens that may end the request. Nothing after them counts. They count as possible
+            only where no other token is left.
+
+    Returns:
+        The first contradiction; ``None`` if everything can be obeyed, or if the walk is too long.
+    """
+    refusing = [i for i, each in enumerate(automata) if _refuses(each)]
+    limiting = any(np.isin(automata[i].edit, _LIMITS).any() for i in refusing)
+    edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in refusing) + SPARE * len(rules)
+    may_edit_all = vocab_size is not None and edited >= vocab_size
+    if not may_edit_all and (not limiting or len(refusing) + len(rules) < 2):
+        return None
+    walk = _Walk([automata[i] for i in refusing], rules, vocab_size, ends)
+    found = walk.from_the_start() or walk.anywhere()
+    if found is None:
+        return None
+    rank = [*refusing, *range(len(automata), len(automata) + len(rules)), -1]
+    return Contradiction(rank[found.part], tuple(rank[i] for i in found.others), found.token)
+
+
+_LIMITS = FORCE, ALLOW, BAN_OTHERS
+
+
+def _refuses(automaton: Automaton) -> bool:
+    """Whether an automaton refuses a token in any of its states, and does not just add to some."""
+    return bool((automaton.set_values < BAN).any() or np.isin(automaton.edit, _LIMITS).any())
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the loops of the walk, so that no request waits for it."""
+    builder = AutomatonBuilder()
+    builder.edge(builder.free(), 1, builder.force(2))
+    builder.free()
+    forcing = builder.build(check=False)
+    builder = AutomatonBuilder()
+    builder.add(builder.token_set((1,)))
+    walk = _Walk([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3])
+    walk.from_the_start()
+    walk.anywhere()
+
+
+class _Walk:
+    """The tables of a program's automata, and the searches in them."""
+
+    def __init__(
+        self,
+        automata: Sequence[Automaton],
+        rules: Sequence[NoRepeatNgramSpec],
+        vocab_size: int | None,
+        ends: Sequence[int],
+    ) -> None:
+        self.automata, self.rules = automata, rules
+        pool = AutomatonPool(sizes_of(automata))
+        self.bases = np.array([pool.base_of(each) for each in automata], np.int32)
+        self.columns = (
+            *(pool.default_target, pool.is_failure_link, pool.edge_ends, pool.edge_tokens),
+            *(pool.targets, pool.timer, pool.timeout, pool.edit, pool.operand, pool.set_ends),
+            *(pool.set_tokens, pool.set_values),
+        )
+        self.vocab_size = UNKNOWN if vocab_size is None else vocab_size
+        self.ends = distinct(token_array(ends))
+        places = [each.fold((), ()) for each in automata]
+        self.start = np.array(places, np.int32).reshape(-1, 2) + np.outer(
+            self.bases, [1, 0]
+        ).astype(np.int32)
+
+    def from_the_start(self) -> Contradiction | None:
+        """Find a step that leaves no token on every way, or on one that an automaton offers."""
+        every = range(len(self.automata))
+        prompts = [*dict.fromkeys(self._prompts())]
+        for rules in ((), self.rules) if self.rules else ((),):
+            for prompt in prompts:
+                # What the other automata refuse depends on the prompt, which may be another.
+                which = [i for i in every if not prompt or self.automata[i].reads_prompt]
+                verdict, found = self._search(which, rules, prompt)
+                if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
+                    few = sorted({found.part, *found.others}.intersection(which))
+                    verdict, found = self._search(few, rules, prompt)
+                if verdict == LOST:
+                    return found
+            for i, automaton in enumerate(self.automata):
+                if automaton.states > 1 and (automaton.edit == ALLOW).any():
+                    verdict, found = self._search(every, rules, offering=i)
+                    if verdict == LOST:
+                        return found
+        return None
+
+    def _prompts(self) -> Iterator[tuple[int, ...]]:
+        """Yield prompts: an empty one, and those after which automata have begun to count."""
+        yield ()
+        reading = [each for each in self.automata if each.reads_prompt]
+        for automaton in reading[:MAX_PROMPTS] if len(reading) > 1 else ():
+            yield from _to_a_count(automaton)
+
+    def _search(
+        self,
+        which: Sequence[int],
+        rules: Sequence[NoRepeatNgramSpec],
+        prompt: Sequence[int] = (),
+        offering: int = -1,
+    ) -> tuple[int, Contradiction]:
+        """Search with some of the automata and rules."""
+        places = self.start[list(which)]
+        for k, i in enumerate(which if prompt else ()):
+            if self.automata[i].reads_prompt:
+                state, timer = self.automata[i].fold(prompt, ())
+                places[k] = self.bases[i] + state, timer
+        exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
+        arguments: Any = (
+            *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
+            *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
+            np.cumsum([0, *map(len, exempt)]),
+            np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(
+                -1, 2
+            ),
+            offering,
+        )
+        verdict, part, refusing, token = search(*arguments)
+        parts = [*which, *range(len(self.automata), len(self.automata) + len(rules))]
+        others = [each for k, each in enumerate(parts) if refusing >> k & 1]
+        return verdict, Contradiction(which[part] if part >= 0 else part, (*others,), token)
+
+    def anywhere(self) -> Contradiction | None:
+        """Find a forced token that another automaton refuses, whatever came before the text."""
+        ends = self.bases + [each.states for each in self.automata]
+        bounds = [*zip(self.bases.tolist(), ends.tolist(), strict=True)]
+        columns: Any = self.columns
+        strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound, self.ends)]
+        only = self.bases[[each.states == 1 for each in self.automata]]
+        strict.sort(key=lambda k: self.automata[k].states)  # lists and bans are compared first
+        left = MAX_COMPARED
+        for i, automaton in enumerate(self.automata):
+            if strict in ([], [i]) or not (automaton.edit == FORCE).any():
+                continue
+            # A prompt may have any tokens.
+            arguments: Any = *bounds[i], self.ends, only[:0] if automaton.reads_prompt else only
+            runs: Any = forced_runs(columns, *arguments)
+            for k in strict:
+                left -= len(runs[0])
+                if left < 0:
+                    return None
+                if k != i and (token := find_refused(columns, *bounds[k], *runs)) >= 0:
+                    return Contradiction(i, (k,), token)
+        return None
+
+
+def _to_a_count(automaton: Automaton) -> Iterator[tuple[int, ...]]:
+    """Yield the shortest prompt after which an automaton begins to count, if there is one."""
+    ends, tokens = automaton.edges
+    paths: dict[int, tuple[int, ...]] = {0: ()}
+    for state in (waiting := [0]):
+        for edge in range(ends[state], ends[state + 1]):
+            target = int(automaton.targets[edge])
+            path = *paths[state], int(tokens[edge])
+            if automaton.timer[target] >= 0:
+                yield path
+                return
+            if target not in paths and len(paths) < MAX_PROMPT:
+                paths[target] = path
+                waiting.append(target)

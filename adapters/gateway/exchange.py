@@ -1,0 +1,112 @@
+"""One exchange of request and answer: the body is checked once, and the answer is completed."""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...spec import SpecError
+from .key import KEY
+from .receipt import Message, Receipt, Send, Stamp
+
+Scope = MutableMapping[str, Any]
+"""The scope of an ASGI connection: its type, path and headers."""
+Receive = Callable[[], Awaitable[Message]]
+
+
+class Checked(NamedTuple):
+    """A request that has been checked.
+
+    Attributes:
+        body: the body for the application.
+        receipt: what the answer says of the specs, if it says anything.
+    """
+
+    body: bytes
+    receipt: Receipt | None = None
+
+
+class RefusedError(Exception):
+    """Raised into the application when it asks for the body of a refused request."""
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request: the body is read and checked once, and a refusal replaces the answer.
+
+    Args:
+        check: checks a body.
+        error: makes the body of a refusal of its message.
+        scope: the ASGI scope of the request.
+        receive_next: the server's ``receive``.
+        send_on: the server's ``send``.
+    """
+
+    check: Callable[[bytes], Awaitable[Checked]]
+    error: Callable[[str], dict[str, Any]]
+    scope: Scope
+    receive_next: Receive
+    send_on: Send
+    is_read: bool = False
+    is_answered: bool = False
+    refusal: SpecError | None = None
+    stamp: Stamp | None = None
+
+    async def receive(self) -> Message:
+        """Return the checked body as one message, then the server's other messages."""
+        if self.is_read:
+            return await self.receive_next()
+        chunks, is_more = bytearray(), True
+        while is_more:
+            message = await self.receive_next()
+            if message["type"] != "http.request":  # the client is gone
+                return message
+            chunks += message.get("body", b"")
+            is_more = message.get("more_body", False)
+        self.is_read, body = True, bytes(chunks)
+        try:
+            checked = await self.check(body)
+        except SpecError as error:
+            self.refusal = error
+            raise RefusedError from error
+        if checked.receipt is not None:
+            self.stamp = Stamp(checked.receipt, self.send_on)
+        if checked.body is not body:
+            self._set_length(len(checked.body))
+        return {"type": "http.request", "body": checked.body, "more_body": False}
+
+    def _set_length(self, length: int) -> None:
+        """Correct the header, in place: the application may have copied the scope."""
+        headers = self.scope["headers"]
+        for i, (name, _) in enumerate(headers):
+            if name.lower() == b"content-length":
+                headers[i] = name, b"%d" % length
+
+    async def send(self, message: Message) -> None:
+        """Pass the answer on, or replace it by the refusal; other headers of the answer stay."""
+        if self.stamp is not None and not self.stamp.is_done:
+            await self.stamp(message)
+        elif self.refusal is None:
+            await self.send_on(message)
+        elif message["type"] == "http.response.start":
+            await self.answer(message.get("headers", ()))
+
+    async def answer(self, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Answer a refused request, unless it has been answered."""
+        if self.refusal is None or self.is_answered:
+            return
+        self.is_answered = True
+        await answer(self.send_on, 400, self.error(f"{KEY}: {self.refusal}"), headers)
+
+
+async def answer(
+    send: Send, status: int, content: Any, headers: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """Answer with JSON, and with headers of another answer."""
+    body = msgspec.json.encode(content)
+    ours = {b"content-type": b"application/json", b"content-length": b"%d" % len(body)}
+    others = [(name, value) for name, value in headers if name.lower() not in ours]
+    start = {"type": "http.response.start", "status": status}
+    await send({**start, "headers": [*others, *ours.items()]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,88 @@
+"""The operator's rules for the engine's own fields of requests, in the middleware."""
+
+from typing import Any
+
+from ...spec import SpecError
+from ..policy import Policy
+from .json_body import Fields, join
+
+NAMES = {
+    "max_tokens": (
+        *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+        *("max_new_tokens", "num_predict"),
+    ),
+    "thinking_token_budget": (
+        *("thinking_token_budget", "max_thinking_tokens", "thinking_budget", "budget_tokens"),
+    ),
+}
+"""The fields with a ceiling, by its name: those of OpenAI's routes, Anthropic's and the engines."""
+
+
+class RuleError(SpecError):
+    """A request that a rule for the engine's own fields does not admit.
+
+    Attributes:
+        reason: the rule, for the metrics.
+    """
+
+    reason = "fields"
+
+
+def check_fields(policy: Policy, path: str, fields: Fields) -> None:
+    """Check an object of a request: itself, its sampling parameters, and the like.
+
+    Args:
+        policy: the policy.
+        path: path of the object; empty for the request itself.
+        fields: the object.
+
+    Raises:
+        RuleError: for a field that the policy forbids, or a value above its ceiling.
+    """
+    for name in policy.forbid_fields:
+        if fields.is_set(name):
+            where = join(path, name)
+            raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
+    for ceiling, most in policy.most_fields.items():
+        for name in NAMES[ceiling]:
+            if fields.is_set(name) and not _is_below(value := fields[name], most):
+                where = join(path, name)
+                what = f"This server admits at most {most}, and an integer from 0"
+                raise RuleError.of_field(f"{what}; got {value!r:.50}", where)
+
+
+def _is_below(value: Any, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def fill_in(policy: Policy, fields: Fields, budget: str) -> bool:
+    """Fill in a request what it leaves out: default fields, and the budget of its effort.
+
+    Args:
+        policy: the policy.
+        fields: the request, of one of OpenAI's routes.
+        budget: the engine's field for a thinking budget, with the object around it.
+
+    Returns:
+        Whether a field was filled in.
+    """
+    is_changed = False
+    for name, value in policy.default_fields.items():
+        is_changed |= _put(fields, name, value)
+    effort = fields["reasoning_effort"] if fields.is_set("reasoning_effort") else None
+    if isinstance(effort, str) and effort in policy.efforts:
+        around, _, name = budget.rpartition(".")
+        if around and not fields.is_set(around):
+            fields.put(around, Fields({}))
+        target = fields.object(around) if around else fields
+        if target is not None:  # the engine refuses another value than an object
+            is_changed |= _put(target, name, policy.efforts[effort])
+    return is_changed
+
+
+def _put(fields: Fields, name: str, value: Any) -> bool:
+    """Set a field, unless the request sets it."""
+    if fields.is_set(name):
+        return False
+    fields.put(name, value)
+    return True

@@ -1,0 +1,321 @@
+"""ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
+
+import re
+from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
+from ...spec.base import kind_of
+from ...spec.limits import LIMITS
+from ..backend import Backend, backend
+from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
+from ..metrics import count
+from ..policy import Policy
+from .exchange import Checked, Exchange, Receive, Scope, answer
+from .field_rules import check_fields, fill_in
+from .json_body import Fields, join, parse
+from .key import KEY, check_spelling
+from .receipt import Message, Receipt, Send, digest_of
+from .schema_carrier import take_payloads
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An ASGI application."""
+
+CONTAINERS = frozenset(
+    ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")
+)
+"""The request fields that may hold a payload, over all engines. They may be nested, or be lists
+with one object for each prompt."""
+
+METHODS = "POST", "PUT"
+"""The HTTP methods whose requests may carry specs."""
+
+ROUTE = f"/{KEY}"
+"""The route that describes the server; a prefix such as ``/v1`` may be before it."""
+
+MAX_NESTED = 4
+"""The depth to which nested containers are searched."""
+
+MAX_ON_LOOP = 1 << 14
+"""The most bytes of a body that is searched on the event loop. A thread does the rest, so that
+other requests do not wait."""
+
+_KEY = KEY.encode()
+_INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
+"""The index of a prompt, where an engine takes a list with an object for each prompt."""
+
+
+class SpecMiddleware:
+    """Middleware that checks the specs of each HTTP request and answers bad specs with status 400.
+
+    An engine itself validates a request late, when a streamed reply has begun with status 200, and
+    a route without logits processors drops the payload. The middleware reads and checks the body
+    when the application asks for it, which is after the application's own authentication.
+
+    It wraps any ASGI app, and works with ``add_middleware`` of Starlette and FastAPI::
+
+        app.add_middleware(SpecMiddleware, engine="vllm")
+
+    In an engine's own server, use the subclass of that engine: it also checks the payload against
+    the model and the server. vLLM's is ``logitport.adapters.vllm.SpecMiddleware``; SGLang's is
+    active wherever logitport is installed.
+
+    Args:
+        app: the application.
+        engine: name of the installed backend whose server gets the requests.
+
+    Raises:
+        SpecError: if there is no such engine, or it has no server.
+    """
+
+    def __init__(self, app: App, engine: str = "vllm") -> None:
+        self.app = app
+        self._backend = backend(engine)
+        self.routes = self._backend.routes
+        if not self.routes:
+            raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
+        self._gives_receipts = is_on(RECEIPT_VARIABLE, default=True)
+        self._is_ready = False  # the first check may read the configuration
+        self._has_route = is_on(ROUTE_VARIABLE, default=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the body of a request and pass the request on."""
+        if scope["type"] != "http" or scope["method"] not in METHODS:
+            is_get = scope["type"] == "http" and scope["method"] == "GET"
+            if is_get and self._has_route and scope["path"].rstrip("/").endswith(ROUTE):
+                await self._describe(scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
+            return
+        check, error = partial(self._check, scope), partial(self.error, scope["path"])
+        exchange = Exchange(check, error, scope, receive, send)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except Exception:
+            if exchange.refusal is None:
+                raise
+        await exchange.answer()
+
+    async def _describe(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer ``GET /logitport`` in place of 404 or 405: the application authenticates first."""
+        missing: Message | None = None
+
+        async def send_on(message: Message) -> None:
+            nonlocal missing
+            if message["type"] == "http.response.start" and message["status"] in (404, 405):
+                missing = message
+            if missing is None:
+                await send(message)
+
+        await self.app(scope, receive, send_on)
+        if missing is not None:
+            content = await to_thread(self.describe, scope)
+            await answer(send, 200, content, missing.get("headers", ()))
+
+    def describe(self, scope: Scope) -> dict[str, Any]:
+        """Describe the server: what its specs may be, and what it does with them.
+
+        Args:
+            scope: the ASGI scope of a request.
+        """
+        behind = self.backend(scope)
+        policy = behind.policy or Policy()
+        return {
+            "version": version(KEY),
+            "wire": VERSION,
+            "engine": behind.name,
+            "stage": self.stage(scope),
+            "kinds": sorted(map(kind_of, behind.realizes | behind.lowers)),
+            "carriers": ["field", "schema"],
+            "receipts": self._gives_receipts,
+            "policy": policy.describe(),
+            "limits": {name: limit.value for name, limit in LIMITS.items()},
+        }
+
+    def backend(self, scope: Scope) -> Backend:
+        """Return the backend of the engine behind the application, with its policy."""
+        return self._backend
+
+    async def _check(self, scope: Scope, body: bytes) -> Checked:
+        """Check a request on the event loop, or in a thread if that may take long."""
+        on_loop = self._is_ready and len(body) <= MAX_ON_LOOP and _KEY not in body
+        if on_loop:
+            return self.check(scope, body)
+        checked = await to_thread(self.check, scope, body)
+        self._is_ready = True
+        return checked
+
+    def check(self, scope: Scope, body: bytes) -> Checked:
+        """Check the specs of one request. A body that is no JSON object is the application's.
+
+        Args:
+            scope: the ASGI scope of the request.
+            body: the whole body.
+
+        Returns:
+            The body, and the receipt of its specs. A payload that is a JSON object or list, or in
+            a schema, has become text in the engine's own field.
+
+        Raises:
+            SpecError: if the specs are bad, or the body cannot be searched for specs.
+        """
+        try:
+            fields = parse(body)
+            return Checked(body) if fields is None else self._check_fields(scope, fields, body)
+        except SpecError as error:
+            count("refused", self.stage(scope), error=error)
+            raise
+
+    def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> Checked:
+        path = scope["path"].rstrip("/")
+        route = max(filter(path.endswith, self.routes), key=len, default="")
+        place = self.routes.get(route)
+        first: Any = None
+        acting: Payload | None = None
+        is_changed = self._apply_rules(self.backend(scope).policy, fields, place)
+        for container, value, owner in _containers("", fields, fields, MAX_NESTED):
+            self.check_container(container, value)
+            for where, payload in take_payloads(value):
+                where = join(container, where)
+                if place is None or "." in place or container:
+                    self._check_place(where, place, path, where)
+                _put(fields, str(place), payload, where)
+                is_changed = True
+            if KEY not in value:
+                continue
+            where = join(container, KEY)
+            self._check_place(container, place, path, where)
+            if value.is_nested(KEY):
+                payload, is_changed = value.text(KEY), True
+                value.put(KEY, payload)
+            else:
+                payload = value[KEY]
+            if first not in (None, payload):
+                raise SpecError.of_field(
+                    "Expected the same specs for all prompts of one request", where
+                )
+            first = payload
+            acting = self.check_payload(scope, fields, owner, payload)
+        if "nvext" in fields and f'"{KEY}:' in fields.text("nvext"):
+            self._check_place("nvext", place, path, "nvext.annotations")
+        receipt = None
+        if first is not None and self._gives_receipts and not path.endswith("/render"):
+            receipt = self._receipt(scope, first, acting)
+        return Checked(fields.encode() if is_changed else body, receipt)
+
+    def _apply_rules(self, policy: Policy | None, fields: Fields, place: str | None) -> bool:
+        """Apply the operator's rules for the engine's own fields; return whether one is set.
+
+        Raises:
+            RuleError: if the request has what the rules do not admit.
+        """
+        if policy is None or not policy.has_field_rules:
+            return False
+        for path, value, _ in _containers("", fields, fields, MAX_NESTED):
+            check_fields(policy, path, value)
+        is_openai = place is not None and "." not in place
+        return is_openai and fill_in(policy, fields, self._backend.budget_field or "")
+
+    def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
+        digest, stage = digest_of(payload), self.stage(scope)
+        if acting is None:
+            return Receipt((), digest, stage)
+        policy, default, presets = self.backend(scope).policy, False, ()
+        if policy is not None:
+            default, presets = policy.join(decode(payload, StandIn()).specs)
+        kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
+        return Receipt(kinds, digest, stage, default, presets)
+
+    def _check_place(self, container: str, place: str | None, path: str, where: str) -> None:
+        if place is None:
+            routes = ", ".join(sorted(route for route, place in self.routes.items() if place))
+            raise SpecError.of_field(f"{path} takes no specs; these routes do: {routes}", where)
+        if _INDEX.sub("", container) != place:
+            raise SpecError.of_field(f"Expected specs for {path} in `{place}.{KEY}`", where)
+
+    def check_container(self, path: str, container: Fields) -> None:
+        """Check an object that may hold a payload, even if it holds none.
+
+        Args:
+            path: path of the object; empty for the request itself.
+            container: the object.
+
+        Raises:
+            SpecError: if it has a misspelt key.
+        """
+        check_spelling(container, path or "the request")
+
+    def check_payload(
+        self, scope: Scope, fields: Fields, owner: Fields, payload: Any
+    ) -> Payload | None:
+        """Check a payload, as far as the engine and the model behind the server are known.
+
+        Args:
+            scope: the ASGI scope of the request.
+            fields: the fields of the request.
+            owner: the object around the payload's container, with the sampling fields: the
+                request, or its ``sampling_params`` for one prompt.
+            payload: the payload as the client sent it, but an object or array as its JSON text.
+
+        Returns:
+            The payload with what the server fills in; ``None`` if it does not act here.
+
+        Raises:
+            SpecError: if the payload is bad.
+        """
+        decoded = decode(payload, StandIn())
+        self._backend.check(decoded.specs)
+        return decoded
+
+    def error(self, path: str, message: str) -> dict[str, Any]:
+        """Return the body of a refusal, in the form that clients of the path expect."""
+        if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
+            return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+        error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
+        return {"error": error}
+
+    def stage(self, scope: Scope) -> Stage:
+        """Return the stage of the engine behind the application, to count refusals by stage."""
+        return Stage.AGGREGATED
+
+
+def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
+    """Put a payload that came in a schema into the engine's own field.
+
+    Raises:
+        SpecError: if the field is no object, or has another payload.
+    """
+    field = fields.object(name)
+    if field is None:
+        if fields.is_set(name):
+            raise SpecError.of_field(f"Expected an object, beside `{where}`", name)
+        fields.put(name, field := Fields({}))
+    if KEY in field:
+        other = field.text(KEY) if field.is_nested(KEY) else field[KEY]
+        texts = StandIn()
+        if payload != other and decode(payload, texts) != decode(other, texts):
+            what = f"Expected one payload, got another at `{name}.{KEY}`"
+            raise SpecError.of_field(what, where)
+    field.put(KEY, payload)
+
+
+Container = tuple[str, Fields, Fields]
+"""The path of an object, the object, and the object around it."""
+
+
+def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterator[Container]:
+    """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within."""
+    yield path, value, owner
+    for name in value if value is owner else CONTAINERS.intersection(value):
+        where = join(path, name)
+        inner = value.object(name)
+        if name in CONTAINERS and nested:
+            if inner is not None:
+                yield from _containers(where, inner, value, nested - 1)
+            for i, each in enumerate(value.objects(name)):
+                yield from _containers(f"{where}[{i}]", each, value, nested - 1)
+        elif inner is not None:
+            yield where, inner, value

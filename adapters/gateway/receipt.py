@@ -1,0 +1,187 @@
+"""Receipts: what acted on a request, in the answer's headers and in its first JSON object."""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+from ...spec import SpecError, encode
+from ...spec.base import as_specs, processor_specs
+from ..backend import Specs, backend
+from .extra_body import Carrier
+from .key import KEY
+from .schema_carrier import KEYWORD
+
+HEADER = KEYWORD
+"""The name of the response header."""
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What acted on a request with specs.
+
+    Attributes:
+        kinds: the kinds of the specs that act, with those of the server; none where specs do not
+            act at the server's stage.
+        digest: the first 32 digits of the SHA-256 of the payload's text, as it was sent.
+        stage: the stage of the server.
+        default: whether default specs of the server joined.
+        presets: the names of the server's presets that joined.
+    """
+
+    kinds: tuple[str, ...]
+    digest: str
+    stage: str
+    default: bool = False
+    presets: tuple[str, ...] = ()
+
+
+class ReceiptError(Exception):
+    """The specs of a request did not act, or nothing in the answer says that they did."""
+
+
+def digest_of(payload: str) -> str:
+    """Return the digest of a payload's text."""
+    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def receipt(
+    response: Any,
+    specs: Specs,
+    *,
+    engine: str = "vllm",
+    carrier: Carrier = "field",
+    generation_only: bool = True,
+) -> Receipt:
+    """Return the receipt of a response, or raise if it does not say that the specs acted.
+
+    ::
+
+        body = extra_body("vllm", specs)
+        answer = client.chat.completions.create(..., extra_body=body)
+        receipt(answer, specs)  # Receipt(kinds=('choice',), digest='0c3a...', stage='agg')
+
+    Args:
+        response: a response of the OpenAI client, the first chunk of a streamed response, the JSON
+            object of either, or an HTTP response with headers.
+        specs: the specs that the request was sent with.
+        engine: as for ``extra_body``.
+        carrier: as for ``extra_body``.
+        generation_only: as for ``extra_body``.
+
+    Raises:
+        ReceiptError: if there is no receipt, it is for other specs, or they did not act. The
+            message names the field that was lost, and the carrier to try.
+        SpecError: for specs that cannot be sent, and for native kinds alone: they travel in fields
+            of the engine, for which there are no receipts.
+    """
+    carried = processor_specs(as_specs(specs))
+    if not carried:
+        raise SpecError("Expected specs beside native kinds, for which there are no receipts")
+    found = _find(response)
+    if found is None:
+        raise ReceiptError(_lost(engine, carrier))
+    digest = digest_of(encode(carried, generation_only=generation_only))
+    if found.digest != digest:
+        what = f"the digest of the payload is {found.digest!r}, and not {digest!r}"
+        raise ReceiptError(f"The receipt is for other specs: {what}")
+    if not found.kinds:
+        raise ReceiptError(f"The specs reached the server, and do not act at stage {found.stage}")
+    return found
+
+
+def _find(response: Any) -> Receipt | None:
+    if isinstance(response, list | tuple) and response:  # SGLang's answer to several prompts
+        response = response[0]
+    of_body = response.get(KEY) if isinstance(response, Mapping) else getattr(response, KEY, None)
+    of_header = getattr(response, "headers", None) or {}
+    try:
+        if of_body is not None:
+            return msgspec.convert(of_body, Receipt)
+        text = of_header.get(HEADER)
+        return None if text is None else msgspec.json.decode(text, type=Receipt)
+    except msgspec.DecodeError as error:
+        raise ReceiptError(f"The receipt cannot be read: {error}") from None
+
+
+def _lost(engine: str, carrier: Carrier) -> str:
+    field = f"response_format.json_schema.schema.{KEYWORD}"
+    other = "A server without logitport answers with JSON instead"
+    if carrier == "field":
+        field = f"{backend(engine).routes.get('/v1/chat/completions')}.{KEY}"
+        other = f"extra_body({engine!r}, specs, carrier='schema') passes gateways that drop it"
+    return (
+        f"The response has no receipt: `{field}` was lost on the way, or the server has no "
+        f"logitport, or no middleware. {other}"
+    )
+
+
+_OBJECT = re.compile(rb'\A\s*\[?\s*\{(?=\s*")')
+"""The beginning of a JSON object with fields, or of a list of such objects."""
+
+_EVENT = re.compile(rb'^data: ?\{(?=\s*")', re.M)
+"""The beginning of an object in an event of a stream."""
+
+
+class Stamp:
+    """The ``send`` of an ASGI application that adds a receipt to its answer.
+
+    Nothing is parsed or kept: the field is put behind the first ``{`` of the answer. Compressed
+    answers get the header alone; answers with another status than 200 get nothing.
+
+    Attributes:
+        is_done: whether all further messages pass unchanged.
+    """
+
+    def __init__(self, receipt: Receipt, send: Send) -> None:
+        self._send = send
+        text = msgspec.json.encode(receipt)  # all of its names are ASCII
+        self._header = HEADER.encode(), text
+        self._field = b'"%b":%b,' % (KEY.encode(), text)
+        self._begin: re.Pattern[bytes] | None = None
+        self.is_done = False
+        self._held: Message | None = None  # the start, until it is known how long the body is
+        self._length: int | None = None  # the index of its header
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message on."""
+        if message["type"] == "http.response.start":
+            message = self._started(message)
+            if self._held is message:
+                return
+        elif self._begin is not None:
+            body = message.get("body", b"")
+            found, held = self._begin.search(body), self._held
+            if found is not None:
+                at = found.end()
+                message = {**message, "body": body[:at] + self._field + body[at:]}
+            if held is not None:
+                if found is not None and self._length is not None:
+                    name, length = held["headers"][self._length]
+                    longer = b"%d" % (int(length) + len(self._field))
+                    held["headers"][self._length] = name, longer
+                await self._send(held)
+            if found is not None or held is not None:
+                self._begin = self._held = None
+        self.is_done = self._begin is None
+        await self._send(message)
+
+    def _started(self, message: Message) -> Message:
+        """Add the header to a start, and find out where the body may have the field."""
+        headers = [*message.get("headers", ())]
+        if message["status"] != 200:
+            return message
+        indices = {name.lower(): i for i, (name, _) in enumerate(headers)}
+        message = {**message, "headers": [*headers, self._header]}
+        if b"content-type" in indices and b"content-encoding" not in indices:
+            kind = headers[indices[b"content-type"]][1]
+            if kind.startswith(b"text/event-stream"):
+                self._begin = _EVENT
+            elif kind.startswith(b"application/json"):
+                self._begin, self._held = _OBJECT, message
+                self._length = indices.get(b"content-length")
+        return message

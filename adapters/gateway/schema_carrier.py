@@ -1,0 +1,73 @@
+"""The carrier that passes gateways: a keyword of the JSON Schema in ``response_format``.
+
+A gateway that rebuilds requests of the fields it knows drops an engine's own fields. It passes a
+schema on as it is. A server without logitport ignores the keyword and obeys the schema, which
+makes the loss visible: the answer is ``{"logitport":"missing"}``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .json_body import Fields
+from .key import KEY, check_spelling
+
+KEYWORD = f"x-{KEY}"
+"""The keyword of the schema that has the payload, and the name of a format that has nothing else.
+
+A format of another name is the caller's own: it stays, without the keyword.
+"""
+
+_MISSING = {
+    "type": "object",
+    "properties": {KEY: {"type": "string", "enum": ["missing"]}},
+    "required": [KEY],
+    "additionalProperties": False,
+}
+
+_FORMAT = "response_format"
+
+_SCHEMAS = (
+    (_FORMAT, "json_schema", "schema"),
+    (_FORMAT, "schema"),  # SGLang's short form
+    ("text", "format", "schema"),  # of /v1/responses
+    ("output_config", "format", "json_schema"),  # of /v1/messages
+    ("structured_outputs", "json"),  # vLLM's
+)
+"""The paths at which a request may have a schema. ``extra_body`` uses the first."""
+
+
+def format_with(payload: str | None, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Make a ``response_format`` with a payload.
+
+    Args:
+        payload: the payload's text, if there is one.
+        schema: the schema of the answer; ``None`` if its form is free.
+    """
+    name, schema = (KEYWORD, _MISSING) if schema is None else (f"{KEY}_schema", schema)
+    keyword = {} if payload is None else {KEYWORD: payload}
+    json_schema = {"name": name, "schema": {**schema, **keyword}}
+    return {"type": "json_schema", "json_schema": json_schema}
+
+
+def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
+    """Remove the payloads from the schemas of a request; yield the path and value of each.
+
+    A payload that is an object or array comes as its JSON text.
+
+    Raises:
+        SpecError: for a misspelt keyword.
+    """
+    for path in _SCHEMAS:
+        around, schema = None, fields
+        for name in path:
+            around, schema = schema, schema and schema.object(name)
+        if not schema:
+            continue
+        where = ".".join(path)
+        check_spelling(schema, where, KEYWORD)
+        if KEYWORD in schema:
+            payload = schema.text(KEYWORD) if schema.is_nested(KEYWORD) else schema[KEYWORD]
+            schema.drop(KEYWORD)
+            if path == _SCHEMAS[0] and around and around.get("name") == KEYWORD:
+                fields.drop(_FORMAT)
+            yield f"{where}.{KEYWORD}", payload

@@ -1,0 +1,40 @@
+"""The tokenizer that makes token ids of the texts in payloads."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cached_property
+from typing import Any
+
+
+class TokenizerCopy:
+    """A copy of an engine's tokenizer, made when the first text comes.
+
+    Engines set truncation and padding on their own tokenizer, from several threads. A text must
+    have the same tokens in each process of an engine, whatever other requests ask for.
+
+    Args:
+        load: returns the engine's tokenizer.
+    """
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+
+    @cached_property
+    def _tokenizers(self) -> tuple[Any, Any]:
+        """The engine's EOS token, and what encodes."""
+        tokenizer = self._load()
+        fast = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of the package `tokenizers`
+        if hasattr(type(fast), "no_truncation"):
+            fast = deepcopy(fast)
+            fast.no_truncation()
+            fast.no_padding()
+        return getattr(tokenizer, "eos_token_id", None), fast
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a reply, if the tokenizer has one."""
+        return self._tokenizers[0]
+
+    def encode(self, text: str, /, *, add_special_tokens: bool) -> Any:
+        """Encode a text; special tokens that it names are recognized."""
+        return self._tokenizers[1].encode(text, add_special_tokens=add_special_tokens)

@@ -1,0 +1,1 @@
+"""Specs behind Ray Serve LLM: ``python -m examples.ray_serve``."""

@@ -1,0 +1,197 @@
+"""Texts in place of token ids: a server that has the model's tokenizer resolves them.
+
+A kind names its text fields in ``TEXTS``. They exist on the wire alone: before a payload becomes
+specs, its texts have become token ids, and everything else is as if the client had sent these.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from .base import kind_of
+from .errors import Path, SpecError, text_of
+from .kinds import WIRE_KINDS, PhaseEnd
+from .limits import (
+    MAX_CLIENT_TEXT_BYTES,
+    MAX_INT,
+)
+from .tokenization import Tokenizer, resolved_eos, token_ids_of
+
+_KINDS: dict[object, Mapping[str, str]] = {kind_of(kind): kind.TEXTS for kind in WIRE_KINDS}
+
+_NONE: Mapping[str, str] = {}
+
+_BYTES_OF_TEXT = 8
+"""A tokenizer's work for a text, besides that for its bytes, in bytes."""
+
+TEXT_FIELDS = frozenset(name for each in (*_KINDS.values(), PhaseEnd.TEXTS) for name in each)
+"""The names of all text fields."""
+
+
+class StandIn:
+    """A tokenizer for processes without the model's: each text is one token, which no model has.
+
+    What it makes of a payload is good for checks, and never for an engine.
+    """
+
+    eos_token_id = MAX_INT
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def encode(self, text: str, /, *, add_special_tokens: bool) -> list[int]:
+        return [self._ids.setdefault(text, MAX_INT - 1 - len(self._ids))] if text else []
+
+
+class TextResolver:
+    """Turns the texts of one payload into token ids.
+
+    ``{"kind": "choice", "texts": ["yes", "no"]}`` becomes ``{"kind": "choice", "choices": [[4],
+    [7]], "eos_token_id": 2}`` with a tokenizer that has these tokens.
+
+    Args:
+        tokenizer: the model's tokenizer; without one, a payload with texts is refused.
+
+    Attributes:
+        has_texts: whether there were any texts so far.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._fields: dict[Path, Path] = {}
+        self._size = 0
+
+    @property
+    def has_texts(self) -> bool:
+        return self._size > 0
+
+    def resolve(self, specs: Any) -> Any:
+        """Return the specs of a payload, as parsed, with token ids in place of texts.
+
+        What is no spec stays as it is: its error is reported when the specs are made.
+
+        Raises:
+            SpecError: for a text that makes no tokens, or too many; beside the token ids that it
+                stands for; beyond ``MAX_CLIENT_TEXT_BYTES``; for any text
+                if there is no tokenizer.
+        """
+        return _each(specs, ("specs",), self._spec)
+
+    def restore(self, error: SpecError) -> SpecError:
+        """Have an error at token ids name the text that they were made of."""
+        return error.moved(self._path)
+
+    def _path(self, path: Path) -> Path:
+        for ids, text in self._fields.items():
+            if path[: len(ids)] == ids:  # an index is that of a text, or of a token of one text
+                return text + path[len(ids) :][: not str(text[-1]).endswith("text")]
+        return path
+
+    def _spec(self, entry: dict[str, Any], path: Path) -> None:
+        kind = entry.get("kind")
+        texts = _KINDS.get(kind, _NONE) if isinstance(kind, str) else _NONE
+        has_texts = self._replace(entry, texts, path)
+        if has_texts and kind in _ENDED and "eos_token_id" not in entry:
+            entry["eos_token_id"] = self._eos(path)
+        if kind == "phases" and "phases" in entry:
+            entry["phases"] = _each(entry["phases"], (*path, "phases"), self._phase)
+
+    def _phase(self, phase: dict[str, Any], path: Path) -> None:
+        for name, resolve in (("specs", self._spec), ("ends", self._end)):
+            if name in phase:
+                phase[name] = _each(phase[name], (*path, name), resolve)
+
+    def _end(self, end: dict[str, Any], path: Path) -> None:
+        self._replace(end, PhaseEnd.TEXTS, path)
+
+    def _replace(self, entry: dict[str, Any], texts: Mapping[str, str], path: Path) -> bool:
+        """Replace the texts of one object; return whether it has any."""
+        found = [name for name in texts if name in entry]
+        for name in found:
+            where, target = (*path, name), texts[name]
+            if target in entry:
+                raise SpecError(f"Expected {target} or {name}, got both", *where)
+            value = entry.pop(name)
+            if name.endswith("text"):
+                entry[target] = self._token_ids(value, where)
+            elif not isinstance(value, list | tuple):
+                raise SpecError(f"Expected `array`, got `{type(value).__name__}`", *where)
+            else:
+                of_text = self._token_id if name.endswith("tokens") else self._token_ids
+                given = enumerate(cast("list[Any]", value))
+                entry[target] = [of_text(each, (*where, i)) for i, each in given]
+            self._fields[*path, target] = where
+        return bool(found)
+
+    def _token_ids(self, text: Any, path: Path) -> list[int]:
+        if not isinstance(text, str):
+            raise SpecError(f"Expected `str`, got `{type(text).__name__}`", *path)
+        try:
+            self._size += _BYTES_OF_TEXT + len(text.encode())
+        except UnicodeEncodeError:
+            raise SpecError("Expected valid Unicode", *path) from None
+        if self._size > MAX_CLIENT_TEXT_BYTES:
+            what = f"Expected at most {MAX_CLIENT_TEXT_BYTES} bytes of texts in place of token ids"
+            raise SpecError(f"{what}, with {_BYTES_OF_TEXT} more for each, got more", *path)
+        if self._tokenizer is None:
+            what = "A text needs the model's tokenizer, which is not here: send token ids"
+            raise SpecError(what, *path)
+        try:
+            return [*token_ids_of(text, self._tokenizer)]
+        except SpecError as error:
+            raise error.at(*path) from None
+        except Exception as error:  # of any tokenizer
+            raise SpecError(f"The tokenizer fails: {text_of(error)}", *path) from error
+
+    def _eos(self, path: Path) -> int | None:
+        try:
+            return resolved_eos("tokenizer", cast("Tokenizer", self._tokenizer))
+        except SpecError as error:
+            raise error.at(*path, "eos_token_id") from None
+
+    def _token_id(self, text: Any, path: Path) -> int:
+        token_ids = self._token_ids(text, path)
+        if len(token_ids) > 1:
+            advice = "`banned_text` and `choice` take other texts"
+            what = f"Expected one token, got the {len(token_ids)} tokens of {text!r}; {advice}"
+            raise SpecError(what, *path)
+        return token_ids[0]
+
+
+_ENDED = "forced_sequence", "forced_end", "choice"
+"""The kinds whose texts the tokenizer's EOS follows, if ``eos_token_id`` is left out."""
+
+
+def _each(items: Any, path: Path, resolve: Callable[[dict[str, Any], Path], None]) -> Any:
+    """Copy the objects of a list and ``resolve`` each copy in place."""
+    if not isinstance(items, list | tuple):
+        return items
+    copies: list[Any] = []
+    for i, item in enumerate(cast("list[Any]", items)):
+        if isinstance(item, Mapping):
+            item = dict(cast("Mapping[str, Any]", item))
+            resolve(item, (*path, i))
+        copies.append(item)
+    return copies
+
+
+def add_text_fields(definitions: dict[str, Any]) -> None:
+    """Add the text fields to the definitions of a JSON Schema."""
+    for struct in (*WIRE_KINDS, PhaseEnd):
+        if struct.TEXTS:
+            _add_to(definitions[struct.__name__], struct.TEXTS)
+
+
+def _add_to(schema: dict[str, Any], texts: Mapping[str, str]) -> None:
+    required: list[str] = schema["required"]
+    either: list[Any] = []
+    for name, target in texts.items():
+        one = {"type": "string", "minLength": 1}
+        many = {"type": "array", "items": one, "minItems": 1, "maxItems": MAX_CLIENT_TEXT_BYTES}
+        schema["properties"][name] = one if name.endswith("text") else many
+        alternatives = [{"required": [target]}, {"required": [name]}]
+        if target in required:
+            required.remove(target)
+            either.append({"oneOf": alternatives})
+        else:
+            either.append({"not": {"allOf": alternatives}})
+    schema["allOf"] = either

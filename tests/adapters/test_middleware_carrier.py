@@ -1,0 +1,205 @@
+"""The carrier that passes gateways: a payload in the JSON Schema of ``response_format``."""
+
+import json
+from typing import Any
+
+import pytest
+from logitport.adapters import extra_body
+from logitport.adapters.gateway.key import KEY
+from logitport.spec import (
+    ForcedTokenSequenceSpec,
+    GrammarSpec,
+    SamplingSpec,
+    SpecError,
+    ThinkingBudgetSpec,
+    decode,
+    encode,
+)
+
+from .test_middleware import BAD, CHAT, GENERATE, GOOD, OTHER, native, post
+
+COMPLETIONS = "/v1/completions"
+KEYWORD = "x-logitport"
+SPEC = ForcedTokenSequenceSpec((1, 2, 3))
+PLACES = {"vllm": "vllm_xargs", "sglang": "custom_params"}
+OWN = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+
+def carried(payload: Any, schema: Any = None, name: str = "mine", **more: Any) -> dict[str, Any]:
+    """A body with a payload in a schema of the caller's own, or in ours."""
+    if schema is None:
+        schema, name = {"type": "object"}, KEYWORD
+    json_schema = {"name": name, "schema": {**schema, KEYWORD: payload}}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}, **more}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/team" + CHAT, "/invocations"])
+@pytest.mark.parametrize("engine", PLACES)
+def test_the_payload_moves_to_the_engines_field(engine: str, path: str, stream: bool):
+    body = {"model": "m", "stream": stream, **extra_body(engine, SPEC, carrier="schema")}
+    assert set(body) == {"model", "stream", "response_format"}
+    reply = post(path, body, engine=engine)
+    assert reply.status_code == 200
+    assert reply.json() == {"model": "m", "stream": stream, PLACES[engine]: {KEY: encode(SPEC)}}
+    assert int(reply.headers["x-length"]) == len(reply.content)
+
+
+def test_without_logitport_the_answer_shows_the_loss():
+    (form,) = extra_body("vllm", SPEC, carrier="schema").values()
+    schema = form["json_schema"]["schema"]
+    assert schema["properties"] == {"logitport": {"type": "string", "enum": ["missing"]}}
+    assert schema["required"] == ["logitport"]
+    assert schema["additionalProperties"] is False
+
+
+def test_a_schema_of_the_callers_own_stays():
+    answer = post(CHAT, carried(GOOD, OWN, x=1)).json()
+    own = {"type": "json_schema", "json_schema": {"name": "mine", "schema": OWN}}
+    assert answer == {"response_format": own, "x": 1, "vllm_xargs": {KEY: GOOD}}
+
+
+SHORT = {"type": "json_schema", "schema": {**OWN, KEYWORD: GOOD}}
+# what a request has besides | what is left of it
+SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "short form": (
+        {"response_format": SHORT},
+        {"response_format": {"type": "json_schema", "schema": OWN}},
+    ),
+    "responses": ({"text": {"format": SHORT}}, {"text": {"format": SHORT | {"schema": OWN}}}),
+    "messages": (
+        {"output_config": {"format": {"json_schema": {**OWN, KEYWORD: GOOD}}}},
+        {"output_config": {"format": {"json_schema": OWN}}},
+    ),
+    "vLLM's own": (
+        {"structured_outputs": {"json": {**OWN, KEYWORD: GOOD}}},
+        {"structured_outputs": {"json": OWN}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "left"), SCHEMAS.values(), ids=SCHEMAS.keys())
+def test_a_payload_in_any_schema(body: dict[str, Any], left: dict[str, Any]):
+    assert post("/v1/responses", body).json() == left | {"vllm_xargs": {KEY: GOOD}}
+
+
+def test_what_is_in_the_engines_field_stays():
+    answer = post(CHAT, carried(GOOD, vllm_xargs={"seed": 1})).json()
+    assert answer == {"vllm_xargs": {"seed": 1, KEY: GOOD}}
+    assert post(CHAT, carried(GOOD, vllm_xargs=None)).json() == {"vllm_xargs": {KEY: GOOD}}
+
+
+@pytest.mark.parametrize("written", [json.loads(GOOD), json.loads(GOOD)["specs"]])
+def test_an_object_becomes_text(written: Any):
+    payload = post(CHAT, carried(written)).json()["vllm_xargs"][KEY]
+    assert isinstance(payload, str)
+    assert decode(payload) == decode(GOOD)
+
+
+@pytest.mark.parametrize("other", [GOOD, json.loads(GOOD), json.dumps(json.loads(GOOD), indent=1)])
+def test_two_carriers_with_the_same(other: Any):
+    answer = post(CHAT, carried(GOOD, vllm_xargs={KEY: other})).json()
+    assert answer == {"vllm_xargs": {KEY: GOOD}}
+
+
+# route | body | engine | what the message has
+REFUSED: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
+    "two carriers that differ": (
+        CHAT,
+        carried(GOOD, vllm_xargs={KEY: OTHER}),
+        "vllm",
+        (
+            "Expected one payload, got another at `vllm_xargs.logitport`",
+            "at `response_format.json_schema.schema.x-logitport`",
+        ),
+    ),
+    "two schemas that differ": (
+        CHAT,
+        carried(GOOD, text={"format": {"schema": {KEYWORD: OTHER}}}),
+        "vllm",
+        ("Expected one payload", "at `text.format.schema.x-logitport`"),
+    ),
+    "a field that is no object": (CHAT, carried(GOOD, vllm_xargs=3), "vllm", ("an object",)),
+    "bad": (CHAT, carried(BAD), "vllm", ("mind_reader",)),
+    "null": (CHAT, carried(None), "vllm", ("NoneType",)),
+    "misspelt": (
+        CHAT,
+        {"response_format": {"json_schema": {"schema": {"x-logit-port": GOOD}}}},
+        "vllm",
+        ("Expected the key `x-logitport`, got 'x-logit-port'",),
+    ),
+    "without x": (
+        CHAT,
+        {"response_format": {"json_schema": {"schema": {KEY: GOOD}}}},
+        "vllm",
+        ("Expected the key `x-logitport`, got 'logitport'",),
+    ),
+    "on a route that takes none": ("/v1/score", carried(GOOD), "sglang", ("takes no specs",)),
+    "on a route of tokens": (
+        GENERATE,
+        carried(GOOD),
+        "vllm",
+        ("in `sampling_params.extra_args.logitport`",),
+    ),
+    "on SGLang's own route": (
+        "/generate",
+        carried(GOOD) | native(None),
+        "sglang",
+        ("in `sampling_params.custom_params.logitport`",),
+    ),
+    "as a client would have passed it on": (
+        CHAT,
+        {"extra_body": carried(GOOD)},
+        "vllm",
+        ("at `extra_body.response_format.json_schema.schema.x-logitport`",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "engine", "parts"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(path: str, body: Any, engine: str, parts: tuple[str, ...]):
+    reply = post(path, body, engine=engine)
+    assert reply.status_code == 400
+    for part in parts:
+        assert part in reply.json()["error"]["message"]
+
+
+def test_no_way_of_writing_hides_it():
+    body = json.dumps(carried(BAD)).replace("{", '{"y": "\\ud800", ', 1)
+    for text in (body, body.replace(KEYWORD, "x-\\u006cogitport")):
+        assert "mind_reader" in post(CHAT, text.encode()).json()["error"]["message"]
+
+
+def test_another_schema_passes_untouched():
+    body = {"response_format": {"type": "json_schema", "json_schema": {"schema": OWN}}}
+    text = json.dumps(body).encode()
+    assert post(CHAT, text).content == text
+    body = {"response_format": "json", "text": {"format": 3}, "structured_outputs": {"json": "{}"}}
+    text = json.dumps(body).encode()
+    assert post(CHAT, text).content == text
+
+
+THINKING = ThinkingBudgetSpec(5, (8,), (9,))
+
+
+@pytest.mark.parametrize("engine", PLACES)
+def test_native_kinds_beside(engine: str):
+    specs = [THINKING, SamplingSpec(temperature=0.5), GrammarSpec(json_schema=OWN)]
+    body = extra_body(engine, specs, carrier="schema")
+    answer = post(CHAT, body, engine=engine).json()
+    assert answer["temperature"] == 0.5
+    assert answer[PLACES[engine]] == {KEY: encode(THINKING)}
+    assert answer["response_format"]["json_schema"]["schema"] == OWN
+    assert KEYWORD not in json.dumps(extra_body(engine, specs[1:], carrier="schema"))
+
+
+@pytest.mark.parametrize("spec", [SamplingSpec(top_k=5), GrammarSpec(regex="a+")])
+@pytest.mark.parametrize("engine", PLACES)
+def test_what_a_gateway_would_drop_is_refused(engine: str, spec: Any):
+    with pytest.raises(SpecError, match=r"needs the field .* at `\$\.specs\[1\]`"):
+        extra_body(engine, [THINKING, spec], carrier="schema")
+
+
+def test_no_such_carrier():
+    with pytest.raises(SpecError, match="Expected the carrier field or schema, got 'header'"):
+        extra_body("vllm", SPEC, carrier="header")  # pyright: ignore

@@ -1,0 +1,326 @@
+"""Receipts: what acted on a request comes back, and a client can tell when nothing did."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from logitport.adapters import (
+    Backend,
+    Policy,
+    Receipt,
+    ReceiptError,
+    SpecMiddleware,
+    admit,
+    extra_body,
+    receipt,
+)
+from logitport.adapters.gateway.receipt import HEADER, Stamp, digest_of
+from logitport.adapters.vllm.backend import BACKEND
+from logitport.spec import (
+    BannedTokensSpec,
+    ForcedTokenSequenceSpec,
+    PluginSpec,
+    SamplingSpec,
+    SpecError,
+    encode,
+)
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+CHAT = "/v1/chat/completions"
+SPEC = ForcedTokenSequenceSpec((1, 2, 3))
+BAN = BannedTokensSpec((5,))
+EXPECTED = {"kinds": ["forced_sequence"], "digest": digest_of(encode(SPEC)), "stage": "agg"}
+ANSWER = {"id": "1", "choices": [{"message": {"content": '{"a": 1}'}}]}
+CHUNKS = ['{"id":"1","choices":[]}', '{"id":"2","choices":[]}', "[DONE]"]
+
+
+async def whole(request: Request) -> Response:
+    await request.body()
+    return JSONResponse(ANSWER)
+
+
+async def listed(request: Request) -> Response:
+    await request.body()
+    return JSONResponse([ANSWER, ANSWER])
+
+
+async def streamed(request: Request) -> Response:
+    await request.body()
+
+    async def chunks() -> Any:
+        yield ": a comment\n\n"
+        for chunk in CHUNKS:
+            yield f"event: message\ndata: {chunk}\n\n"
+
+    return StreamingResponse(chunks(), media_type="text/event-stream")
+
+
+async def other(request: Request) -> Response:
+    """Answers that have no room for a field."""
+    await request.body()
+    match request.query_params["kind"]:
+        case "empty":
+            return JSONResponse({})
+        case "text":
+            return Response('{"a": 1}', media_type="text/plain")
+        case "compressed":
+            return Response(
+                b'{"x', headers={"content-encoding": "x"}, media_type="application/json"
+            )
+        case "nothing":
+            return Response(b"", media_type="application/json")
+        case _:
+            return JSONResponse({"error": 1}, 500)
+
+
+async def closed(request: Request) -> Response:
+    return JSONResponse({"error": "no key"}, 401)
+
+
+class Middleware(SpecMiddleware):
+    """With the policy of an engine."""
+
+    behind = BACKEND
+
+    def backend(self, scope: Any) -> Backend:
+        return self.behind
+
+    def check_payload(self, scope: Any, fields: Any, owner: Any, payload: Any) -> Any:
+        return admit(self.behind, payload, 100)[0]
+
+
+def client(policy: Policy | None = None) -> Any:
+    routes = [
+        Route("/list/v1/completions", listed, methods=["POST"]),
+        Route("/other/v1/completions", other, methods=["POST"]),
+        Route("/stream" + CHAT, streamed, methods=["POST"]),
+        Route("/closed/logitport", closed),
+        Route("/{path:path}", whole, methods=["POST"]),
+    ]
+    app = Starlette(routes=routes)
+    made = type("Made", (Middleware,), {"behind": Backend(**{**vars(BACKEND), "policy": policy})})
+    app.add_middleware(made, engine="vllm")
+    return httpx.ASGITransport(app)
+
+
+def ask(
+    path: str, body: Any = None, *, policy: Policy | None = None, method: str = "POST"
+) -> httpx.Response:
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=client(policy), base_url="http://s") as asking:
+            return await asking.request(method, path, json=body)
+
+    return asyncio.run(send())
+
+
+@pytest.mark.parametrize("carrier", ["field", "schema"])
+def test_whole(carrier: Any):
+    reply = ask(CHAT, extra_body("vllm", SPEC, carrier=carrier))
+    assert json.loads(reply.headers[HEADER]) == EXPECTED
+    assert reply.json() == {"logitport": EXPECTED, **ANSWER}
+    assert int(reply.headers["content-length"]) == len(reply.content)
+    for each in (reply, reply.json(), ChatCompletion.model_construct(**reply.json())):
+        assert receipt(each, SPEC) == Receipt(("forced_sequence",), EXPECTED["digest"], "agg")
+
+
+def test_of_the_first_chunk_alone():
+    reply = ask("/stream" + CHAT, extra_body("vllm", SPEC))
+    assert json.loads(reply.headers[HEADER]) == EXPECTED
+    lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: ")]
+    assert json.loads(lines[0]) == {"logitport": EXPECTED, **json.loads(CHUNKS[0])}
+    assert lines[1:] == CHUNKS[1:]
+    assert reply.text.startswith(": a comment\n\nevent: message\n")
+    chunk = ChatCompletionChunk.model_construct(**json.loads(lines[0]))
+    assert receipt(chunk, SPEC).stage == "agg"
+
+
+def test_of_several_prompts():
+    reply = ask("/list/v1/completions", extra_body("vllm", SPEC))
+    assert reply.json() == [{"logitport": EXPECTED, **ANSWER}, ANSWER]
+    assert receipt(reply.json(), SPEC).kinds == ("forced_sequence",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("empty", "{}"), ("text", '{"a": 1}'), ("compressed", '{"x'), ("nothing", "")],
+)
+def test_the_header_alone(kind: str, text: str):
+    async def send() -> Any:
+        async with httpx.AsyncClient(transport=client(), base_url="http://s") as asking:
+            path = f"/other/v1/completions?kind={kind}"
+            async with asking.stream("POST", path, json=extra_body("vllm", SPEC)) as reply:
+                return reply.headers, b"".join([each async for each in reply.aiter_raw()])
+
+    headers, content = asyncio.run(send())
+    assert json.loads(headers[HEADER]) == EXPECTED
+    assert content == text.encode()
+
+
+def test_none_with_an_error_or_without_specs():
+    for reply in (
+        ask("/other/v1/completions?kind=error", extra_body("vllm", SPEC)),
+        ask(CHAT, {"model": "m"}),
+        ask("/v1/chat/completions/render", extra_body("vllm", SPEC)),
+    ):
+        assert HEADER not in reply.headers
+        assert "logitport" not in reply.text
+
+
+PRESETS = {"calm": (BAN, SPEC), "other": (BAN,)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "specs", "expected"),
+    [
+        (Policy((SPEC,)), BAN, {"kinds": ["banned_tokens"]}),
+        (
+            Policy((SPEC,), "add"),
+            BAN,
+            {"kinds": ["forced_sequence", "banned_tokens"], "default": True},
+        ),
+        (
+            Policy(presets=PRESETS),
+            PluginSpec("calm"),
+            {"kinds": ["banned_tokens", "forced_sequence"], "presets": ["calm"]},
+        ),
+    ],
+)
+def test_what_the_server_fills_in(policy: Policy, specs: Any, expected: Any):
+    reply = ask(CHAT, extra_body("vllm", specs), policy=policy)
+    found = reply.json()["logitport"]
+    assert found == {**expected, "digest": digest_of(encode(specs)), "stage": "agg"}
+    assert receipt(reply, specs).default is expected.get("default", False)
+
+
+def test_a_prefill_server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Middleware, "check_payload", lambda *_: None)
+    monkeypatch.setattr(Middleware, "stage", lambda *_: "prefill")
+    reply = ask(CHAT, extra_body("vllm", SPEC))
+    assert reply.json()["logitport"]["kinds"] == []
+    with pytest.raises(ReceiptError, match="do not act at stage prefill"):
+        receipt(reply, SPEC)
+
+
+# a response | carrier | engine | parts of the message
+LOST: dict[str, tuple[Any, Any, str, tuple[str, ...]]] = {
+    "vLLM's field": (
+        ANSWER,
+        "field",
+        "vllm",
+        ("`vllm_xargs.logitport` was lost", "extra_body('vllm', specs, carrier='schema') passes"),
+    ),
+    "SGLang's field": (
+        ChatCompletion.model_construct(**ANSWER),
+        "field",
+        "sglang",
+        ("`custom_params.logitport` was lost", "extra_body('sglang', specs, carrier='schema')"),
+    ),
+    "a schema": (
+        SimpleNamespace(headers={}),
+        "schema",
+        "vllm",
+        ("`response_format.json_schema.schema.x-logitport` was lost", "answers with JSON"),
+    ),
+    "of other specs": (
+        {"logitport": {**EXPECTED, "digest": "0" * 32}},
+        "field",
+        "vllm",
+        ("for other specs", EXPECTED["digest"]),
+    ),
+    "no receipt": ({"logitport": "obeyed"}, "field", "vllm", ("cannot be read",)),
+}
+
+
+@pytest.mark.parametrize(("response", "carrier", "engine", "parts"), LOST.values(), ids=LOST.keys())
+def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: tuple[str, ...]):
+    with pytest.raises(ReceiptError) as raised:
+        receipt(response, SPEC, engine=engine, carrier=carrier)
+    for part in parts:
+        assert part in str(raised.value)
+
+
+def test_native_kinds_have_none():
+    native = SamplingSpec(temperature=0.5)
+    with pytest.raises(SpecError, match="native kinds"):
+        receipt(ANSWER, native)
+    assert receipt({"logitport": EXPECTED}, [SPEC, native]).stage == "agg"
+
+
+@pytest.mark.parametrize("path", ["/logitport", "/v1/logitport/", "/team/logitport"])
+def test_the_server_describes_itself(path: str):
+    made = Policy((BAN,), "add", PRESETS, most_specs=3, forbid=frozenset({"dry"}))
+    reply = ask(path, policy=made, method="GET")
+    assert reply.status_code == 200
+    found = reply.json()
+    assert (found["engine"], found["stage"], found["wire"]) == ("vllm", "agg", 1)
+    assert {"forced_sequence", "grammar"} <= set(found["kinds"])
+    assert found["policy"] == {
+        "default": ["banned_tokens"],
+        "own": "add",
+        "presets": ["calm", "other"],
+        "ceiling": {"specs": 3},
+        "forbid": ["dry"],
+        "effort": {},
+        "forbid_fields": [],
+        "default_fields": {},
+    }
+    assert found["limits"]["max_specs"] == 16
+    assert found["receipts"] is True
+
+
+def test_the_application_decides_who_may_ask():
+    reply = ask("/closed/logitport", method="GET")
+    assert (reply.status_code, reply.json()) == (401, {"error": "no key"})
+    assert ask("/other", method="GET").status_code == 405
+    assert ask("/logitport", method="DELETE").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("variable", "header", "route"),
+    [("LOGITPORT_RECEIPT", False, 200), ("LOGITPORT_ROUTE", True, 405)],
+)
+def test_each_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, variable: str, header: bool, route: int
+):
+    monkeypatch.setenv(variable, "0")
+    reply = ask(CHAT, extra_body("vllm", SPEC))
+    assert (HEADER in reply.headers, "logitport" in reply.text) == (header, header)
+    described = ask("/logitport", method="GET")
+    assert described.status_code == route
+    if route == 200:
+        assert described.json()["receipts"] is False
+    monkeypatch.setenv(variable, "perhaps")
+    with pytest.raises(ValueError, match=f"{variable}='perhaps'"):
+        ask(CHAT, {})
+
+
+def test_nothing_is_kept_back():
+    """Each message is sent on before the next one; a start waits for the first piece alone."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        stamp = Stamp(Receipt(("dry",), "0", "agg"), send)
+        length = (b"content-length", b"12")
+        headers = [(b"content-type", b"application/json; charset=utf-8"), length]
+        await stamp({"type": "http.response.start", "status": 200, "headers": headers})
+        assert not sent
+        await stamp({"type": "http.response.body", "body": b'{"a": ', "more_body": True})
+        assert len(sent) == 2
+        await stamp({"type": "http.response.body", "body": b'{"b":1'})
+        assert len(sent) == 3
+
+    asyncio.run(run())
+    body = b"".join(each["body"] for each in sent[1:])
+    field = b'"logitport":{"kinds":["dry"],"digest":"0","stage":"agg"},'
+    assert body == b"{" + field + b'"a": {"b":1'
+    assert dict(sent[0]["headers"])[b"content-length"] == b"%d" % (12 + len(field))

@@ -1,0 +1,90 @@
+"""Print what becomes of specs behind gateways: ``python -m tests.gateways --help``."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from examples._support.ending import run
+from examples._support.server import HOST, Server
+
+from .asks import Outcome
+from .gateway import GATEWAYS
+from .matrix import DIRECT, before_recorders, matrix, table
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / ".models" / "SmolLM2-135M-Instruct"
+
+
+class Servers(StrEnum):
+    """What is behind the gateways."""
+
+    RECORDERS = "recorders"
+    VLLM = "vllm"
+    VLLM_PAIR = "vllm-pair"
+    SGLANG = "sglang"
+
+
+@contextmanager
+def _running(servers: Servers) -> Iterator[tuple[str, Sequence[str]]]:
+    """Start real servers; yield the engine's name and the servers' URLs."""
+    python = ROOT / (".venv-sglang" if servers is Servers.SGLANG else ".venv") / "bin" / "python"
+    if servers is Servers.VLLM_PAIR:
+        from examples.disaggregated.deployment import Deployment
+
+        with Deployment(MODEL, python=python) as pair:
+            yield "vllm", [_url(pair.prefill), _url(pair.decode)]
+    elif servers is Servers.VLLM:
+        from examples._support.vllm_server import LOGITPORT, VllmServer
+
+        with VllmServer(MODEL, *LOGITPORT, "--enable-scale-out", python=python) as server:
+            yield "vllm", [_url(server)]
+    else:
+        from examples._support.sglang_server import SglangServer
+
+        with SglangServer(MODEL, python=python) as server:
+            yield "sglang", [_url(server)]
+
+
+def _url(server: Server) -> str:
+    return f"http://{HOST}:{server.port}"
+
+
+def main(
+    servers: Annotated[
+        Servers, typer.Option(help="What is behind the gateways; recorders are no engines.")
+    ] = Servers.RECORDERS,
+    gateway: Annotated[
+        list[str] | None, typer.Option(help="A gateway; by default, all that are wheels.")
+    ] = None,
+    why: Annotated[bool, typer.Option("--why", help="Print the reason of every cell.")] = False,
+) -> None:
+    """Print a matrix of gateways, routes and carriers. The status is 1 if a cell is WRONG.
+
+    A cell is obeyed (with a receipt), refused (an error), or not ours (the client's `receipt`
+    raises). Before recorders, it counts for one server, and for a pair that prefills and decodes.
+    """
+    names = gateway or (DIRECT, *GATEWAYS)
+    began, is_wrong = time.monotonic(), False
+    if servers is Servers.RECORDERS:
+        results = {engine: before_recorders(engine, names) for engine in ("vllm", "sglang")}
+    else:
+        with _running(servers) as (engine, urls):
+            results = {str(servers): [matrix(engine, urls, names)]}
+    for title, matrices in results.items():
+        print(f"\n{title}\n\n{table(*matrices)}")
+        for (name, ask), (outcome, reason) in chain(*(found.items() for found in matrices)):
+            is_wrong |= outcome is Outcome.WRONG
+            if why or outcome is Outcome.WRONG:
+                print(f"{name}, {ask}: {outcome}: {reason}")
+    print(f"\n{time.monotonic() - began:.0f} s")
+    raise typer.Exit(is_wrong)
+
+
+if __name__ == "__main__":
+    run(lambda: typer.run(main))
