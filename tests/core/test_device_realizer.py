@@ -24,6 +24,7 @@ from logitport.spec import (
     BannedTokensSpec,
     DrySpec,
     ForcedEndSpec,
+    ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
@@ -422,6 +423,21 @@ def test_a_slot_keeps_nothing_of_who_had_it_before(device: torch.device) -> None
         for token in (1, 2, 3):
             engine.check({slot: []})
             engine.accept(slot, [token])
+        engine.finish(slot)
+
+
+def test_a_slot_is_taken_over_without_specs(device: torch.device) -> None:
+    engine = Engine(device, slots=2)
+    # Nothing runs in a step without specs.
+    neighbour = engine.add(Request((ForcedTokenSequenceSpec((1, 2, 3)),), [1]))
+    for spec in ONE_OF_EACH:
+        slot = engine.add(Request((spec,), [1, 5]))
+        for token in (1, 2):
+            engine.check({slot: [], neighbour: []})
+            engine.accept(slot, [token])
+        engine.finish(slot)
+        slot = engine.add(Request((), [1, 5, 1, 2, 3]))  # longer than what the kernel has read
+        engine.check({neighbour: [], slot: []})
         engine.finish(slot)
 
 
