@@ -242,11 +242,11 @@ def _idle() -> Iterator[Target]:
 def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
     mixed = (*w.RAISING_OR_ADDING, *w.ALLOWING)
     matching = [same(w.trigger), w.thinking_budget, same(w.banned_sequences(20))]
-    lists = [same(w.banned_tokens(10_000)), same(w.allowed_tokens(10_000))]
+    lists = [same(w.banned_tokens(8_000)), same(w.allowed_tokens(8_000))]
     batches = {
         "mixed kinds": w.workload(mixed, rows, VOCAB),
-        "lists of 10,000": w.workload(lists, rows, VOCAB),
-        "sequences of 10,000": w.workload([same(w.forced_sequence(10_000))], rows, VOCAB),
+        "lists of 8,000": w.workload(lists, rows, VOCAB),
+        "sequences of 8,000": w.workload([same(w.forced_sequence(8_000))], rows, VOCAB),
         "1,800 banned sequences": w.workload([same(w.banned_sequences(1800))], rows, VOCAB),
         "kinds that match, no history": w.workload(matching, rows, VOCAB),
         "kinds that match, 32,000 tokens out": w.workload(matching, rows, VOCAB, already=32_000),
@@ -267,15 +267,15 @@ def _host(seconds: float, device: str, rows: int) -> Iterator[Target]:
 
 def _admission() -> Iterator[Target]:
     makers = {
-        "allowed_tokens": w.allowed_tokens(10_000),
-        "banned_tokens": w.banned_tokens(10_000),
-        "logit_bias": w.logit_bias(10_000),
-        "forced_sequence": w.forced_sequence(10_000),
+        "allowed_tokens": w.allowed_tokens(8_000),
+        "banned_tokens": w.banned_tokens(8_000),
+        "logit_bias": w.logit_bias(8_000),
+        "forced_sequence": w.forced_sequence(8_000),
         "banned_sequences": w.banned_sequences(1800),
     }
     for kind, make in makers.items():
         text = encode(make(random.Random(0), VOCAB))
-        yield from _admitted(f"admission of 10,000 tokens, {kind}", BACKEND, text, 5)
+        yield from _admitted(f"admission of 8,000 tokens, {kind}", BACKEND, text, 5)
 
 
 def _admitted(case: str, backend: Backend, text: str, most_ms: float) -> Iterator[Target]:
@@ -307,12 +307,12 @@ def _admitted(case: str, backend: Backend, text: str, most_ms: float) -> Iterato
 
 
 def _text(seconds: float, rows: int) -> Iterator[Target]:
-    """Ban 100 words as texts: admission, and a step beside one with as many token sequences."""
+    """Ban 32 words as texts: admission, and a step beside one with as many token sequences."""
     rng = random.Random(0)
     vocabulary = w.vocabulary(rng, VOCAB)
     backend = replace(BACKEND, load_vocabulary=lambda: vocabulary)
-    texts, sequences = w.banned_text(rng, vocabulary, 100), w.banned_sequences(100)(rng, VOCAB)
-    yield from _admitted("admission of 100 banned texts", backend, encode(texts), 100)
+    texts, sequences = w.banned_text(rng, vocabulary, 32), w.banned_sequences(32)(rng, VOCAB)
+    yield from _admitted("admission of 32 banned texts", backend, encode(texts), 100)
     programs = [compile_specs([spec], backend.vocabulary) for spec in (texts, sequences)]
     names = ("banned_text", "banned_sequences")
     times = timing.time_steps(
@@ -322,7 +322,7 @@ def _text(seconds: float, rows: int) -> Iterator[Target]:
         seconds=seconds,
     )
     yield Target(
-        f"100 banned texts, {rows} rows, over 100 banned sequences",
+        f"32 banned texts, {rows} rows, over 32 banned sequences",
         "at most 1.5 times the time",
         **_ratio(times, "banned_text", "banned_sequences"),
         bound=1.5,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from logitport.adapters import admit_live
 from logitport.adapters.transformers.backend import BACKEND
-from logitport.spec import decode
+from logitport.spec import StandIn, decode
 from logitport.spec.base import kind_of, processor_specs
 from logitport.spec.kinds import WIRE_KINDS
 from markdown_it import MarkdownIt
@@ -188,7 +188,7 @@ def test_json(page: str):
     payloads = [code for code, _, _ in blocks(text(page), "json")]
     assert payloads
     for payload in payloads:
-        decode(payload)
+        decode(payload, StandIn())
 
 
 def test_make_targets():

@@ -49,7 +49,7 @@ def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, 
             for output in running.generate([prompt] * 2, sampling):
                 assert "Paris" not in output.text
             # What the operator bans wins over what a client forces.
-            with pytest.raises(ValueError, match="a spec that the server adds, which bans token"):
+            with refused("a spec that the server adds, which bans token"):
                 running.generate([prompt], [params(forced)])
 
 
