@@ -158,7 +158,7 @@ MAX_PHASES = _limit(
 # --- texts ---
 
 MAX_TEXT_BYTES = _limit(
-    "max_text_bytes", 256, "bytes", "in all texts of a request that are looked for, as UTF-8"
+    "max_text_bytes", 192, "bytes", "in all texts of a request that are looked for, as UTF-8"
 )
 
 MAX_TEXT_RULES = _limit(
