@@ -186,8 +186,10 @@ def _overridden(edits: Mapping[str, list[_Marked]], token: int) -> list[str]:
 
 
 def _refused(edits: Iterable[_Marked], token: int) -> bool:
-    """Whether the lists of allowed tokens or the sum of biases exclude a token."""
+    """Whether another forced token, a list of allowed tokens or a sum of biases excludes one."""
     only = [each.edit for each in edits]
+    if any(isinstance(each, Force) and each.token != token for each in only):
+        return True
     bias = sum(each.values.get(token, 0) for each in only if isinstance(each, Add))
     allows = (each.tokens for each in only if isinstance(each, Allow))
     return bias <= -DECISIVE or any(token not in tokens for tokens in allows)

@@ -291,6 +291,11 @@ def test_what_is_not_replayed_is_not_obeyed(
         ([ChoiceSpec(((1,),)), BAN_TEXT], 1, ["b"]),
         ([ForcedTokenSequenceSpec((1,)), LogitBiasSpec({0: 5000})], 1, []),
         ([LogitBiasSpec({1: -5000}), LogitBiasSpec({1: 5000})], 1, []),
+        ([ForcedTokenSequenceSpec((1,)), ForcedTokenSequenceSpec((2,))], 1, ["b"]),
+        ([ForcedTokenSequenceSpec((1,)), ForcedTokenSequenceSpec((2,))], 2, ["a"]),
+        ([AllowedTokensSpec((0, 1)), ForcedTokenSequenceSpec((2,))], 2, ["a"]),
+        ([AllowedTokensSpec((0, 1)), AllowedTokensSpec((2,))], 1, ["b"]),
+        ([AllowedTokensSpec((0, 1)), BannedTokensSpec((0, 1))], 1, ["b"]),
     ],
 )
 def test_a_spec_that_another_overrides_is_broken(
