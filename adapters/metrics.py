@@ -1,12 +1,13 @@
 """The Prometheus counters of decisions on requests, and the log of refusals.
 
 ``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
-``logitport_refusals_total`` has ``reason``. They are in the default registry of
-``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
-``prometheus_client``, nothing is counted.
+``logitport_refusals_total`` has ``reason``, and ``logitport_may_lose_total`` has ``kind``. They are
+in the default registry of ``prometheus_client``. The servers of vLLM and SGLang show this registry
+at ``/metrics``. Without ``prometheus_client``, nothing is counted.
 """
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -18,7 +19,11 @@ Decision = Literal["attached", "admitted", "refused", "gated", "failed"]
 
 
 def count(
-    decision: Decision, stage: Stage, amount: float = 1, error: SpecError | None = None
+    decision: Decision,
+    stage: Stage,
+    amount: float = 1,
+    error: SpecError | None = None,
+    may_lose: Sequence[str] = (),
 ) -> None:
     """Count a request. A refusal is logged with its reason.
 
@@ -29,6 +34,7 @@ def count(
         stage: stage of the worker that the request is meant for or has reached.
         amount: less than 1 where several processors decide alike on the same request.
         error: why the request is refused.
+        may_lose: the kinds of an admitted request that its others may override.
     """
     if error is not None:
         logger.info("logitport: refused a request: %s", error)
@@ -36,6 +42,9 @@ def count(
             refusals.labels(getattr(error, "reason", "specs")).inc(amount)
     if (requests := _requests()) is not None:
         requests.labels(decision, stage.value).inc(amount)
+    if may_lose and (losing := _losing()) is not None:
+        for kind in may_lose:
+            losing.labels(kind).inc(amount)
 
 
 @cache
@@ -67,4 +76,17 @@ def _refusals() -> Any:
         "logitport_refusals",
         "Requests refused, by reason: their specs, or the operator's rules for other fields.",
         ("reason",),
+    )
+
+
+@cache
+def _losing() -> Any:
+    try:
+        from prometheus_client import Counter
+    except ImportError:
+        return None
+    return Counter(
+        "logitport_may_lose",
+        "Requests admitted with a kind that other specs of the request may override.",
+        ("kind",),
     )

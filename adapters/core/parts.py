@@ -36,6 +36,8 @@ class Program:
         per_request: the parts that are made anew for each request.
         sources: the indices of the specs from which each of ``automata``, and then each of
             ``ngrams``, has been compiled.
+        may_lose: the kinds that others of the request may override, where the program has been
+            admitted.
     """
 
     automata: tuple[Automaton, ...] = ()
@@ -44,6 +46,7 @@ class Program:
     prompt_biases: tuple[PromptBiasSpec, ...] = ()
     per_request: tuple[PerRequest, ...] = ()
     sources: tuple[Sequence[int], ...] = ()
+    may_lose: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, parts: Sequence[Part], sources: Sequence[Sequence[int]] = ()) -> "Program":

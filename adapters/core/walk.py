@@ -36,7 +36,7 @@ from .automaton.pool import AutomatonPool, sizes_of
 from .parts import Program
 from .program import compile_specs
 from .walk_runs import can_rest, find_refused, forced_runs
-from .walk_search import ALLOW, BAN, BAN_OTHERS, FORCE, LOST, UNDECIDED, search
+from .walk_search import ALLOW, BAN, BAN_OTHERS, EXPLORE, FORCE, LOST, UNDECIDED, search
 
 MAX_PROMPTS = 4
 """The most prompts that are tried, besides an empty one."""
@@ -77,6 +77,51 @@ def check_contradictions(
         raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
     others = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
     raise SpecError(("Conflicts with ", *islice(others, 1, None), why), "specs", index, *path)
+
+
+def may_lose(
+    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+) -> tuple[str, ...]:
+    """Return the kinds that others of a request may override, as the order of edits has it.
+
+    A kind that is not named is obeyed at each step, whatever the prompt and the model say; code of
+    plugins aside. Where the ways are many, kinds are named that cannot lose.
+
+    Args:
+        specs: the specs of a request, which do not contradict each other.
+        program: what they compile to.
+        vocab_size: the number of the engine's tokens, if it is known.
+    """
+    automata = program.automata
+    winning = [i for i, each in enumerate(automata) if np.isin(each.edit, (FORCE, ALLOW)).any()]
+    if not winning:
+        return ()
+    offered = np.concatenate([_offered_by(automata[i]) for i in winning])
+    kept = [i for i, each in enumerate(automata) if i in winning or _bans_any(each, offered)]
+    losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
+    if losing and not any(automata[i].reads_prompt for i in kept):
+        ends = [token for spec in specs for token in _ends_of(spec)]
+        walk = _Walk([automata[i] for i in kept], (), vocab_size, ends)
+        verdict, found = walk.search(range(len(kept)), (), offering=EXPLORE)
+        if verdict != UNDECIDED:
+            losing = [kept[i] for i in found.others]
+    losing = *losing, *range(len(automata), len(automata) + len(program.ngrams))
+    indices = {i for part in losing for i in program.sources[part]}
+    return tuple(dict.fromkeys(specs[i].kind for i in sorted(indices)))
+
+
+def _offered_by(automaton: Automaton) -> Any:
+    """Return the tokens that an automaton forces or allows in some state."""
+    of_set = np.repeat(np.arange(len(automaton.set_ends)), automaton.set_sizes)
+    allowed = np.isin(of_set, automaton.operand[automaton.edit == ALLOW])
+    forced = automaton.operand[automaton.edit == FORCE]
+    return np.concatenate([forced, automaton.set_tokens[allowed]])
+
+
+def _bans_any(automaton: Automaton, tokens: Any) -> bool:
+    """Whether an automaton bans one of some tokens in some state, or may do so."""
+    banned = automaton.set_tokens[automaton.set_values < BAN]
+    return bool((automaton.edit == BAN_OTHERS).any() or np.isin(tokens, banned).any())
 
 
 def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
@@ -243,15 +288,15 @@ class _Walk:
             for prompt in prompts:
                 # What the other automata refuse depends on the prompt, which may be another.
                 which = [i for i in every if not prompt or self.automata[i].reads_prompt]
-                verdict, found = self._search(which, rules, prompt)
+                verdict, found = self.search(which, rules, prompt)
                 if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
                     few = sorted({found.part, *found.others}.intersection(which))
-                    verdict, found = self._search(few, rules, prompt)
+                    verdict, found = self.search(few, rules, prompt)
                 if verdict == LOST:
                     return found
             for i, automaton in enumerate(self.automata):
                 if automaton.states > 1 and (automaton.edit == ALLOW).any():
-                    verdict, found = self._search(every, rules, offering=i)
+                    verdict, found = self.search(every, rules, offering=i)
                     if verdict == LOST:
                         return found
         return None
@@ -263,7 +308,7 @@ class _Walk:
         for automaton in reading[:MAX_PROMPTS] if len(reading) > 1 else ():
             yield from _to_a_count(automaton)
 
-    def _search(
+    def search(
         self,
         which: Sequence[int],
         rules: Sequence[NoRepeatNgramSpec],

@@ -13,6 +13,8 @@ MAX_WORK = 1 << 16
 may have half as many tokens."""
 MAX_RULE_WORK = 1 << 14
 """The same beside rules about n-grams, where no state comes again."""
+MAX_EXPLORED = 1 << 14
+"""The same where every way is followed."""
 MAX_NODES = 1 << 14
 """The most different states of all automata together."""
 LONG = 1 << 30
@@ -20,6 +22,9 @@ LONG = 1 << 30
 
 MAX_PROBES = 64
 """The most slots that are looked at for a node."""
+
+EXPLORE = -2
+"""Stands for ``offering`` where every way is followed, and a part that loses just loses."""
 
 OTHER = -2
 """A token that no automaton waits for and no set has."""
@@ -116,18 +121,20 @@ def search(
         exempt_ends: ``[rules + 1]``, where they end, after a leading 0.
         windows: ``[rules, 2]``, each rule's n and its window.
         offering: the index of an automaton, all of whose ways are followed as long as it forces or
-            allows tokens, instead of any one way; -1 for none.
+            allows tokens, instead of any one way; -1 for none. ``EXPLORE`` follows every way,
+            also where a forced token or the first list is refused: those come, and others lose.
 
     Returns:
         Whether there is a way, or all ways that are offered can be gone: ``POSSIBLE``, ``LOST`` or
         ``UNDECIDED``. Then the first step that leaves no token: the index of the automaton that
-        forces or offers, or -1; a bit for each part that refuses; the forced token or -1.
+        forces or offers, or -1; a bit for each part that refuses; the forced token or -1. With
+        ``EXPLORE``, a bit for each automaton that loses in any step.
     """
     (default_target, is_failure_link, edge_ends, edge_tokens, targets, on_entry, timeout) = columns[
         :7
     ]
     edits, operands, set_ends, set_tokens, set_values = columns[7:]
-    count, rules = len(start_states), len(windows)
+    count, rules, explores = len(start_states), len(windows), offering == EXPLORE
     states = np.empty((MAX_NODES, count), np.int32)
     timers = np.empty((MAX_NODES, count), np.int32)
     tried = np.zeros(MAX_NODES, np.bool_)
@@ -142,11 +149,11 @@ def search(
     states[0], timers[0] = start_states, start_timers
     if rules == 0:
         table[_slot(table, states, timers, start_states, start_timers)] = 0
-    nodes, depth, work = 1, 0, MAX_RULE_WORK if rules else MAX_WORK
+    nodes, depth, work = 1, 0, MAX_RULE_WORK if rules else MAX_EXPLORED if explores else MAX_WORK
     while depth >= 0:
         node = stack[depth]
         # Which token comes next?
-        forcing, allowing, smallest, edited = -1, -1, 1 << 62, len(ends) + rules * depth
+        forcing, allowing, first, smallest, edited = -1, -1, -1, 1 << 62, len(ends) + rules * depth
         for j in range(count):
             state = states[node, j]
             edit = edits[state]
@@ -156,6 +163,8 @@ def search(
             elif edit != FREE:
                 size = set_ends[operands[state] + 1] - set_ends[operands[state]]
                 if edit != ADD:
+                    if edit == ALLOW and first < 0:
+                        first = j
                     if size < smallest:
                         allowing, smallest = j, size
                 else:
@@ -174,6 +183,8 @@ def search(
                 continue
             elif forcing < 0:
                 allowing = offering
+        if explores and dead[node]:
+            allowing = first
         token, is_over = -1, False
         while token == -1 and not is_over:
             work -= count + rules * (1 + depth // 32)
@@ -221,6 +232,9 @@ def search(
             for j in range(count):
                 state = states[node, j]
                 if refuses(edits, operands, set_ends, set_tokens, set_values, state, token):
+                    if explores and (forcing >= 0 or dead[node]):
+                        found_mask |= 1 << j
+                        continue
                     token = -1
                     break
             for r in range(rules):
@@ -235,7 +249,7 @@ def search(
                 ):
                     token = -1
             if token != -1 and is_end:
-                if offering < 0:
+                if offering == -1:
                     return POSSIBLE, -1, 0, -1
                 is_over, tried[node], token = True, True, -1
         if is_over:
@@ -247,12 +261,17 @@ def search(
                         if refuses(edits, operands, set_ends, set_tokens, set_values, state, end):
                             is_left = False
                     if is_left:
-                        if offering < 0:
+                        if offering == -1:
                             return POSSIBLE, -1, 0, -1
                         tried[node] = True
             if not tried[node]:
+                if explores and first >= 0 and not dead[node]:  # the first list, whatever others do
+                    dead[node], cursor[node] = True, 0
+                    continue
                 part = forcing if forcing >= 0 else allowing
-                if found < 0 and found_mask == 0:
+                if explores:
+                    found_mask |= _refusers(columns, states[node], -1, -1, count, 0)
+                elif found < 0 and found_mask == 0:
                     found = part
                     if forcing >= 0:
                         found_token = operands[states[node, forcing]]
@@ -287,7 +306,7 @@ def search(
             continue  # a list that stays offers no answer
         passed = 1
         if (
-            is_same and 1 < least < LONG
+            is_same and 1 < least < LONG and not explores
         ):  # the next steps do the same, until a timer is about to end
             for j in range(count):
                 if timers_after[j] < timers[node, j]:
@@ -299,7 +318,7 @@ def search(
                 return UNDECIDED, found, found_mask, found_token
             known = table[slot]
             if known >= 0:
-                if offering >= 0 or dead[known]:
+                if offering != -1 or dead[known]:
                     continue
                 return POSSIBLE, -1, 0, -1
             table[slot] = nodes
@@ -314,8 +333,8 @@ def search(
         states[next_node], timers[next_node] = after, timers_after
         cursor[next_node], tried[next_node], dead[next_node] = 0, False, False
         stack[depth] = next_node
-    if offering >= 0:
-        return POSSIBLE, -1, 0, -1
+    if offering != -1:
+        return POSSIBLE, -1, found_mask if explores else 0, -1
     return LOST, found, found_mask, found_token
 
 

@@ -227,7 +227,14 @@ class SpecMiddleware:
         if policy is not None:
             default, presets = policy.join(decode(payload, StandIn()).specs)
         kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
-        return Receipt(kinds, digest, stage, default, presets)
+        return Receipt(kinds, digest, stage, default, presets, self.may_lose(scope, payload))
+
+    def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
+        """Return the kinds of an admitted payload that others in it may override.
+
+        Only an engine's own server compares specs.
+        """
+        return ()
 
     def _check_place(self, container: str, place: str | None, path: str, where: str) -> None:
         if place is None:

@@ -31,6 +31,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
         stage: the stage of the server.
         default: whether default specs of the server joined.
         presets: the names of the server's presets that joined.
+        may_lose: the kinds that other specs of the request may override, where the model's choices
+            lead to that; see "Edits" in ``docs/wire.md``.
     """
 
     kinds: tuple[str, ...]
@@ -38,6 +40,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     stage: str
     default: bool = False
     presets: tuple[str, ...] = ()
+    may_lose: tuple[str, ...] = ()
 
 
 class ReceiptError(Exception):

@@ -192,7 +192,8 @@ class Admission:
             count("refused", where, error=error)
             raise ValueError(f"{KEY}: {error}") from None
         if payload is not None:
-            count("gated" if acting is None else "admitted", where)
+            losing = () if acting is None else self.may_lose(payload)
+            count("gated" if acting is None else "admitted", where, may_lose=losing)
         elif processor is None and self._takes_default(sampling_params):
             acting = self._default
         elif processor is None and (guard := self._guard(sampling_params)) is not None:
@@ -257,6 +258,10 @@ class Admission:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
         return self._check(self.backend, payload, sampling_params, has_prompt_ids)
+
+    def may_lose(self, payload: Any) -> tuple[str, ...]:
+        """Return the kinds of an admitted payload that others in it may override."""
+        return admit(self.backend, payload, self._vocab_size)[1].may_lose
 
     def _check(
         self,

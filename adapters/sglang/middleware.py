@@ -42,6 +42,9 @@ class SpecMiddleware(NeutralMiddleware):
     ) -> Payload | None:
         return _admission().decide(payload, owner, not fields.is_set("input_embeds"))
 
+    def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
+        return _admission().may_lose(payload)
+
     def stage(self, scope: Scope) -> Stage:
         return stage()
 

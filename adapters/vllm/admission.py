@@ -102,6 +102,7 @@ def admit_request(
     vocab_size = None if config is None else config.model_config.get_vocab_size()
     backend = BACKEND if config is None else backend_of(config)
     decision, share, refusal = "refused", 1.0, None  # after a refusal, vLLM calls no other class
+    losing: Sequence[str] = ()
     try:
         checked, program = admit(backend, payload, vocab_size)
         check_grammar(checked.specs, sampling_params, GRAMMARS)
@@ -113,13 +114,14 @@ def admit_request(
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
+        losing = program.may_lose if acts else ()
         return checked if acts else None
     except SpecError as error:
         refusal = error
         raise
     finally:
         if admitting.share:
-            count(decision, stage, share, refusal)
+            count(decision, stage, share, refusal, losing)
 
 
 def _check_request(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...spec import Payload, SpecError, Stage
-from .. import KEY, App, Backend, Fields, Scope
+from .. import KEY, App, Backend, Fields, Scope, admit
 from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit_request, backend_of
 from .engine_config import role_of
@@ -40,6 +40,11 @@ class SpecMiddleware(NeutralMiddleware):
         config = getattr(state, "vllm_config", None)
         admitting = Admitting(config, tokenizer, has_prompt_ids, share=0)
         return admit_request(admitting, _Params(fields, owner, payload), payload)
+
+    def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
+        config = getattr(_state(scope), "vllm_config", None)
+        size = None if config is None else config.model_config.get_vocab_size()
+        return admit(self.backend(scope), payload, size)[1].may_lose
 
     def stage(self, scope: Scope) -> Stage:
         config = getattr(_state(scope), "vllm_config", None)

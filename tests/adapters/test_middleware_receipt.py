@@ -22,9 +22,11 @@ from logitport.adapters.vllm.backend import BACKEND
 from logitport.spec import (
     BannedTokensSpec,
     ForcedTokenSequenceSpec,
+    MinTokensSpec,
     PluginSpec,
     SamplingSpec,
     SpecError,
+    TriggerSpec,
     encode,
 )
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -94,6 +96,9 @@ class Middleware(SpecMiddleware):
 
     def check_payload(self, scope: Any, fields: Any, owner: Any, payload: Any) -> Any:
         return admit(self.behind, payload, 100)[0]
+
+    def may_lose(self, scope: Any, payload: str) -> tuple[str, ...]:
+        return admit(self.behind, payload, 100)[1].may_lose
 
 
 def client(policy: Policy | None = None) -> Any:
@@ -189,6 +194,16 @@ PRESETS = {"calm": (BAN, SPEC), "other": (BAN,)}
             Policy(presets=PRESETS),
             PluginSpec("calm"),
             {"kinds": ["banned_tokens", "forced_sequence"], "presets": ["calm"]},
+        ),
+        (
+            Policy(),
+            (TriggerSpec((7,), (5, 2)), MinTokensSpec(9, (2,))),
+            {"kinds": ["trigger", "min_tokens"], "may_lose": ["min_tokens"]},
+        ),
+        (
+            Policy((TriggerSpec((7,), (5,)),), "add"),
+            TriggerSpec((8, 7), (6,)),
+            {"kinds": ["trigger"], "default": True, "may_lose": ["trigger"]},
         ),
     ],
 )

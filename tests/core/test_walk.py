@@ -14,7 +14,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
-from logitport.adapters.core.walk import check_contradictions, contradiction
+from logitport.adapters.core.walk import check_contradictions, contradiction, may_lose
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5
@@ -96,6 +96,26 @@ class Outputs:
                 waiting += [(*output, token) for token in options if token not in self.ends]
         return False
 
+    def losers(self, prompt: Tokens) -> set[str]:
+        """Return the kinds of the specs that refuse a token which comes by the order of edits."""
+        found, waiting = set[str](), [()]
+        for output in waiting:
+            self.left -= 1
+            options = self.options(self.specs, prompt, output)
+            acting = [each for spec in self.specs for each in self.known[spec, prompt, output]]
+            allows = [each.tokens for each in acting if isinstance(each, Allow)]
+            if forces := [each.token for each in acting if isinstance(each, Force)]:
+                options = forces[:1]
+            elif allows and not options:
+                options = sorted(allows[0])
+            for spec in self.specs:
+                own = self.options([spec], prompt, output)
+                if own and not set(options).issubset(own):
+                    found.add(spec.kind)
+            if self.left > 0 and len(output) < LONGEST:
+                waiting += [(*output, token) for token in options if token not in self.ends]
+        return found
+
 
 def prompts(specs: Specs) -> Iterator[Tokens]:
     yield ()
@@ -143,19 +163,21 @@ PAIRS = int(os.environ.get("LOGITPORT_PAIRS", "60"))
 """Pairs of specs; 10,000 take about ten minutes."""
 
 
-@seed(0)
-@settings(
+any_two = st.sampled_from([*combinations_with_replacement(COMPARED, 2)]).flatmap(
+    lambda two: st.tuples(*(KINDS[kind].strategy(DRAW) for kind in two))
+)
+many = settings(
     max_examples=PAIRS,
     database=None,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-@given(
-    st.sampled_from([*combinations_with_replacement(COMPARED, 2)]).flatmap(
-        lambda two: st.tuples(*(KINDS[kind].strategy(DRAW) for kind in two))
-    )
-)
+
+
+@seed(0)
+@many
+@given(any_two)
 def test_any_two_specs(specs: Specs):
     check(specs)
 
@@ -277,6 +299,56 @@ def test_many_answers_are_all_tried():
     with pytest.raises(SpecError) as error:
         check_contradictions(specs, compile_specs(specs), 1 << 17)
     assert error.value.path == "$.specs[0].choices[3999][1]"
+
+
+def may_be_named(specs: Specs) -> tuple[str, ...] | None:
+    """Return the kinds that may lose; ``None`` if the specs are refused."""
+    try:
+        program = compile_specs(specs)
+        check_contradictions(specs, program, VOCAB)
+    except SpecError:
+        return None
+    return may_lose(specs, program, VOCAB)
+
+
+# specs | the kinds that may lose
+@pytest.mark.parametrize(
+    ("specs", "named"),
+    [
+        ((s.MinTokensSpec(9, (2,)), s.TriggerSpec((5,), (2,))), {"min_tokens"}),
+        ((s.MinTokensSpec(9, (2,)), s.ForcedEndSpec(20, (7,), 2)), set()),
+        ((s.TriggerSpec((1,), (5,)), s.TriggerSpec((3, 1), (6,))), {"trigger"}),
+        ((s.BannedSequencesSpec(((7, 8),)), Forced((8, 9))), set()),
+        ((s.BannedSequencesSpec(((7, 8),)), s.TriggerSpec((7,), (8,))), {"banned_sequences"}),
+        ((s.AllowedTokensSpec((4,)), s.BannedSequencesSpec(((4, 5),))), set()),
+        ((s.AllowedTokensSpec((4, 5)), s.BannedTokensSpec((5,))), set()),
+        ((s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((3, 6),))), set()),
+        (
+            (s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((6, 4),))),
+            {"banned_sequences"},
+        ),
+        (
+            (s.ThinkingBudgetSpec(9, (3,), (4,)), Forced((7,))),
+            {"thinking_budget", "forced_sequence"},
+        ),
+        ((s.TriggerSpec((1,), (5,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
+        ((s.BannedTokensSpec((5,)), s.NoRepeatNgramSpec(2)), set()),
+    ],
+)
+def test_what_may_lose(specs: Specs, named: set[str]):
+    for each in (specs, specs[::-1]):
+        program = compile_specs(each)
+        check_contradictions(each, program, 16)
+        assert set(may_lose(each, program, 16)) == named
+
+
+@seed(0)
+@many
+@given(any_two)
+def test_what_is_not_named_never_loses(specs: Specs):
+    named = may_be_named(specs)
+    for prompt in dict.fromkeys(prompts(specs)) if named is not None else ():
+        assert Outputs(specs).losers(prompt).issubset(named or ()), (specs, prompt)
 
 
 def test_the_walk_is_bounded():

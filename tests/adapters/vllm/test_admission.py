@@ -1,6 +1,7 @@
 """Specs that cannot be realized: refused at admission; what slips through ends one request."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ from unittest.mock import patch
 import pytest
 from logitport import spec as lp
 from logitport.adapters.core import compile_specs
-from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor
+from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor, SpecMiddleware
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.processor import _program_of
+from prometheus_client import REGISTRY
 
 from .in_process import Engine, engine, params, refused
 
@@ -33,6 +35,16 @@ def running(model: Path) -> Iterator[Engine]:
 def test_live_callable_is_refused_by_an_engine_in_another_process():
     with pytest.raises(ValueError, match="cannot reach an engine in another process"):
         LogitportProcessor.validate_params(params(lp.PythonProcessorSpec(LiveProcessor)))
+
+
+def test_what_may_lose_is_counted_and_in_the_receipt():
+    ban, trigger = lp.MinTokensSpec(9, (5,)), lp.TriggerSpec((7,), (5,))
+    count = partial(REGISTRY.get_sample_value, "logitport_may_lose_total", {"kind": ban.kind})
+    before = count() or 0
+    for specs in ((trigger, ban), (trigger, lp.MinTokensSpec(9, (6,)))):
+        LogitportProcessor.validate_params(params(list(specs)))
+    assert (count() or 0) == before + 1
+    assert SpecMiddleware(lambda *_: None).may_lose({}, lp.encode((trigger, ban))) == (ban.kind,)
 
 
 @pytest.mark.parametrize(
