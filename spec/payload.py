@@ -29,7 +29,7 @@ from .limits import (
 )
 from .notebook import table_of
 from .stage import Stage
-from .texts import TEXT_FIELDS, TextResolver, add_text_fields
+from .texts import TEXT_FIELDS, StandIn, TextResolver, add_text_fields
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -96,10 +96,55 @@ class InProcessPayload(Payload, frozen=True):
         check_native(self.specs)
 
 
-def encode(
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec], *, generation_only: bool = True
-) -> str:
+Entry = Mapping[str, Any]
+"""A spec as an object of the wire, which may have texts in place of token ids."""
+
+Given = LogitsProcessorSpec | Entry | Sequence[LogitsProcessorSpec | Entry]
+"""One spec, or several."""
+
+
+def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
+    """Put one spec or object of the wire, or several, into a tuple.
+
+    Raises:
+        SpecError: with the path of what is neither.
+    """
+    given = (specs,) if isinstance(specs, Mapping) else specs
+    if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
+        return (*given,)
+    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+
+
+def with_stand_ins(given: Sequence[LogitsProcessorSpec | Entry]) -> tuple[LogitsProcessorSpec, ...]:
+    """Make specs of objects of the wire, with a token that no model has for each text.
+
+    Raises:
+        SpecError: as ``decode`` does.
+    """
+    if any(isinstance(each, Mapping) for each in given):
+        return decode(_content(given, generation_only=True), StandIn()).specs
+    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+
+
+def _content(
+    given: Sequence[LogitsProcessorSpec | Entry], *, generation_only: bool
+) -> dict[str, Any]:
+    entries = [
+        msgspec.to_builtins(_checked_wire_spec(i, each), str_keys=True)
+        if isinstance(each, LogitsProcessorSpec)
+        else each
+        for i, each in enumerate(given)
+    ]
+    return {"version": VERSION, "specs": entries, "generation_only": generation_only}
+
+
+def encode(specs: Given, *, generation_only: bool = True) -> str:
     """Encode specs as the JSON text that goes under the key ``logitport`` of a request.
+
+    A client without the tokenizer passes objects of the wire, with texts, for which the server has
+    one::
+
+        encode({"kind": "choice", "texts": ["yes", "no"]})
 
     Args:
         specs: one spec, or 1 to ``MAX_SPECS`` of them.
@@ -109,8 +154,13 @@ def encode(
         SpecError: if a spec cannot be encoded, a limit is exceeded, or a spec contradicts a
             grammar. Other contradictions are found at admission.
     """
-    specs = as_specs(specs)
-    _check_count(specs)
+    given = as_given(specs)
+    _check_count(given)
+    if any(isinstance(each, Mapping) for each in given):
+        content = _content(given, generation_only=generation_only)
+        decode(content, StandIn())
+        return msgspec.json.encode(content).decode()
+    specs = with_stand_ins(given)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(specs))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
     _check_text(text)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError, Stage, encode
-from ...spec.base import as_specs, processor_specs
-from ..backend import Backend, Specs, backend
+from ...spec.payload import Entry, Given, as_given, with_stand_ins
+from ..backend import Backend, backend
 from ..native import fields_of
+from .key import KEY
 from .schema_carrier import format_with
 
 Carrier = Literal["field", "schema"]
@@ -18,7 +19,7 @@ _STANDARD = {"temperature", "top_p", "presence_penalty", "frequency_penalty"}
 
 def extra_body(
     engine: str,
-    specs: Specs,
+    specs: Given,
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
@@ -26,7 +27,10 @@ def extra_body(
 ) -> dict[str, Any]:
     """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
 
-    A gateway merges the result into the JSON body of a request; no engine need be installed.
+    A gateway merges the result into the JSON body of a request; no engine need be installed. A
+    client without the model's tokenizer passes objects as they are on the wire, with texts::
+
+        extra_body("vllm", {"kind": "choice", "texts": ["yes", "no"]})
 
     Some gateways drop fields that they do not know, such as an engine's own. All that were tried
     pass ``response_format``, which ``carrier="schema"`` uses. The server's ``SpecMiddleware``
@@ -35,7 +39,8 @@ def extra_body(
 
     Args:
         engine: the name of an installed backend that has a server.
-        specs: one or several; for an empty sequence the result is empty.
+        specs: one or several, each a spec or an object of the wire; for an empty sequence the
+            result is empty.
         stage: the stage of the server that gets the request. A prefill server gets native kinds at
             most, if it chooses the first token.
         generation_only: see ``Payload``.
@@ -46,7 +51,8 @@ def extra_body(
             two specs conflict, or if a limit is exceeded; with ``carrier="schema"``, for a native
             kind that needs a field of the engine's own.
     """
-    specs = as_specs(specs)
+    given = as_given(specs)
+    specs = with_stand_ins(given)
     asked = backend(engine)
     if asked.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
@@ -55,17 +61,32 @@ def extra_body(
     if not specs:
         return {}
     asked.check(specs)
-    encode(specs, generation_only=generation_only)  # checks the specs together
+    encode(given, generation_only=generation_only)  # checks the specs together
+    payload = payload_of(given, generation_only) if carrier == "schema" or given != specs else None
     if not Stage(stage).is_active(generation_only):
         native = [spec for spec in specs if isinstance(spec, NativeSpec)]
-        specs = native if asked.prefill_samples else []
+        specs, payload = native if asked.prefill_samples else [], None
     if carrier == "schema":
-        return _in_schema(asked, specs, generation_only)
-    return asked.body(specs, generation_only) if specs else {}
+        return _in_schema(asked, specs, generation_only, payload)
+    body = asked.body(specs, generation_only) if specs else {}
+    for field in body.values() if payload is not None else ():  # of objects with texts
+        if isinstance(field, dict) and KEY in field:
+            field[KEY] = payload
+    return body
+
+
+def payload_of(given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool) -> str | None:
+    """Encode what a request carries in a payload; ``None`` if all specs are native."""
+    pairs = zip(given, with_stand_ins(given), strict=True)
+    carried = [each for each, spec in pairs if not isinstance(spec, NativeSpec)]
+    return encode(carried, generation_only=generation_only) if carried else None
 
 
 def _in_schema(
-    asked: Backend, specs: Sequence[LogitsProcessorSpec], generation_only: bool
+    asked: Backend,
+    specs: Sequence[LogitsProcessorSpec],
+    generation_only: bool,
+    payload: str | None,
 ) -> dict[str, Any]:
     """Put the payload into ``response_format``, and native kinds into fields of OpenAI's."""
     assert asked.body is not None
@@ -79,8 +100,6 @@ def _in_schema(
                 what = f"{', '.join(sorted(lost))}, which carrier='schema' cannot replace"
                 raise SpecError(f"`{spec.kind}` needs the field {what}", "specs", i)
             fields |= own
-    carried = processor_specs(specs)
-    if carried or schema is not None:
-        payload = encode(carried, generation_only=generation_only) if carried else None
+    if payload is not None or schema is not None:
         fields["response_format"] = format_with(payload, schema)
     return fields

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ...spec import SpecError, encode
-from ...spec.base import as_specs, processor_specs
-from ..backend import Specs, backend
-from .extra_body import Carrier
+from ...spec import SpecError
+from ...spec.payload import Given, as_given
+from ..backend import backend
+from .extra_body import Carrier, payload_of
 from .key import KEY
 from .schema_carrier import KEYWORD
 
@@ -54,7 +54,7 @@ def digest_of(payload: str) -> str:
 
 def receipt(
     response: Any,
-    specs: Specs,
+    specs: Given,
     *,
     engine: str = "vllm",
     carrier: Carrier = "field",
@@ -82,13 +82,13 @@ def receipt(
         SpecError: for specs that cannot be sent, and for native kinds alone: they travel in fields
             of the engine, for which there are no receipts.
     """
-    carried = processor_specs(as_specs(specs))
-    if not carried:
+    payload = payload_of(as_given(specs), generation_only)
+    if payload is None:
         raise SpecError("Expected specs beside native kinds, for which there are no receipts")
     found = _find(response)
     if found is None:
         raise ReceiptError(_lost(engine, carrier))
-    digest = digest_of(encode(carried, generation_only=generation_only))
+    digest = digest_of(payload)
     if found.digest != digest:
         what = f"the digest of the payload is {found.digest!r}, and not {digest!r}"
         raise ReceiptError(f"The receipt is for other specs: {what}")

@@ -4,13 +4,17 @@ import json
 from typing import Any
 
 import pytest
-from logitport.adapters import extra_body
+from logitport.adapters import extra_body, receipt
 from logitport.adapters.gateway.key import KEY
+from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import (
     ForcedTokenSequenceSpec,
     GrammarSpec,
+    LogitBiasSpec,
+    PythonProcessorSpec,
     SamplingSpec,
     SpecError,
+    Stage,
     ThinkingBudgetSpec,
     decode,
     encode,
@@ -198,6 +202,59 @@ def test_native_kinds_beside(engine: str):
 def test_what_a_gateway_would_drop_is_refused(engine: str, spec: Any):
     with pytest.raises(SpecError, match=r"needs the field .* at `\$\.specs\[1\]`"):
         extra_body(engine, [THINKING, spec], carrier="schema")
+
+
+TEXTS = {"kind": "choice", "texts": ["yes", "no"]}
+IDS = {"kind": "banned_tokens", "token_ids": [5]}
+
+
+# specs | the payload's specs
+@pytest.mark.parametrize(
+    ("specs", "sent"),
+    [
+        (TEXTS, [TEXTS]),
+        ([TEXTS], [TEXTS]),
+        ((IDS, TEXTS), [IDS, TEXTS]),
+        ([TEXTS, LogitBiasSpec({7: 2})], [TEXTS, {"kind": "logit_bias", "bias": {"7": 2.0}}]),
+        ([SamplingSpec(temperature=0.5), TEXTS], [TEXTS]),
+        ([{"kind": "sampling", "temperature": 0.5}, IDS], [IDS]),
+    ],
+)
+@pytest.mark.parametrize("carrier", ["field", "schema"])
+@pytest.mark.parametrize("engine", PLACES)
+def test_objects_of_the_wire(engine: str, carrier: Any, specs: Any, sent: Any):
+    """A client without the tokenizer sends texts, which reach the engine as they are."""
+    body = extra_body(engine, specs, carrier=carrier, generation_only=False)
+    answer = post(CHAT, body, engine=engine).json()
+    expected = {"version": 1, "specs": sent, "generation_only": False}
+    (payload,) = answer[PLACES[engine]].values()
+    assert json.loads(payload) == expected
+    assert ("temperature" in answer) is (specs is not TEXTS and len(specs) > len(sent))
+    found = {"kinds": ["choice"], "digest": digest_of(payload), "stage": "agg"}
+    assert receipt({KEY: found}, specs, generation_only=False).digest == found["digest"]
+
+
+def test_objects_of_the_wire_do_not_act_on_prefill():
+    assert extra_body("vllm", TEXTS, stage=Stage.PREFILL) == {}
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ({"kind": "choice", "texts": ["yes", ""]}, r"at `\$\.specs\[0\]\.texts\[1\]`"),
+        ([SPEC, {"kind": "choice", "text": "yes"}], r"unknown field `text` - at `\$\.specs\[1\]`"),
+        ([IDS, {"kind": "?"}], r"at `\$\.specs\[1\]\.kind`"),
+        ([IDS, 5], r"at `\$\.specs\[1\]`"),
+        ({"kind": "choice", "texts": ["x" * 3000]}, "at most 2048 bytes"),
+        ([IDS] * 17, "Expected 1 to 16 specs, got 17|<= 16"),
+        ([IDS, PythonProcessorSpec(list)], r"cannot be serialized.*at `\$\.specs\[1\]`"),
+    ],
+)
+def test_objects_of_the_wire_are_checked(specs: Any, message: str):
+    with pytest.raises(SpecError, match=message):
+        extra_body("vllm", specs)
+    with pytest.raises(SpecError, match=message):
+        encode(specs)
 
 
 def test_no_such_carrier():
