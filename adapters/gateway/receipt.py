@@ -17,6 +17,9 @@ from .schema_carrier import KEYWORD
 HEADER = KEYWORD
 """The name of the response header."""
 
+_HEADERS = HEADER, f"llm_provider-{HEADER}"
+"""The names under which it arrives: LiteLLM's proxy renames the headers of what is behind it."""
+
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
@@ -70,7 +73,8 @@ def receipt(
 
     Args:
         response: a response of the OpenAI client, the first chunk of a streamed response, the JSON
-            object of either, or an HTTP response with headers.
+            object of either, or what has the headers of the answer: an HTTP response, that of
+            ``with_raw_response``, or a ``Stream`` of the OpenAI client.
         specs: the specs that the request was sent with.
         engine: as for ``extra_body``.
         carrier: as for ``extra_body``.
@@ -101,11 +105,12 @@ def _find(response: Any) -> Receipt | None:
     if isinstance(response, list | tuple) and response:  # SGLang's answer to several prompts
         response = response[0]
     of_body = response.get(KEY) if isinstance(response, Mapping) else getattr(response, KEY, None)
-    of_header = getattr(response, "headers", None) or {}
+    behind = getattr(response, "response", None)  # of a stream
+    of_header = getattr(response, "headers", None) or getattr(behind, "headers", None) or {}
     try:
         if of_body is not None:
             return msgspec.convert(of_body, Receipt)
-        text = of_header.get(HEADER)
+        text = next(filter(None, map(of_header.get, _HEADERS)), None)
         return None if text is None else msgspec.json.decode(text, type=Receipt)
     except msgspec.DecodeError as error:
         raise ReceiptError(f"The receipt cannot be read: {error}") from None

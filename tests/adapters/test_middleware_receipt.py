@@ -29,6 +29,7 @@ from logitport.spec import (
     TriggerSpec,
     encode,
 )
+from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -259,6 +260,27 @@ def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: 
         receipt(response, SPEC, engine=engine, carrier=carrier)
     for part in parts:
         assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["x-logitport", "llm_provider-x-logitport", None])
+@pytest.mark.parametrize("raw", [False, True], ids=["stream", "raw response"])
+def test_of_the_header_of_a_stream(name: str | None, raw: bool):
+    """LiteLLM's proxy makes the chunks anew, without the field, and renames the header."""
+    headers = {"content-type": "text/event-stream"} | ({name: json.dumps(EXPECTED)} if name else {})
+    chunks = "".join(f"data: {chunk}\n\n" for chunk in CHUNKS)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, text=chunks))
+    asking = OpenAI(
+        base_url="http://s/v1", api_key="-", http_client=httpx.Client(transport=transport)
+    )
+    chats = asking.chat.completions
+    create: Any = chats.with_raw_response.create if raw else chats.create
+    reply = create(model="m", messages=[], stream=True, extra_body=extra_body("vllm", SPEC))
+    if name is None:
+        with pytest.raises(ReceiptError, match="has no receipt"):
+            receipt(reply, SPEC)
+        return
+    assert receipt(reply, SPEC).kinds == ("forced_sequence",)
+    assert [each.id for each in (reply.parse() if raw else reply)] == ["1", "2"]
 
 
 def test_native_kinds_have_none():
