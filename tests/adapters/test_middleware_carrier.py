@@ -20,6 +20,8 @@ from logitport.spec import (
     encode,
 )
 
+from tests.support.curl import commands
+
 from .test_middleware import BAD, CHAT, GENERATE, GOOD, OTHER, native, post
 
 COMPLETIONS = "/v1/completions"
@@ -232,6 +234,14 @@ def test_objects_of_the_wire(engine: str, carrier: Any, specs: Any, sent: Any):
     assert ("temperature" in answer) is (specs is not TEXTS and len(specs) > len(sent))
     found = {"kinds": ["choice"], "digest": digest_of(payload), "stage": "agg"}
     assert receipt({KEY: found}, specs, generation_only=False).digest == found["digest"]
+
+
+@pytest.mark.parametrize(("engine", "index"), [("vllm", 0), ("sglang", 1)])
+def test_the_requests_of_the_page(engine: str, index: int):
+    """docs/kinds.md has them by curl, for clients without a tokenizer."""
+    asked = json.loads(commands()[index].split(" -d '")[1].rpartition("'")[0])
+    payload = post(CHAT, asked, engine=engine).json()[PLACES[engine]][KEY]
+    assert json.loads(payload if isinstance(payload, str) else json.dumps(payload)) == [TEXTS]
 
 
 def test_objects_of_the_wire_do_not_act_on_prefill():

@@ -17,6 +17,7 @@ from logitport.adapters.sglang.admission import REFUSED
 from openai import BadRequestError, OpenAI
 
 from examples._support.sglang_server import SglangServer
+from tests.support.curl import check_choice, commands
 from tests.support.texts import BANNED, is_free_of_banned
 
 pytestmark = pytest.mark.engine
@@ -89,6 +90,10 @@ def test_texts_of_a_client_without_a_tokenizer(client: OpenAI, as_text: bool):
     specs[0]["texts"] = ["yes", ""]
     reply = httpx.post(address, json=body | {"custom_params": {KEY: specs}}, timeout=60)
     assert (reply.status_code, "$[0].texts[1]" in reply.text) == (400, True)
+
+
+def test_the_chat_by_curl(client: OpenAI):
+    check_choice(commands()[1], str(client.base_url), "any")
 
 
 def test_requests_side_by_side(client: OpenAI, tokenizer: Any):

@@ -15,6 +15,7 @@ from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, GrammarSpe
 from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
+from tests.support.curl import check_choice, commands
 from tests.support.doctor import findings
 from tests.support.paths import ROOT
 
@@ -99,6 +100,11 @@ def server(model: Path) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def good(tokenizer: Any) -> str:
     return encode(ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
+
+
+def test_the_chat_by_curl(server: httpx.Client):
+    model = server.get("/v1/models").json()["data"][0]["id"]
+    check_choice(commands()[0], str(server.base_url), model)
 
 
 def ask(client: httpx.Client, path: str, body: Mapping[str, Any], payload: Any) -> Any:
