@@ -253,6 +253,7 @@ def test_objects_of_the_wire_do_not_act_on_prefill():
     [
         ({"kind": "choice", "texts": ["yes", ""]}, r"at `\$\.specs\[0\]\.texts\[1\]`"),
         ([SPEC, {"kind": "choice", "text": "yes"}], r"unknown field `text` - at `\$\.specs\[1\]`"),
+        ({}, r"required field `kind` - at `\$\.specs\[0\]`"),
         ([IDS, {"kind": "?"}], r"at `\$\.specs\[1\]\.kind`"),
         ([IDS, 5], r"at `\$\.specs\[1\]`"),
         ({"kind": "choice", "texts": ["x" * 3000]}, "at most 2048 bytes"),
