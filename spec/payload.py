@@ -29,7 +29,7 @@ from .limits import (
 )
 from .notebook import table_of
 from .stage import Stage
-from .texts import TEXT_FIELDS, StandIn, TextResolver, add_text_fields
+from .texts import TEXT_FIELDS, Entry, Given, StandIn, TextResolver, add_text_fields, as_given
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -94,25 +94,6 @@ class InProcessPayload(Payload, frozen=True):
         _check_count(self.specs)
         check_sizes(self.specs)
         check_native(self.specs)
-
-
-Entry = Mapping[str, Any]
-"""A spec as an object of the wire, which may have texts in place of token ids."""
-
-Given = LogitsProcessorSpec | Entry | Sequence[LogitsProcessorSpec | Entry]
-"""One spec, or several."""
-
-
-def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
-    """Put one spec or object of the wire, or several, into a tuple.
-
-    Raises:
-        SpecError: with the path of what is neither.
-    """
-    given = (specs,) if isinstance(specs, Mapping) else specs
-    if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
-        return (*given,)
-    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
 
 
 def with_stand_ins(given: Sequence[LogitsProcessorSpec | Entry]) -> tuple[LogitsProcessorSpec, ...]:

@@ -4,10 +4,10 @@ A kind names its text fields in ``TEXTS``. They exist on the wire alone: before 
 specs, its texts have become token ids, and everything else is as if the client had sent these.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from .base import kind_of
+from .base import LogitsProcessorSpec, as_specs, kind_of
 from .errors import Path, SpecError, text_of
 from .kinds import WIRE_KINDS, PhaseEnd
 from .limits import (
@@ -25,6 +25,24 @@ _BYTES_OF_TEXT = 8
 
 TEXT_FIELDS = frozenset(name for each in (*_KINDS.values(), PhaseEnd.TEXTS) for name in each)
 """The names of all text fields."""
+
+Entry = Mapping[str, Any]
+"""A spec as an object of the wire, which may have texts in place of token ids."""
+
+Given = LogitsProcessorSpec | Entry | Sequence[LogitsProcessorSpec | Entry]
+"""One spec, or several."""
+
+
+def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
+    """Put one spec or object of the wire, or several, into a tuple.
+
+    Raises:
+        SpecError: with the path of what is neither.
+    """
+    given = (specs,) if isinstance(specs, Mapping) else specs
+    if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
+        return (*given,)
+    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
 
 
 class StandIn:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError, Stage, encode
-from ...spec.payload import Entry, Given, as_given, with_stand_ins
+from ...spec.payload import with_stand_ins
+from ...spec.texts import Entry, Given, as_given
 from ..backend import Backend, backend
 from ..native import fields_of
 from .key import KEY

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...spec import SpecError
-from ...spec.payload import Given, as_given
+from ...spec.texts import Given, as_given
 from ..backend import backend
 from .extra_body import Carrier, payload_of
 from .key import KEY
