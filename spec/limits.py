@@ -11,6 +11,8 @@ them::
 import os
 from typing import NamedTuple, TypeVar
 
+from .suggestions import nearest
+
 VARIABLE = "LOGITPORT_LIMITS"
 """Environment variable with the limits that an operator lowers: names and values, by commas."""
 
@@ -221,8 +223,8 @@ MAX_MESSAGE = 400
 MAX_PATH = 160
 """Characters of an error's path that are shown."""
 
-if _wanted:
+for _name in _wanted:
     raise ValueError(
-        f"{VARIABLE}: there is no limit {', '.join(map(repr, _wanted))}; "
-        f"the limits are {', '.join(LIMITS)}"
+        f"{VARIABLE}: there is no limit {_name!r}; "
+        + (nearest(_name, LIMITS) or f"the limits are {', '.join(LIMITS)}")
     )

@@ -4,6 +4,7 @@ import ast
 import configparser
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from email import message_from_bytes
 from pathlib import Path
 
+import logitport
 import msgspec
 import pytest
 from logitport.adapters.cli import capabilities
@@ -21,9 +23,10 @@ from logitport.adapters.core import AutomatonBuilder
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import WIRE_KINDS, Payload, Stage
 
+from tests.docs.test_readme import text
 from tests.support.paths import ROOT
 
-ROOMS = ("spec", "adapters", "hooks")
+ROOMS = ("package", "spec", "adapters", "hooks")
 LAYERS = (
     *("loops", "automaton", "text", "logits", "plugins", "parts", "kinds", "program"),
     *("walk_search", "walk_runs", "walk", "warm_up", "callables", "device", "host"),
@@ -49,6 +52,7 @@ def source_files(*rooms: str) -> list[Path]:
 
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "package" else parts
     return ".".join(("logitport", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
@@ -63,6 +67,15 @@ class TestImportsOfAProcess:
             (
                 "from logitport.adapters.cli.installation import examine\nexamine(None)",
                 {"torch", "vllm", "sglang", "transformers", "mlx", "llama_cpp"},
+            ),
+            (
+                "from logitport.adapters.cli.app import app\n"
+                "import json, pathlib, tempfile\n"
+                "file = pathlib.Path(tempfile.mkdtemp()) / 'spec.json'\n"
+                "spec = {'kind': 'forced_sequence', 'token_ids': [1]}\n"
+                "_ = file.write_text(json.dumps([spec, spec]))\n"
+                "app(['check', str(file)], standalone_mode=False)",
+                {"torch", "vllm", "transformers", "tokenizers"},
             ),
             (
                 "from logitport.adapters.conformance import ConformanceSuite",
@@ -375,6 +388,14 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
+def test_the_version_is_that_of_the_changelog():
+    heading = re.search(r"^## (\S+?)(, not yet released)?$", text("CHANGELOG.md"), re.MULTILINE)
+    assert heading
+    assert logitport.__version__ == heading[1] + (".dev0" if heading[2] else "")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        logitport.nothing  # noqa: B018  # pyright: ignore
+
+
 class TestWheel:
     def test_metadata(self, wheel: Path):
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -396,7 +417,10 @@ class TestWheel:
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
         sources = [*source_files(*ROOMS), *(ROOT / room / "py.typed" for room in ROOMS)]
-        modules = {"logitport/" + path.relative_to(ROOT).as_posix() for path in sources}
+        modules = {
+            "logitport/" + path.relative_to(ROOT).as_posix().removeprefix("package/")
+            for path in sources
+        }
         (info,) = {name.split("/")[0] for name in names if not name.startswith("logitport/")}
         metadata = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt"}
         metadata.add("licenses/LICENSE")

@@ -1,6 +1,7 @@
 """The command ``logitport``: one file per command, and no import of an engine."""
 
 import sys
+from importlib.metadata import version
 
 from .tables import TABLES, capabilities, limits, schema
 
@@ -14,15 +15,22 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
             raise
-        name, *options = sys.argv[1:] or [""]
-        if name not in TABLES or options not in ([], ["--json"]):
-            sys.exit(_without_typer())
-        print(TABLES[name](as_json=bool(options)))
+        sys.exit(_without_typer(*sys.argv[1:]))
     else:
         app()
 
 
-def _without_typer() -> int:
-    names = ", ".join(TABLES)
-    print(f"Only {names} work without typer: pip install 'logitport[cli]'", file=sys.stderr)
-    return 2
+def _without_typer(name: str = "", *options: str) -> int:
+    if name in TABLES and options in ((), ("--json",)):
+        print(TABLES[name](as_json=bool(options)))
+        return 0
+    if name == "--version":
+        print(f"logitport {version('logitport')}")
+        return 0
+    is_help = name in ("-h", "--help")
+    what = f"Only {', '.join(TABLES)} work without typer: pip install 'logitport[cli]'"
+    print(
+        f"Usage: logitport {'|'.join(TABLES)} [--json]\n{what}",
+        file=None if is_help else sys.stderr,
+    )
+    return 0 if is_help else 2

@@ -1,5 +1,6 @@
 """The typer application, with all commands."""
 
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -16,8 +17,28 @@ from .tags import tags
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Portable logits processors: specs as data.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"logitport {version('logitport')}")
+        raise typer.Exit
+
+
+@app.callback()
+def logitport(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Portable logits processors: specs as data."""
+
+
 for command in (explain, check, body, replay, tags, doctor):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(serve)

@@ -81,8 +81,8 @@ def unpack() -> Path:
             content.extractall(SITE)
     package = SITE / "logitport"
     package.mkdir()
-    for room in ("spec", "adapters", "hooks"):
-        (package / room).symlink_to(ROOT / room, target_is_directory=True)
+    for room in ("spec", "adapters", "hooks", *(ROOT / "package").glob("*.py")):
+        (package / Path(room).name).symlink_to(ROOT / room)
     return SITE
 
 

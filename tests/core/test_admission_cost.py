@@ -389,7 +389,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("lowered", "message"),
         [
-            ("max_spec=2", "there is no limit 'max_spec'; the limits are max_payload_bytes, "),
+            ("max_spec=2", "there is no limit 'max_spec'; did you mean max_specs?"),
+            ("x=2", "there is no limit 'x'; the limits are max_payload_bytes, "),
             ("max_specs=17", "expected max_specs from 1 to 16, got '17'"),
             ("max_specs=0", "expected max_specs from 1 to 16, got '0'"),
             ("max_specs=many", "expected max_specs from 1 to 16, got 'many'"),
