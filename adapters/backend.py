@@ -23,6 +23,7 @@ from ..spec import (
 )
 from ..spec.base import as_specs, kind_of, processor_specs
 from ..spec.errors import text_of
+from ..spec.suggestions import nearest
 from .finding import Finding
 from .policy import Policy
 from .tokenizer_copy import TokenizerCopy
@@ -244,6 +245,8 @@ def backend(name: str) -> Backend:
     """
     entry_point = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry_point is None:
-        installed = ", ".join(sorted(entry_points(group=GROUP).names))
-        raise SpecError(f"Expected an installed backend ({installed}), got {name!r}")
+        installed = sorted(entry_points(group=GROUP).names)
+        hint = nearest(name, installed)
+        what = f"Expected an installed backend ({', '.join(installed)}), got {name!r}"
+        raise SpecError(f"{what}{hint and f'; {hint}'}")
     return entry_point.load()

@@ -22,12 +22,18 @@ def read_file(file: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
         if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
             raise ValueError(f"{file}: expected a regular file, got a pipe or a device")
         data = source.read(most + 1)
+    return decode_text(data, file, most)
+
+
+def decode_text(data: bytes, file: object, most: int) -> str:
+    """Decode what was read of a file; see ``read_file``."""
     if len(data) > most:
         raise ValueError(f"{file}: expected at most {most:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: expected UTF-8: {error}") from None
+        what = f"expected UTF-8, got the byte 0x{data[error.start]:02x} at {error.start:,}"
+        raise ValueError(f"{file}: {what}") from None
 
 
 def _open(file: str, flags: int) -> int:

@@ -23,12 +23,13 @@ from ..spec.limits import MAX_SPECS
 GROUP = "logitport.policies"
 """The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
 
-Each is called once in each process of an engine. ``tokenizer()`` loads the engine's tokenizer,
+Each is called once in each process of an engine. ``tokenizer()`` loads the engine's tokenizer, or
+is ``None`` where a configuration is only checked;
 ``names`` are those of its model, and ``settings`` is what the engine's own configuration has for
 logitport.
 """
 
-PolicyOf = Callable[[Callable[[], Tokenizer], Sequence[str], Any], "Policy | None"]
+PolicyOf = Callable[[Callable[[], Tokenizer] | None, Sequence[str], Any], "Policy | None"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +162,11 @@ class Policy:
                 )
 
             moved = error.specs_at(path_of)
+            match moved.location:
+                case ("specs", int(), "name") if moved.message.startswith("No plugin"):
+                    moved = SpecError((*moved.parts, f"; presets: {self._names}"), *moved.location)
+                case _:
+                    pass
             if isinstance(name := next(iter(moved.location), None), Name):
                 moved = SpecError((f"With {name}: ", *moved.parts), "specs")
             raise moved from error.__cause__
@@ -190,12 +196,13 @@ class Policy:
 
 
 def policy_of(
-    tokenizer: Callable[[], Tokenizer], names: Sequence[str] = (), settings: Any = None
+    tokenizer: Callable[[], Tokenizer] | None, names: Sequence[str] = (), settings: Any = None
 ) -> Policy | None:
     """Return the policy of an engine; ``None`` if nothing is configured.
 
     Args:
-        tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it.
+        tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it. ``None``
+            checks the configuration without one.
         names: the names under which the engine serves its model.
         settings: what the engine's own configuration has for logitport.
 

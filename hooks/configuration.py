@@ -30,14 +30,12 @@ A process reads the file once: when its engine starts, or, in vLLM's front end, 
 a request. Another file needs a restart of the front end and of the workers, which have to agree.
 """
 
-import difflib
-import inspect
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
@@ -48,24 +46,28 @@ from ..spec import (
     LogitsProcessorSpec,
     NativeSpec,
     SpecError,
-    Tokenizer,
     decode,
     encode,
 )
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
 from ..spec.limits import MAX_MESSAGE, MAX_PATH
+from ..spec.suggestions import instead_of
+from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
 from .content import read_content
 
 logger = logging.getLogger(__name__)
 
-CONSTRUCTORS = "from_text", "from_words", "from_tokenizer", "for_tokenizer"
-"""The constructors that make specs of texts with a tokenizer."""
+EFFORTS: Mapping[str, int] = dict.fromkeys(
+    ("none", "minimal", "low", "medium", "high", "xhigh", "max"), 0
+)
+"""The values of ``reasoning_effort``, and the least budget of each."""
 
-EFFORTS = frozenset(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
-"""The values of ``reasoning_effort``."""
+CEILINGS = {"specs": 1, "thinking_budget": 0, "max_tokens": 1, "thinking_token_budget": 0}
+"""What ``ceiling`` bounds, and the least bound of each."""
 
-LoadTokenizer = Callable[[], Tokenizer]
+OWN = {"replace": "replace them", "add": "are added", "refuse": "are refused"}
+"""The values of ``own``, and what a request's own specs do to the default specs."""
 
 _CLASSES = {kind_of(kind): kind for kind in WIRE_KINDS}
 _IN_PAYLOADS = frozenset(
@@ -88,12 +90,13 @@ class ConfigurationError(ValueError):
 
 
 def policy(
-    tokenizer: LoadTokenizer, names: Sequence[str] = (), settings: Any = None
+    tokenizer: LoadTokenizer | None, names: Sequence[str] = (), settings: Any = None
 ) -> Policy | None:
     """Return the policy of the configuration; ``None`` if there is none.
 
     Args:
-        tokenizer: loads the engine's tokenizer. It is called only for specs made of texts.
+        tokenizer: loads the engine's tokenizer. It is called only for specs made of texts; with
+            ``None``, they are left out, and the file is only checked.
         names: the names under which the engine serves its model.
         settings: what the engine's own configuration has for logitport: the name of a file, or what
             a file would hold.
@@ -123,14 +126,15 @@ def policy(
     made = Policy(**fields)
     logger.info(
         "logitport: %s, for %s: %d guards, %d default specs (a request's own %s), presets: %s; "
-        "forbidden kinds: %s",
+        "forbidden kinds: %s; ceiling: %s",
         shown(file),
         shown(model or "any model"),
         len(made.guard),
         len(made.default),
-        {"replace": "replace them", "add": "are added", "refuse": "are refused"}[made.own],
+        OWN[made.own],
         ", ".join(made.presets) or "none",
         ", ".join(sorted(made.forbid)) or "none",
+        ", ".join(f"{name} {most}" for name, most in made.describe()["ceiling"].items()) or "none",
     )
     return made
 
@@ -138,13 +142,6 @@ def policy(
 def _by_line(problem: str) -> tuple[int, str]:
     line = problem.split(":", 1)[0].removeprefix("line ")
     return int(line) if line.isdecimal() else 0, problem
-
-
-class _Ceiling(msgspec.Struct, forbid_unknown_fields=True):
-    specs: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    thinking_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    thinking_token_budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class _Reading(NamedTuple):
@@ -159,7 +156,7 @@ class _Reading(NamedTuple):
     problems: list[str]
 
     def sections(
-        self, content: Any, tokenizer: LoadTokenizer, names: Sequence[str]
+        self, content: Any, tokenizer: LoadTokenizer | None, names: Sequence[str]
     ) -> tuple[str | None, dict[str, Any]]:
         """Check all sections, for a model of these names.
 
@@ -219,7 +216,9 @@ class _Reading(NamedTuple):
         yield "default", self._specs(value, path, tokenizer)
 
     def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        yield "own", msgspec.convert(value, Literal["replace", "add", "refuse"])
+        if value not in [*OWN]:
+            self._report(path, _unknown(value, OWN, "value"))
+        yield "own", value
 
     def _guard(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         specs = self._specs(value, path, tokenizer)
@@ -243,20 +242,28 @@ class _Reading(NamedTuple):
         yield "presets", made
 
     def _ceiling(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        ceiling = msgspec.convert(value, _Ceiling)
-        yield "most_specs", ceiling.specs
-        yield "most_thinking", ceiling.thinking_budget
-        fields = {
-            "max_tokens": ceiling.max_tokens,
-            "thinking_token_budget": ceiling.thinking_token_budget,
-        }
-        yield "most_fields", {name: most for name, most in fields.items() if most is not None}
+        ceiling = self._counts(value, path, CEILINGS, "ceiling")
+        yield "most_specs", ceiling.pop("specs", None)
+        yield "most_thinking", ceiling.pop("thinking_budget", None)
+        yield "most_fields", ceiling
 
     def _effort(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        efforts = msgspec.convert(value, dict[str, Annotated[int, msgspec.Meta(ge=0)]])
-        for effort in efforts.keys() - EFFORTS:
-            self._report((*path, effort), _unknown(effort, EFFORTS, "effort"))
-        yield "efforts", efforts
+        yield "efforts", self._counts(value, path, EFFORTS, "effort")
+
+    def _counts(
+        self, value: Any, path: Path, least: Mapping[str, int], what: str
+    ) -> dict[str, int]:
+        """Check each number by itself, so that each that is wrong is reported."""
+        counts: dict[str, int] = {}
+        for name, count in msgspec.convert(value, dict[str, Any]).items():
+            if name not in least:
+                self._report((*path, name), _unknown(name, least, what))
+                continue
+            try:
+                counts[name] = msgspec.convert(count, Annotated[int, msgspec.Meta(ge=least[name])])
+            except msgspec.ValidationError as error:
+                self._report_error(spec_error(error).at(*path, name))
+        return counts
 
     def _forbid_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "forbid_fields", frozenset(msgspec.convert(value, list[str]))
@@ -322,19 +329,15 @@ class _Reading(NamedTuple):
         ):
             arguments = fields.pop(name)
             others = fields.keys() - {"kind"}
-            make = getattr(spec_type, name, None)
-            if make is None or "tokenizer" not in inspect.signature(make).parameters:
-                known = [each for each in CONSTRUCTORS if hasattr(spec_type, each)]
-                what = f"{spec_type.__name__} has no {name}; it has {', '.join(known) or 'none'}"
-                self._report((*path, name), what)
-            elif others:
+            if others:
                 what = f"Expected nothing beside {name}, got {', '.join(sorted(map(str, others)))}"
                 self._report(path, what)
-            elif tokenizer is not None:
-                try:
-                    return msgspec.to_builtins(make(**arguments, tokenizer=tokenizer()))
-                except Exception as error:  # the arguments may be anything, and so the tokenizer's
-                    self._report((*path, name), str(error))
+                return None
+            try:
+                made = make_spec(spec_type, name, arguments, tokenizer)
+                return None if made is None else msgspec.to_builtins(made)
+            except Exception as error:  # the arguments may be anything, and so the tokenizer's
+                self._report((*path, name), str(error))
             return None
         if kind == "phases" and isinstance(fields.get("phases"), list):
             return self._with_phases(fields, path, tokenizer)
@@ -385,7 +388,5 @@ _FIELDS: dict[str, Callable[..., _Made]] = {
 }
 
 
-def _unknown(name: str, known: Iterable[str], what: str = "field") -> str:
-    close = difflib.get_close_matches(str(name), known, 1)
-    hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
-    return f"There is no {what} {name!r}{hint}"
+def _unknown(name: object, known: Iterable[str], what: str = "field") -> str:
+    return f"There is no {what} {name!r}; {instead_of(str(name), known)}"

@@ -29,6 +29,7 @@ from .limits import (
 )
 from .notebook import table_of
 from .stage import Stage
+from .suggestions import nearest
 from .texts import TEXT_FIELDS, Entry, Given, StandIn, TextResolver, add_text_fields, as_given
 from .tokenization import Tokenizer
 
@@ -244,6 +245,7 @@ class _Version(msgspec.Struct):
     version: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
 
 
+_INVALID_KIND = re.compile(r"Invalid value '(.*)'", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 _decoder = msgspec.json.Decoder(Payload)
@@ -311,8 +313,9 @@ def _validation_error(error: msgspec.ValidationError) -> SpecError:
     if failure.location[-1:] != ("kind",):
         return failure
     message = failure.message.partition(", got ")[0]  # a parser with types does not have the rest
-    if message.startswith("Invalid value"):
-        message += f"; {_known_kinds()}"
+    if invalid := _INVALID_KIND.fullmatch(message):
+        hint = nearest(invalid[1], map(kind_of, WIRE_KINDS))
+        message += f"{hint and f' ({hint})'}; {_known_kinds()}"
     return SpecError(message, *failure.location)
 
 

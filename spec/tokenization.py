@@ -39,15 +39,22 @@ def _check_tokenizer(tokenizer: object) -> None:
         raise SpecError(f"Expected a tokenizer, got {reprlib.repr(tokenizer)}")
 
 
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):  # in YAML, yes and 7 are none without quotes
+        raise SpecError(f"Expected a text, in quotes, got {reprlib.repr(text)}")
+
+
 def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Tokenize ``text`` as it stands, without special tokens.
 
     Tags that are one token in the vocabulary (``<think>``) become that token.
 
     Raises:
-        SpecError: if there are no tokens, or ``tokenizer`` is not a tokenizer.
+        SpecError: if ``text`` is not a text, there are no tokens, or ``tokenizer`` is not a
+            tokenizer.
     """
     _check_tokenizer(tokenizer)
+    _check_text(text)
     encoded = tokenizer.encode(text, add_special_tokens=False)
     token_ids = tuple(getattr(encoded, "ids", encoded))
     if not token_ids:
@@ -106,6 +113,7 @@ def word_forms(
         forms = ", ".join(map(repr, get_args(LeadingSpace)))
         raise SpecError(f"Expected leading_space to be one of {forms}; got {leading_space!r}")
     for word in words:
+        _check_text(word)
         bare = word.lstrip(" ")
         if not bare:
             raise SpecError(f"Expected words, got {word!r}")

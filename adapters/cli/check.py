@@ -2,16 +2,18 @@
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+from ...spec import SpecError
 from ..environment import CONFIGURATION_VARIABLE
-from ..policy import policy_of
+from ..policy import Policy, policy_of
 from .failures import failing_plainly
 from .printing import say
 from .source import read_specs
-from .texts import model_tokenizer
+from .texts import model_tokenizer, vocabulary_size
 
 
 @failing_plainly
@@ -39,6 +41,8 @@ def check(
         source = read_specs(file, tokenizer)
         problems += ({**each._asdict(), "text": str(each)} for each in source.problems)
         notes += source.notes
+    if config and tokenizer is None and not problems:
+        notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
     texts = [problem.pop("text") for problem in problems]
     if as_json:
         typer.echo(json.dumps(problems, indent=2))
@@ -58,8 +62,22 @@ def _of_configuration(file: str, tokenizer: str | None, model: str | None) -> li
 
     os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
     try:
-        policy_of(load, [each for each in (model, tokenizer) if each], file)
+        policy = policy_of(load, [each for each in (model, tokenizer) if each], file)
+        found = [*_beyond(policy, tokenizer)] if policy and tokenizer else []
     except ValueError as error:
         found = getattr(error, "problems", [str(error)])
-        return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
-    return []
+    return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
+
+
+def _beyond(policy: Policy, model: str) -> Iterator[str]:
+    """Yield the token ids beyond the vocabulary, which would end the server of the model."""
+    size = vocabulary_size(model)
+    sections = {("default",): policy.default, ("guard",): policy.guard}
+    sections |= {("presets", name): specs for name, specs in policy.presets.items()}
+    for path, specs in sections.items():
+        for i, spec in enumerate(specs):
+            try:
+                spec.check_vocabulary(size)
+            except SpecError as error:
+                moved = error.at(*path, i)
+                yield f"{moved.path}: {moved.message}"

@@ -21,7 +21,12 @@ def failing_plainly(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except ModuleNotFoundError as error:
             say(missing(error), err=True)
-        except (OSError, ValueError) as error:
+        except BrokenPipeError:  # nobody reads on: typer ends without a word
+            raise
+        except OSError as error:
+            at = f"{error.filename}: " if error.filename else ""
+            say(f"{at}{error.strerror or error}", err=True)
+        except ValueError as error:
             say(error, err=True)
         except RecursionError:
             say("What was read is nested too deeply", err=True)

@@ -128,10 +128,7 @@ def _of_variable(name: str) -> Finding:
         )
         return Finding(name, ", ".join(lowered) or "no limit is lowered")
     if name == CONFIGURATION_VARIABLE and value:
-        if os.path.isfile(value):
-            return Finding(name, value)
-        advice = "The engine does not start: name a file that is there"
-        return Finding(name, f"{value} is not there", Status.ERROR, advice)
+        return _of_configuration(name, value)
     try:
         if name == STAGE_VARIABLE and (stage := stage_from_environment()):
             return of_stage(stage, name)
@@ -150,6 +147,19 @@ def _of_variable(name: str) -> Finding:
     if name == ADMIT_OTHERS_VARIABLE and value == "1":
         return Finding(name, "on", Status.WARNING, "Clients of SGLang can send code")
     return Finding(name, f"off ({value!r})")
+
+
+def _of_configuration(name: str, file: str) -> Finding:
+    try:
+        policy.policy_of(None)
+    except OSError as error:
+        advice = "The engine does not start: name a file that is there"
+        return Finding(name, f"{file}: {error.strerror}", Status.ERROR, advice)
+    except ValueError as error:
+        problems = "; ".join(getattr(error, "problems", [str(error)]))
+        advice = f"The engine does not start: `{NAME} check --config {file}` lists them"
+        return Finding(name, f"{file}: {problems}", Status.ERROR, advice)
+    return Finding(name, file)
 
 
 def _entries() -> Iterator[Finding]:

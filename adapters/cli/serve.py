@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from ..backend import backend
+from ..policy import policy_of
 from .failures import failing_plainly
+from .printing import say
 
 
 @failing_plainly
@@ -37,12 +39,23 @@ def serve(
     if only_print:
         typer.echo(shlex.join(command))
         return
+    _check_configuration(model)
     # The engine beside logitport comes first, even if its environment is not activated.
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     if (program := shutil.which(command[0], path=path)) is None:
         raise ValueError(f"There is no command {command[0]!r}: is {engine} installed?")
     # Python finds its environment by the name with which it is called.
     os.execv(program, [program, *command[1:]])
+
+
+def _check_configuration(model: str) -> None:
+    """Refuse a configuration that would end the server, which takes a minute to find it."""
+    try:
+        policy_of(None, (model,))
+    except ValueError as error:
+        for line in str(error).splitlines():
+            say(line, err=True)
+        raise typer.Exit(2) from None
 
 
 def _check_arguments(arguments: Sequence[str], command: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -24,7 +24,8 @@ from ...spec.base import kind_of, spec_error
 from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
-from ..files import MAX_FILE_BYTES, read_file
+from ...spec.suggestions import instead_of
+from ..files import MAX_FILE_BYTES, decode_text, read_file
 from .texts import model_tokenizer
 
 
@@ -80,10 +81,8 @@ def read_text(file: str) -> str:
     """
     if file != "-":
         return read_file(file)
-    text = sys.stdin.read(MAX_FILE_BYTES + 1)
-    if len(text) > MAX_FILE_BYTES:
-        raise ValueError(f"Standard input: expected at most {MAX_FILE_BYTES:,} characters")
-    return text
+    data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    return decode_text(data, "Standard input", MAX_FILE_BYTES)
 
 
 def read_specs(file: str, tokenizer: str | None = None) -> Source:
@@ -151,17 +150,35 @@ def _entries(content: Any) -> tuple[list[Any], Callable[[int], Path], Any]:
 
 
 def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
-    """Yield the error of a spec, and the errors of its other fields."""
+    """Yield the error of a spec, all its unknown and missing fields, and its fields' errors."""
     first = first.moved(lambda path: path[1:])
-    yield first
     kind = cast("Any", entry).get("kind") if isinstance(entry, Mapping) else None
     of_kind = [each for each in WIRE_KINDS if kind_of(each) == kind]
-    for field in msgspec.structs.fields(of_kind[0]) if of_kind else ():
+    fields = msgspec.structs.fields(of_kind[0]) if of_kind else ()
+    named = [*_names(entry, fields, of_kind[0].TEXTS)] if of_kind else []
+    is_about_names = not first.location and first.message.startswith("Object ")
+    yield from named if named and is_about_names else (first, *named)
+    for field in fields:
         if field.encode_name in entry and first.location[:1] != (field.name,):
             try:
                 msgspec.convert(entry[field.encode_name], field.type, str_keys=True)
             except msgspec.ValidationError as error:
                 yield spec_error(error).at(field.name)
+
+
+def _names(
+    entry: Mapping[str, Any],
+    fields: Iterable[msgspec.structs.FieldInfo],
+    texts: Mapping[str, str],
+) -> Iterator[SpecError]:
+    """Yield an error for each field that is unknown, and for each that is missing."""
+    known = {"kind", *texts, *(field.encode_name for field in fields)}
+    for name in entry.keys() - known:
+        yield SpecError(f"There is no field {name!r}; {instead_of(name, known)}", name)
+    there = {*entry, *(texts[name] for name in entry.keys() & texts.keys())}
+    for field in fields:
+        if field.required and field.encode_name not in there:
+            yield SpecError(f"Object missing required field `{field.encode_name}`")
 
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
@@ -202,7 +219,9 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
     name = (error.name or "").partition(".")[0]
-    extra = "cli" if name in ("jinja2", "packaging", "tokenizers") else "core"
+    extras = {"packaging": "cli", "yaml": "cli"}
+    extras |= dict.fromkeys(("huggingface_hub", "jinja2", "tokenizers"), "tokenizer")
+    extra = extras.get(name, "core")
     return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 

@@ -84,6 +84,20 @@ def model_tokenizer(model: str) -> Any:
     return _WithEos(tokenizer, None if eos is None else tokenizer.token_to_id(eos))
 
 
+def vocabulary_size(model: str) -> int:
+    """Return the number of columns of a model's logits: tokenizers may have fewer tokens.
+
+    Raises:
+        ValueError: as ``load_tokenizer`` does.
+    """
+    config: Any = {}
+    if not Path(model).is_file():
+        with suppress(OSError, ValueError):
+            config = json.loads(read_file(model_file(model, "config.json")))
+    size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return size or load_tokenizer(model).get_vocab_size()
+
+
 class _WithEos:
     """A tokenizer of the package ``tokenizers``, which knows no EOS token."""
 

@@ -52,6 +52,9 @@ def extra_body(
             two specs conflict, or if a limit is exceeded; with ``carrier="schema"``, for a native
             kind that needs a field of the engine's own.
     """
+    if engine == "dynamo":
+        what = "Dynamo takes specs in `nvext.annotations`"
+        raise SpecError(f"{what}: use `annotation` of logitport.adapters.dynamo, docs/dynamo.md")
     given = as_given(specs)
     specs = with_stand_ins(given)
     asked = backend(engine)

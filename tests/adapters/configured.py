@@ -21,7 +21,7 @@ CONFIGURATION: dict[str, Any] = {
 
 WRONG = "own: ad\nforbid: [plugins]\ndefault:\n- kind: choice\n  from_text: {choices: ['']}\n"
 PROBLEMS = (
-    "line 1: $.own: Invalid enum value 'ad'",
+    "line 1: $.own: There is no value 'ad'; did you mean add?",
     "line 2: $.forbid[0]: There is no kind 'plugins'; did you mean plugin?",
     "line 5: $.default[0].from_text: The tokenizer makes no tokens of ''",
 )

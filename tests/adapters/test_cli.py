@@ -1,11 +1,13 @@
 """The command ``logitport``: what it prints, and its exit status."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import logitport
 import msgspec
 import pytest
 from logitport.adapters import extra_body
@@ -140,6 +142,18 @@ class TestCheck:
             ('[\n{"kind": "nope"}]', ["2:10: $[0].kind: Invalid value 'nope'"]),
             ('[\n{"kind": "choice"}]', ["2:1: $[0]: Object missing required field `choices`"]),
             (
+                '[{"kind": "baned_tokens"}]',
+                ["$[0].kind: Invalid value 'baned_tokens' (did you mean banned_tokens?); "],
+            ),
+            (
+                '[{"kind": "forced_end",\n"aftr": 1,\n"token_ids": "x"}]',
+                [
+                    "1:2: $[0]: Object missing required field `after`",
+                    "2:9: $[0].aftr: There is no field 'aftr'; did you mean after?",
+                    "3:14: $[0].token_ids: Expected `array`, got `str`",
+                ],
+            ),
+            (
                 json.dumps([FORCED, TRIGGER], indent=1),
                 [
                     "13:4: $[1].trigger_token_ids[0]: Expected `int` >= 0",
@@ -197,6 +211,10 @@ class TestCheck:
             ("models: {m: {own: ad}}", ["line 1: $.models.m.own: "]),
             ("default: [{kind: choice, from_text: {choices: ['']}}]", ["makes no tokens of ''"]),
             ("own: [", ["line 1, column 7"]),
+            (
+                "presets: {far: [{kind: banned_tokens, token_ids: [5, 99999]}]}",
+                ["$.presets.far[0].token_ids[1]: Token id 99999 is beyond the vocabulary of "],
+            ),
         ],
     )
     def test_configuration(
@@ -225,6 +243,11 @@ class TestCheck:
         result = run("check", "--config", file)
         assert result.exit_code == 1
         assert "Use --tokenizer" in result.stdout
+        assert not result.stderr
+        file.write_text("own: add")
+        result = run("check", "--config", file)
+        assert result.exit_code == 0
+        assert result.stderr.startswith("Token ids are not compared with a vocabulary")
 
 
 class TestBody:
@@ -247,17 +270,19 @@ class TestBody:
         assert json.loads(result.stdout)
 
     @pytest.mark.parametrize(
-        ("engine", "content", "status"),
+        ("engine", "content", "status", "message"),
         [
-            ("vllm", payload(FORCED, BANNED), 1),
-            ("no_engine", payload(FORCED), 2),
-            ("transformers", payload(FORCED), 2),
+            ("vllm", payload(FORCED, BANNED), 1, "Conflicts with"),
+            ("no_engine", payload(FORCED), 2, "Expected an installed backend"),
+            ("vlm", payload(FORCED), 2, "got 'vlm'; did you mean vllm?"),
+            ("dynamo", payload(FORCED), 2, "`annotation` of logitport.adapters.dynamo"),
+            ("transformers", payload(FORCED), 2, "no server"),
         ],
     )
-    def test_failures(self, engine: str, content: str, status: int):
+    def test_failures(self, engine: str, content: str, status: int, message: str):
         result = run("body", engine, "-", text=content)
         assert result.exit_code == status
-        assert result.stderr
+        assert message in result.stderr
         assert not result.stdout
 
 
@@ -272,19 +297,86 @@ def test_tables(name: str):
     assert isinstance(json.loads(run(name, "--json").stdout), dict)
 
 
+VERSION = f"logitport {logitport.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status"),
-    [(["limits", "--json"], 0), (["schema"], 0), (["explain", "-"], 2), ([], 2)],
+    [
+        *((["limits", "--json"], 0), (["schema"], 0), (["explain", "-"], 2), ([], 2)),
+        *((["--help"], 0), (["-h"], 0), (["--version"], 0)),
+    ],
 )
 def test_without_typer(arguments: list[str], status: int):
     code = (
         "import sys; sys.modules['typer'] = None\n"
-        "from logitport.adapters.cli import main; main()\n"
+        "from logitport.__main__ import main; main()\n"
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
     assert result.returncode == status, result.stderr
-    assert ("pip install 'logitport[cli]'" in result.stderr) is bool(status)
+    is_usage = status or arguments[0] in ("-h", "--help")
+    assert ("pip install 'logitport[cli]'" in result.stderr + result.stdout) is bool(is_usage)
     assert bool(result.stdout) is not bool(status)
+    if arguments == ["--version"]:
+        assert result.stdout == VERSION
+
+
+@pytest.mark.parametrize("command", ["explain", "doctor", None])
+def test_short_help(command: str | None):
+    arguments = filter(None, [command])
+    assert run(*arguments, "-h").stdout == run(*filter(None, [command]), "--help").stdout != ""
+
+
+def test_version():
+    assert run("--version").stdout == VERSION
+    module = [sys.executable, "-m", "logitport", "--version"]
+    assert subprocess.run(module, capture_output=True, text=True, check=True).stdout == VERSION
+
+
+@pytest.mark.parametrize("command", ["doctor", "limits", "--version", "--help", "serve"])
+def test_wrong_limits_are_one_line(command: str):
+    """Every command refuses to start, as a server does."""
+    result = subprocess.run(
+        [sys.executable, "-m", "logitport", command],
+        env=os.environ | {"LOGITPORT_LIMITS": "max_spec=3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    what = "LOGITPORT_LIMITS: there is no limit 'max_spec'; did you mean max_specs?\n"
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", what)
+
+
+def test_wrong_limits_of_a_library():
+    code = "import pytest\nwith pytest.raises(ValueError, match='max_spec'): import logitport.spec"
+    env = os.environ | {"LOGITPORT_LIMITS": "max_spec=3"}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["doctor", "--engine", "vllm"]])
+def test_a_pipe_that_closes(arguments: list[str]):
+    command = [sys.executable, "-m", "logitport", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "message"),
+    [
+        (("check", "nofile.json"), None, "nofile.json: No such file or directory\n"),
+        (("check", "--config", "no.yaml"), None, "no.yaml: No such file or directory\n"),
+        (("check", "-"), b"\xff", "Standard input: expected UTF-8, got the byte 0xff at 0\n"),
+    ],
+)
+def test_files_are_named(arguments: tuple[str, ...], text: bytes | None, message: str):
+    result = CliRunner().invoke(app, arguments, input=text)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(message)
+    assert "Errno" not in result.stderr

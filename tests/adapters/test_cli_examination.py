@@ -115,6 +115,27 @@ def test_every_engine_has_packages():
         assert each.packages, each.name
 
 
+@pytest.mark.parametrize(
+    ("content", "status", "parts"),
+    [
+        ("own: add", "ok", []),
+        ("presets: {a: [{kind: choice, from_text: {choices: [b]}}]}", "ok", []),
+        ("own: ad\nx: 1", "error", ["$.own: ", "line 2: $.x: ", "check --config"]),
+        ("own: [", "error", ["line 1, column 7"]),
+    ],
+)
+def test_a_configuration_is_read(
+    content: str, status: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "bot.yaml"
+    file.write_text(content)
+    monkeypatch.setenv("LOGITPORT_CONFIG", str(file))
+    found = examine("--engine", "transformers")["LOGITPORT_CONFIG"]
+    assert found["status"] == status
+    for part in [str(file), *parts]:
+        assert part in f"{found['found']} {found['advice']}"
+
+
 class TestEntryPoint:
     WHAT = "Entry point in vllm.logits_processors"
     GROUP = "vllm.logits_processors"
@@ -158,8 +179,7 @@ class TestEntryPoint:
         ("LOGITPORT_STAGE", "decode", "Stage", "ok", "decode (LOGITPORT_STAGE)"),
         ("LOGITPORT_STAGE", "prefill", "Stage", "note", "generation_only=false"),
         ("LOGITPORT_STAGE", "first", "LOGITPORT_STAGE", "error", "Expected a stage, one of"),
-        ("LOGITPORT_CONFIG", __file__, "LOGITPORT_CONFIG", "ok", __file__),
-        ("LOGITPORT_CONFIG", "/nowhere.yaml", "LOGITPORT_CONFIG", "error", "is not there"),
+        ("LOGITPORT_CONFIG", "/nowhere.yaml", "LOGITPORT_CONFIG", "error", "No such file"),
         ("LOGITPORT_CONFIG", "", "LOGITPORT_CONFIG", "ok", "off"),
         ("LOGITPORT_RECEIPT", "0", "LOGITPORT_RECEIPT", "note", "cannot tell"),
         ("LOGITPORT_RECEIPT", "1", "LOGITPORT_RECEIPT", "ok", "on"),

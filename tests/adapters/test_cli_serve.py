@@ -192,3 +192,26 @@ def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     result = run("sglang", "MODEL")
     assert result.exit_code == 2
     assert result.stderr == "There is no command 'sglang': is sglang installed?\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("own: ad\nceiling: {specs: 0}\n", ["line 1: $.own: ", "line 2: $.ceiling.specs: "]),
+        ("guard: [{kind: choice, from_text: {choice: [a]}}]", ["did you mean choices?"]),
+        (None, []),
+    ],
+)
+def test_a_wrong_configuration_is_found_before_the_server_starts(
+    content: str | None, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "bot.yaml"
+    if content:
+        file.write_text(content)
+    monkeypatch.setenv("LOGITPORT_CONFIG", str(file))
+    result = run("vllm", "MODEL")
+    assert result.exit_code == 2
+    first, *others = result.stderr.splitlines()
+    assert first.startswith(f"{file} has " if content else f"{file}: No such file")
+    for line, expected in zip(others, lines, strict=True):
+        assert expected in line

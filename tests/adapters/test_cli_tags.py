@@ -118,7 +118,7 @@ def test_without_jinja2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     result = run(model(tmp_path, template=OPENING))
     assert "opens a block: unknown" in result.stdout
-    assert "pip install 'logitport[cli]'" in result.stderr
+    assert "pip install 'logitport[tokenizer]'" in result.stderr
 
 
 @pytest.mark.parametrize(

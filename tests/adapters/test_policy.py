@@ -108,7 +108,7 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
             Policy(presets=PRESETS),
             (PluginSpec("bots"),),
             "$.specs[0].name",
-            "No plugin 'bots' is installed",
+            "No plugin 'bots' is installed on the server; installed: none; presets: bot, quiet",
         ),
         (
             Policy(presets=PRESETS),

@@ -256,13 +256,13 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
         ({"models": {"m": 1}}, "$.models.m", "Expected an object, like the whole file's"),
-        ({"models": {"m": {"own": 1}}}, "$.models.m.own", "Expected `str`, got `int`"),
-        ({"own": "ad"}, "$.own", "Invalid enum value 'ad'"),
-        ({"ceiling": {"spec": 1}}, "$.ceiling", "unknown field `spec`"),
+        ({"models": {"m": {"own": 1}}}, "$.models.m.own", "no value 1; there are add,"),
+        ({"own": "ad"}, "$.own", "There is no value 'ad'; did you mean add?"),
+        ({"ceiling": {"spec": 1}}, "$.ceiling.spec", "no ceiling 'spec'; did you mean specs?"),
         ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
         ({"ceiling": {"max_tokens": 0}}, "$.ceiling.max_tokens", "Expected `int` >= 1"),
         ({"effort": {"lo": 5}}, "$.effort.lo", "There is no effort 'lo'; did you mean low?"),
-        ({"effort": {"low": -1}}, "$.effort[...]", "Expected `int` >= 0"),
+        ({"effort": {"low": -1}}, "$.effort.low", "Expected `int` >= 0"),
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
         ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
@@ -313,12 +313,12 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         (
             {"default": [{"kind": "choice", "from_text": {"texts": ["a"]}}]},
             "$.default[0].from_text",
-            "unexpected keyword argument 'texts'",
+            "There is no argument 'texts'; there are choices, ",
         ),
         (
             {"default": [{"kind": "choice", "from_text": ["a"]}]},
             "$.default[0].from_text",
-            "must be a mapping",
+            "Expected an object with choices, ",
         ),
         (
             {"default": [{"kind": "choice", "from_text": {"choices": [""]}}]},
@@ -332,7 +332,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
                 ]
             },
             "$.default[0].phases[0].specs[0].from_text",
-            "missing 1 required positional argument",
+            "Expected the argument '",
         ),
     ],
 )
@@ -357,9 +357,82 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
     assert str(raised.value) == (
         f"{file} has 3 problems:\n"
         "  line 3: $.default[0].token_ids[0]: Expected `int` >= 0\n"
-        "  line 4: $.own: Invalid enum value 'ad'\n"
+        "  line 4: $.own: There is no value 'ad'; did you mean add?\n"
         "  line 7: $.forbid[1]: There is no kind 'plugins'; did you mean plugin?"
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "problems"),
+    [
+        (
+            {"ceiling": {"spec": 1, "max_tokens": 0, "thinking_budget": "x"}},
+            [
+                "$.ceiling.spec: There is no ceiling 'spec'; did you mean specs?",
+                "$.ceiling.max_tokens: Expected `int` >= 1",
+                "$.ceiling.thinking_budget: Expected `int`, got `str`",
+            ],
+        ),
+        (
+            {"effort": {"low": -1, "high": "x", "hi": 1}},
+            [
+                "$.effort.low: Expected `int` >= 0",
+                "$.effort.high: Expected `int`, got `str`",
+                "$.effort.hi: There is no effort 'hi'; did you mean high?",
+            ],
+        ),
+    ],
+)
+def test_all_problems_of_a_section(content: Any, problems: list[str]):
+    with pytest.raises(ConfigurationError) as raised:
+        policy(unwanted, (), content)
+    assert sorted(raised.value.problems) == sorted(problems)
+
+
+@pytest.mark.parametrize("tokenizer", [Characters, None])
+@pytest.mark.parametrize(
+    ("kind", "name", "arguments", "message"),
+    [
+        ("banned_sequences", "from_words", {"wrds": ["a"]}, "argument 'wrds'; did you mean words?"),
+        ("banned_sequences", "from_words", {"x": 1}, "no argument 'x'; there are leading_space, "),
+        ("banned_sequences", "from_words", {}, "Expected the argument 'words'"),
+        ("banned_sequences", "from_words", ["a"], "Expected an object with words, leading_space"),
+    ],
+)
+def test_arguments_of_constructors(
+    tokenizer: Any, kind: str, name: str, arguments: Any, message: str
+):
+    content = {"default": [{"kind": kind, name: arguments}]}
+    with pytest.raises(ConfigurationError) as raised:
+        policy(tokenizer, (), content)
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"$.default[0].{name}: ")
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "arguments"),
+    [
+        ("choice", "from_text", {"choices": [True]}),
+        ("banned_sequences", "from_words", {"words": [True]}),
+        ("forced_sequence", "from_text", {"text": True}),
+    ],
+)
+def test_a_text_without_quotes(kind: str, name: str, arguments: dict[str, Any]):
+    """YAML takes ``yes`` for a boolean."""
+    with pytest.raises(ConfigurationError, match="Expected a text, in quotes, got True"):
+        policy(Characters, (), {"default": [{"kind": kind, name: arguments}]})
+
+
+def test_without_a_tokenizer_a_configuration_is_only_checked():
+    texts = {"kind": "choice", "from_text": {"choices": ["a"]}}
+    assert policy(None, (), {"default": [texts, BAN]}) is not None
+
+
+def test_the_start_up_line_has_the_ceiling(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    policy(None, (), {"ceiling": {"max_tokens": 5, "specs": 3}})
+    assert "ceiling: specs 3, max_tokens 5" in caplog.text
 
 
 BOMB = "b0: &b0 [x]\n" + "".join(
@@ -392,7 +465,7 @@ BOMB = "b0: &b0 [x]\n" + "".join(
         ("a.yaml", 'own: !!int ""', "does not fit its tag"),
         ("a.yaml", "own: !!bool x", "does not fit its tag"),
         ("a.yaml", "own: !!timestamp x", "does not fit its tag"),
-        ("a.yaml", "own: \udcff", "can't decode byte"),
+        ("a.yaml", "own: \udcff", "expected UTF-8, got the byte 0xff at 5"),
     ],
 )
 def test_what_cannot_be_parsed(
