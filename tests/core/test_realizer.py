@@ -1177,3 +1177,15 @@ def test_own_code_runs_once_in_a_step_whatever_fails_after_it(monkeypatch: pytes
     logits = torch.zeros(1, 4)
     realizer.apply(logits)
     assert logits[0].tolist() == [1.0, 2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_row_beyond_the_logits_writes_nowhere(dtype: torch.dtype):
+    """Compiled loops check no bounds: a backend that never removes requests has such rows."""
+    memory = torch.zeros((4, 8), dtype=dtype)
+    realizer = Realizer(8, lambda specs: compile_specs(specs))
+    for row in range(3):
+        realizer.enter(row, (s.BannedTokensSpec((5,)),), [], [], 0)
+    realizer.apply(memory[:1])
+    assert realizer.failed_requests == 3
+    assert not memory[1:].any()

@@ -191,7 +191,7 @@ class HostEditor(OtherEditor):
     """An editor of float32 in the host's memory. Other types and layouts are left to its base."""
 
     def __init__(self) -> None:
-        self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
+        self._starts: tuple[Any, int, Indices, int] = None, 0, np.zeros(0, np.int64), -1
 
     def apply(self, logits: Any, edits: Edits) -> None:
         """See ``Editor``."""
@@ -208,7 +208,10 @@ class HostEditor(OtherEditor):
             flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
         rows = edits.rows
         if self._starts[0] is not rows or self._starts[1] != stride:
-            self._starts = rows, stride, rows * stride
+            self._starts = rows, stride, rows * stride, int(rows.max(initial=-1))
+        if (last := self._starts[3]) >= len(array):  # the loops check no bounds
+            what = f"Row {last} is beyond the logits of {len(array)} rows"
+            raise IndexError(f"{what}: `remove` the requests that have left")
         self.has_written = True
         edits.write(flat, self._starts[2], columns)
 
