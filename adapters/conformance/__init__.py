@@ -16,7 +16,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         import pytest
 
-        pytest.register_assert_rewrite(f"{__name__}.suite")  # so that failures show values
+        # So that failures show values.
+        pytest.register_assert_rewrite(f"{__name__}.base", f"{__name__}.suite")
         from . import suite
 
         return getattr(suite, name)

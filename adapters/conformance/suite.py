@@ -1,11 +1,12 @@
 """The cases that every backend must pass."""
 
-import random
+import gc
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -21,60 +22,17 @@ from ...spec import (
     ThinkingBudgetSpec,
 )
 from ...spec.base import kind_of
-from ..backend import Backend
+from .base import CAPABILITIES, DTYPES, Generate, Output, Request, SuiteBase
 from .kinds import KINDS, REALIZED
-from .kinds.base import FreeRun
 from .reference import combine, edit, obeys
 
+__all__ = ["ConformanceSuite", "Generate", "Output", "Request"]
 
-@dataclass(frozen=True)
-class Request:
-    """A request of the suite to an engine.
-
-    Attributes:
-        prompt_ids: the prompt's token ids.
-        specs: the specs that act on the request.
-        max_tokens: the limit on the output, handed-over tokens included.
-        output_ids: output tokens that another worker has already chosen.
-        stage: the stage of the worker that receives the request. The specs are sent in any stage.
-        shows_scores: whether the suite reads the scores.
-        dtype: the type of the engine's logits, as torch names it. Only one case uses another of
-            the suite's ``dtypes`` than float32. An engine with a single type ignores this field.
-    """
-
-    prompt_ids: tuple[int, ...]
-    specs: tuple[LogitsProcessorSpec, ...] = ()
-    max_tokens: int = 16
-    output_ids: tuple[int, ...] = ()
-    stage: Stage = Stage.AGGREGATED
-    shows_scores: bool = False
-    dtype: str = "float32"
+DATA_KINDS = tuple(kind for kind in KINDS if kind is not PythonProcessorSpec)
+"""All kinds but code, which has cases of its own."""
 
 
-@dataclass(frozen=True)
-class Output:
-    """An engine's output for a request.
-
-    Attributes:
-        token_ids: the output's token ids, the handed-over tokens first; EOS may be the last.
-        scores: ``[vocabulary]``, the edited logits of the first token that was chosen; ``None``
-            if the engine does not show them. They may be normalized (log-probabilities), and may
-            have any numpy type.
-    """
-
-    token_ids: list[int]
-    scores: Any = None
-
-
-Generate = Callable[[Sequence[Request]], list[Output]]
-Free = tuple[Request, list[int]]
-"""A request without specs, and its output."""
-
-DTYPES = ("float32", "float16", "bfloat16")
-"""The types of engines' logits."""
-
-
-class ConformanceSuite:
+class ConformanceSuite(SuiteBase):
     """The conformance suite: subclass it as ``class TestMyBackend(ConformanceSuite)`` in a test.
 
     The engine may have any model. It must choose the likeliest token at each step, and the same
@@ -86,43 +44,26 @@ class ConformanceSuite:
         backend: the adapter's declaration.
         vocab_size: the number of the engine's tokens, at least 64.
         eos_token_id: the token that ends the engine's outputs.
-        slots: the number of requests that the engine runs at once.
-        long_prompt: the length of a prompt that the engine prefills in several chunks.
-        resumes: whether the engine can begin with output tokens that another worker chose.
-        has_stages: whether ``generate`` can run a request in other stages than aggregated.
-        dtypes: the ``DTYPES`` that the engine's logits can have when they reach the backend. All
-            requests of one ``generate`` have the same type.
+        slots: see ``CAPABILITIES``, as for all that follow. They have no defaults: a case that
+            needs one that is not declared fails, and the summary lists what is declared away.
+        long_prompt: at least 7.
+        resumes: if not, requests that come back and hand-overs are not covered.
+        has_stages: if not, a backend that acts on a prefill worker is not noticed.
+        shows_scores: if not, only the chosen tokens are compared.
+        dtypes: all requests of one ``generate`` have the same type.
     """
 
-    backend: ClassVar[Backend]
-    vocab_size: ClassVar[int]
-    eos_token_id: ClassVar[int]
-    slots: ClassVar[int] = 4
-    long_prompt: ClassVar[int] = 100
-    resumes: ClassVar[bool] = False
-    has_stages: ClassVar[bool] = False
-    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if old := vars(cls).get("back_end"):  # the name until 0.2
-            cls.backend = old
-
-    @pytest.fixture
-    def generate(self) -> Generate:
-        """Run requests through the engine and the backend under test."""
-        raise NotImplementedError("a subclass has the engine")
-
-    # --- the cases ---
-
     def test_declaration(self):
-        """No kind is both realized and lowered, and the backend supports at least one kind."""
+        """The suite declares all capabilities, and the backend kinds, none of them twice."""
+        assert [name for name in CAPABILITIES if not hasattr(type(self), name)] == []
         assert not self.backend.realizes & self.backend.lowers
         assert self.backend.realizes | self.backend.lowers
 
-    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
+    @pytest.mark.parametrize("kind", DATA_KINDS, ids=kind_of)
     def test_kind(self, generate: Generate, kind: type[LogitsProcessorSpec]):
         """The output obeys the spec, and the neighbour's output does not change."""
+        if kind not in REALIZED:
+            self._leave_out(f"`{kind_of(kind)}`, of which the suite has no example")
         self._outputs(generate, kind)
 
     def test_mixed_batch(self, generate: Generate):
@@ -164,6 +105,38 @@ class ConformanceSuite:
             assert obeys(forced, [], output.token_ids)
         assert [output.token_ids for output in outputs[self.slots :]] == [said for _, said in free]
 
+    def test_requests_that_have_left(self, generate: Generate):
+        """Requests that have left act on nothing: the backend must call `remove`."""
+        self._needs(ForcedTokenSequenceSpec)
+        (free,) = self._free(generate, 1)
+        forced = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
+        request = replace(free[0], specs=(forced,))
+        generate([request] * self.slots)
+        (alone,) = generate([request])
+        assert obeys(forced, [], alone.token_ids)
+
+    def test_what_has_left_is_forgotten(self, generate: Generate):
+        """Nothing of a request is kept when it has left: the backend must call `remove`."""
+        self._needs(PythonProcessorSpec)
+        if self.slots < 2:
+            self._leave_out("what is kept of a request that has left, with a single slot")
+        made: list[ref[Callable[..., None]]] = []
+
+        def make() -> Callable[..., None]:
+            def process(output_ids: Sequence[int], logits: Any) -> None:
+                pass
+
+            made.append(ref(process))
+            return process
+
+        free = self._free(generate, self.slots)
+        generate([replace(request, specs=(PythonProcessorSpec(make),)) for request, _ in free])
+        generate([free[0][0]])  # some engines remove a request at their next step
+        gc.collect()
+        if not made:
+            self._leave_out("what is kept of a request that has left, in another process")
+        assert [process for process in made if process() is not None] == []
+
     def test_long_prompt(self, generate: Generate):
         """A chunked prefill loses no forced token: the backend must not count calls."""
         self._needs(ForcedTokenSequenceSpec)
@@ -188,8 +161,7 @@ class ConformanceSuite:
     def test_handed_over(self, generate: Generate, fits: bool):
         """A first token that another worker chose begins the forced text, or comes before it."""
         self._needs(ForcedTokenSequenceSpec)
-        if not self.resumes:
-            pytest.skip(f"{self.backend.name} does not take over")
+        self._declared("resumes")
         text = self._tokens(4)
         spec = ForcedTokenSequenceSpec(text, self.eos_token_id)
         first = text[0] if fits else self._others(text, 1)[0]
@@ -202,8 +174,7 @@ class ConformanceSuite:
     def test_resumption(self, generate: Generate, kind: type[LogitsProcessorSpec]):
         """A request that restarts with its earlier output continues as if never interrupted."""
         self._needs(kind)
-        if not self.resumes:
-            pytest.skip(f"{self.backend.name} does not take over")
+        self._declared("resumes")
         (free,) = self._free(generate, 1)
         for spec in self._specs(free, kind):
             request = replace(free[0], specs=(spec,))
@@ -216,13 +187,13 @@ class ConformanceSuite:
     def test_scores(self, generate: Generate, kind: type[LogitsProcessorSpec]):
         """The logits are edited once, as the kind defines; the neighbour's are unchanged."""
         self._needs(kind)
+        self._declared("shows_scores")
         free, other = self._free(generate, 2)
         request, beside = (
             replace(run[0], max_tokens=1, shows_scores=True) for run in (free, other)
         )
         plain, plain_other = generate([request, beside])
-        if plain.scores is None:
-            pytest.skip(f"{self.backend.name} shows no scores")
+        assert plain.scores is not None, "`shows_scores` is declared"
         specs = self._specs(free, kind)
         if kind is LogitBiasSpec:
             specs.append(LogitBiasSpec({free[1][0]: -0.5, free[1][1]: 0.25}))
@@ -239,9 +210,9 @@ class ConformanceSuite:
     def test_dtype(self, generate: Generate, dtype: str, kind: type[LogitsProcessorSpec]):
         """Specs hold in narrow logits, and the highest logit stays finite, so it can be scaled."""
         if dtype not in self.dtypes:
-            pytest.skip(f"the logits of {self.backend.name} are not {dtype}")
+            self._leave_out(f"{dtype}, which `dtypes` does not have")
         for spec, output in self._outputs(generate, kind, dtype=dtype, shows_scores=True):
-            if output.scores is not None:
+            if self.shows_scores:
                 highest = np.asarray(output.scores, np.float64).max()
                 assert np.isfinite(highest), f"{spec} makes a logit of {highest}"
 
@@ -249,8 +220,7 @@ class ConformanceSuite:
     def test_stages(self, generate: Generate, stage: Stage):
         """Specs that reach a prefill worker do not act there. In other stages they act."""
         self._needs(ForcedTokenSequenceSpec)
-        if not self.has_stages:
-            pytest.skip(f"{self.backend.name} is run in one stage")
+        self._declared("has_stages")
         (free,) = self._free(generate, 1)
         spec = ForcedTokenSequenceSpec(self._tokens(3), self.eos_token_id)
         (output,) = generate([replace(free[0], specs=(spec,), stage=stage)])
@@ -285,7 +255,7 @@ class ConformanceSuite:
         """The error for an unsupported kind names the backend and the kind."""
         able = self.backend.realizes | self.backend.lowers
         if not (others := set(KINDS) - able):
-            pytest.skip(f"{self.backend.name} can do every kind")
+            self._leave_out("refusals of kinds: the backend supports every kind")
         for kind in others:
             request = Request(self._tokens(5), (KINDS[kind].minimal,))
             pattern = rf"{re.escape(self.backend.name)}.*{kind_of(kind)}"
@@ -293,66 +263,11 @@ class ConformanceSuite:
                 generate([request])
 
     def test_refuses_tokens_beyond_the_vocabulary(self, generate: Generate):
+        """A token id that the engine's logits have no column for is refused."""
         self._needs(BannedTokensSpec)
         spec = BannedTokensSpec((self.vocab_size,))
         with pytest.raises(Exception, match=f"beyond the vocabulary of {self.vocab_size}"):
             generate([Request(self._tokens(5), (spec,))])
-
-    # --- helpers of the cases ---
-
-    def _needs(self, kind: type[LogitsProcessorSpec]) -> None:
-        if kind not in self.backend.realizes:
-            pytest.skip(f"{self.backend.name} does not realize {kind_of(kind)}")
-
-    def _tokens(self, count: int, seed: int = 0) -> tuple[int, ...]:
-        """Choose tokens other than EOS. They repeat only if there are fewer than ``count``."""
-        all_tokens = [token for token in range(self.vocab_size) if token != self.eos_token_id]
-        random.Random(seed).shuffle(all_tokens)
-        return tuple(all_tokens[i % len(all_tokens)] for i in range(count))
-
-    def _others(self, token_ids: Collection[int], count: int) -> list[int]:
-        """Choose tokens that are not in ``token_ids``."""
-        candidates = self._tokens(len(token_ids) + count)
-        return [token for token in candidates if token not in token_ids][:count]
-
-    def _free(self, generate: Generate, count: int, **fields: Any) -> list[Free]:
-        """Find requests without specs whose outputs have at least six tokens, with the outputs."""
-        found: list[Free] = []
-        for seed in range(0, 100 * count, self.slots):
-            requests = [Request(self._tokens(7, seed + i), **fields) for i in range(self.slots)]
-            for request, output in zip(requests, generate(requests), strict=True):
-                if len(output.token_ids) >= 6:
-                    found.append((request, output.token_ids))
-            if len(found) >= count:
-                return found[:count]
-        raise AssertionError("the engine ends its outputs at once")
-
-    def _outputs(
-        self, generate: Generate, kind: type[LogitsProcessorSpec], **fields: Any
-    ) -> list[tuple[LogitsProcessorSpec, Output]]:
-        """Run specs of a kind, each beside a request without; check and return the outputs."""
-        self._needs(kind)
-        outputs: list[tuple[LogitsProcessorSpec, Output]] = []
-        free, other = self._free(generate, 2, **fields)
-        for spec in self._specs(free, kind):
-            output, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
-            assert obeys(spec, list(free[0].prompt_ids), output.token_ids), spec
-            assert output.token_ids != free[1], f"{spec} changes nothing"
-            assert neighbour.token_ids == other[1]
-            outputs.append((spec, output))
-        return outputs
-
-    def _specs(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
-        if not (specs := self._examples(free, kind)):
-            pytest.skip(f"the engine says nothing that {kind_of(kind)} would change")
-        return specs
-
-    def _examples(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
-        """Make specs of a kind that change the engine's output."""
-        request, said = free
-        unused = self._others({*said, *request.prompt_ids}, 3)
-        run = FreeRun(request.prompt_ids, tuple(said), tuple(unused), self.eos_token_id)
-        return KINDS[kind].examples(run)
 
 
 def _counting(first: int) -> Callable[..., None]:

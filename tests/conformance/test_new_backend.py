@@ -1,14 +1,16 @@
 """The toy engine of the documentation passes the conformance suite; wrong backends do not."""
 
-from collections.abc import Sequence
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import ConformanceSuite, base
 from logitport.adapters.conformance.kinds import REALIZED
-from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import Program, Realizer
 from logitport.spec import (
     ForcedTokenSequenceSpec,
@@ -20,63 +22,21 @@ from logitport.spec import (
 )
 
 from examples.new_backend.backend import BACKEND, KEY, LogitportEditor, attach
-from examples.new_backend.engine import Editor, Engine, Running
-
-VOCABULARY, EOS = 96, 0
-
-
-def model(history: Sequence[int]) -> torch.Tensor:
-    """Logits that look like chance, and are a function of the history."""
-    generator = torch.Generator().manual_seed(hash(tuple(history)) % (1 << 31))
-    return torch.randn(VOCABULARY, generator=generator)
-
-
-def generate_with(editor: Editor, eos: int = EOS) -> Generate:
-    def generate(requests: Sequence[Request]) -> list[Output]:
-        ((stage, dtype),) = {(request.stage, request.dtype) for request in requests}
-        editing = editor
-        if stage is not Stage.AGGREGATED:
-            editing = type(editor)(VOCABULARY, eos, stage)  # pyright: ignore
-        running = [
-            Running(
-                [*request.prompt_ids],
-                [*request.output_ids],
-                request.max_tokens,
-                attach({}, request.specs),
-            )
-            for request in requests
-        ]
-        engine = Engine(model, eos, editing, ToySuite.slots, dtype=getattr(torch, dtype))
-        engine.run(running)
-        return [
-            # numpy, with which the suite looks at them, has no bfloat16.
-            Output(each.output_ids, None if each.scores is None else each.scores.float())
-            for each in running
-        ]
-
-    return generate
-
-
-class ToySuite(ConformanceSuite):
-    backend = BACKEND
-    vocab_size = VOCABULARY
-    eos_token_id = EOS
-    resumes = True
-    has_stages = True
-    dtypes = DTYPES
+from examples.new_backend.conformance import EOS, VOCABULARY, ToySuite, generate_with, model
+from examples.new_backend.engine import Engine, Running
+from tests.docs.test_readme import text
+from tests.support.paths import ROOT
 
 
 class TestToyBackend(ToySuite):
-    @pytest.fixture
-    def generate(self) -> Generate:
-        return generate_with(LogitportEditor(VOCABULARY, EOS))
+    pass
 
 
 class CountsCalls(LogitportEditor):
     """Takes each call for a token."""
 
-    def __init__(self) -> None:
-        super().__init__(VOCABULARY, EOS)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._calls: dict[int, list[int]] = {}
 
     def enter(self, row: int, running: Running) -> None:
@@ -99,6 +59,23 @@ class ForgetsARemovedSlot(LogitportEditor):
 
     def leave(self, row: int) -> None:
         pass
+
+
+class NeverRemoves(LogitportEditor):
+    """The next request in the slot hides it, but what the slot holds stays until then."""
+
+    def leave(self, row: int) -> None:
+        pass
+
+
+class NeverRemovesFromAWholeBatch(NeverRemoves):
+    """A row that no request has is as any other."""
+
+    def edit(self, logits: torch.Tensor) -> None:
+        whole = torch.zeros((ToySuite.slots, VOCABULARY), dtype=logits.dtype)
+        whole[: len(logits)] = logits
+        super().edit(whole)
+        logits.copy_(whole[: len(logits)])
 
 
 class IgnoresThePrompt(LogitportEditor):
@@ -171,6 +148,8 @@ class RealizesNothing(LogitportEditor):
         (CountsCalls, "test_long_prompt", ()),
         (CountsCalls, "test_resumption", (ForcedTokenSequenceSpec,)),
         (ForgetsARemovedSlot, "test_slots_are_left_clean", ()),
+        (NeverRemoves, "test_requests_that_have_left", ()),
+        (NeverRemovesFromAWholeBatch, "test_what_has_left_is_forgotten", ()),
         (IgnoresThePrompt, "test_prompt_counts", ()),
         (IgnoresThePrompt, "test_scores", (PromptBiasSpec,)),
         (Raises, "test_failure_ends_one_request", ()),
@@ -188,19 +167,21 @@ class RealizesNothing(LogitportEditor):
     ],
 )
 def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments: tuple[Any, ...]):
-    editor = wrong() if wrong is CountsCalls else wrong(VOCABULARY, EOS)
     suite = ToySuite()
     run = getattr(suite, case)
-    run(generate_with(LogitportEditor(VOCABULARY, EOS)), *arguments)
+    run(generate_with(LogitportEditor), *arguments)
     found = RuntimeError if wrong is Raises else (AssertionError, pytest.fail.Exception)
-    with pytest.raises(found):
-        run(generate_with(editor), *arguments)
+    with pytest.raises(found) as raised:
+        run(generate_with(wrong), *arguments)
+    sentence = getattr(ConformanceSuite, case).__doc__.partition("\n")[0]
+    assert sentence
+    assert raised.value.__notes__ == [sentence]
 
 
 @pytest.mark.parametrize("wrong", [EditsACopy, EditsInFloat32])
 def test_only_narrow_logits_find_it(wrong: type[LogitportEditor]):
     """Whatever else a suite asks, such a backend answers."""
-    suite, generate = ToySuite(), generate_with(wrong(VOCABULARY, EOS))
+    suite, generate = ToySuite(), generate_with(wrong)
     for kind in REALIZED:
         suite.test_kind(generate, kind)
         suite.test_scores(generate, kind)
@@ -217,7 +198,7 @@ def test_any_token_may_end_an_output(eos: int):
     class Suite(ToySuite):
         eos_token_id = eos
 
-    Suite().test_code_of_a_request(generate_with(LogitportEditor(VOCABULARY, eos), eos))
+    Suite().test_code_of_a_request(generate_with(LogitportEditor, eos))
 
 
 def test_a_worker_without_the_plugin_ends_the_request():
@@ -230,3 +211,95 @@ def test_a_worker_without_the_plugin_ends_the_request():
     Engine(model, EOS, editor).run([lacking, other])
     assert lacking.output_ids == [EOS]
     assert other.output_ids == free.output_ids
+
+
+UNDECLARED = """
+from examples.new_backend.conformance import *
+
+class TestBackend(ConformanceSuite):
+    backend, vocab_size, eos_token_id, slots, long_prompt = BACKEND, VOCABULARY, EOS, 4, 100
+    {declared}
+
+    @pytest.fixture
+    def generate(self):
+        return generate_with({editor})
+
+
+class ActsInAnyStage(LogitportEditor):
+    def __init__(self, vocab_size, eos_token_id, stage):
+        super().__init__(vocab_size, eos_token_id, Stage.DECODE)
+
+
+class CountsCalls(LogitportEditor):
+    def enter(self, row, running):
+        super().enter(row, Running(running.prompt_ids, [1], 0, running.extra))
+"""
+ALL = "resumes, has_stages, shows_scores, dtypes = False, False, False, ('float32',)"
+
+
+def printed(tmp_path: Path, *options: str, declared: str, editor: str = "LogitportEditor") -> str:
+    file = tmp_path / "test_backend.py"
+    file.write_text(UNDECLARED.format(declared=declared, editor=editor))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(file)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize(
+    ("capability", "case"),
+    [
+        ("resumes", "test_resumption"),
+        ("has_stages", "test_stages"),
+        ("shows_scores", "test_scores"),
+        ("dtypes", "test_dtype"),
+        ("slots", "test_slots_are_left_clean"),
+        ("long_prompt", "test_long_prompt"),
+    ],
+)
+def test_what_is_not_declared_fails(capability: str, case: str):
+    declared = {"backend": BACKEND, "vocab_size": VOCABULARY, "eos_token_id": EOS}
+    declared |= {name: getattr(ToySuite, name) for name in base.CAPABILITIES.keys() - {capability}}
+    suite: Any = type("Suite", (ConformanceSuite,), declared)()
+    method = getattr(suite, case)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "test_stages": (Stage.PREFILL,),
+        "test_dtype": ("float16", ForcedTokenSequenceSpec),
+    }
+    kind = (ForcedTokenSequenceSpec,) if case in ("test_resumption", "test_scores") else ()
+    with pytest.raises(pytest.fail.Exception, match=f"Declare `{capability}` in Suite: "):
+        method(generate_with(LogitportEditor), *arguments.get(case, kind))
+    with pytest.raises(AssertionError, match=capability):
+        suite.test_declaration()
+
+
+def test_a_suite_without_declarations_fails(tmp_path: Path):
+    """Such as one whose backend ignores its stage, which nobody would notice."""
+    out = printed(tmp_path, "-k", "stages", declared="", editor="ActsInAnyStage")
+    assert "3 failed" in out
+    assert "Declare `has_stages` in TestBackend: whether `generate` can run" in out
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_the_summary_names_what_is_not_covered(options: tuple[str, ...], tmp_path: Path):
+    selected = ("-k", "stages or handed_over or grammar or bfloat16-dry")
+    out = printed(tmp_path, *options, *selected, declared=ALL)
+    lines = out.partition("not covered by the conformance suite")[2].splitlines()[1:5]
+    assert lines == [
+        "toy: `grammar`, of which the suite has no example: 1 case",
+        "toy: `has_stages` is declared false: 3 cases",
+        "toy: `resumes` is declared false: 2 cases",
+        "toy: bfloat16, which `dtypes` does not have: 1 case",
+    ]
+
+
+def test_a_failing_case_prints_its_sentence(tmp_path: Path):
+    out = printed(tmp_path, "-k", "long_prompt", declared=ALL, editor="CountsCalls")
+    assert "1 failed" in out
+    assert re.search(r"^E .*loses no forced token: the backend must not count", out, re.MULTILINE)
+
+
+def test_the_page_has_the_whole_example():
+    source = (ROOT / "examples/new_backend/conformance.py").read_text(encoding="utf-8")
+    page = text("docs/writing-a-backend.md")
+    assert f"```python\n{source}```" in page
+    for name in base.CAPABILITIES:
+        assert f"| `{name}` |" in page

@@ -90,7 +90,12 @@ class TestConformance(ConformanceSuite):
     backend = BACKEND
     vocab_size = 512
     eos_token_id = EOS
+    slots = 4
     long_prompt = 300  # of which llama.cpp takes 64 at once
+    resumes = False
+    has_stages = False
+    shows_scores = True
+    dtypes = ("float32",)
 
     @pytest.fixture
     def generate(self, llms: list[Llama]) -> Generate:

@@ -59,7 +59,11 @@ class TestConformance(ConformanceSuite):
     backend = BACKEND
     vocab_size = 512
     eos_token_id = EOS
+    slots = 4
     long_prompt = 300
+    resumes = False
+    has_stages = False
+    shows_scores = True
     dtypes = DTYPES
 
     @pytest.fixture

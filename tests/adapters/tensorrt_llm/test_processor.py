@@ -234,6 +234,9 @@ class Suite(ConformanceSuite):
     backend = BACKEND
     vocab_size = VOCABULARY
     eos_token_id = EOS
+    slots = 4
+    long_prompt = 100
+    shows_scores = True
     resumes = True
     has_stages = True
     dtypes = DTYPES

@@ -45,6 +45,11 @@ class TestConformance(ConformanceSuite):
     backend = BACKEND
     vocab_size = 512
     eos_token_id = EOS
+    slots = 4
+    long_prompt = 100
+    resumes = False
+    has_stages = False
+    shows_scores = True
     # `generate` makes float32 of a model's logits before anybody sees them (transformers 5.19).
     dtypes = DTYPES
 

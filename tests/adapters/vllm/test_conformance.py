@@ -38,6 +38,12 @@ class TestConformance(ConformanceSuite):
     backend = BACKEND
     vocab_size = VOCABULARY
     eos_token_id = 2
+    slots = 4
+    long_prompt = 100
+    resumes = False
+    has_stages = False
+    shows_scores = True
+    dtypes = ("float32",)
 
     @pytest.fixture
     def generate(self, running: Engine) -> Generate:

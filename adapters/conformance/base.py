@@ -1,0 +1,187 @@
+"""What the cases of the conformance suite share: requests, capabilities and helpers."""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import isfunction
+from typing import Any, ClassVar, NoReturn
+
+import pytest
+
+from ...spec import LogitsProcessorSpec, Stage
+from ...spec.base import kind_of
+from ..backend import Backend
+from .kinds import KINDS
+from .kinds.base import FreeRun
+from .reference import obeys
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of the suite to an engine.
+
+    Attributes:
+        prompt_ids: the prompt's token ids.
+        specs: the specs that act on the request.
+        max_tokens: the limit on the output, handed-over tokens included.
+        output_ids: output tokens that another worker has already chosen.
+        stage: the stage of the worker that receives the request. The specs are sent in any stage.
+        shows_scores: whether the suite reads the scores.
+        dtype: the type of the engine's logits, as torch names it. Only one case uses another of
+            the suite's ``dtypes`` than float32. An engine with a single type ignores this field.
+    """
+
+    prompt_ids: tuple[int, ...]
+    specs: tuple[LogitsProcessorSpec, ...] = ()
+    max_tokens: int = 16
+    output_ids: tuple[int, ...] = ()
+    stage: Stage = Stage.AGGREGATED
+    shows_scores: bool = False
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Output:
+    """An engine's output for a request.
+
+    Attributes:
+        token_ids: the output's token ids, the handed-over tokens first; EOS may be the last.
+        scores: ``[vocabulary]``, the edited logits of the first token that was chosen; ``None``
+            if the engine does not show them. They may be normalized (log-probabilities), and may
+            have any numpy type.
+    """
+
+    token_ids: list[int]
+    scores: Any = None
+
+
+Generate = Callable[[Sequence[Request]], list[Output]]
+Free = tuple[Request, list[int]]
+"""A request without specs, and its output."""
+
+DTYPES = ("float32", "float16", "bfloat16")
+"""The types of engines' logits."""
+
+CAPABILITIES = {
+    "slots": "the number of requests that the engine runs at once",
+    "long_prompt": "the length of a prompt that the engine prefills in several chunks",
+    "resumes": "whether the engine can begin with output tokens that another worker chose",
+    "has_stages": "whether `generate` can run a request in other stages than aggregated",
+    "shows_scores": "whether `generate` returns the edited logits of the first token",
+    "dtypes": f"those of {', '.join(DTYPES)} that logits have when they reach the backend",
+}
+"""What a suite declares. Without the declaration, the cases that need it fail."""
+
+NOT_COVERED = "Not covered by the conformance suite: "
+"""How reasons of skipped cases begin, which ``logitport.pytest_summary`` lists."""
+
+
+class SuiteBase:
+    """The declarations and the helpers of ``ConformanceSuite``, which has the cases."""
+
+    backend: ClassVar[Backend]
+    vocab_size: ClassVar[int]
+    eos_token_id: ClassVar[int]
+    slots: ClassVar[int]
+    long_prompt: ClassVar[int]
+    resumes: ClassVar[bool]
+    has_stages: ClassVar[bool]
+    shows_scores: ClassVar[bool]
+    dtypes: ClassVar[tuple[str, ...]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in CAPABILITIES:
+            what = f"Declare `{name}` in {type(self).__name__}: {CAPABILITIES[name]}"
+            pytest.fail(what, pytrace=False)
+        raise AttributeError(name)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if old := vars(cls).get("back_end"):  # the name until 0.2
+            cls.backend = old
+        for name, case in [*vars(cls).items()]:
+            if name.startswith("test_") and isfunction(case):
+                setattr(cls, name, _explained(case))
+
+    @pytest.fixture
+    def generate(self) -> Generate:
+        """Run requests through the engine and the backend under test."""
+        raise NotImplementedError("a subclass has the engine")
+
+    def _needs(self, kind: type[LogitsProcessorSpec]) -> None:
+        if kind not in self.backend.realizes:
+            self._leave_out(f"`{kind_of(kind)}`, which `realizes` does not have")
+
+    def _declared(self, capability: str) -> None:
+        """Leave a case out if the suite declares that the engine does not have a capability."""
+        if not getattr(self, capability):
+            self._leave_out(f"`{capability}` is declared false")
+
+    def _leave_out(self, what: str) -> NoReturn:
+        pytest.skip(f"{NOT_COVERED}{self.backend.name}: {what}")
+
+    def _tokens(self, count: int, seed: int = 0) -> tuple[int, ...]:
+        """Choose tokens other than EOS. They repeat only if there are fewer than ``count``."""
+        all_tokens = [token for token in range(self.vocab_size) if token != self.eos_token_id]
+        random.Random(seed).shuffle(all_tokens)
+        return tuple(all_tokens[i % len(all_tokens)] for i in range(count))
+
+    def _others(self, token_ids: Collection[int], count: int) -> list[int]:
+        """Choose tokens that are not in ``token_ids``."""
+        candidates = self._tokens(len(token_ids) + count)
+        return [token for token in candidates if token not in token_ids][:count]
+
+    def _free(self, generate: Generate, count: int, **fields: Any) -> list[Free]:
+        """Find requests without specs whose outputs have at least six tokens, with the outputs."""
+        found: list[Free] = []
+        for seed in range(0, 100 * count, self.slots):
+            requests = [Request(self._tokens(7, seed + i), **fields) for i in range(self.slots)]
+            for request, output in zip(requests, generate(requests), strict=True):
+                if len(output.token_ids) >= 6:
+                    found.append((request, output.token_ids))
+            if len(found) >= count:
+                return found[:count]
+        raise AssertionError("the engine ends its outputs at once")
+
+    def _outputs(
+        self, generate: Generate, kind: type[LogitsProcessorSpec], **fields: Any
+    ) -> list[tuple[LogitsProcessorSpec, Output]]:
+        """Run specs of a kind, each beside a request without; check and return the outputs."""
+        self._needs(kind)
+        outputs: list[tuple[LogitsProcessorSpec, Output]] = []
+        free, other = self._free(generate, 2, **fields)
+        for spec in self._specs(free, kind):
+            output, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
+            assert obeys(spec, list(free[0].prompt_ids), output.token_ids), spec
+            assert output.token_ids != free[1], f"{spec} changes nothing"
+            assert neighbour.token_ids == other[1]
+            outputs.append((spec, output))
+        return outputs
+
+    def _specs(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+        if not (specs := self._examples(free, kind)):
+            self._leave_out(f"`{kind_of(kind)}`, which would change nothing in the engine's output")
+        return specs
+
+    def _examples(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
+        """Make specs of a kind that change the engine's output."""
+        request, said = free
+        unused = self._others({*said, *request.prompt_ids}, 3)
+        run = FreeRun(request.prompt_ids, tuple(said), tuple(unused), self.eos_token_id)
+        return KINDS[kind].examples(run)
+
+
+def _explained(case: Callable[..., None]) -> Callable[..., None]:
+    """Let a case that fails print the first line of its docstring."""
+
+    @wraps(case)
+    def run(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            case(*args, **kwargs)
+        except (Exception, pytest.fail.Exception) as error:
+            error.add_note((case.__doc__ or "").partition("\n")[0])
+            raise
+
+    return run
