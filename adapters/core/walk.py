@@ -40,8 +40,8 @@ from .walk_search import ALLOW, BAN, BAN_OTHERS, EXPLORE, FORCE, LOST, UNDECIDED
 
 MAX_PROMPTS = 4
 """The most prompts that are tried, besides an empty one."""
-MAX_COMPARED = 1 << 17
-"""The most tokens of forced texts that are compared with other automata."""
+MAX_COMPARED = 1 << 15
+"""The most tokens of forced texts that other automata take, to compare them: 2 ms."""
 MAX_PROMPT = 64
 """The most states in which a prompt is looked for."""
 SPARE = 64
@@ -352,11 +352,14 @@ class _Walk:
             arguments: Any = *bounds[i], self.ends, only[:0] if automaton.reads_prompt else only
             runs: Any = forced_runs(columns, *arguments)
             for k in strict:
-                left -= len(runs[0])
+                if k == i:
+                    continue
+                found: Any = find_refused(columns, *bounds[k], *runs, left)
+                token, left = found
+                if token >= 0:
+                    return Contradiction(i, (k,), token)
                 if left < 0:
                     return None
-                if k != i and (token := find_refused(columns, *bounds[k], *runs)) >= 0:
-                    return Contradiction(i, (k,), token)
         return None
 
 

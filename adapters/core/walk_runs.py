@@ -11,8 +11,6 @@ from .walk_search import ALLOW, FORCE, FREE, find_token, refuses
 
 CONTEXT = 64
 """The most tokens of a forced text that decide whether the next one is refused in any state."""
-MAX_TRIES = 32
-"""The most tokens of forced texts that are compared in any state."""
 
 
 @loop
@@ -131,28 +129,38 @@ def can_rest(columns: Any, first: int, end: int, ends: Any) -> bool:
 
 
 @loop
-def find_refused(columns: Any, first: int, end: int, tokens: Any, run_ends: Any) -> int:
+def find_refused(
+    columns: Any, first: int, end: int, tokens: Any, run_ends: Any, left: int
+) -> tuple[int, int]:
     """Find a token of some texts that an automaton refuses in whatever state a text begins.
 
-    The arguments are those of ``forced_runs``, for the other automaton, and what it returns.
+    The arguments are those of ``forced_runs``, for the other automaton, what it returns, and how
+    many tokens may be taken.
 
     Returns:
-        The token; -1 if there is none.
+        The token, -1 if there is none; and how many may be taken after that, below 0 if it was too
+        few.
     """
     (default_target, is_failure_link, edge_ends, edge_tokens, targets, _, timeout) = columns[:7]
     edits, operands, set_ends, set_tokens, set_values = columns[7:]
     is_timed = False
     for state in range(first, end):
         is_timed |= timeout[state] >= 0
-    begin, tries = 0, MAX_TRIES
+    begin = 0
     for run_end in run_ends:
         state = first
+        left -= run_end - begin
+        if left < 0:
+            return -1, left
         for at in range(begin, run_end):
             token = tokens[at]
             if refuses(edits, operands, set_ends, set_tokens, set_values, state, token):
                 is_refused = True
                 since = at if is_timed else max(begin, at - CONTEXT)
                 for before in range(first, end):
+                    left -= 1 + at - since
+                    if left < 0:
+                        return -1, left
                     for k in range(since, at):
                         before = take(
                             default_target,
@@ -169,12 +177,9 @@ def find_refused(columns: Any, first: int, end: int, tokens: Any, run_ends: Any)
                         is_refused = False
                         break
                 if is_refused:
-                    return token
-                tries -= 1
-                if tries == 0:
-                    return -1
+                    return token, left
             state = take(
                 default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token
             )
         begin = run_end
-    return -1
+    return -1, left

@@ -11,9 +11,9 @@ from .loops import loop, part_of_loops
 MAX_WORK = 1 << 16
 """The most work of a search: a unit for each automaton and token that is tried. A request's choices
 may have half as many tokens."""
-MAX_RULE_WORK = 1 << 14
+MAX_RULE_WORK = 1 << 11
 """The same beside rules about n-grams, where no state comes again."""
-MAX_EXPLORED = 1 << 14
+MAX_EXPLORED = 1 << 13
 """The same where every way is followed."""
 MAX_NODES = 1 << 14
 """The most different states of all automata together."""

@@ -14,8 +14,8 @@ VocabularyOf = Callable[[], Vocabulary | None]
 """A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 
-TEXT_ROOM = 3 * MAX_PROGRAM_BYTES // 8
-"""The bytes that the tables of all texts of a request may take: 2 ms at admission."""
+TEXT_ROOM = 3 * MAX_PROGRAM_BYTES // 16
+"""The bytes that the tables of all texts of a request may take: 1 ms at admission."""
 
 
 @dataclass(slots=True)

@@ -105,8 +105,8 @@ class _Size:
     def add_edges(self, size: int) -> None:
         """Count the states and edges of products, and of what looks for texts by itself."""
         self._edges += size
-        if self._edges > MAX_CELLS:
-            what = f"at most {MAX_CELLS} states and edges in all; this one goes beyond"
+        if self._edges > MAX_CELLS // 2:
+            what = f"at most {MAX_CELLS // 2} states and edges in all; this one goes beyond"
             raise SpecError(f"Expected phases that compile to {what}")
 
     def add_detector(self, size: int) -> None:
