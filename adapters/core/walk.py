@@ -96,7 +96,7 @@ def may_lose(
     winning = [i for i, each in enumerate(automata) if np.isin(each.edit, (FORCE, ALLOW)).any()]
     if not winning:
         return ()
-    offered = np.concatenate([_offered_by(automata[i]) for i in winning])
+    offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
     kept = [i for i, each in enumerate(automata) if i in winning or _bans_any(each, offered)]
     losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
     if losing and not any(automata[i].reads_prompt for i in kept):
@@ -112,16 +112,18 @@ def may_lose(
 
 def _offered_by(automaton: Automaton) -> Any:
     """Return the tokens that an automaton forces or allows in some state."""
-    of_set = np.repeat(np.arange(len(automaton.set_ends)), automaton.set_sizes)
-    allowed = np.isin(of_set, automaton.operand[automaton.edit == ALLOW])
+    is_allowed = np.zeros(len(automaton.set_ends), np.bool_)
+    is_allowed[automaton.operand[automaton.edit == ALLOW]] = True
     forced = automaton.operand[automaton.edit == FORCE]
-    return np.concatenate([forced, automaton.set_tokens[allowed]])
+    return np.append(forced, automaton.set_tokens[np.repeat(is_allowed, automaton.set_sizes)])
 
 
 def _bans_any(automaton: Automaton, tokens: Any) -> bool:
-    """Whether an automaton bans one of some tokens in some state, or may do so."""
+    """Whether an automaton bans one of some ascending tokens in some state, or may do so."""
     banned = automaton.set_tokens[automaton.set_values < BAN]
-    return bool((automaton.edit == BAN_OTHERS).any() or np.isin(tokens, banned).any())
+    if (automaton.edit == BAN_OTHERS).any() or not len(tokens):
+        return len(tokens) > 0
+    return bool((tokens.take(np.searchsorted(tokens, banned), mode="clip") == banned).any())
 
 
 def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
