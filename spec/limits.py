@@ -120,8 +120,8 @@ MAX_CELLS = _limit(
     "max_cells",
     3 << 13,
     "cells",
-    "in the tables of a request: states, and tokens that they edit; for phases, half as many states "
-    "and edges, which are those of each spec times those of what ends its phase",
+    "in the tables of a request: states, and tokens that they edit; for phases, half as many, "
+    "states and edges, which are those of each spec times those of what ends its phase",
 )
 """There are about as many as token ids in the specs, as ``MAX_TOKEN_IDS`` counts them. The token
 that completes a banned sequence counts after each token sequence that ends like its beginning. A

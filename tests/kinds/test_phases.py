@@ -578,7 +578,9 @@ def test_a_text_needs_a_vocabulary():
 )
 def test_texts_that_begin_like_many_tokens_end(specs: Any, text: str, path: str):
     tokens = [*(b"a%d" % i for i in range(limits.MAX_CELLS)), *(b"%db" % i for i in range(900))]
-    with pytest.raises(SpecError, match=f"at most {limits.MAX_CELLS // 2} states and edges") as error:
+    with pytest.raises(
+        SpecError, match=f"at most {limits.MAX_CELLS // 2} states and edges"
+    ) as error:
         compile_specs((until(text, *specs),), lambda: Vocabulary.of_tokens(tokens))
     assert error.value.path == f"$.specs[0].phases[0]{path}"
 
