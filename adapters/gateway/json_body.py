@@ -24,7 +24,8 @@ _MANY = 1 << 14
 msgspec they do not, and a MB of short values takes it 3 ms, or 40 if they are fields."""
 
 MAX_FIELDS = 1 << 15
-"""The most fields of one object that is split. More are one long step in Python's collector."""
+"""The most fields of one object that is split, and the most objects of an array. More fields are one
+long step in Python's collector, and each object takes microseconds."""
 
 _STEP = 1 << 12
 """So many brackets, commas and strings take a millisecond."""
@@ -115,9 +116,15 @@ class Fields(Mapping[str, Any]):
         return value
 
     def objects(self, name: str) -> "Iterator[Fields]":
-        """Yield copies of the objects in a field that is an array."""
+        """Yield copies of the objects in a field that is an array.
+
+        Raises:
+            SpecError: if there are more than ``MAX_FIELDS``.
+        """
         if self._first(name) == b"[":
-            for each in _split_array(_encoded(self._values[name])):
+            for i, each in enumerate(_split_array(_encoded(self._values[name]))):
+                if i == MAX_FIELDS:
+                    raise SpecError.of_field(f"Expected at most {MAX_FIELDS} objects", name)
                 yield self._inner(each, name)
 
     @staticmethod

@@ -168,6 +168,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"metadata": {f"k{i}": i for i in range(70_000)}, **xargs(GOOD)},
         ("logitport: Expected at most 32768 fields", "at `metadata`"),
     ),
+    "beside too many objects": (
+        CHAT,
+        {"sampling_params": [{}] * 70_000, **xargs(GOOD)},
+        ("logitport: Expected at most 32768 objects", "at `sampling_params`"),
+    ),
     "an annotation for Dynamo": (
         CHAT,
         {"nvext": {"annotations": ["a", f"{KEY}:{GOOD}"]}},
