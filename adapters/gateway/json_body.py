@@ -24,8 +24,8 @@ _MANY = 1 << 14
 msgspec they do not, and a MB of short values takes it 3 ms, or 40 if they are fields."""
 
 MAX_FIELDS = 1 << 15
-"""The most fields of one object that is split, and the most objects of an array. More fields are one
-long step in Python's collector, and each object takes microseconds."""
+"""The most fields of one object that is split, and the most objects of an array. More fields are
+one long step in Python's collector, and each object takes microseconds."""
 
 _STEP = 1 << 12
 """So many brackets, commas and strings take a millisecond."""
