@@ -4,16 +4,20 @@ from typing import Any
 
 import pytest
 import torch
+from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.requests import Outputs
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
     BannedTokensSpec,
+    ForcedTokenSequenceSpec,
     LogitBiasSpec,
     NoRepeatNgramSpec,
     PromptBiasSpec,
 )
+
+from tests.core.test_realizer import forced_logit
 
 
 @pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])
@@ -64,6 +68,22 @@ def test_what_the_engine_has_masked_stays_masked_unless_it_is_all(
     left = {token: 0.0 if len(masked) == 3 else nothing for token in masked}
     expected = [left.get(i, {1: 3.0, 2: 1.0, 4: 1.0}.get(i, nothing)) for i in range(8)]
     assert logits[0].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("masked", [(), (2, 4), (1, 2, 4), (1, 3)])
+@pytest.mark.parametrize("forced", [1, 3])
+def test_a_list_beside_a_forced_token_is_unmasked_where_all_of_it_was(
+    forced: int, masked: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    realizer, logits = Realizer(8), torch.ones(1, 8, dtype=dtype)
+    logits[0, list(masked)] = -torch.inf
+    specs = ForcedTokenSequenceSpec((forced,)), AllowedTokensSpec((1, 2, 4))
+    acting = [edit(spec, [], []) for spec in specs]
+    expected = combine(logits[0].double().numpy(), acting, forced=forced_logit(dtype))
+    realizer.add(0, compile_specs(specs), [], [])
+    realizer.apply(logits)
+    assert logits[0].equal(torch.from_numpy(expected).to(dtype))
 
 
 def test_automata_that_stay_read_no_output(monkeypatch: pytest.MonkeyPatch) -> None:

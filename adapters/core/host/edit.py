@@ -141,10 +141,33 @@ def add(
 
 @loop
 def find_edited(
-    edits: Any, requests: int, count: Any, states: Any, is_edited: Any, is_limited: Any
+    edits: Any,
+    operands: Any,
+    set_ends: Any,
+    set_tokens: Any,
+    requests: int,
+    count: Any,
+    states: Any,
+    is_edited: Any,
+    is_limited: Any,
+    is_offered: Any,
 ) -> None:
-    """Set whether any automaton of each request edits its row, and whether any has an ALLOW."""
+    """Find what each request's automata edit.
+
+    Set whether any of them edits its row, whether any has an ALLOW, and whether the first ALLOW has
+    the token that is forced.
+    """
     for i in range(requests):
+        strict, forced = -1, -1
         for k in range(count[i]):
-            is_edited[i] |= edits[states[i, k]] != FREE
-            is_limited[i] |= edits[states[i, k]] == ALLOW
+            edit = edits[states[i, k]]
+            is_edited[i] |= edit != FREE
+            if edit == ALLOW and strict < 0:
+                strict = operands[states[i, k]]
+            elif edit == FORCE and forced < 0:
+                forced = operands[states[i, k]]
+        if strict >= 0:
+            is_limited[i] = True
+            end = set_ends[strict + 1]
+            at = find(set_tokens, set_ends[strict], end, forced)
+            is_offered[i] = at < end and set_tokens[at] == forced

@@ -58,18 +58,23 @@ class Edits:
         edits.rules, edits.own = {}, []
         return edits
 
-    def find_edited(self) -> tuple[Indices, Mask]:
-        """Find the indices whose rows are edited, or may be, and which of them have an ALLOW."""
-        automata, requests = self.automata, len(self.automata)
-        is_edited, is_limited = np.zeros((2, requests), np.bool_)
-        inputs = automata.tables.edit, requests, automata.count, automata.states
-        find_edited(*inputs, is_edited, is_limited)
+    def find_edited(self) -> tuple[Indices, Mask, Mask]:
+        """Find the indices whose rows are edited, or may be.
+
+        Returns:
+            The indices, which of them have an ALLOW, and which have one with the forced token.
+        """
+        automata, tables, requests = self.automata, self.automata.tables, len(self.automata)
+        is_edited, is_limited, is_offered = np.zeros((3, requests), np.bool_)
+        sets = tables.edit, tables.operand, tables.set_ends, tables.set_tokens
+        inputs = *sets, requests, automata.count, automata.states
+        find_edited(*inputs, is_edited, is_limited, is_offered)
         for request in self.rules:
             is_edited[request.index] = True
         for request, _ in self.own:
             is_edited[request.index] = True
         indices = np.flatnonzero(is_edited)
-        return indices, is_limited[indices]
+        return indices, is_limited[indices], is_offered[indices]
 
     def write(self, logits: Floats, starts: Indices, columns: int) -> None:
         """Edit flat rows: additions of code and history rules, then the automata's edits.
@@ -145,14 +150,16 @@ class OtherEditor(Editor):
 
     def apply(self, logits: Any, edits: Edits) -> None:
         """See ``Editor``."""
-        indices, is_limited = edits.find_edited()
+        indices, is_limited, is_offered = edits.find_edited()
         if len(indices):
             columns = logits.shape[1]
             rows, changes = edits.rows[indices], np.zeros((len(indices), columns), np.float32)
             edits.write(changes.reshape(-1), _starts_of(indices, edits, columns), columns)
-            self._combine(logits, rows, changes, is_limited)
+            self._combine(logits, rows, changes, is_limited, is_offered)
 
-    def _combine(self, logits: Any, rows: Indices, changes: Floats, is_limited: Mask) -> None:
+    def _combine(
+        self, logits: Any, rows: Indices, changes: Floats, is_limited: Mask, is_offered: Mask
+    ) -> None:
         at, change, where = self.array(rows, logits), self.array(changes, logits), self.where
         before, limit = logits[at], self.highest_logit(logits.dtype)
         is_masked = change == -np.inf
@@ -163,7 +170,9 @@ class OtherEditor(Editor):
             after = where((change == 0) | (after == -np.inf), after, bounded)
         after = where(is_masked, -np.inf, after)
         is_forced = change >= FORCED_LOGIT
-        is_possible = (where(is_forced, -np.inf, after) > -np.inf).any(1)
+        # A forced token counts as it was, if the list has it.
+        offered = where(self.array(is_offered, logits)[:, None], self.floats(before), -np.inf)
+        is_possible = (where(is_forced, offered, after) > -np.inf).any(1)
         is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
         after = where(is_forced, limit, where(is_empty & ~is_masked, 0.0, after))
         edited = where((change == 0) & ~is_empty, before, self.like(after, before))
