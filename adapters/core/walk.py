@@ -356,8 +356,8 @@ class _Walk:
             for k in strict:
                 if k == i:
                     continue
-                found: Any = find_refused(columns, *bounds[k], *runs, left)
-                token, left = found
+                compared: Any = *bounds[k], *runs, left
+                token, left = find_refused(columns, *compared)
                 if token >= 0:
                     return Contradiction(i, (k,), token)
                 if left < 0:
