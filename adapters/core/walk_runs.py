@@ -59,9 +59,11 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
             target = -1
             if k < size:
                 edge = edge_ends[state] + k
-                lo, hi = set_ends[operands[state]], set_ends[operands[state] + 1]
-                if edit != ALLOW or find_token(set_tokens, lo, hi, edge_tokens[edge]) >= 0:
-                    target = targets[edge]
+                target = targets[edge]
+                if edit == ALLOW:
+                    lo, hi = set_ends[operands[state]], set_ends[operands[state] + 1]
+                    if find_token(set_tokens, lo, hi, edge_tokens[edge]) < 0:
+                        target = -1
                 for one in only:
                     if target >= 0 and refuses(
                         edits, operands, set_ends, set_tokens, set_values, one, edge_tokens[edge]

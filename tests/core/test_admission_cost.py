@@ -19,6 +19,7 @@ from logitport import spec as s
 from logitport.adapters import admission, cli
 from logitport.adapters.core import AutomatonBuilder, Program, compile_specs
 from logitport.adapters.core.kinds.base import TEXT_ROOM
+from logitport.adapters.core.loops import why_slow
 from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import Key, shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
@@ -42,6 +43,7 @@ def _server(monkeypatch: pytest.MonkeyPatch):
     admission.forget()
 
 
+@pytest.mark.skipif(why_slow() is not None, reason="plain loops call functions")
 @pytest.mark.parametrize("name", CORPUS)
 def test_work_of_the_corpus(name: str):
     """Calls are counted, not milliseconds: 100,000 of them take about 10."""
