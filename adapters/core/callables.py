@@ -133,6 +133,15 @@ def beyond_vocabulary(vocab_size: int) -> ValueError:
     return ValueError(f"token ids beyond the vocabulary of {vocab_size} tokens")
 
 
+def stop_in(vocab_size: int, stop_token_id: int | None) -> int | None:
+    """Return a stop token that can be forced; ``None`` for one that the vocabulary does not have.
+
+    Engines take stop tokens as clients send them.
+    """
+    in_vocabulary = stop_token_id is not None and 0 <= stop_token_id < vocab_size
+    return stop_token_id if in_vocabulary else None
+
+
 def log_by(place: str) -> Report:
     """Make a ``Report`` that logs failures by number: the request's ``row`` or ``slot``."""
     return lambda number, error, ends: log_failure(

@@ -100,6 +100,9 @@ def stop_token_of(req: "Req") -> int | None:
     if req.sampling_params.ignore_eos:
         return None
     stops = {*(req.sampling_params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    stops = {
+        token_id for token_id in stops if token_id >= 0
+    }  # SGLang takes any that a client sends
     return min(stops, default=getattr(req.tokenizer, "eos_token_id", None))
 
 

@@ -441,6 +441,14 @@ def test_a_slot_is_taken_over_without_specs(device: torch.device) -> None:
         engine.finish(slot)
 
 
+def test_a_request_without_specs_is_not_read(device: torch.device) -> None:
+    engine = Engine(device)
+    slots = [engine.add(Request(specs, [1] * 300)) for specs in ((), ONE_OF_EACH[:1])]
+    engine.check({slot: [] for slot in slots})
+    _, lengths, *_ = engine.realizer._advance._kept[:, 0]
+    assert lengths[slots].tolist() == [np.iinfo(np.int32).max, 300]
+
+
 def test_several_rules_of_a_kind(device: torch.device) -> None:
     engine = Engine(device)
     several = Request(

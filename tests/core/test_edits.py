@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from logitport.adapters.conformance.reference import combine, edit
@@ -84,6 +85,18 @@ def test_a_list_beside_a_forced_token_is_unmasked_where_all_of_it_was(
     realizer.add(0, compile_specs(specs), [], [])
     realizer.apply(logits)
     assert logits[0].equal(torch.from_numpy(expected).to(dtype))
+
+
+@pytest.mark.parametrize("of", ["read-only", "reversed"])
+def test_an_array_that_cannot_be_edited_is_left_alone(of: str) -> None:
+    realizer, logits = Realizer(8), np.ones((3, 8), np.float32)
+    given = logits[::-1] if of == "reversed" else np.frombuffer(logits.tobytes(), np.float32)
+    given = given.reshape(3, 8)
+    for row in range(2):
+        realizer.add(row, compile_specs([AllowedTokensSpec((1, 2))]), [], [], 0)
+    realizer.apply(given)
+    assert (given == 1).all()
+    assert realizer.failed_requests == 2
 
 
 def test_automata_that_stay_read_no_output(monkeypatch: pytest.MonkeyPatch) -> None:

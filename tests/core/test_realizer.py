@@ -4,7 +4,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -600,19 +600,28 @@ class LifeCycleTests:
     """What holds for an engine with either realizer, which is the fixture ``engine``."""
 
     @pytest.mark.parametrize(
-        ("at_once", "part", "logged"),
+        ("at_once", "part", "logged", "no_stop"),
         [
-            (at_once, *case)
+            (at_once, *case, no_stop)
             for at_once, cases in ((True, FAIL_AT_ONCE), (False, FAIL_IN_A_STEP))
-            for case in cases
+            for case, no_stop in zip(cases, cycle((None, -1, VOCABULARY)), strict=False)
         ],
     )
     def test_what_fails_ends_its_own_request(
-        self, engine: Any, install: Any, caplog: Any, at_once: bool, part: Any, logged: str
+        self,
+        engine: Any,
+        install: Any,
+        caplog: Any,
+        at_once: bool,
+        part: Any,
+        logged: str,
+        no_stop: int | None,
     ) -> None:
         """Two requests fail, of which one can be ended; of their neighbours, one has specs."""
         spec = part if isinstance(part, s.PythonProcessorSpec) else install(part)
-        ended, goes_on = (Request((ONE_OF_EACH[4], spec), [1, 2], stop=stop) for stop in (7, None))
+        ended, goes_on = (
+            Request((ONE_OF_EACH[4], spec), [1, 2], stop=stop) for stop in (7, no_stop)
+        )
         slots = [engine.add(r) for r in (ended, Request(ONE_OF_EACH[:1]), Request(), goes_on)]
         assert engine.realizer.failed_requests == 2 * at_once
         for step in range(3):
@@ -626,6 +635,9 @@ class LifeCycleTests:
                 engine.accept(slot, [1 + step])
         assert len(engine.realizer) == 2
         assert sum(logged in record.getMessage() for record in caplog.records) == 2
+        assert (
+            sum("It goes on without them" in record.getMessage() for record in caplog.records) == 1
+        )
         for slot in slots:
             engine.realizer.remove(slot)
         engine.assert_nothing_left()

@@ -76,7 +76,7 @@ def _advance_kernel(
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
     lengths_ptr,  # [requests] int32
-    admission_ptr,  # [1, requests] int32, another number after each admission to a slot, above 0
+    admission_ptr,  # [1, requests] int32, another number after each admission to a slot, never 0
     base_ptr,  # [automata, requests] int32, where each automaton starts in the tables
     read_ptr,  # [automata, requests] int32, how many tokens the host has read
     first_state_ptr,  # [automata, requests] int32, the state then, relative to the start

@@ -10,7 +10,7 @@ import torch
 from ....spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec
 from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
-from ..callables import Report, instantiate, log_by
+from ..callables import Report, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import forced_chain
 from ..logits import Additions, add, highest_logit
 from ..parts import Program
@@ -143,7 +143,8 @@ class DeviceRealizer:
         """
         try:
             automata, code = instantiate(program, self._vocab_size)
-            request = Request(stop_token_id, program, automata, code)
+            stop = stop_in(self._vocab_size, stop_token_id)
+            request = Request(stop, program, automata, code)
             if prompt_ids is not None:
                 request.start(prompt_ids, output_ids, self._vocab_size)
             self._put(slot, request)
@@ -168,7 +169,7 @@ class DeviceRealizer:
 
     def fail(self, slot: int, error: Exception, stop_token_id: int | None) -> None:
         """End a request whose specs fail. If its end fails too, it goes on without its specs."""
-        ended = self._requests.get(slot)
+        ended, stop_token_id = self._requests.get(slot), stop_in(self._vocab_size, stop_token_id)
         self.remove(slot)
         if ended is not None and ended.ends:
             logger.error("Slot %d could not be ended and continues without its specs", slot)
@@ -284,7 +285,8 @@ class DeviceRealizer:
         for additions in self._own:
             _write(add, additions, logits)
         if counts.rules:
-            batch, sizes = (logits, history, rows), (counts.rules, self._vocab_size, longest)
+            tokens = min(self._vocab_size, logits.shape[1])
+            batch, sizes = (logits, history, rows), (counts.rules, tokens, longest)
             _write(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
         if counts.automata:
             _write(self._edit.launch, logits, *automata, allows=bool(counts.allows))

@@ -24,11 +24,12 @@ ALL = np.iinfo(np.int32).max
 """The window of a rule that has none, and the number of tokens read by one that reads none."""
 
 INPUTS: dict[str, float] = {
-    **{"admission": 0, "base": 0, "read": ALL, "state": 0, "timer": 0},
+    **{"admission": -1, "base": 0, "read": ALL, "state": 0, "timer": 0},
     **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The automaton that
-does nothing is the first in the tables."""
+does nothing is the first in the tables. No admission is -1, so the kernel reads none of their
+tokens."""
 
 
 _holder = lru_cache(maxsize=64)(adding)

@@ -107,6 +107,7 @@ class Automata:
         wide = [np.pad(column, wider) for column in (self.bases, self.states, self.timers)]
         self.count, self.takes, self.failed = flat
         self.bases, self.states, self.timers = wide
+        self.generation += 1
         self.newest = newest
 
     def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:

@@ -42,6 +42,7 @@ class Edits:
         self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
         self.scratch = Scratch.of(vocab_size)
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
+        self._last_row = -1
         self._arguments: tuple[int, tuple[Any, ...]] = -1, ()
 
     @property
@@ -50,7 +51,18 @@ class Edits:
         if self._rows[0] != self.automata.generation:
             rows = [request.row for request in self.automata.requests]
             self._rows = self.automata.generation, np.array(rows, np.int64)
+            self._last_row = max(rows, default=-1)
         return self._rows[1]
+
+    def check_rows(self, rows: int) -> None:
+        """Check that the logits have the row of each index: neither loops nor kernels do.
+
+        Raises:
+            IndexError: if they have too few rows.
+        """
+        if len(self.rows) and self._last_row >= rows:
+            what = f"Row {self._last_row} is beyond the logits of {rows} rows"
+            raise IndexError(f"{what}: `remove` the requests that have left")
 
     def of_automata(self) -> "Edits":
         """Return the edits of automata alone."""
@@ -200,11 +212,13 @@ class HostEditor(OtherEditor):
     """An editor of float32 in the host's memory. Other types and layouts are left to its base."""
 
     def __init__(self) -> None:
-        self._starts: tuple[Any, int, Indices, int] = None, 0, np.zeros(0, np.int64), -1
+        self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
 
     def apply(self, logits: Any, edits: Edits) -> None:
         """See ``Editor``."""
         is_array, array = isinstance(logits, np.ndarray), None
+        if is_array:
+            _check_array(logits)
         if is_array or logits.dtype is torch.float32:
             array = logits if is_array else logits.numpy()
         if array is None or array.dtype != np.float32 or array.strides[1] != array.itemsize:
@@ -217,21 +231,30 @@ class HostEditor(OtherEditor):
             flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
         rows = edits.rows
         if self._starts[0] is not rows or self._starts[1] != stride:
-            self._starts = rows, stride, rows * stride, int(rows.max(initial=-1))
-        if (last := self._starts[3]) >= len(array):  # the loops check no bounds
-            what = f"Row {last} is beyond the logits of {len(array)} rows"
-            raise IndexError(f"{what}: `remove` the requests that have left")
+            self._starts = rows, stride, rows * stride
+        edits.check_rows(len(array))
         self.has_written = True
         edits.write(flat, self._starts[2], columns)
 
     def force(self, logits: Any, row: int, token_id: int) -> None:
         """See ``Editor``."""
-        tensor = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits
-        super().force(tensor, row, token_id)
+        if is_array := isinstance(logits, np.ndarray):
+            _check_array(logits)
+        super().force(torch.from_numpy(logits) if is_array else logits, row, token_id)
 
     def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
         """See ``Editor``. The tensor shares an array's memory."""
         return nullcontext(torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits)
+
+
+def _check_array(logits: np.ndarray) -> None:
+    """Check that an array can be written, row after row.
+
+    Raises:
+        ValueError: if it is read-only or reversed.
+    """
+    if not logits.flags.writeable or min(logits.strides) < 0:
+        raise ValueError("Expected logits that can be written, with rows and columns in order")
 
 
 def _starts_of(indices: Indices, edits: Edits, columns: int) -> Indices:

@@ -9,7 +9,7 @@ import numpy as np
 from ....spec import AllowedTokensSpec, SpecError
 from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
-from ..callables import Report, RequestCallables, instantiate, log_by
+from ..callables import Report, RequestCallables, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
@@ -150,7 +150,8 @@ class Realizer:
         """
         self.remove(row)
         prompt_ids = () if prompt_ids is None else prompt_ids
-        self._requests[row] = request = Request(prompt_ids, output_ids, row, stop_token_id)
+        stop = stop_in(self._vocab_size, stop_token_id)
+        self._requests[row] = request = Request(prompt_ids, output_ids, row, stop)
         try:
             automata, code = instantiate(program, self._vocab_size)
             if code is not None:
@@ -329,6 +330,8 @@ class Realizer:
                 self._try_to_place(request)
             except Exception as error:
                 self._fail(request, error)
+        if self._is_broken:  # an end failed, so that the requests after it were not placed
+            raise RuntimeError("The state of a step could not be made")
 
     def _end_all(self, logits: Any, error: Exception) -> None:
         """End all requests with specs, in this very step if possible."""
@@ -355,7 +358,8 @@ class Realizer:
     ) -> None:
         """End the request in a row, because the adapter could not make a program of its specs."""
         self.remove(row)
-        self._requests[row] = request = Request((), output_ids, row, stop_token_id)
+        stop = stop_in(self._vocab_size, stop_token_id)
+        self._requests[row] = request = Request((), output_ids, row, stop)
         self._fail(request, error)
 
     def _fail(self, request: Request, error: Exception) -> None:

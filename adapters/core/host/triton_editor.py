@@ -52,6 +52,7 @@ class TritonEditor(Editor):
             self.apply(copy, edits)
             logits.copy_(copy)
         else:
+            edits.check_rows(len(logits))
             additions = _additions(edits)
             self._upload(edits)
             self.has_written = True
