@@ -43,7 +43,7 @@ class Policy:
         own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
             ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
             added to it.
-        guard: specs that act on every request, whatever it brings. No client can undo them: a
+        guard: specs that act on every request, whatever it brings. No client's spec undoes them: a
             request that contradicts one is refused. They ban, allow or limit, and force nothing
             into a reply.
         presets: specs by the name under which a request asks for them, with

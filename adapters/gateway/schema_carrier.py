@@ -30,7 +30,7 @@ _SCHEMAS = (
     (_FORMAT, "json_schema", "schema"),
     (_FORMAT, "schema"),  # SGLang's short form
     ("text", "format", "schema"),  # of /v1/responses
-    ("output_config", "format", "json_schema"),  # of /v1/messages
+    ("output_config", "format", "schema"),  # of /v1/messages
     ("structured_outputs", "json"),  # vLLM's
 )
 """The paths at which a request may have a schema. ``extra_body`` uses the first."""

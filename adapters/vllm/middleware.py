@@ -60,13 +60,17 @@ class _Params:
 
     def __init__(self, fields: Fields, owner: Fields, payload: Any) -> None:
         self._fields = owner
-        transfer = fields.object("kv_transfer_params")
+        inner = owner.object("extra_args")  # of /inference/v1/generate
+        transfer = fields.object("kv_transfer_params") or (
+            inner and inner.object("kv_transfer_params")
+        )
         decodes = transfer is not None and transfer.get("do_remote_decode")
         transfer_params = {"do_remote_decode": decodes}
         self.extra_args = {KEY: payload, "kv_transfer_params": transfer_params}
-        text = fields.object("text")
+        text, config = fields.object("text"), fields.object("output_config")
         self.response_format = _grammar(fields.object("response_format"))
         self.text = text and _grammar(text.object("format"))  # of /v1/responses
+        self.output_config = config and _grammar(config.object("format"))  # of /v1/messages
         self.tool_choice = _demanded_call(fields)
 
     def __getattr__(self, name: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from ...spec import GrammarSpec, NativeSpec, SpecError
 from ..native import fields_of, grammar_text
 
-GRAMMARS = "structured_outputs", "response_format", "text", "tool_choice"
+GRAMMARS = "structured_outputs", "response_format", "text", "output_config", "tool_choice"
 """The field of vLLM's ``SamplingParams`` that asks for a grammar, and those of HTTP requests."""
 
 _FORMS = {

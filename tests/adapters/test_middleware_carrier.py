@@ -74,8 +74,8 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "responses": ({"text": {"format": SHORT}}, {"text": {"format": SHORT | {"schema": OWN}}}),
     "messages": (
-        {"output_config": {"format": {"json_schema": {**OWN, KEYWORD: GOOD}}}},
-        {"output_config": {"format": {"json_schema": OWN}}},
+        {"output_config": {"format": SHORT}},
+        {"output_config": {"format": SHORT | {"schema": OWN}}},
     ),
     "vLLM's own": (
         {"structured_outputs": {"json": {**OWN, KEYWORD: GOOD}}},

@@ -560,8 +560,9 @@ def test_two_configurations(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_examples_of_the_documentation():
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    first, guarded, second = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert set(made(parse_yaml(first)[0]).presets) == {"yes-no", "brief"}
+    assert made(parse_yaml(guarded)[0]).guard
     other = {"models": {"m": parse_yaml(second)[0]}}  # its tags need a whole tokenizer
     assert not made(other).default
 

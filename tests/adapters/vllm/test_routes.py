@@ -235,6 +235,11 @@ GRAMMARS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "response_format": ("chat", {"response_format": {"type": "json_object"}}, "response_format"),
     "text": ("responses", {"text": {"format": JSON_REPLY}}, "text"),
+    "output_config": (
+        "messages",
+        {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        "output_config",
+    ),
     "structured_outputs": ("chat", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
 }
 
