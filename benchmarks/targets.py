@@ -307,12 +307,12 @@ def _admitted(case: str, backend: Backend, text: str, most_ms: float) -> Iterato
 
 
 def _text(seconds: float, rows: int) -> Iterator[Target]:
-    """Ban 32 words as texts: admission, and a step beside one with as many token sequences."""
+    """Ban 24 words as texts: admission, and a step beside one with as many token sequences."""
     rng = random.Random(0)
     vocabulary = w.vocabulary(rng, VOCAB)
     backend = replace(BACKEND, load_vocabulary=lambda: vocabulary)
-    texts, sequences = w.banned_text(rng, vocabulary, 32), w.banned_sequences(32)(rng, VOCAB)
-    yield from _admitted("admission of 32 banned texts", backend, encode(texts), 100)
+    texts, sequences = w.banned_text(rng, vocabulary, 24), w.banned_sequences(24)(rng, VOCAB)
+    yield from _admitted("admission of 24 banned texts", backend, encode(texts), 100)
     programs = [compile_specs([spec], backend.vocabulary) for spec in (texts, sequences)]
     names = ("banned_text", "banned_sequences")
     times = timing.time_steps(
@@ -322,7 +322,7 @@ def _text(seconds: float, rows: int) -> Iterator[Target]:
         seconds=seconds,
     )
     yield Target(
-        f"32 banned texts, {rows} rows, over 32 banned sequences",
+        f"24 banned texts, {rows} rows, over 24 banned sequences",
         "at most 1.5 times the time",
         **_ratio(times, "banned_text", "banned_sequences"),
         bound=1.5,

@@ -14,7 +14,7 @@ VocabularyOf = Callable[[], Vocabulary | None]
 """A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 
-TEXT_ROOM = 3 * MAX_PROGRAM_BYTES // 16
+TEXT_ROOM = MAX_PROGRAM_BYTES // 4
 """The bytes that the tables of all texts of a request may take: 1 ms at admission."""
 
 
