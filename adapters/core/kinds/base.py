@@ -14,7 +14,7 @@ VocabularyOf = Callable[[], Vocabulary | None]
 """A function that returns the vocabulary of an engine's tokenizer, ``None`` if none is known."""
 
 
-TEXT_ROOM = MAX_PROGRAM_BYTES // 4
+TEXT_ROOM = 5 * MAX_PROGRAM_BYTES // 16
 """The bytes that the tables of all texts of a request may take: 1 ms at admission."""
 
 
