@@ -51,6 +51,7 @@ from logitport.spec import (
     decode,
     encode,
 )
+from logitport.spec.limits import MAX_TOKEN_IDS
 from rich.console import Console
 from rich.table import Table
 
@@ -132,7 +133,7 @@ def good(chance: random.Random) -> LogitsProcessorSpec:
             ForcedTokenSequenceSpec(tuple(tokens), EOS),
             ForcedEndSpec(4, tuple(tokens[:3]), EOS),
             AllowedTokensSpec(tuple(set(tokens))),
-            BannedTokensSpec(tuple(range(200, 20_000))),
+            BannedTokensSpec(tuple(range(200, 200 + MAX_TOKEN_IDS))),
             ChoiceSpec(((*tokens[:2],), (*tokens[2:6],)), EOS),
             MinTokensSpec(8, (EOS,)),
             NoRepeatNgramSpec(chance.randrange(1, 4)),
@@ -149,9 +150,9 @@ def slow(chance: random.Random) -> Sequence[LogitsProcessorSpec]:
         [
             [NoRepeatNgramSpec(n) for n in (63, 64)],
             [TriggerSpec(ones, (12,) * 64, 1024)],
-            [*[AllowedTokensSpec(tuple(range(i, 1800 + i))) for i in range(15)]],
+            [*[AllowedTokensSpec(tuple(range(i, 1000 + i))) for i in range(15)]],
             [ThinkingBudgetSpec(3, (11,), (12,), (13,))] * 3,
-            [BannedTokensSpec(tuple(range(100, 16_000)))],
+            [BannedTokensSpec(tuple(range(100, 100 + MAX_TOKEN_IDS)))],
         ]
     )
 
