@@ -24,7 +24,7 @@ from ..spec.payload import decode_texts
 from ..spec.texts import TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
-from .core.walk import check_contradictions, may_lose
+from .core.walk import Walk
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -157,9 +157,9 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs, backend.vocabulary)
-    check_contradictions(payload.specs, program, vocab_size)
-    losing = may_lose(payload.specs, program, vocab_size)
-    program = replace(program, may_lose=losing) if losing else program
+    walk = Walk(payload.specs, program, vocab_size)
+    walk.check()
+    program = replace(program, may_lose=walk.may_lose())
     return _Admitted(payload, program, program.memory)
 
 

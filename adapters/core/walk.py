@@ -15,7 +15,7 @@ The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEP
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -51,63 +51,102 @@ SPARE = 64
 def check_contradictions(
     specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
 ) -> None:
-    """Refuse specs that cannot be obeyed together, whatever the model says.
+    """Refuse specs that cannot be obeyed together, as ``Walk.check`` does."""
+    Walk(specs, program, vocab_size).check()
+
+
+class Walk:
+    """The walk of a request.
 
     Args:
-        specs: the specs of a request.
-        program: what they compile to.
-        vocab_size: the number of the engine's tokens, if it is known.
-
-    Raises:
-        SpecError: at a spec that forces or offers what others refuse, and with their paths.
-    """
-    ends = [token for spec in specs for token in _ends_of(spec)]
-    found = contradiction(program.automata, program.ngrams, vocab_size, ends)
-    if found is None:
-        return
-    parts = (found.part, *found.others) if found.part >= 0 else found.others
-    of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
-    why = _why(found.token, [program.automata[i] for i in parts[1:] if i < len(program.automata)])
-    named = {i for each in of_parts for i in each}
-    index, path = max(named), Path()
-    if found.token >= 0 and why != _BOTH:
-        index = of_parts[0][-1]
-        path = _path_of(found.token, specs[index])
-    if named == {index}:
-        raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
-    others = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
-    raise SpecError(("Conflicts with ", *islice(others, 1, None), why), "specs", index, *path)
-
-
-def may_lose(
-    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
-) -> tuple[str, ...]:
-    """Return the kinds that others of a request may override, as the order of edits has it.
-
-    A kind that is not named is obeyed at each step, whatever the prompt and the model say; code of
-    plugins aside. Where the ways are many, kinds are named that cannot lose.
-
-    Args:
-        specs: the specs of a request, which do not contradict each other.
+        specs: the specs of the request.
         program: what they compile to.
         vocab_size: the number of the engine's tokens, if it is known.
     """
-    automata = program.automata
-    winning = [i for i, each in enumerate(automata) if np.isin(each.edit, (FORCE, ALLOW)).any()]
-    if not winning:
-        return ()
-    offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
-    kept = [i for i, each in enumerate(automata) if i in winning or _bans_any(each, offered)]
-    losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
-    if losing and not any(automata[i].reads_prompt for i in kept):
-        ends = [token for spec in specs for token in _ends_of(spec)]
-        walk = _Walk([automata[i] for i in kept], (), vocab_size, ends)
-        verdict, found = walk.search(range(len(kept)), (), offering=EXPLORE)
-        if verdict != UNDECIDED:
-            losing = [kept[i] for i in found.others]
-    losing = *losing, *range(len(automata), len(automata) + len(program.ngrams))
-    indices = {i for part in losing for i in program.sources[part]}
-    return tuple(dict.fromkeys(specs[i].kind for i in sorted(indices)))
+
+    def __init__(
+        self, specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+    ) -> None:
+        self._specs, self._program, self._vocab_size = specs, program, vocab_size
+        self._refusing = [i for i, each in enumerate(program.automata) if _refuses(each)]
+
+    @cached_property
+    def _ways(self) -> "_Ways":
+        """The automata that refuse tokens, and the rules, up to a token that may end the request.
+
+        Such a token counts as possible only where no other is left.
+        """
+        automata = [self._program.automata[i] for i in self._refusing]
+        ends = [token for spec in self._specs for token in _ends_of(spec)]
+        return _Ways(automata, self._program.ngrams, self._vocab_size, ends)
+
+    def contradiction(self) -> "Contradiction | None":
+        """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
+
+        Returns:
+            ``None`` if everything can be obeyed, or if the walk is too long.
+        """
+        automata, rules = self._program.automata, self._program.ngrams
+        refusing = [automata[i] for i in self._refusing]
+        edited = sum(int(each.set_sizes.max(initial=0)) for each in refusing) + SPARE * len(rules)
+        may_edit_all = self._vocab_size is not None and edited >= self._vocab_size
+        limiting = any(_is_any(each, *_LIMITS) for each in refusing)
+        if not may_edit_all and (not limiting or len(refusing) + len(rules) < 2):
+            return None
+        found = self._ways.from_the_start() or self._ways.anywhere()
+        if found is None:
+            return None
+        part_of = *self._refusing, *range(len(automata), len(automata) + len(rules)), -1
+        return Contradiction(
+            part_of[found.part], tuple(part_of[i] for i in found.others), found.token
+        )
+
+    def check(self) -> None:
+        """Refuse specs that cannot be obeyed together, whatever the model says.
+
+        Raises:
+            SpecError: at a spec that forces or offers what others refuse, and with their paths.
+        """
+        found = self.contradiction()
+        if found is None:
+            return
+        specs, program = self._specs, self._program
+        parts = (found.part, *found.others) if found.part >= 0 else found.others
+        of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
+        others = [program.automata[i] for i in parts[1:] if i < len(program.automata)]
+        why = _why(found.token, others)
+        named = {i for each in of_parts for i in each}
+        index, path = max(named), Path()
+        if found.token >= 0 and why != _BOTH:
+            index = of_parts[0][-1]
+            path = _path_of(found.token, specs[index])
+        if named == {index}:
+            raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
+        listed = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
+        raise SpecError(("Conflicts with ", *islice(listed, 1, None), why), "specs", index, *path)
+
+    def may_lose(self) -> tuple[str, ...]:
+        """Return the kinds that others of the request may override, as the order of edits has it.
+
+        The specs must not contradict each other. A kind that is not named is obeyed at each step,
+        whatever the prompt and the model say; code of plugins aside. Where the ways are many, kinds
+        are named that cannot lose.
+        """
+        automata = self._program.automata
+        winning = [i for i in self._refusing if _is_any(automata[i], FORCE, ALLOW)]
+        if not winning:
+            return ()
+        offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
+        kept = [i for i in self._refusing if i in winning or _bans_any(automata[i], offered)]
+        losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
+        if losing and not any(automata[i].reads_prompt for i in kept):
+            which = [self._refusing.index(i) for i in kept]
+            verdict, found = self._ways.search(which, (), offering=EXPLORE)
+            if verdict != UNDECIDED:
+                losing = [self._refusing[i] for i in found.others]
+        losing = *losing, *range(len(automata), len(automata) + len(self._program.ngrams))
+        indices = {i for part in losing for i in self._program.sources[part]}
+        return tuple(dict.fromkeys(self._specs[i].kind for i in sorted(indices)))
 
 
 def _offered_by(automaton: Automaton) -> Any:
@@ -121,7 +160,7 @@ def _offered_by(automaton: Automaton) -> Any:
 def _bans_any(automaton: Automaton, tokens: Any) -> bool:
     """Whether an automaton bans one of some ascending tokens in some state, or may do so."""
     banned = automaton.set_tokens[automaton.set_values < BAN]
-    if (automaton.edit == BAN_OTHERS).any() or not len(tokens):
+    if _is_any(automaton, BAN_OTHERS) or not len(tokens):
         return len(tokens) > 0
     return bool((tokens.take(np.searchsorted(tokens, banned), mode="clip") == banned).any())
 
@@ -203,44 +242,17 @@ class Contradiction(NamedTuple):
     token: int
 
 
-def contradiction(
-    automata: Sequence[Automaton],
-    rules: Sequence[NoRepeatNgramSpec] = (),
-    vocab_size: int | None = None,
-    ends: Sequence[int] = (),
-) -> Contradiction | None:
-    """Find a contradiction among the parts of a program.
-
-    Args:
-        automata: the automata of a request.
-        rules: its rules about n-grams. The prompt's tokens do not count.
-        vocab_size: the number of the engine's tokens, if it is known.
-        ends: tokens that may end the request. Nothing after them counts. They count as possible
-            only where no other token is left.
-
-    Returns:
-        The first contradiction; ``None`` if everything can be obeyed, or if the walk is too long.
-    """
-    refusing = [i for i, each in enumerate(automata) if _refuses(each)]
-    limiting = any(np.isin(automata[i].edit, _LIMITS).any() for i in refusing)
-    edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in refusing) + SPARE * len(rules)
-    may_edit_all = vocab_size is not None and edited >= vocab_size
-    if not may_edit_all and (not limiting or len(refusing) + len(rules) < 2):
-        return None
-    walk = _Walk([automata[i] for i in refusing], rules, vocab_size, ends)
-    found = walk.from_the_start() or walk.anywhere()
-    if found is None:
-        return None
-    rank = [*refusing, *range(len(automata), len(automata) + len(rules)), -1]
-    return Contradiction(rank[found.part], tuple(rank[i] for i in found.others), found.token)
-
-
 _LIMITS = FORCE, ALLOW, BAN_OTHERS
 
 
 def _refuses(automaton: Automaton) -> bool:
     """Whether an automaton refuses a token in any of its states, and does not just add to some."""
-    return bool((automaton.set_values < BAN).any() or np.isin(automaton.edit, _LIMITS).any())
+    return bool((automaton.set_values < BAN).any()) or _is_any(automaton, *_LIMITS)
+
+
+def _is_any(automaton: Automaton, *edits: int) -> bool:
+    """Whether an automaton makes one of some edits in any of its states."""
+    return any((automaton.edit == edit).any() for edit in edits)
 
 
 @lru_cache(maxsize=1)
@@ -252,12 +264,12 @@ def warm_up() -> None:
     forcing = builder.build(check=False)
     builder = AutomatonBuilder()
     builder.add(builder.token_set((1,)))
-    walk = _Walk([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3])
-    walk.from_the_start()
-    walk.anywhere()
+    ways = _Ways([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3])
+    ways.from_the_start()
+    ways.anywhere()
 
 
-class _Walk:
+class _Ways:
     """The tables of a program's automata, and the searches in them."""
 
     def __init__(

@@ -14,7 +14,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
-from logitport.adapters.core.walk import check_contradictions, contradiction, may_lose
+from logitport.adapters.core.walk import Walk, check_contradictions
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5
@@ -131,8 +131,7 @@ def prompts(specs: Specs) -> Iterator[Tokens]:
 
 def refused(specs: Specs, vocab_size: int | None = VOCAB) -> bool:
     program = compile_specs(specs)
-    ends = sorted(ends_of(specs))
-    return contradiction(program.automata, program.ngrams, vocab_size, ends) is not None
+    return Walk(specs, program, vocab_size).contradiction() is not None
 
 
 def check(specs: Specs) -> str:
@@ -308,7 +307,7 @@ def may_be_named(specs: Specs) -> tuple[str, ...] | None:
         check_contradictions(specs, program, VOCAB)
     except SpecError:
         return None
-    return may_lose(specs, program, VOCAB)
+    return Walk(specs, program, VOCAB).may_lose()
 
 
 # specs | the kinds that may lose
@@ -338,8 +337,9 @@ def may_be_named(specs: Specs) -> tuple[str, ...] | None:
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
         program = compile_specs(each)
-        check_contradictions(each, program, 16)
-        assert set(may_lose(each, program, 16)) == named
+        walk = Walk(each, program, 16)
+        walk.check()
+        assert set(walk.may_lose()) == named
 
 
 @seed(0)
