@@ -37,16 +37,10 @@ from .. import lazy
 from .backend import BACKEND
 
 if TYPE_CHECKING:
-    from .batched_processor import LogitportBatchedProcessor
     from .params import attach
     from .processor import LogitportProcessor
 
-__all__ = ["BACKEND", "LogitportBatchedProcessor", "LogitportProcessor", "attach"]
+__all__ = ["BACKEND", "LogitportProcessor", "attach"]
 
 # These modules need torch.
-__getattr__ = lazy(
-    __name__,
-    attach=".params",
-    LogitportProcessor=".processor",
-    LogitportBatchedProcessor=".batched_processor",
-)
+__getattr__ = lazy(__name__, attach=".params", LogitportProcessor=".processor")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from cachetools import LRUCache
 
-from .rows import KNOWN_REQUESTS, Beam, BeamRows, Unfollowed, on_stream
+from .rows import KNOWN_REQUESTS, BeamRows, Unfollowed, on_stream
 
 KEPT_ROWS = 256
 """The number of requests whose states are kept. Other requests restart from their tokens."""
@@ -65,29 +65,22 @@ class LogitportProcessor:
         """
         try:
             if (rows := self._rows.get(req_id)) is None:
-                rows = self._rows[req_id] = BeamRows()
+                rows = self._rows[req_id] = BeamRows(self.payload)
+            flat = logits.view(-1, logits.shape[-1])
+            prompt_length = self._prompt_length(req_id, len(token_ids[0]))
             with on_stream(stream_ptr, logits.device):
-                rows.apply(*self.rows_of(req_id, logits, token_ids))
+                rows.apply(flat, token_ids[: len(flat)], prompt_length, self.stop_token_id)
         except Exception as error:
             self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
 
-    def rows_of(
-        self, req_id: int, logits: torch.Tensor, token_ids: Sequence[Sequence[int]]
-    ) -> tuple[torch.Tensor, list[Beam]]:
-        """Return a request's logits as ``[rows, vocabulary]``, and the beam in each row.
-
-        Its prompt ends where it ended at the first call.
+    def _prompt_length(self, req_id: int, known: int) -> int:
+        """Return where a request's prompt ends: where it ended at the first call.
 
         Raises:
             ValueError: if the request is shorter than ``prompt_length``.
         """
-        length, known = self.prompt_length, len(token_ids[0])
-        if length is None:
-            length = self._prompt_lengths.setdefault(req_id, max(0, known - self.handed_over))
-        elif length > known:
-            raise ValueError(f"prompt_length is {length}, and there are {known} tokens")
-        flat = logits.view(-1, logits.shape[-1])
-        return flat, [
-            Beam(req_id, self.payload, ids, length, self.stop_token_id)
-            for ids in token_ids[: len(flat)]
-        ]
+        if self.prompt_length is None:
+            return self._prompt_lengths.setdefault(req_id, max(0, known - self.handed_over))
+        if self.prompt_length > known:
+            raise ValueError(f"prompt_length is {self.prompt_length}, and there are {known} tokens")
+        return self.prompt_length

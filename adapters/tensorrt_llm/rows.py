@@ -1,8 +1,7 @@
-"""The rows of one call's logits, and the beams that are in them."""
+"""The rows of a request's logits, and the beams that are in them."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import NamedTuple
 
 import torch
 from cachetools import LRUCache
@@ -16,44 +15,39 @@ KNOWN_REQUESTS = 1 << 16
 """The number of newest requests that are remembered; far more than run at a time."""
 
 
-class Beam(NamedTuple):
-    """The request in a row of logits, with the row's tokens.
-
-    Attributes:
-        request_id: the engine's number of the request.
-        payload: its specs, as JSON text.
-        token_ids: prompt and output so far.
-        prompt_length: the number of the prompt's tokens.
-        stop_token_id: a token that makes the engine end the request, if there is one.
-    """
-
-    request_id: int
-    payload: str
-    token_ids: Sequence[int]
-    prompt_length: int
-    stop_token_id: int | None
-
-
 class BeamRows:
-    """Applies specs to rows whose beams are passed at each call."""
+    """Applies the specs of a request, as JSON text, to its beams, a row each."""
 
-    def __init__(self) -> None:
+    def __init__(self, payload: str) -> None:
+        self._payload = payload
         self._realizer: Realizer | None = None
 
-    def apply(self, logits: torch.Tensor, beams: Sequence[Beam]) -> None:
-        """Edit the logits of the next tokens, ``[rows, vocabulary]``, a beam each, in place."""
+    def apply(
+        self,
+        logits: torch.Tensor,
+        beams: Sequence[Sequence[int]],
+        prompt_length: int,
+        stop_token_id: int | None,
+    ) -> None:
+        """Edit the logits of the next tokens, ``[beams, vocabulary]``, in place.
+
+        Args:
+            logits: of each beam.
+            beams: the tokens of each beam, prompt and output so far.
+            prompt_length: the number of the prompt's tokens.
+            stop_token_id: a token that makes the engine end the request, if there is one.
+        """
         columns = logits.shape[1]
         if (realizer := self._realizer) is None:
             realizer = self._realizer = Realizer(
-                columns,  # ``attach`` has gated the payloads by stage
-                lambda request: program_of(BACKEND, columns, Stage.AGGREGATED, request[1]),
+                columns,  # ``attach`` has gated the payload by stage
+                lambda payload: program_of(BACKEND, columns, Stage.AGGREGATED, payload),
             )
-        for row, beam in enumerate(beams):
-            request, prompt = (beam.request_id, beam.payload), beam.prompt_length
-            output_ids = list(beam.token_ids[prompt:])
-            if not realizer.sync(row, request, output_ids):
-                prompt_ids = beam.token_ids[:prompt]
-                realizer.enter(row, request, prompt_ids, output_ids, beam.stop_token_id)
+        for row, token_ids in enumerate(beams):
+            output_ids = list(token_ids[prompt_length:])
+            if not realizer.sync(row, self._payload, output_ids):
+                prompt_ids = token_ids[:prompt_length]
+                realizer.enter(row, self._payload, prompt_ids, output_ids, stop_token_id)
         realizer.truncate(len(beams))
         realizer.apply(logits)
 

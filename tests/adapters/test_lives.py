@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logitport.adapters.tensorrt_llm import LogitportBatchedProcessor, LogitportProcessor, processor
+from logitport.adapters.tensorrt_llm import LogitportProcessor, processor
 from logitport.spec import encode
 
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
@@ -138,36 +138,7 @@ class TensorRt(Driver):
         return logits
 
 
-class TensorRtBatched(TensorRt):
-    """One processor for all of a step."""
-
-    def __init__(self, groups: Sequence[Sequence[Any]], patch: pytest.MonkeyPatch) -> None:
-        super().__init__(groups, patch)
-        self._groups = groups
-        self._processor = LogitportBatchedProcessor(
-            vocab_size=VOCABULARY, stop_token_id=STOP, disable_overlap_scheduler=True
-        )
-
-    def come(self, life: Life) -> None:
-        is_new = life.of_engine is None
-        super().come(life)
-        if is_new:
-            specs = tuple(self._groups[life.group])
-            self._processor.assign(life.of_engine, specs, prompt_length=len(life.prompt))
-
-    def go(self, life: Life) -> None:
-        self._processor.release(life.of_engine)
-
-    def step(self, lives: Sequence[Life], logits: torch.Tensor) -> torch.Tensor:
-        tokens = [[[*life.prompt, *output] for output in life.outputs] for life in lives]
-        parts = logits.split([len(each) for each in tokens])
-        shown = [part.unsqueeze(1) for part in parts]
-        numbers = [life.of_engine for life in lives]
-        self._processor([100 + n for n in numbers], shown, tokens, 0, numbers)
-        return logits
-
-
-@pytest.mark.parametrize("driver", [LlamaCpp, Mlx, Transformers, TensorRt, TensorRtBatched])
+@pytest.mark.parametrize("driver", [LlamaCpp, Mlx, Transformers, TensorRt])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_lives(driver: type[Driver], seed: int) -> None:
     lead(driver, seed)

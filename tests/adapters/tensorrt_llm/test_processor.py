@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,8 @@ from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import compile_specs, plugins
 from logitport.adapters.tensorrt_llm import (
     BACKEND,
-    LogitportBatchedProcessor,
     LogitportProcessor,
     attach,
-    batched_processor,
     processor,
     rows,
 )
@@ -94,7 +92,6 @@ class Running:
         max_tokens: of the output.
         processors: ``py_logits_post_processors``.
         output_ids: what is out, the handed-over tokens first.
-        client_id: the application's number.
         tokens: prompt and output, as ``get_tokens`` tells them.
         position: ``context_current_position``.
         scores: the logits from which the first token was chosen.
@@ -104,7 +101,6 @@ class Running:
     max_tokens: int
     processors: list[LogitportProcessor] = field(default_factory=list[LogitportProcessor])
     output_ids: list[int] = field(default_factory=list[int])
-    client_id: int | None = None
     tokens: list[int] = field(default_factory=list[int])
     position: int = 0
     scores: torch.Tensor | None = None
@@ -125,7 +121,6 @@ class Caller:
 
     Args:
         overlap: whether the next step begins before the last one's tokens are known.
-        batched: the engine-wide processor; requests have none of their own then.
         slots: rows of the batch.
         chunk: tokens of a prompt that are prefilled in a step.
         dtype: of the logits.
@@ -137,12 +132,11 @@ class Caller:
         self,
         *,
         overlap: bool = False,
-        batched: LogitportBatchedProcessor | None = None,
         slots: int = 4,
         chunk: int = 16,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._overlap, self._batched, self._dtype = overlap, batched, dtype
+        self._overlap, self._dtype = overlap, dtype
         self._slots, self._chunk = slots, chunk
 
     def run(self, requests: Sequence[Running]) -> None:
@@ -176,10 +170,6 @@ class Caller:
                 seen = seen[: running.position]
             logits[row] = model(seen).to(self._dtype)
         shown = [logits[row : row + 1].view(1, 1, -1) for row in range(len(active))]
-        if self._batched is not None:
-            token_ids = [[list(running.tokens)] for running in active.values()]
-            client_ids = [running.client_id for running in active.values()]
-            self._batched([*active], shown, token_ids, 0, client_ids)
         for view, (request_id, running) in zip(shown, active.items(), strict=True):
             for each in running.processors:
                 each(request_id, view, [list(running.tokens)], None, None)
@@ -230,7 +220,13 @@ def say(caller: Caller, *requests: Running) -> list[list[int]]:
     return [each.output_ids for each in requests]
 
 
-class Suite(ConformanceSuite):
+def prompt_length(request: Request) -> int | None:
+    """Said where the engine shows another number of output tokens first than a worker would."""
+    begins_as_usual = len(request.output_ids) == (request.stage is lp.Stage.DECODE)
+    return None if begins_as_usual else len(request.prompt_ids)
+
+
+class TestConformance(ConformanceSuite):
     backend = BACKEND
     vocab_size = VOCABULARY
     eos_token_id = EOS
@@ -245,58 +241,22 @@ class Suite(ConformanceSuite):
     def generate(self) -> Generate:
         def generate(requests: Sequence[Request]) -> list[Output]:
             (dtype,) = {request.dtype for request in requests}
-            all_running, batched = self.begin(requests)
-            caller = Caller(slots=self.slots, dtype=getattr(torch, dtype), batched=batched)
-            caller.run(all_running)
+            all_running = [
+                running(
+                    request.prompt_ids,
+                    *request.specs,
+                    max_tokens=request.max_tokens,
+                    output_ids=request.output_ids,
+                    stage=request.stage,
+                    prompt_length=prompt_length(request),
+                    vocab_size=VOCABULARY,
+                )
+                for request in requests
+            ]
+            Caller(slots=self.slots, dtype=getattr(torch, dtype)).run(all_running)
             return [Output(each.output_ids, each.scores) for each in all_running]
 
         return generate
-
-    def begin(
-        self, requests: Sequence[Request]
-    ) -> tuple[list[Running], LogitportBatchedProcessor | None]:
-        """The requests in the engine, and its engine-wide processor."""
-        raise NotImplementedError
-
-
-def prompt_length(request: Request) -> int | None:
-    """Said where the engine shows another number of output tokens first than a worker would."""
-    begins_as_usual = len(request.output_ids) == (request.stage is lp.Stage.DECODE)
-    return None if begins_as_usual else len(request.prompt_ids)
-
-
-class TestConformance(Suite):
-    def begin(self, requests: Sequence[Request]) -> tuple[list[Running], None]:
-        all_running = [
-            running(
-                request.prompt_ids,
-                *request.specs,
-                max_tokens=request.max_tokens,
-                output_ids=request.output_ids,
-                stage=request.stage,
-                prompt_length=prompt_length(request),
-                vocab_size=VOCABULARY,
-            )
-            for request in requests
-        ]
-        return all_running, None
-
-
-class TestBatchedConformance(Suite):
-    def begin(self, requests: Sequence[Request]) -> tuple[list[Running], LogitportBatchedProcessor]:
-        (stage,) = {request.stage for request in requests}
-        started = LogitportBatchedProcessor(
-            vocab_size=VOCABULARY, stage=stage, stop_token_id=EOS, disable_overlap_scheduler=True
-        )
-        batched = pickle.loads(pickle.dumps(started))
-        all_running: list[Running] = []
-        for i, request in enumerate(requests):
-            if request.specs:
-                batched.assign(i, request.specs, prompt_length=prompt_length(request))
-            tokens = [*request.prompt_ids], [*request.output_ids]
-            each = Running(tokens[0], request.max_tokens, [], tokens[1], client_id=i)
-            all_running.append(each)
-        return all_running, batched
 
 
 # --- what travels ---
@@ -513,16 +473,10 @@ def test_tokens_beyond_the_vocabulary_of_the_worker(caplog: pytest.LogCaptureFix
     ],
 )
 def test_it_never_raises(logits: torch.Tensor, token_ids: Any, caplog: pytest.LogCaptureFixture):
-    before = logits.clone()
     (each,) = running(PROMPT, TEXT).processors
     each(3, ended := logits.clone(), token_ids, None, None)
     assert not ended.shape or ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
-    batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
-    beside = torch.zeros(1, 1, VOCABULARY)
-    batched([3, 4], [logits, beside], [token_ids, [[5]]], 0, [None, None])
-    assert torch.equal(logits, before)
-    assert beside.argmax() == TEXT.token_ids[0]
-    assert caplog.text.count("The specs of request 3 cannot be realized") == 2
+    assert caplog.text.count("The specs of request 3 cannot be realized") == 1
 
 
 def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
@@ -530,21 +484,7 @@ def test_what_cannot_be_followed_is_ended(caplog: pytest.LogCaptureFixture):
     request = running(PROMPT, TEXT, prompt_length=len(PROMPT) + 1)
     other = running((3,), TEXT)
     assert say(Caller(), request, other) == [[EOS], [21, 22, 23, EOS]]
-    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
-    batched.assign(5, TEXT, prompt_length=9)
-    batched.assign(6, TEXT)
-    for step in range(3):
-        ended, goes_on = torch.zeros(1, 1, VOCABULARY), torch.zeros(1, 1, VOCABULARY)
-        tokens = [[4], *([each] for each in TEXT.token_ids[:step])]
-        batched([5, 6], [ended, goes_on], [[[1]], [[t for [t] in tokens]]], 0, [5, 6])
-        assert ended.isfinite().nonzero().tolist() == [[0, 0, EOS]]
-        assert goes_on.argmax() == TEXT.token_ids[step]
-    assert (
-        caplog.text.count(
-            "The specs of request 5 cannot be realized: ValueError: prompt_length is 9"
-        )
-        == 1
-    )
+    assert caplog.text.count("cannot be realized: ValueError: prompt_length is 8") == 1
 
 
 def test_it_is_not_said_to_be_ended_where_it_cannot_be(caplog: pytest.LogCaptureFixture):
@@ -553,13 +493,6 @@ def test_it_is_not_said_to_be_ended_where_it_cannot_be(caplog: pytest.LogCapture
     each(3, logits := torch.zeros(1, 1, VOCABULARY), [[1]], None, None)
     assert not logits.any()
     assert "It goes on without them" in caplog.text
-
-
-def test_requests_without_logits_hurt_nobody():
-    batched = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
-    logits = torch.zeros(1, 1, VOCABULARY)
-    batched([1, 2], [logits], [[[5]], [[5]]], 0, [None, None])
-    assert logits.argmax() == TEXT.token_ids[0]
 
 
 @pytest.mark.parametrize("length", [-1, True, "4", [5, 6], 1.0])
@@ -583,88 +516,6 @@ def test_no_sampling_params():
     for params in ({}, None, TEXT):
         with pytest.raises(lp.SpecError, match="Expected TensorRT-LLM's SamplingParams, got "):
             attach(params, TEXT)
-
-
-# --- the engine-wide processor ---
-
-
-def test_specs_for_all_requests():
-    """They travel with the processor when the engine starts; one request is told otherwise."""
-    started = LogitportBatchedProcessor(TEXT, disable_overlap_scheduler=True)
-    batched = pickle.loads(pickle.dumps(started))
-    batched.assign(5, lp.ForcedTokenSequenceSpec((40, 41), EOS))
-    batched.assign(6, ())
-    requests = [Running([*PROMPT], 6, client_id=number) for number in (None, 5, 6, 5)]
-    free = Running([*PROMPT], 6)
-    caller = Caller(batched=batched)
-    assert say(caller, *requests) == [
-        [21, 22, 23, EOS],
-        [40, 41, EOS],
-        *say(Caller(), free),
-        [40, 41, EOS],
-    ]
-    batched.release(5)
-    assert say(caller, Running([*PROMPT], 6, client_id=5)) == [[21, 22, 23, EOS]]
-
-
-def test_rows_are_of_whom_the_engine_says():
-    """From one step to the next a row may be another request's, or nobody's."""
-    batched = LogitportBatchedProcessor(
-        [lp.PromptBiasSpec(1000.0), lp.MinTokensSpec(1, (3,))], disable_overlap_scheduler=True
-    )
-    for batch in ([(1, 5), (2, 3)], [(2, 3)], [(1, 5), (2, 3)], [(3, 7), (2, 3)], [], [(2, 3)]):
-        logits = [torch.zeros(1, 1, VOCABULARY) for _ in batch]
-        tokens = [[[9, liked]] for _, liked in batch]
-        batched([request for request, _ in batch], logits, tokens, 0, [None] * len(batch))
-        for (_, liked), row in zip(batch, logits, strict=True):
-            expected = {9: 1000.0} | ({} if liked == 3 else {liked: 1000.0})
-            assert {t: row[0, 0, t].item() for t in (3, 5, 7, 9) if row[0, 0, t] > 0} == expected
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, times: int):
-    """What is short for a moment ends nobody; otherwise those with specs are ended."""
-    batched = LogitportBatchedProcessor(disable_overlap_scheduler=True, stop_token_id=EOS)
-    batched.assign(5, TEXT)
-    left = iter(range(times))
-
-    def cat(parts: Any) -> torch.Tensor:
-        if next(left, None) is not None:
-            raise MemoryError
-        return torch.cat(parts)
-
-    monkeypatch.setattr(batched_processor, "torch", SimpleNamespace(cat=cat))
-    before = torch.randn(2, 1, 1, VOCABULARY)
-    logits, free = before.clone()
-    batched([5, 6], [logits, free], [[[*PROMPT]]] * 2, 0, [5, 6])
-    chosen = TEXT.token_ids[0] if times == 1 else EOS
-    assert logits.argmax() == chosen
-    if times == 1:
-        logits[..., chosen] = before[0, ..., chosen]
-        assert logits.equal(before[0])
-    assert free.equal(before[1])
-
-
-def test_what_is_assigned_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batched_processor, "MAX_ASSIGNED", 2)
-    batched = LogitportBatchedProcessor()
-    for client_id in (1, 2, 1):
-        batched.assign(client_id, lp.LogitBiasSpec({1: 1.0}))
-    with pytest.raises(lp.SpecError, match="at most 2 requests"):
-        batched.assign(3, lp.LogitBiasSpec({1: 1.0}))
-    batched.release(2)
-    batched.assign(3, lp.LogitBiasSpec({1: 1.0}))
-    with pytest.raises(
-        lp.SpecError, match=r"`forced_sequence` .* TensorRT-LLM's overlap scheduler"
-    ):
-        batched.assign(1, TEXT)
-
-
-@pytest.mark.parametrize("spec", [lp.SamplingSpec(temperature=0.5), lp.GrammarSpec(regex="a")])
-def test_no_native_kind_is_dropped(spec: lp.LogitsProcessorSpec):
-    message = rf"`{spec.kind}` is a field of a request.* - at `\$\.specs\[1\]`"
-    with pytest.raises(lp.SpecError, match=message):
-        LogitportBatchedProcessor([TEXT, spec], disable_overlap_scheduler=True)
 
 
 # --- attach ---
