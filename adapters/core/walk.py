@@ -44,6 +44,8 @@ MAX_COMPARED = 1 << 15
 """The most tokens of forced texts that other automata take, to compare them: 2 ms."""
 MAX_PROMPT = 64
 """The most states in which a prompt is looked for."""
+MAX_WALKED = 62
+"""The most automata and rules of a search, which has a bit for each. Plugins may make more."""
 SPARE = 64
 """So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
 
@@ -329,7 +331,9 @@ class _Ways:
         prompt: Sequence[int] = (),
         offering: int = -1,
     ) -> tuple[int, Contradiction]:
-        """Search with some of the automata and rules."""
+        """Search with some of the automata and rules, up to ``MAX_WALKED``."""
+        if len(which) + len(rules) > MAX_WALKED:
+            return UNDECIDED, Contradiction(-1, (), -1)
         places = self.start[list(which)]
         for k, i in enumerate(which if prompt else ()):
             if self.automata[i].reads_prompt:

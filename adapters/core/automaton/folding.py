@@ -125,6 +125,7 @@ def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[
                 places[i] = _read(automaton, places[i], history.prompt_array(), chosen=False)
     tokens, done = history.output_array(), 0
     unknown = np.flatnonzero(tokens == UNKNOWN).tolist()
+    tokens = tokens.copy() if unknown else tokens
     for position in [*unknown, len(tokens)]:
         places = [
             _read(automaton, place, tokens[done:position], chosen=True)
@@ -133,7 +134,6 @@ def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[
         if position < len(tokens):  # the next part begins with the token that was forced there
             at = zip(automata, places, strict=True)
             forced = (a.operand[state] for a, (state, _) in at if a.edit[state] == Edit.FORCE)
-            tokens = tokens.copy()
             tokens[position] = next(forced, UNKNOWN)
         done = position
     return places
