@@ -39,7 +39,7 @@ ROUTE = f"/{KEY}"
 MAX_NESTED = 4
 """The depth to which nested containers are searched."""
 
-MAX_ON_LOOP = 1 << 14
+MAX_ON_LOOP = 1 << 13
 """The most bytes of a body that is searched on the event loop. A thread does the rest, so that
 other requests do not wait."""
 
