@@ -80,8 +80,7 @@ def lines(spec: LogitsProcessorSpec, path: str, text_of: TextOf) -> Iterator[str
 def _fields(struct: msgspec.Struct, path: str, text_of: TextOf) -> Iterator[str]:
     for field in msgspec.structs.fields(type(struct)):
         value = getattr(struct, field.name)
-        is_default_flag = isinstance(value, bool) and value == field.default
-        if value is None or value == () or is_default_flag:
+        if value is None or value == () or _is_default(value, field):
             continue
         below = f"{path}.{field.name}"
         if isinstance(value, tuple) and isinstance(value[0], msgspec.Struct):
@@ -92,6 +91,12 @@ def _fields(struct: msgspec.Struct, path: str, text_of: TextOf) -> Iterator[str]
         else:
             name = field.name if isinstance(struct, LogitsProcessorSpec) else below
             yield f"    {name}: {_shown(field.name, value, text_of)}"
+
+
+def _is_default(value: Any, field: msgspec.structs.FieldInfo) -> bool:
+    has_factory = field.default_factory is not msgspec.NODEFAULT
+    default = field.default_factory() if has_factory else field.default
+    return type(value) is type(default) and value == default
 
 
 def _shown(name: str, value: Any, text_of: TextOf) -> str:

@@ -1,10 +1,13 @@
 """A replayed reply as HTML: coloured tokens, alone or on a page."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from html import escape
+from math import exp
 
 from .reply import Step
-from .texts import TextOf
+from .texts import TextOf, token
 
 STYLES = {
     "forced": "background: #3b82f655",
@@ -21,16 +24,22 @@ EDGES = "border-radius: 3px; border-right: 1px solid #8888; padding: 2px 0"
 
 NAMES = {"banned": "others banned", "broken": "breaks a spec"}
 
+CELL = "border-bottom: 1px solid #8884; padding: 2px 12px 2px 0; text-align: left"
+
 PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
 <title>logitport replay</title>
 <style>
   :root {{ color-scheme: light dark; }}
-  body {{ font: 16px/1.8 system-ui, sans-serif; padding: 0 1em; }}
-  body {{ margin: 2em auto; max-width: 50em; }}
+  body {{ font: 16px/1.6 system-ui, sans-serif; padding: 0 1em; }}
+  body {{ margin: 2em auto; max-width: 60em; }}
+  pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+  div {{ overflow-x: auto; }}
 </style>
+<h1>A replayed reply</h1>
 {}
 </html>
 """
@@ -42,20 +51,79 @@ def page(view: str) -> str:
 
 
 def tokens(steps: Sequence[Step], text_of: TextOf) -> str:
-    """Make the part of a page with the tokens, which needs no style sheet."""
-    legend = " ".join(_span(NAMES.get(rule, rule), rule) for rule in STYLES)
+    """Make the part of a page with the coloured tokens, which needs no style sheet."""
+    standing = _standing(steps)
+    rules = [_rule(step, standing) for step in steps]
+    legend = " ".join(_span(NAMES.get(rule, rule), rule) for rule in STYLES if rule in rules)
     spans = (
         _span(
-            text_of(step.token_id) or f"{step.token_id} ",
-            step.rule if step.obeyed else "broken",
+            (text_of(step.token_id) or f"{step.token_id} ").replace("\n", "\u21b5\n"),
+            rule,
             f"{step.index}: {step.token_id}: {step.why}",
         )
-        for step in steps
+        for step, rule in zip(steps, rules, strict=True)
+    )
+    at_each = "".join(
+        f"<p>At each token: {escape(f'{path} {what}')}.</p>" for path, what in standing.items()
     )
     return (
-        f"<p>{legend}. Hold the pointer over a token for its step.</p>\n"
-        f'<pre style="font: inherit; white-space: pre-wrap">{"".join(spans)}</pre>'
+        f"<p>{legend}</p>{at_each}\n"
+        f'<pre style="font: inherit; white-space: pre-wrap">{"".join(spans)}</pre>\n'
     )
+
+
+def table(steps: Sequence[Step], text_of: TextOf) -> str:
+    """Make a table of the steps: token, rule, specs, probability, and the likeliest tokens."""
+    standing = _standing(steps)
+    heads = ["", "token", "rule", "specs", "probability", "likeliest"]
+    rows = [
+        [
+            str(step.index),
+            token(step.token_id, text_of),
+            NAMES.get(rule := _rule(step, standing), rule),
+            _without(step, standing).why,
+            "" if step.logprob is None else _chance(step.logprob),
+            ", ".join(f"{json.dumps(text)} {_chance(p)}" for text, p in step.likeliest[:MOST]),
+        ]
+        for step in steps
+    ]
+    kept = [i for i, head in enumerate(heads) if not head or any(row[i] for row in rows)]
+    lines = [_line("th", [heads[i] for i in kept])]
+    lines += [_line("td", [row[i] for i in kept]) for row in rows]
+    return f"<div><table>{''.join(lines)}</table></div>\n"
+
+
+def _line(cell: str, texts: Sequence[str]) -> str:
+    cells = (f'<{cell} style="{CELL}">{escape(text)}</{cell}>' for text in texts)
+    return f"<tr>{''.join(cells)}</tr>\n"
+
+
+MOST = 5
+"""The most of the likeliest tokens that are shown."""
+
+
+def _standing(steps: Sequence[Step]) -> dict[str, str]:
+    """Find the specs that do the same at each of several tokens, and say what."""
+    if len(steps) < 2:
+        return {}
+    same = set.intersection(*(set(step.acting.items()) for step in steps))
+    return {path: what for path, what in sorted(same) if what.startswith(("banned", "added"))}
+
+
+def _without(step: Step, standing: Container[str]) -> Step:
+    acting = {path: what for path, what in step.acting.items() if path not in standing}
+    return replace(step, acting=acting)
+
+
+def _rule(step: Step, standing: Container[str]) -> str:
+    """Return the rule of a token's colour, which tells it from other tokens."""
+    if not step.obeyed:
+        return "broken"
+    return step.rule if _without(step, standing).acting else "free"
+
+
+def _chance(logprob: float) -> str:
+    return f"{exp(min(logprob, 0)):.2g}"
 
 
 def _span(text: str, rule: str, title: str = "") -> str:

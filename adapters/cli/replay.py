@@ -44,7 +44,6 @@ def replay(
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
     found = trace(specs, answer, text_of, vocabulary_of(tokenizer))
     steps, notes = found.steps, found.notes
-    broken = [step for step in steps if not step.obeyed]
     if html:
         html.write_text(page(found._repr_html_()), encoding="utf-8")
     if as_json:
@@ -57,14 +56,7 @@ def replay(
             )
             what = f"{step.index}: {token(step.token_id, text_of)}: {step.why}{chance}"
             say(what, fg=None if step.obeyed else "red")
-        verdict = "All tokens obey the specs."
-        if notes:
-            left = len(specs) - len(notes)
-            others = f"all tokens obey the other {left}" if left else "none is checked"
-            verdict = f"{len(notes)} of {len(specs)} spec(s) are not replayed; {others}."
-        if broken:
-            verdict = f"{len(broken)} token(s) break a spec, the first at index {broken[0].index}."
-        say(verdict)
+        say(found.verdict)
         for note in notes:
             say(note, err=True)
-    raise typer.Exit(1 if broken else 2 if notes else 0)
+    raise typer.Exit(1 if found.broken else 2 if notes else 0)

@@ -24,11 +24,14 @@ class Reply(NamedTuple):
         prompt_ids: the prompt's token ids, ``None`` if the answer has none.
         output_ids: the reply's token ids.
         logprobs: the log probability of each output token; empty if the answer has none.
+        likeliest: for each output token the likeliest ones at its step, as text and log
+            probability; empty if the answer has none.
     """
 
     prompt_ids: Sequence[int] | None
     output_ids: Sequence[int]
     logprobs: Sequence[float | None]
+    likeliest: Sequence[Sequence[tuple[str, float]]] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Step:
         obeyed: whether the token obeys the specs.
         broken: the paths of the specs that the token breaks.
         logprob: the token's log probability, if the answer has it.
+        likeliest: the likeliest tokens, as text and log probability, if the answer has them.
     """
 
     index: int
@@ -52,6 +56,7 @@ class Step:
     obeyed: bool
     broken: list[str]
     logprob: float | None
+    likeliest: Sequence[tuple[str, float]] = ()
 
     @property
     def why(self) -> str:
@@ -65,28 +70,46 @@ _Tokens = list[_Token] | None
 _Scores = list[float | None] | None
 
 
+class _Likely(msgspec.Struct):
+    token: str
+    logprob: float
+
+
 class _Content(msgspec.Struct):
     logprob: float | None
+    top_logprobs: list[_Likely] = []
 
 
 class _Logprobs(msgspec.Struct):
     """Completions have ``token_logprobs``, chats have ``content``."""
 
     token_logprobs: _Scores = None
+    top_logprobs: list[dict[str, float] | None] | None = None
     content: list[_Content] | None = None
+
+    @property
+    def likeliest(self) -> list[list[tuple[str, float]]]:
+        """The likeliest tokens at each step."""
+        if self.content:
+            return [
+                [(top.token, top.logprob) for top in each.top_logprobs] for each in self.content
+            ]
+        return [[*(each or {}).items()] for each in self.top_logprobs or ()]
 
 
 class _Scored(msgspec.Struct, array_like=True):
-    """A token of SGLang's, with its text after it."""
+    """A token of SGLang's, with its text."""
 
     logprob: float | None
     token_id: _Token
+    text: str | None = None
 
 
 class _Meta(msgspec.Struct):
     prompt_tokens: int | None = None
     input_token_logprobs: list[_Scored] | None = None
     output_token_logprobs: list[_Scored] | None = None
+    output_top_logprobs: list[list[_Scored] | None] | None = None
 
 
 class _Part(msgspec.Struct):
@@ -129,10 +152,17 @@ def read_reply(file: str, choice: int = 0) -> Reply:
     if prompt_ids is None and len(scored) == meta.prompt_tokens:
         prompt_ids = [each.token_id for each in scored]
     scores = part.logprobs
+    likeliest = [
+        [(top.text or str(top.token_id), top.logprob or 0.0) for top in each or ()]
+        for each in meta.output_top_logprobs or ()
+    ]
     if isinstance(scores, _Logprobs):
+        likeliest = scores.likeliest
         scores = scores.token_logprobs or [each.logprob for each in scores.content or ()]
     scores = scores or [each.logprob for each in meta.output_token_logprobs or ()]
-    return Reply(prompt_ids, output_ids, scores if len(scores) == len(output_ids) else ())
+    count = len(output_ids)
+    scores = scores if len(scores) == count else ()
+    return Reply(prompt_ids, output_ids, scores, likeliest if len(likeliest) == count else ())
 
 
 def _at(choices: Sequence[Any], choice: int) -> Any:

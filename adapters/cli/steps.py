@@ -1,7 +1,7 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
 from ..core import Automaton, VocabularyOf, compile_specs
-from .page import tokens
+from .explain import lines
+from .page import table, tokens
 from .reply import ASK, Reply, Step
 from .texts import TextOf, no_text
 
@@ -43,21 +44,47 @@ def _marked(edits: Iterable[Edit]) -> list[_Marked]:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replayed reply. A notebook shows it as coloured tokens.
+    """A replayed reply. A notebook shows it as coloured tokens and a table.
 
     Attributes:
+        specs: the specs by their paths.
         steps: the steps, one for each token.
         notes: a line for each spec that is not replayed: what is missing, and what to do.
         text_of: the texts of tokens.
     """
 
+    specs: Mapping[str, LogitsProcessorSpec]
     steps: list[Step]
     notes: list[str]
     text_of: TextOf
 
+    @property
+    def broken(self) -> list[Step]:
+        """The steps whose tokens break a spec."""
+        return [step for step in self.steps if not step.obeyed]
+
+    @property
+    def verdict(self) -> str:
+        """What is to say of all tokens together."""
+        if self.broken:
+            first = self.broken[0].index
+            return f"{len(self.broken)} token(s) break a spec, the first at index {first}."
+        if not self.notes:
+            return "All tokens obey the specs."
+        left = len(self.specs) - len(self.notes)
+        others = f"all tokens obey the other {left}" if left else "none is checked"
+        return f"{len(self.notes)} of {len(self.specs)} spec(s) are not replayed; {others}."
+
     def _repr_html_(self) -> str:
+        said = [
+            line for path, spec in self.specs.items() for line in lines(spec, path, self.text_of)
+        ]
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return tokens(self.steps, self.text_of) + notes
+        return (
+            f"<p><b>{escape(self.verdict)}</b></p>{notes}<pre>{escape(chr(10).join(said))}</pre>\n"
+            + tokens(self.steps, self.text_of)
+            + table(self.steps, self.text_of)
+        )
 
 
 def trace(
@@ -107,8 +134,9 @@ def trace(
     for i, token in enumerate(reply.output_ids):
         edits = {path: next(way) for path, way in ways.items()}
         logprob = reply.logprobs[i] if reply.logprobs else None
-        steps.append(_step(i, token, edits, logprob))
-    return Replay(steps, notes, text_of)
+        likeliest = reply.likeliest[i] if reply.likeliest else ()
+        steps.append(replace(_step(i, token, edits, logprob), likeliest=likeliest))
+    return Replay(specs, steps, notes, text_of)
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
 BANNED = {"kind": "banned_tokens", "token_ids": [8]}
+BIAS = {"kind": "logit_bias", "bias": {"3": 2}}
 TRIGGER = {"kind": "trigger", "trigger_token_ids": [-1], "token_ids": [], "times": 0}
 CHOICE = {"kind": "choice", "choices": [[1, 2], [3]]}
 AUTOMATON = {
@@ -101,8 +102,14 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("graph", "spec", "lines"),
         [
-            ("mermaid", FORCED, ["stateDiagram-v2", "  s0: 0 force 7", "  s0 --> s1: 7"]),
+            (
+                "mermaid",
+                FORCED,
+                ["stateDiagram-v2", "  s1: 1, after 7#58; force 8", "  s0 --> s1: 7"],
+            ),
             ("dot", FORCED, ['digraph "$ forced_sequence" {', '  s0 -> s1 [label="7"];', "}"]),
+            ("dot", BANNED, ['  s0 [label="0: ban 8"];', "  bgcolor=transparent;"]),
+            ("dot", BIAS, ['  s0 [label="0: add +2 to 3"];']),
             ("dot", {"kind": "no_repeat_ngram", "n": 2, "window": 9}, ["// $ no_repeat_ngram"]),
         ],
     )

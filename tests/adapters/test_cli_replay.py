@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.cli.app import app
 from logitport.adapters.cli.page import STYLES
-from logitport.adapters.cli.reply import Reply
+from logitport.adapters.cli.reply import Reply, read_reply
 from logitport.adapters.cli.steps import trace
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
 from logitport.adapters.conformance.kinds.base import FreeRun
@@ -215,11 +215,46 @@ def test_notebook():
     specs = {"$": FORCED, "<b>": SamplingSpec(temperature=0)}
     view = trace(specs, Reply(None, [7, 9], ()), lambda token_id: hostile)._repr_html_()
     parsed = Parsed(view)
-    assert parsed.tags == {"p", "pre", "span"}
+    assert parsed.tags == {"b", "div", "p", "pre", "span", "table", "td", "th", "tr"}
     assert parsed.text.count(hostile) == 2
     assert "<b> `sampling` is not replayed" in parsed.text
     assert parsed.attributes == {"class", "style", "title"}
     assert f'{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
+
+
+def test_a_page_is_read_without_pointing(tmp_path: Path):
+    """Verdict and specs are on top, a row for each token below, and line breaks are seen."""
+    likeliest = [{"token": "yes", "logprob": -0.7}, {"token": "\n", "logprob": -3.0}]
+    scored = [{"logprob": -0.7, "top_logprobs": likeliest}] * 2
+    answer = {"choices": [{"token_ids": [7, 8], "logprobs": {"content": scored}}]}
+    (tmp_path / "reply.json").write_text(json.dumps(answer))
+    specs = {"$.a": BannedTokensSpec((1, 2)), "$.b": ForcedTokenSequenceSpec((7,))}
+    found = trace(specs, read_reply(str(tmp_path / "reply.json")), lambda token_id: f"{token_id}\n")
+    text = Parsed(view := found._repr_html_()).text
+    assert text.startswith("All tokens obey the specs.")
+    assert text.index("$.a banned_tokens: ") < text.index("7\u21b5\n8\u21b5\n")
+    assert (
+        text.index("7\u21b5")
+        < text.index('07 "7\\n"forced$.b forced 7')
+        < text.index('18 "8\\n"free')
+    )
+    assert "At each token: $.a banned 2 token(s)." in text
+    assert '"yes" 0.5, "\\n" 0.05' in text
+    assert view.count('class="free"') == 2  # the legend's, and the token that no other spec forces
+    assert 'class="banned"' not in view
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"logprobs": {"token_logprobs": [-1], "top_logprobs": [{"a": -1, "b": -2}]}},
+        {"meta_info": {"output_top_logprobs": [[[-1, 7, "a"], [-2, 8, "b"]]]}},
+    ],
+    ids=["completion", "SGLang"],
+)
+def test_the_likeliest_tokens(part: Any, tmp_path: Path):
+    (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], **part}))
+    assert read_reply(str(tmp_path / "reply.json")).likeliest == [[("a", -1), ("b", -2)]]
 
 
 BAN_TEXT = BannedTextSpec(("yes",))
