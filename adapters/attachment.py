@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..spec import InProcessPayload, LogitsProcessorSpec, Stage
-from ..spec.base import as_specs
+from ..spec.base import as_specs, processor_specs
 from .backend import Backend, Specs, payload_for
 from .gateway.key import KEY
 from .metrics import count
 from .native import Native, check_grammar, lower
-from .own_fields import OwnFields, check_own_fields
+from .own_fields import OwnFields, check_bounds, check_own_fields
 
 if TYPE_CHECKING:
     from .core import Program
@@ -75,6 +75,8 @@ class Attachment:
         """
         specs = as_specs(specs)
         check_grammar(specs, request, self.grammars, self.grammar_comes_last)
+        if processor_specs(specs):
+            check_bounds(request)
         check_own_fields(specs, self.own_fields(request, *known), program)
 
     @contextmanager

@@ -35,7 +35,7 @@ def check_grammar(
         SpecError: at the first such spec.
     """
     asking: list[tuple[str | Path, ...]] = [
-        (f"the request's {name}",) for name in grammars if _value(request, name) not in _UNSET
+        (f"the request's {name}",) for name in grammars if value_of(request, name) not in _UNSET
     ]
     own = (i for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec))
     asking += [(("specs", i), ", a grammar") for i in own]
@@ -91,7 +91,7 @@ def lower(
     made, defaults = _constructed(request, fields)
     for name, value in fields.items():
         for other in grammars if name in grammars else (name,):
-            current = _value(request, other)
+            current = value_of(request, other)
             fitting = (value, made[name]) if other == name else ()
             if current not in (*fitting, *_UNSET, defaults.get(other)):
                 what = f"which sets {other} to {reprlib.repr(current)}"
@@ -99,7 +99,8 @@ def lower(
     return made
 
 
-def _value(request: Any, name: str) -> Any:
+def value_of(request: Any, name: str) -> Any:
+    """Return a field of a request, which is a mapping or an object; ``None`` if it has none."""
     return request.get(name) if isinstance(request, Mapping) else getattr(request, name, None)
 
 

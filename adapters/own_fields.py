@@ -4,17 +4,53 @@ An adapter converts each field that bans, allows or delays tokens (``min_tokens`
 ...) to a spec that means the same. Then the rules for conflicts among specs apply.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..spec import LogitsProcessorSpec, SpecError
 from ..spec.errors import Name
+from ..spec.limits import MAX_BIAS
+from .native import value_of
 
 if TYPE_CHECKING:
     from .core import Program
 
 OwnFields = Mapping[str, LogitsProcessorSpec | None]
 """The spec that means the same as a field, by the field's name; ``None`` if no spec does."""
+
+
+BOUNDS = {"repetition_penalty": (0.1, 10.0), "temperature": (0.0, 100.0)}
+"""The ranges of fields by which engines scale logits, where specs act.
+
+A ban lowers a logit by 1e9, and a forced token has 1e9. With these fields and biases of at most
+``MAX_BIAS``, a request changes logits by far less.
+"""
+
+
+def check_bounds(request: Any) -> None:
+    """Refuse values of a request's own fields that would outvote the bans of specs.
+
+    A bias of -inf is a ban, and stays. What is not a number is left to the engine.
+
+    Args:
+        request: the request's parameters, a mapping or an object.
+
+    Raises:
+        SpecError: with the field and its bounds.
+    """
+    for name, (least, most) in BOUNDS.items():
+        _check_range(name, value_of(request, name), least, most)
+    biases = value_of(request, "logit_bias")
+    for token, value in biases.items() if isinstance(biases, Mapping) else ():
+        if value != -math.inf:
+            _check_range(f"logit_bias[{token}]", value, -MAX_BIAS, MAX_BIAS)
+
+
+def _check_range(name: str, value: Any, least: float, most: float) -> None:
+    if isinstance(value, int | float) and not least <= value <= most:  # NaN is in no range
+        what = f"Expected a number from {least:g} to {most:g} where specs act, got {value!r:.50}"
+        raise SpecError.of_field(what, name)
 
 
 def check_own_fields(

@@ -1,11 +1,13 @@
 """A request's own fields beside its specs: what contradicts is refused, with both places named."""
 
+import math
 from itertools import product
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters.own_fields import check_own_fields, same_as
+from logitport.adapters.own_fields import check_bounds, check_own_fields, same_as
 
 EOS = 2
 FORCED = lp.ForcedTokenSequenceSpec((5, 6), EOS)
@@ -82,3 +84,27 @@ def test_a_field_beyond_the_limits_of_a_spec_is_not_compared():
     assert same_as(lp.AllowedTokensSpec, token_ids=token_ids[1:]) == lp.AllowedTokensSpec(
         token_ids[1:]
     )
+
+
+@pytest.mark.parametrize(
+    ("request_", "path"),
+    [
+        ({"repetition_penalty": 0.05}, "repetition_penalty"),
+        ({"temperature": 1e10}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"logit_bias": {"5": 2e9}}, "logit_bias[5]"),
+        ({"logit_bias": {5: math.inf}}, "logit_bias[5]"),
+        (SimpleNamespace(repetition_penalty=11), "repetition_penalty"),
+    ],
+)
+def test_what_outvotes_a_ban_is_refused(request_: Any, path: str):
+    with pytest.raises(lp.SpecError, match="where specs act, got") as error:
+        check_bounds(request_)
+    assert error.value.path == path
+
+
+def test_what_cannot_outvote_a_ban_is_admitted():
+    """A bias of -inf is a ban, and other types are the engine's to refuse."""
+    check_bounds({"temperature": None, "repetition_penalty": "2", "logit_bias": {"5": -math.inf}})
+    check_bounds({"temperature": 0, "repetition_penalty": 10, "logit_bias": {"5": -100}})
+    check_bounds(None)
