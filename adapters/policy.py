@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
@@ -13,8 +14,11 @@ from ..spec import (
     PhasesSpec,
     PluginSpec,
     SpecError,
+    StandIn,
     ThinkingBudgetSpec,
     Tokenizer,
+    decode,
+    encode,
 )
 from ..spec.base import fields_hold
 from ..spec.errors import Name, Path
@@ -43,9 +47,9 @@ class Policy:
         own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
             ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
             added to it.
-        guard: specs that act on every request, whatever it brings. No client's spec undoes them: a
-            request that contradicts one is refused. They ban, allow or limit, and force nothing
-            into a reply.
+        guard: specs that act on every request, whatever it brings. A request whose specs or own
+            fields contradict one is refused. They ban, allow or limit, and force nothing into a
+            reply.
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
         most_specs: how many specs a request may bring.
@@ -80,7 +84,18 @@ class Policy:
     @property
     def has_field_rules(self) -> bool:
         """Whether there are rules for the engine's own fields."""
-        return any((self.efforts, self.most_fields, self.forbid_fields, self.default_fields))
+        rules = self.guard, self.efforts, self.most_fields, self.forbid_fields, self.default_fields
+        return any(rules)
+
+    @property
+    def forbids_beams(self) -> bool:
+        """Whether there is a rule that a beam search would pass by."""
+        return bool(self.guard or self.most_fields)
+
+    @cached_property
+    def guard_payload(self) -> str | None:
+        """The payload of requests on which the guard alone acts; ``None`` without a guard."""
+        return encode(self.guard) if self.guard else None
 
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
@@ -136,7 +151,8 @@ class Policy:
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:
         """Return whether default specs join those of a request, and the presets that it names."""
         named = (spec.name for spec in specs if isinstance(spec, PluginSpec))
-        return bool(self._first), tuple(name for name in named if name in self.presets)
+        joins = bool(self.default) and self.own != "replace"  # a guard is no default
+        return joins, tuple(name for name in named if name in self.presets)
 
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
@@ -144,16 +160,20 @@ class Policy:
         return self.guard if self.own == "replace" else (*self.guard, *self.default)
 
     @contextmanager
-    def restoring(self, payload: Payload) -> Generator[None]:
+    def restoring(self, payload: Any) -> Generator[None]:
         """Have errors name specs by their indices in ``payload``, and what is filled in by none.
 
-        A spec of the guard has a name of its own.
+        A spec of the guard has a name of its own. The payload is the request's own, encoded or not;
+        ``None`` for a request without specs, on which the guard acts.
         """
-        own = range(len(self._first), len(self._first) + len(payload.specs))
         added = Name("a spec that the server adds")
         try:
             yield
         except SpecError as error:
+            if payload is not None and not isinstance(payload, Payload):
+                payload = decode(payload, StandIn())
+            count = 0 if payload is None else len(payload.specs)
+            own = range(len(self._first), len(self._first) + count)
             guard = [Name(f"the server's guard[{i}]") for i in range(len(self.guard))]
 
             def path_of(i: int) -> Path:
@@ -167,8 +187,9 @@ class Policy:
                     moved = SpecError((*moved.parts, f"; presets: {self._names}"), *moved.location)
                 case _:
                     pass
-            if isinstance(name := next(iter(moved.location), None), Name):
-                moved = SpecError((f"With {name}: ", *moved.parts), "specs")
+            if (name := next(iter(moved.location), None)) in (*guard, added):
+                where = () if payload is None else ("specs",)
+                moved = SpecError((f"With {name}: ", *moved.parts), *where)
             raise moved from error.__cause__
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:

@@ -18,6 +18,12 @@ NAMES = {
 """The fields with a ceiling, by its name: those of OpenAI's routes, Anthropic's and the engines."""
 
 
+BEAMS = "use_beam_search"
+"""vLLM's field for a beam search, which chooses tokens without logits processors."""
+
+NO_BEAMS = "This server admits no beam search: neither its guard nor its ceilings would act on it"
+
+
 class RuleError(SpecError):
     """A request that a rule for the engine's own fields does not admit.
 
@@ -43,6 +49,8 @@ def check_fields(policy: Policy, path: str, fields: Fields) -> None:
         if fields.is_set(name):
             where = join(path, name)
             raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
+    if policy.forbids_beams and fields.is_set(BEAMS) and fields[BEAMS]:
+        raise RuleError.of_field(NO_BEAMS, join(path, BEAMS))
     for ceiling, most in policy.most_fields.items():
         for name in NAMES[ceiling]:
             if fields.is_set(name) and not _is_below(value := fields[name], most):

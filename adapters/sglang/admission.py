@@ -23,7 +23,7 @@ from .. import (
     default_specs,
     policy_of,
 )
-from ..core import unsupported
+from ..core import Program, unsupported
 from .backend import BACKEND, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -194,33 +194,36 @@ class Admission:
         if payload is not None:
             losing = () if acting is None else self.may_lose(payload)
             count("gated" if acting is None else "admitted", where, may_lose=losing)
-        elif processor is None and self._takes_default(sampling_params):
-            acting = self._default
-        elif processor is None and (guard := self._guard(sampling_params)) is not None:
-            acting = guard
         else:
-            return
+            guard = self._guard(sampling_params, processor, request.input_embeds is None)
+            acting = self._default if self._takes_default(sampling_params) else guard
+            if processor is not None or acting is None:
+                return
         attached = Attached((), acting, {}).put_into(custom_params)
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is None else PROCESSOR
 
-    def _guard(self, sampling_params: Mapping[str, Any]) -> str | None:
-        """Return the guard's payload for a request that cannot have the default specs.
+    def _guard(
+        self, sampling_params: Mapping[str, Any], processor: str | None, has_prompt_ids: bool
+    ) -> str | None:
+        """Return the payload of a request on which the guard alone acts, if there is a guard.
 
         Raises:
-            ValueError: if the request's own fields contradict the guard.
+            ValueError: if the request contradicts the guard.
         """
         policy = self.backend.policy
-        if self._default is None or policy is None or not policy.guard:
+        guard = policy and policy.guard_payload
+        acts = self._default is not None and sampling_params.get("max_new_tokens") != 0
+        if policy is None or guard is None or not acts:
             return None
-        if sampling_params.get("max_new_tokens") == 0:
-            return None
-        payload = encode(policy.guard)
         try:
-            self._check(self.backend.free, payload, sampling_params, has_prompt_ids=True)
+            if processor is not None:
+                raise SpecError("This server has a guard, and SGLang takes one logit processor")
+            with policy.restoring(None):
+                self._check(self.backend.free, guard, sampling_params, has_prompt_ids)
         except SpecError as error:
-            raise ValueError(f"{KEY}: With the server's guard: {error.message}") from None
-        return payload
+            raise ValueError(f"{KEY}: {error}") from None
+        return guard
 
     def _takes_default(self, sampling_params: Mapping[str, Any]) -> bool:
         """Whether there are default specs, and the request can have them.
@@ -272,6 +275,16 @@ class Admission:
     ) -> Payload | None:
         """Check a payload for a backend; return it as decoded if it acts."""
         decoded, program = admit(backend, payload, self._vocab_size)
+        with (backend.policy or Policy()).restoring(payload):
+            return self._check_program(decoded, program, sampling_params, has_prompt_ids)
+
+    def _check_program(
+        self,
+        decoded: Payload,
+        program: Program,
+        sampling_params: Mapping[str, Any],
+        has_prompt_ids: bool,
+    ) -> Payload | None:
         check_request(sampling_params, decoded.specs, self._eos_token_ids, program=program)
         if not decoded.is_active(stage()):
             return None

@@ -8,9 +8,11 @@ from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, S
 from .. import (
     KEY,
     Backend,
+    OwnFields,
     Policy,
     TokenizerCopy,
     admit,
+    check_bounds,
     check_grammar,
     check_own_fields,
     count,
@@ -18,6 +20,7 @@ from .. import (
     policy_of,
 )
 from ..core import Program, Vocabulary, VocabularyOf, unsupported
+from ..gateway.field_rules import NO_BEAMS
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -105,12 +108,14 @@ def admit_request(
     losing: Sequence[str] = ()
     try:
         checked, program = admit(backend, payload, vocab_size)
-        check_grammar(checked.specs, sampling_params, GRAMMARS)
         acts = checked.is_active(stage)
-        if acts:
-            if config is not None:
-                check_engine(config, checked, program)
-            _check_request(admitting, sampling_params, checked.specs, program, backend.vocabulary)
+        with (backend.policy or Policy()).restoring(payload):
+            check_grammar(checked.specs, sampling_params, GRAMMARS)
+            if acts:
+                if config is not None:
+                    check_engine(config, checked, program)
+                specs, vocabulary = checked.specs, backend.vocabulary
+                _check_request(admitting, sampling_params, specs, program, vocabulary)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -139,9 +144,14 @@ def _check_request(
             "looks at the token ids of the prompt, and a prompt of embeddings has none",
             vocabulary,
         )
+    check_bounds(sampling_params)
+    check_own_fields(specs, _own_fields(admitting, sampling_params), program)
+
+
+def _own_fields(admitting: Admitting, sampling_params: Any) -> OwnFields:
     config = admitting.vllm_config
     eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
-    check_own_fields(specs, own_fields(sampling_params, eos, admitting.tokenizer), program)
+    return own_fields(sampling_params, eos, admitting.tokenizer)
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
@@ -172,6 +182,46 @@ def check_free(vllm_config: "VllmConfig") -> None:
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
     if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
+
+
+def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
+    """Refuse a request without specs whose own fields contradict the policy's guard.
+
+    Raises:
+        SpecError: at the field.
+    """
+    policy = backend.policy
+    if policy is None or policy.guard_payload is None:
+        return
+    check_bounds(sampling_params)
+    fields = _own_fields(admitting, sampling_params)
+    if not any(fields.values()):
+        return  # most requests; the guard is not even looked up
+    config = admitting.vllm_config
+    vocab_size = None if config is None else config.model_config.get_vocab_size()
+    program = admit(backend.free, policy.guard_payload, vocab_size)[1]
+    with policy.restoring(None):
+        check_own_fields(policy.guard, fields, program)
+
+
+def check_beams(policy: Policy | None, sampling_params: Any) -> None:
+    """Refuse a step of a beam search, which would pass by the policy's guard and ceilings.
+
+    The middleware refuses the whole search, where it is in place.
+
+    Raises:
+        SpecError: if the policy has any.
+    """
+    if policy is not None and policy.forbids_beams and is_beam(sampling_params):
+        raise SpecError(NO_BEAMS)
+
+
+def is_beam(params: Any) -> bool:
+    """Whether a request looks like a step of vLLM's beam search, which asks for no text.
+
+    See ``vllm/entrypoints/generate/beam_search``.
+    """
+    return params.max_tokens == 1 and bool(params.logprobs) and not params.detokenize
 
 
 def bound_fields(policy: Policy | None, sampling_params: Any) -> None:

@@ -1,6 +1,7 @@
 """The class that vLLM loads, under either of its model runners."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -11,7 +12,7 @@ from weakref import WeakValueDictionary
 from vllm import envs
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import WIRE_KINDS, SpecError, encode
+from ...spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, encode
 from ...spec.base import kind_of
 from .. import KEY, Backend, admit, check_grammar, check_presets, check_spelling, default_specs
 from ..core import Program
@@ -20,8 +21,11 @@ from .admission import (
     admitting_engine,
     backend_of,
     bound_fields,
+    check_beams,
     check_engine,
     check_free,
+    check_guard,
+    is_beam,
 )
 from .backend import BACKEND
 from .engine_config import Role, load_tokenizer, once_per_engine, role_of
@@ -73,17 +77,23 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         admitting = admitting_engine()
         config = admitting.vllm_config
         extra_args = sampling_params.extra_args or {}
-        if config is not None:
-            bound_fields(backend_of(config).policy, sampling_params)
+        acting = None
         try:
             check_spelling(extra_args, "extra_args")
+            if config is not None:
+                policy = backend_of(config).policy
+                bound_fields(policy, sampling_params)
+                check_beams(policy, sampling_params)
             if KEY in extra_args:
                 if config is not None:
                     admitting = replace(admitting, share=1 / _times_loaded(config))
                 in_process = id(config) in cls._newest
-                admit_request(admitting, sampling_params, extra_args[KEY], in_process=in_process)
+                payload = extra_args[KEY]
+                acting = admit_request(admitting, sampling_params, payload, in_process=in_process)
             elif config is not None:
                 check_free(config)
+            if acting is None and config is not None and role_of(config).stage.generates:
+                check_guard(admitting, backend_of(config), sampling_params)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 
@@ -192,33 +202,49 @@ def _program_of(
         Exception: for a request that other code has admitted without ``validate_params``.
     """
     given = (params.extra_args or {}).get(KEY)
-    if given is None:  # absent, or null from a front end that checks nothing
-        given = default
-    if given is None or (given is default and _reads_probabilities(params)):
+    if given is not None:  # null from a front end that checks nothing counts as absent
+        payload, program = admit(backend, given, vocab_size)
+        acts = True
+    elif default is not None:
+        payload, program = admit(backend.free, default, vocab_size)
+        acts = not _reads_probabilities(params) and _fits_grammar(payload.specs, params)
+    else:
         return None
-    payload, program = admit(backend.free if given is default else backend, given, vocab_size)
-    if given is default:
-        try:
-            check_grammar(payload.specs, params, GRAMMARS)
-        except SpecError:  # the request's own grammar may not accept the forced tokens
-            guard = () if backend.policy is None else backend.policy.guard
-            if not guard:
-                return None
-            payload, program = admit(backend.free, encode(guard), vocab_size)
-    return program if payload.is_active(role.stage_for(params)) else None
+    if acts and payload.is_active(role.stage_for(params)):
+        return program
+    return _guard_program(role, backend, vocab_size)
+
+
+def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | None:
+    """Return the program of the guard, which acts whatever a request says.
+
+    It acts on what a request marks for prefill, too, in a worker that can decode: clients may set
+    the mark, and a token of such a prefill is not the reply's.
+    """
+    guard = backend.policy and backend.policy.guard_payload
+    if guard is None or not role.stage.generates:
+        return None
+    return admit(backend.free, guard, vocab_size)[1]
+
+
+def _fits_grammar(specs: Sequence[LogitsProcessorSpec], params: "SamplingParams") -> bool:
+    """Whether the request's own grammar, if it has one, accepts what the specs force."""
+    try:
+        check_grammar(specs, params, GRAMMARS)
+    except SpecError:
+        return False
+    return True
 
 
 def _reads_probabilities(params: "SamplingParams") -> bool:
     """Whether vLLM itself has made a request, for the probabilities of one token.
 
-    A step of a beam search (``vllm/entrypoints/generate/beam_search``) asks for no text. A score or
-    a decision (``generative_scoring`` and ``structured_decisions`` beside it) asks for labels'
-    probabilities. Default specs would take each token for the first token of a reply.
+    A step of a beam search is one. A score or a decision (``generative_scoring`` and
+    ``structured_decisions`` in ``vllm/entrypoints/generate``) asks for labels' probabilities.
+    Default specs would take each token for the first token of a reply.
     """
-    if params.max_tokens != 1:
-        return False
-    is_beam = bool(params.logprobs) and not params.detokenize
-    return is_beam or getattr(params, "logprob_token_ids", None) is not None
+    is_read = params.max_tokens == 1 and getattr(params, "logprob_token_ids", None) is not None
+    return is_read or is_beam(params)
 
 
 @once_per_engine

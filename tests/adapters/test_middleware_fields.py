@@ -10,6 +10,7 @@ import pytest
 from logitport.adapters import Backend, Policy, SpecMiddleware
 from logitport.adapters.backend import backend
 from logitport.adapters.vllm.admission import bound_fields
+from logitport.spec import BannedTokensSpec
 from prometheus_client import REGISTRY
 
 from . import test_middleware
@@ -20,6 +21,7 @@ CEILING = Policy(most_fields={"max_tokens": 10, "thinking_token_budget": 20})
 FORBIDS = Policy(forbid_fields=frozenset({"prompt_logprobs"}))
 DEFAULTS = Policy(default_fields={"temperature": 0.5, "stop": ["é"]})
 COMPLETIONS = "/v1/completions"
+BAN = BannedTokensSpec((5,))
 
 
 def post(
@@ -54,6 +56,8 @@ FILLED: dict[str, tuple[Policy, str, str, dict[str, Any], dict[str, Any]]] = {
     "below": (CEILING, "vllm", CHAT, {"max_tokens": 10, "thinking_token_budget": 0}, {}),
     "nothing asked for": (CEILING, "vllm", CHAT, {"max_tokens": None}, {}),
     "not forbidden": (FORBIDS, "vllm", CHAT, {"prompt_logprobs": None, "logprobs": 1}, {}),
+    "beams": (FORBIDS, "vllm", CHAT, {"use_beam_search": True}, {}),
+    "no beams": (CEILING, "vllm", CHAT, {"use_beam_search": False}, {}),
     "a default of what is forbidden": (
         Policy(default_fields={"seed": 1}, forbid_fields=frozenset({"seed"})),
         "vllm",
@@ -168,6 +172,10 @@ REFUSED: dict[str, tuple[Policy, str, str, dict[str, Any], tuple[str, ...]]] = {
         {"sampling_params": {"prompt_logprobs": 0}},
         ("at `sampling_params.prompt_logprobs`",),
     ),
+    **{
+        f"beams, {name}": (policy, "vllm", CHAT, {"use_beam_search": True}, ("no beam search",))
+        for name, policy in {"guard": Policy(guard=(BAN,)), "ceiling": CEILING}.items()
+    },
     "a default is wrong": (
         Policy(default_fields={"vllm_xargs": {"logitport": "?"}}),
         "vllm",

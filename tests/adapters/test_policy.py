@@ -1,5 +1,6 @@
 """What an operator's policy makes of requests, wherever they are admitted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -261,6 +262,19 @@ def test_policies_are_apart():
         assert admit(second, text, 100)[0].specs == (BIAS,)
         with pytest.raises(SpecError, match="No plugin"):
             admit(first.free, text, 100)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (Policy((BAN,), "add"), (True, ("bot",))),
+        (Policy((BAN,), guard=(FLOOR,)), (False, ("bot",))),
+        (Policy((), "add", guard=(FLOOR,)), (False, ("bot",))),
+    ],
+)
+def test_what_joins_a_request(made: Policy, expected: tuple[bool, tuple[str, ...]]):
+    """A guard is no default: it acts on every request."""
+    assert replace(made, presets=PRESETS).join((BIAS, BOT)) == expected
 
 
 def test_nothing_to_fill_in_costs_nothing():

@@ -4,13 +4,18 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters.sglang import attach
+from logitport.adapters import ADMIT_OTHERS_VARIABLE, Policy
+from logitport.adapters.sglang import BACKEND, attach
+from logitport.adapters.sglang import admission as module
 from logitport.adapters.sglang.admission import Admission
+from sglang.srt.managers.io_struct import GenerateReqInput
 
 from examples._support.sglang_server import OPTIONS
 
@@ -81,3 +86,60 @@ def test_the_request_comes_first(default: lp.LogitsProcessorSpec, own: dict[str,
     admission._default_specs, admission._default = [default], lp.encode(default)
     admission._eos_token_ids = frozenset({2})
     assert admission._takes_default(own) is acts
+
+
+GUARD = Policy(guard=(lp.BannedTokensSpec((5,)), lp.MinTokensSpec(3, (2,))))
+
+
+# the request's own fields | where it is refused, and why
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"logit_bias": {"5": 2e9}}, "where specs act, got 2000000000.0 - at `logit_bias[5]`"),
+        ({"logit_bias": {"5": math.nan}}, "got nan - at `logit_bias[5]`"),
+        ({"temperature": 1e10}, "from 0 to 100 where specs act"),
+        ({"repetition_penalty": 1e-10}, "from 0.1 to 10 where specs act"),
+        ({"beam_width": 2}, "the tokens of its beams"),
+    ],
+)
+@pytest.mark.parametrize("forces", [False, True], ids=["a guard", "a default that gives way, too"])
+def test_own_fields_do_not_undo_a_guard(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], message: str, forces: bool
+):
+    admission = guarded(monkeypatch, replace(GUARD, default=(FORCED,) if forces else ()))
+    with pytest.raises(ValueError, match="logitport: ") as raised:
+        admission.admit(GenerateReqInput("Hello", sampling_params=own))
+    assert message in str(raised.value)
+
+
+def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):
+    admission = guarded(monkeypatch, replace(GUARD, default=(FORCED,)))
+    for own in ({}, {"logit_bias": {"5": 100.0}}, {"regex": "a+"}, {"min_new_tokens": 9}):
+        request = GenerateReqInput("Hello", sampling_params=own)
+        admission.admit(request)
+        specs = lp.decode(request.sampling_params["custom_params"]["logitport"]).specs
+        gives_way = "regex" in own or "min_new_tokens" in own
+        assert specs == (*GUARD.guard, *(() if gives_way else (FORCED,)))
+
+
+def test_a_guard_leaves_no_room_for_another_processor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
+    request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")
+    with pytest.raises(ValueError, match="This server has a guard, and SGLang takes one"):
+        guarded(monkeypatch, GUARD).admit(request)
+    guarded(monkeypatch, Policy()).admit(request)
+
+
+def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
+    """What admits to an engine that has started with a policy."""
+    monkeypatch.setattr(module, "stage", lambda: lp.Stage.AGGREGATED)
+    monkeypatch.setattr(module, "get_spec", lambda: SimpleNamespace(speculative_algorithm=None))
+    features = SimpleNamespace(dllm=SimpleNamespace(dllm_algorithm=None))
+    monkeypatch.setattr(module, "get_exec", lambda: features)
+    monkeypatch.setattr(module, "check_tokens_in_time", lambda *_: None)
+    admission = Admission.__new__(Admission)
+    admission.backend, admission._vocab_size = replace(BACKEND, policy=policy), 100
+    admission._default_specs = [*policy.guard, *policy.default]
+    admission._default = lp.encode(admission._default_specs) if admission._default_specs else None
+    admission._eos_token_ids = frozenset({2})
+    return admission

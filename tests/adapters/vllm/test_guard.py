@@ -1,0 +1,141 @@
+"""A guard beside a request's own fields, with vLLM's classes and no engine."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from logitport import spec as lp
+from logitport.adapters import Policy
+from logitport.adapters.core.automaton import Edit
+from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor, admission, processor
+from logitport.adapters.vllm.admission import Admitting
+from logitport.adapters.vllm.engine_config import Role
+from logitport.adapters.vllm.processor import _program_of
+from vllm.sampling_params import StructuredOutputsParams
+
+from .in_process import params
+
+pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="no runner is involved")]
+
+BAN, FORCE = lp.BannedTokensSpec((5,)), lp.ForcedTokenSequenceSpec((7,))
+PAIRS = lp.BannedSequencesSpec(((6, 6),))
+GUARD = Policy(guard=(BAN, PAIRS))
+CEILING = Policy(most_fields={"max_tokens": 10})
+AGGREGATED = Role(lp.Stage.AGGREGATED, "a test")
+READS = [{"logprob_token_ids": [5]}, {"logprobs": 1, "detokenize": False}]
+DECODES_ELSEWHERE = {"kv_transfer_params": {"do_remote_decode": True}}
+
+
+class Config:
+    """The parts of a ``VllmConfig`` that admission reads."""
+
+    def __init__(self, kv_role: str | None = None) -> None:
+        self.model_config = SimpleNamespace(
+            served_model_name=None,
+            model="a model",
+            get_vocab_size=lambda: 100,
+            try_get_generation_config=dict,
+            logits_processors=None,
+        )
+        self.scheduler_config = SimpleNamespace(async_scheduling=False)
+        self.additional_config: Any = None
+        self.speculative_config = None
+        self.use_v2_model_runner = False
+        self.kv_transfer_config = kv_role and SimpleNamespace(kv_role=kv_role)
+
+
+def admit(
+    monkeypatch: pytest.MonkeyPatch, policy: Policy, asked: Any, kv_role: str | None = None
+) -> None:
+    config: Any = Config(kv_role)
+    monkeypatch.setattr(admission, "policy_of", lambda *_: policy)
+    monkeypatch.setattr(admission, "tokenizer_of", lambda _: None)
+    monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config))
+    LogitportProcessor.validate_params(asked)
+
+
+# the request's own fields | where it is refused, and why
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"allowed_token_ids": [5]}, "allowed_token_ids", "Conflicts with the server's guard[0]"),
+    ({"allowed_token_ids": [6]}, "allowed_token_ids", "Conflicts with the server's guard[1]"),
+    ({"logit_bias": {5: 2e9}}, "logit_bias[5]", "from -10000 to 10000 where specs act, got 2"),
+    ({"logit_bias": {6: float("nan")}}, "logit_bias[6]", "got nan"),
+    ({"logit_bias": {6: -2e9}}, "logit_bias[6]", "got -2"),
+    ({"repetition_penalty": 1e-10}, "repetition_penalty", "from 0.1 to 10 where specs act"),
+    ({"repetition_penalty": 1e10}, "repetition_penalty", "got 10000000000.0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "path", "message"), REFUSED)
+@pytest.mark.parametrize("extra_args", [None, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
+@pytest.mark.parametrize("marked", [{}, DECODES_ELSEWHERE])
+def test_own_fields_do_not_undo_it(
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    path: str,
+    message: str,
+    extra_args: Any,
+    marked: dict[str, Any],
+):
+    """Nor those of a request that says of itself that another worker decodes it."""
+    asked = params(extra_args={**(extra_args or {}), **marked}, **fields)
+    with pytest.raises(ValueError, match="logitport: ") as raised:
+        admit(monkeypatch, GUARD, asked, "kv_both")
+    assert message in str(raised.value)
+    assert str(raised.value).endswith(f" - at `{path}`")
+
+
+def test_paths_are_those_of_the_request(monkeypatch: pytest.MonkeyPatch):
+    """And not of the resolved specs, of which the guard is the first."""
+    grammar = StructuredOutputsParams(regex="a+")
+    for fields in ({"structured_outputs": grammar}, {"allowed_token_ids": [8]}):
+        payload = lp.encode((lp.LogitBiasSpec({8: 1.0}), FORCE))
+        with pytest.raises(ValueError, match="logitport: ") as raised:
+            admit(monkeypatch, GUARD, params(extra_args={KEY: payload}, **fields))
+        assert "$.specs[1]" in str(raised.value)
+
+
+def test_what_it_leaves_is_admitted(monkeypatch: pytest.MonkeyPatch):
+    fields: dict[str, Any] = {
+        "allowed_token_ids": [5, 8],
+        "logit_bias": {5: 100.0},
+        "min_tokens": 1,
+        "repetition_penalty": 2.0,
+    }
+    admit(monkeypatch, GUARD, params(**fields))
+    for policy, kv_role in ((Policy((BAN,)), None), (GUARD, "kv_producer")):
+        admit(monkeypatch, policy, params(allowed_token_ids=[5]), kv_role)
+
+
+@pytest.mark.parametrize("policy", [GUARD, CEILING])
+def test_steps_of_a_beam_search_are_refused(monkeypatch: pytest.MonkeyPatch, policy: Policy):
+    with pytest.raises(ValueError, match="This server admits no beam search"):
+        admit(monkeypatch, policy, params(max_tokens=1, **READS[1]))
+    admit(monkeypatch, policy, params(max_tokens=1, **READS[0]))
+    admit(monkeypatch, Policy((BAN,)), params(max_tokens=1, **READS[1]))
+
+
+@pytest.mark.parametrize("fields", READS)
+def test_it_acts_on_what_only_reads_probabilities(fields: dict[str, Any]):
+    """A client may ask for one such token after another. Default specs leave it alone."""
+    asked = params(max_tokens=1, **fields)
+    assert _edits(Policy((FORCE,), guard=(BAN,)), asked) == {Edit.ADD}
+    assert _edits(Policy((FORCE,)), asked) == set()
+
+
+@pytest.mark.parametrize("own", [{}, {KEY: lp.encode(FORCE)}])
+def test_a_mark_for_prefill_does_not_turn_it_off(own: dict[str, Any]):
+    asked = params(extra_args=own | DECODES_ELSEWHERE)
+    policy, either = Policy((FORCE,), guard=(BAN,)), Role(lp.Stage.AGGREGATED, "kv_both", True)
+    assert _edits(policy, asked, either) == {Edit.ADD}
+    assert _edits(policy, asked, Role(lp.Stage.PREFILL, "a test")) == set()
+    assert _edits(Policy((FORCE,)), asked, either) == set()
+
+
+def _edits(policy: Policy, asked: Any, role: Role = AGGREGATED) -> set[int]:
+    """Return what a request's program does in a worker."""
+    default = lp.encode([*policy.guard, *policy.default])
+    program = _program_of(role, replace(BACKEND, policy=policy), 100, default, asked)
+    automata = () if program is None else program.automata
+    return {int(edit) for automaton in automata for edit in automaton.edit} - {Edit.FREE}
