@@ -67,6 +67,19 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
     flat[index] = torch.where(cells == -torch.inf, cells, sums)
 
 
+def end_where_banned(logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Force tokens in rows where nothing but banned tokens is left, without waiting for the device.
+
+    Args:
+        logits: ``[all rows, columns]``, edited.
+        rows: ``[rows]``, the rows to look at.
+        tokens: ``[rows]`` int64, the token to force in each; a row with -1 is left alone.
+    """
+    highest, columns = highest_logit(logits.dtype), tokens.clamp(min=0)
+    is_lost = (logits[rows].amax(1) < -highest / 2) & (tokens >= 0)
+    logits[rows, columns] = torch.where(is_lost, highest, logits[rows, columns]).to(logits.dtype)
+
+
 def flattened(logits: torch.Tensor) -> torch.Tensor:
     """View the rows end to end, with the gaps between them."""
     if logits.is_contiguous():

@@ -38,6 +38,8 @@ class Program:
             ``ngrams``, has been compiled.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
+        end_token: the token that is forced where nothing but banned tokens is left, as beside a
+            grammar of the request's own. ``None`` leaves one of them to be chosen.
     """
 
     automata: tuple[Automaton, ...] = ()
@@ -47,6 +49,7 @@ class Program:
     per_request: tuple[PerRequest, ...] = ()
     sources: tuple[Sequence[int], ...] = ()
     may_lose: tuple[str, ...] = ()
+    end_token: int | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Part], sources: Sequence[Sequence[int]] = ()) -> "Program":

@@ -34,6 +34,9 @@ SGLang expects a pickle there (``sglang/srt/sampling/custom_logit_processor.py``
 contains no code, only the name of logitport's function, so a client needs no SGLang.
 """
 
+END_TOKEN = f"{KEY}_end_token"
+"""The key in ``custom_params`` by which admission passes ``Program.end_token`` to the workers. A
+client cannot set it: it is a misspelt ``KEY``."""
 
 ENABLED = "--enable-custom-logit-processor"
 """The option with which SGLang calls processors."""

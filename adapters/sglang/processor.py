@@ -3,13 +3,14 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import admit
 from ..core import Program, Realizer, log_failure
 from .admission import REFUSED
-from .backend import BACKEND, KEY
+from .backend import BACKEND, END_TOKEN, KEY
 from .worker import (
     WITH_DRAFTS,
     abort,
@@ -105,12 +106,14 @@ class Member(NamedTuple):
         req: the request, a weak reference.
         output_ids: the object that holds the request's output.
         payload: the request's payload.
+        end_token: see ``Program``.
     """
 
     row: int
     req: "Req"
     output_ids: Sequence[int]
     payload: Any
+    end_token: int | None
 
     def has_ended(self) -> bool:
         """Whether the request is finished, or gone."""
@@ -154,9 +157,10 @@ class Batch:
         """Make the batch consist of these requests, row by row."""
         self._keys, self._params = keys, params
         members = {
-            key: Member(row, each["__req__"], each["__req__"].output_ids, each[KEY])
+            key: Member(row, req, req.output_ids, each[KEY], each.get(END_TOKEN))
             for row, (key, each) in enumerate(zip(keys, params, strict=True))
             if each is not None and KEY in each
+            for req in [each["__req__"]]
         }
         self._remove(
             key
@@ -171,7 +175,7 @@ class Batch:
             if times[key] > 1:
                 abort(member.req, f"logitport: {WITH_DRAFTS}")
             elif key not in stay:
-                self._enter(member.row, member.req, member.payload)
+                self._enter(member)
 
     def _abort(self, row: int, error: Exception, ends: bool) -> None:
         """End the failed request in a row, even if it ignores stop tokens."""
@@ -184,19 +188,18 @@ class Batch:
         for key in list(keys):
             self.realizer.remove(self._members.pop(key).row)
 
-    def _enter(self, row: int, req: "Req", payload: Any) -> None:
+    def _enter(self, member: Member) -> None:
+        req = member.req
         # For a prompt of embeddings, SGLang makes up ids.
         prompt_ids = None if req.input_embeds is not None else req.origin_input_ids_unpadded
-        request = payload, req.tokenizer
-        self.realizer.enter(row, request, prompt_ids, req.output_ids, stop_token_of(req))
+        self.realizer.enter(member.row, member, prompt_ids, req.output_ids, stop_token_of(req))
 
 
-def _program_of(vocab_size: int, request: tuple[Any, Any]) -> Program | None:
+def _program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    payload, tokenizer = request
-    backend = BACKEND.for_tokenizer(tokenizer, vocab_size).preload()
-    checked, program = admit(backend, payload, vocab_size)
+    backend = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload()
+    checked, program = admit(backend, member.payload, vocab_size)
     if not checked.is_active(stage()):
         return None
     check_tokens_in_time(checked.specs, program, backend.vocabulary)
-    return program
+    return program if member.end_token is None else replace(program, end_token=member.end_token)

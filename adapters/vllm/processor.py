@@ -14,7 +14,16 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
 from ...spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, encode
 from ...spec.base import kind_of
-from .. import KEY, Backend, admit, check_grammar, check_presets, check_spelling, default_specs
+from .. import (
+    KEY,
+    Backend,
+    Policy,
+    admit,
+    check_grammar,
+    check_presets,
+    check_spelling,
+    default_specs,
+)
 from ..core import Program
 from .admission import (
     admit_request,
@@ -28,7 +37,7 @@ from .admission import (
     is_beam,
 )
 from .backend import BACKEND
-from .engine_config import Role, load_tokenizer, once_per_engine, role_of
+from .engine_config import Role, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
 from .names import GROUP
 from .native import GRAMMARS
@@ -118,7 +127,9 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         vocab_size = vllm_config.model_config.get_vocab_size()
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
-        program_of = partial(_program_of, role, backend, vocab_size, self._default)
+        end_token = _end_token(vllm_config, backend.policy)
+        args = role, backend, vocab_size, self._default
+        program_of = partial(_program_of, *args, end_token=end_token)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
 
@@ -194,7 +205,12 @@ def _load_default(vllm_config: "VllmConfig") -> str | None:
 
 
 def _program_of(
-    role: Role, backend: Backend, vocab_size: int, default: str | None, params: "SamplingParams"
+    role: Role,
+    backend: Backend,
+    vocab_size: int,
+    default: str | None,
+    params: "SamplingParams",
+    end_token: int | None = None,
 ) -> Program | None:
     """Return the program that acts on a request in this worker.
 
@@ -210,9 +226,12 @@ def _program_of(
         acts = not _reads_probabilities(params) and _fits_grammar(payload.specs, params)
     else:
         return None
-    if acts and payload.is_active(role.stage_for(params)):
-        return program
-    return _guard_program(role, backend, vocab_size)
+    if not acts or not payload.is_active(role.stage_for(params)):
+        program = _guard_program(role, backend, vocab_size)
+    # The engine masks what these fields exclude, and all that is left may be banned.
+    if program is not None and (params.structured_outputs or params.allowed_token_ids):
+        return replace(program, end_token=end_token)
+    return program
 
 
 def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | None:
@@ -225,6 +244,16 @@ def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | N
     if guard is None or not role.stage.generates:
         return None
     return admit(backend.free, guard, vocab_size)[1]
+
+
+def _end_token(vllm_config: "VllmConfig", policy: Policy | None) -> int | None:
+    """Return a token that ends a reply where nothing but what the guard bans is left.
+
+    It is none of a request's own stop tokens, which the guard may ban.
+    """
+    if policy is None or not policy.guard:
+        return None
+    return min(eos_token_ids_of(vllm_config, load_tokenizer(vllm_config)), default=None)
 
 
 def _fits_grammar(specs: Sequence[LogitsProcessorSpec], params: "SamplingParams") -> bool:

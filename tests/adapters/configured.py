@@ -6,6 +6,7 @@ from logitport import spec as lp
 
 CONFIGURATION: dict[str, Any] = {
     "default": [{"kind": "forced_sequence", "from_text": {"text": " by default"}}],
+    "guard": [{"kind": "banned_text", "texts": ["Oslo"]}],
     "presets": {
         "rome": [{"kind": "choice", "from_text": {"choices": [" Rome"]}}],
         "calm": [
@@ -25,6 +26,9 @@ PROBLEMS = (
     "line 2: $.forbid[0]: There is no kind 'plugins'; did you mean plugin?",
     "line 5: $.default[0].from_text: The tokenizer makes no tokens of ''",
 )
+
+BANNED = " Oslo"
+"""The only text of a grammar, which the guard bans: the reply ends before it."""
 
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 9}, "at most 8, and an integer from 0; got 9 - at `max_tokens`"),

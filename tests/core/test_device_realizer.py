@@ -4,6 +4,7 @@ import gc
 import random
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -703,6 +704,22 @@ def test_no_memory_for_tables(
     engine.check({older: [], free: []})
     slots = [engine.add(Request((spec,), [1, 5])) for spec in (*big, PromptBiasSpec(1.0))[1:]]
     free_run(engine, slots, 3)
+
+
+def test_a_reply_ends_where_only_banned_tokens_are_left(device: torch.device) -> None:
+    """At each row of a request whose program has a token for that, drafts included."""
+    engine, bans = Engine(device), compile_specs([BannedTokensSpec((5, 6))])
+    ends, others = (engine.add(Request(), each) for each in (replace(bans, end_token=7), bans))
+    before = torch.full((4, VOCABULARY), -torch.inf)
+    before[[0, 2, 3], 5] = 1.0
+    before[1, 4] = 1.0
+    for _ in range(2):
+        after, _ = engine.apply({ends: [4, 4], others: []}, before)
+        assert after.argmax(1).tolist() == [7, 4, 7, 5]
+    engine.finish(ends)
+    engine.free = [ends]
+    after, _ = engine.apply({engine.add(Request(), bans): []}, before)  # one without such a token
+    assert int(after.argmax()) == 5
 
 
 def test_requests_enter(device: torch.device) -> None:

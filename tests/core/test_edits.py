@@ -1,5 +1,6 @@
 """What ALLOW leaves of odd logits, and what a step does not read."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,30 @@ def test_automata_that_stay_read_no_output(monkeypatch: pytest.MonkeyPatch) -> N
         assert (logits[0] == -torch.inf).sum() == 6
         assert logits[1].argmin() == 3
     assert realizer.failed_requests == 0
+
+
+# what the engine leaves of a row | the token that is chosen
+@pytest.mark.parametrize(
+    ("left", "chosen"), [((5,), 7), ((5, 6), 7), ((), 7), ((4, 5), 4), ((2, 5, 6), 2)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_reply_ends_where_only_banned_tokens_are_left(
+    left: tuple[int, ...], chosen: int, dtype: torch.dtype
+) -> None:
+    """If its program has a token for that; a row without one keeps what is left of it."""
+    realizer = Realizer(8)
+    bans = compile_specs([BannedTokensSpec((5, 6)), BannedSequencesSpec(((1, 5),))])
+    realizer.add(2, replace(bans, end_token=7), [], [1])
+    realizer.add(1, bans, [], [1])
+    realizer.move(2, 0)
+    logits = torch.full((2, 8), -torch.inf, dtype=dtype)
+    logits[:, list(left)] = 1.0
+    after = logits.clone()
+    realizer.apply(after)
+    assert int(after[0].argmax()) == chosen
+    if left:
+        assert int(after[1].argmax()) in left
+    realizer.remove(0)  # the next request in the row has no such token
+    realizer.add(0, bans, [], [1])
+    realizer.apply(again := logits.clone())
+    assert (again[0] == again[1]).all()

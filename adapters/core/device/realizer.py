@@ -12,7 +12,7 @@ from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import forced_chain
-from ..logits import Additions, add, highest_logit
+from ..logits import Additions, add, end_where_banned, highest_logit, to_device
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance_kernel import AdvanceKernel
@@ -77,6 +77,7 @@ class DeviceRealizer:
         self._with_code: set[int] = set()
         self._stale: set[int] = set()  # slots whose changes are not on the device yet
         self._admissions = np.zeros(max_requests, np.int32)
+        self._end_tokens = np.full(max_requests, -1)  # -1: banned tokens may be all that is left
         self._multiples: dict[int, torch.Tensor] = {}
         self._own: list[Additions] | None = None  # own code's additions, once it has run in a step
         self._has_written = False  # whether any logit may have been edited in this step
@@ -157,6 +158,8 @@ class DeviceRealizer:
         self._requests[slot] = request
         self._admissions[slot] += 1
         self._stale.add(slot)
+        if request.program.end_token is not None:
+            self._end_tokens[slot] = request.program.end_token
         if request.code is not None:
             self._with_code.add(slot)
 
@@ -165,6 +168,7 @@ class DeviceRealizer:
         if self._requests.pop(slot, None) is not None:
             self._admissions[slot] += 1  # what the kernel keeps of the slot is out of date
             self._with_code.discard(slot)
+            self._end_tokens[slot] = -1
             self._stale.add(slot)
 
     def fail(self, slot: int, error: Exception, stop_token_id: int | None) -> None:
@@ -290,6 +294,9 @@ class DeviceRealizer:
             _write(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
         if counts.automata:
             _write(self._edit.launch, logits, *automata, allows=bool(counts.allows))
+        if (self._end_tokens[slots] >= 0).any():
+            end_tokens = to_device(self._end_tokens.copy(), self._device)[rows.requests.long()]
+            end_where_banned(logits, self._count_by(1, len(rows))[: len(rows)].long(), end_tokens)
 
     def _count_by(self, factor: int, count: int) -> torch.Tensor:
         """Return the first ``count`` or more multiples of ``factor``, cached if possible."""

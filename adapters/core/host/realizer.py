@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from ....spec import AllowedTokensSpec, SpecError
 from ..automaton import UnknownTokenError
@@ -12,6 +13,7 @@ from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
+from ..logits import end_where_banned, to_device
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance import Automata
@@ -53,6 +55,7 @@ class Realizer:
         self._entered: dict[int, tuple[Any, Any]] = {}  # request and output, by row, for ``sync``
         self._editor: Editor | None = None  # made when the device is known
         self._with_code: dict[Request, RequestCallables] = {}
+        self._end_tokens: dict[Request, int] = {}  # of requests that no banned token may enter
         self._has_run = False  # the requests' own code, in this step
         self.failed_requests = 0
         self._forget()
@@ -156,6 +159,8 @@ class Realizer:
             automata, code = instantiate(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
+            if program.end_token is not None:
+                self._end_tokens[request] = program.end_token
             request.rules, request.automata = program.history_rules, automata
             if program.prompt_biases:
                 biases = bias_towards(
@@ -205,6 +210,7 @@ class Realizer:
     def _stop(self, request: Request) -> None:
         """Let nothing act on a request any more, whatever fails."""
         self._edits.rules.pop(request, None)
+        self._end_tokens.pop(request, None)
         self._outputs.remove(request)
         if self._with_code.pop(request, None) is not None:
             self._edits.own = [each for each in self._edits.own if each[0] is not request]
@@ -301,6 +307,10 @@ class Realizer:
                     self._fail(request, UnknownTokenError())
         if automata.requests:
             self._editor.apply(logits, self._edits)
+        if self._end_tokens:
+            rows, tokens = [each.row for each in self._end_tokens], [*self._end_tokens.values()]
+            on_device = (to_device(torch.tensor(each), logits.device) for each in (rows, tokens))
+            end_where_banned(logits, *on_device)
 
     def _run_code(self, logits: Any, editor: Editor) -> None:
         """Run the requests' own code, one request after the other."""

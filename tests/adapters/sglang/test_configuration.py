@@ -11,7 +11,7 @@ import pytest
 from logitport.adapters.sglang import attach
 
 from examples._support.sglang_server import OPTIONS
-from tests.adapters.configured import ACTS, BAN, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import ACTS, BAN, BANNED, CONFIGURATION, PROBLEMS, REFUSED, WRONG
 
 from .in_process import engine, request
 
@@ -31,6 +31,10 @@ def test_configuration(model: Path, tmp_path: Path):
         for specs, message in REFUSED:
             with pytest.raises(ValueError, match=message):
                 say(specs)
+        for specs in ((), BAN):
+            asked = attach(request(8), specs)
+            asked["sampling_params"]["regex"] = BANNED
+            assert BANNED.strip() not in running.generate("Norway:", **asked)["text"]
         asked = attach(request(8), BAN)
         for most in (None, 20):  # SGLang's own maximum, and one that no client could ask for
             asked["sampling_params"]["max_new_tokens"] = most

@@ -9,9 +9,19 @@ import httpx
 import pytest
 from logitport import spec as lp
 from logitport.adapters import extra_body
+from vllm.sampling_params import StructuredOutputsParams
 
 from examples._support.vllm_server import VllmServer
-from tests.adapters.configured import ACTS, BAN, CONFIGURATION, FIELDS, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import (
+    ACTS,
+    BAN,
+    BANNED,
+    CONFIGURATION,
+    FIELDS,
+    PROBLEMS,
+    REFUSED,
+    WRONG,
+)
 
 from .in_process import Engine, engine, params, refused
 
@@ -29,6 +39,16 @@ def test_what_acts(running: Engine):
     sampling = [params(specs, max_tokens=8) for specs, _ in ACTS]
     outputs = running.generate(prompts, sampling)
     assert [output.text for output in outputs] == [text for _, text in ACTS]
+
+
+@pytest.mark.parametrize("more", [{}, {"ignore_eos": True}])
+def test_a_guard_beside_a_grammar_of_what_it_bans(running: Engine, more: dict[str, Any]):
+    grammar = StructuredOutputsParams(regex=BANNED)
+    more |= {"max_tokens": 8, "structured_outputs": grammar}
+    sampling = [params(specs, **more) for specs in (None, BAN)]
+    for output in running.generate(["The capital of Norway is"] * 2, sampling):
+        assert output.finish_reason in ("stop", "error")
+        assert BANNED.strip() not in output.text
 
 
 @pytest.mark.parametrize(("specs", "message"), REFUSED)
@@ -91,7 +111,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
                 answer = ask(specs, **more)
                 assert answer.status_code == 400
                 assert message in answer.json()["error"]["message"]
-        for fields, message in FIELDS:
+        for fields, message in [*FIELDS, ({"use_beam_search": True, "n": 2}, "no beam search")]:
             answer = ask(BAN, **fields)
             assert answer.status_code == 400
             assert message in answer.json()["error"]["message"]
@@ -104,4 +124,4 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] <= 8
         metrics = httpx.get(server.base_url.removesuffix("v1") + "metrics").text
-        assert 'logitport_refusals_total{reason="fields"} 2.0' in metrics
+        assert 'logitport_refusals_total{reason="fields"} 3.0' in metrics

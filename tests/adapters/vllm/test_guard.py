@@ -116,6 +116,25 @@ def test_steps_of_a_beam_search_are_refused(monkeypatch: pytest.MonkeyPatch, pol
     admit(monkeypatch, Policy((BAN,)), params(max_tokens=1, **READS[1]))
 
 
+@pytest.mark.parametrize("own", [{}, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
+@pytest.mark.parametrize(
+    ("fields", "end_token"),
+    [
+        ({}, None),
+        ({"structured_outputs": StructuredOutputsParams(regex="a+")}, 2),
+        ({"allowed_token_ids": [5, 8]}, 2),
+    ],
+)
+def test_a_reply_ends_where_a_field_leaves_only_banned_tokens(
+    own: dict[str, Any], fields: dict[str, Any], end_token: int | None
+):
+    backend = replace(BACKEND, policy=GUARD)
+    asked = params(extra_args=own, **fields)
+    program = _program_of(AGGREGATED, backend, 100, GUARD.guard_payload, asked, 2)
+    assert program is not None
+    assert program.end_token == end_token
+
+
 @pytest.mark.parametrize("fields", READS)
 def test_it_acts_on_what_only_reads_probabilities(fields: dict[str, Any]):
     """A client may ask for one such token after another. Default specs leave it alone."""
