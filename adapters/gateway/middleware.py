@@ -19,14 +19,14 @@ from .field_rules import check_fields, fill_in
 from .json_body import Fields, join, parse
 from .key import KEY, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
-from .schema_carrier import take_payloads
+from .schema_carrier import check_strays, take_payloads
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application."""
 
 CONTAINERS = frozenset(
     ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")
-)
+).union(["instances"])  # of Vertex, where a payload is refused
 """The request fields that may hold a payload, over all engines. They may be nested, or be lists
 with one object for each prompt."""
 
@@ -46,6 +46,9 @@ other requests do not wait."""
 _KEY = KEY.encode()
 _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
 """The index of a prompt, where an engine takes a list with an object for each prompt."""
+
+_OF_PROMPT = re.compile(rf"{_INDEX.pattern}$")
+"""The end of the path of such an object."""
 
 
 class SpecMiddleware:
@@ -173,6 +176,7 @@ class SpecMiddleware:
         path = scope["path"].rstrip("/")
         route = max(filter(path.endswith, self.routes), key=len, default="")
         place = self.routes.get(route)
+        prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None
         is_changed = self._apply_rules(self.backend(scope).policy, fields, place)
@@ -184,6 +188,8 @@ class SpecMiddleware:
                     self._check_place(where, place, path, where)
                 _put(fields, str(place), payload, where)
                 is_changed = True
+            check_strays(value)
+            prompts += bool(_OF_PROMPT.search(container))
             if KEY not in value:
                 continue
             where = join(container, KEY)
@@ -198,11 +204,14 @@ class SpecMiddleware:
                     "Expected the same specs for all prompts of one request", where
                 )
             first = payload
+            carrying += bool(_INDEX.search(container))
             acting = self.check_payload(scope, fields, owner, payload)
         if "nvext" in fields and f'"{KEY}:' in fields.text("nvext"):
             self._check_place("nvext", place, path, "nvext.annotations")
         receipt = None
-        if first is not None and self._gives_receipts and not path.endswith("/render"):
+        # A receipt is about all prompts of a request.
+        gives = self._gives_receipts and carrying in (0, prompts)
+        if first is not None and gives and not path.endswith("/render"):
             receipt = self._receipt(scope, first, acting)
         return Checked(fields.encode() if is_changed else body, receipt)
 

@@ -5,9 +5,12 @@ schema on as it is. A server without logitport ignores the keyword and obeys the
 makes the loss visible: the answer is ``{"logitport":"missing"}``.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from ...spec import SpecError
 from .json_body import Fields
 from .key import KEY, check_spelling
 
@@ -34,6 +37,11 @@ _SCHEMAS = (
     ("structured_outputs", "json"),  # vLLM's
 )
 """The paths at which a request may have a schema. ``extra_body`` uses the first."""
+
+_AROUND_SCHEMAS = frozenset(path[0] for path in _SCHEMAS).union(
+    ("tools", "functions", "json_schema", "structural_tag")
+)
+"""The fields that have schemas anywhere in them, as objects or as texts."""
 
 
 def format_with(payload: str | None, schema: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -71,3 +79,41 @@ def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
             if path == _SCHEMAS[0] and around and around.get("name") == KEYWORD:
                 fields.drop(_FORMAT)
             yield f"{where}.{KEYWORD}", payload
+
+
+def check_strays(fields: Fields) -> None:
+    """Refuse the keyword where it is not read: deeper in a schema, in a tool's, in one as text.
+
+    Args:
+        fields: an object of the request, of which ``take_payloads`` has taken what is read.
+
+    Raises:
+        SpecError: with the field.
+    """
+    for name in _AROUND_SCHEMAS.intersection(fields):
+        if name == "text" and not fields.is_nested(name):  # a prompt
+            continue
+        text = fields.text(name)
+        if (KEY in text or "\\u" in text) and _has_keyword(text):
+            *others, last = (".".join(path) for path in _SCHEMAS)
+            what = f"Expected `{KEYWORD}` in the schema itself, at {', '.join(others)} or {last}"
+            raise SpecError.of_field(what, name)
+
+
+def _has_keyword(text: str) -> bool:
+    """Whether an object in a JSON text has the keyword, or one in a JSON text within it."""
+    values: list[Any] = [text]
+    while values:
+        match values.pop():
+            case str(inner) if KEY in inner or "\\u" in inner:
+                with suppress(ValueError, RecursionError):  # a grammar, or another text
+                    values += [json.loads(inner)]
+            case dict(inner):
+                if KEYWORD in inner:
+                    return True
+                values += inner.values()
+            case list(inner):
+                values += inner
+            case _:
+                pass
+    return False

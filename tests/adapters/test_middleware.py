@@ -321,6 +321,12 @@ SGLANG: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
     "one of several is bad": ("/generate", native(None, BAD), "POST", "mind_reader"),
     "several that differ": ("/generate", native(GOOD, OTHER), "POST", "the same specs"),
     "put": ("/generate", native(BAD), "PUT", "mind_reader"),
+    "Vertex, in a prompt": (
+        "/vertex_generate",
+        {"instances": [{"text": "a"}, {"text": "b", **native(GOOD)}]},
+        "POST",
+        "`parameters.sampling_params.custom_params.logitport`",
+    ),
     "Vertex": ("/vertex_generate", {"parameters": native(BAD)}, "POST", "mind_reader"),
     "Ollama": ("/api/generate", native(GOOD), "POST", "/api/generate takes no specs"),
     "one of several is misspelt": (

@@ -153,6 +153,30 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
         "sglang",
         ("in `sampling_params.custom_params.logitport`",),
     ),
+    **{
+        f"not read, in {name}": (
+            CHAT,
+            {name: value},
+            "vllm",
+            (f"Expected `{KEYWORD}` in", f"`{name}`"),
+        )
+        for name, value in {
+            "response_format": {"json_schema": {KEYWORD: GOOD, "schema": OWN}},
+            "text": {"format": {"schema": {"$defs": {"a": {KEYWORD: GOOD}}}}},
+            "output_config": {"format": {"schema": {"allOf": [{KEYWORD: GOOD}]}}},
+            "structured_outputs": {"json": json.dumps({KEYWORD: GOOD})},
+            "tools": [{"type": "function", "function": {"parameters": {KEYWORD: GOOD}}}],
+            "functions": [{"parameters": {"properties": {"a": {KEYWORD: {}}}}}],
+            "json_schema": json.dumps({"properties": {"a": {KEYWORD: None}}}),
+            "structural_tag": {"structures": [{"schema": json.dumps({KEYWORD: GOOD})}]},
+        }.items()
+    },
+    "not read, in sampling parameters": (
+        "/generate",
+        {"sampling_params": {"json_schema": json.dumps({KEYWORD: GOOD})}},
+        "sglang",
+        (f"Expected `{KEYWORD}` in the schema itself",),
+    ),
     "as a client would have passed it on": (
         CHAT,
         {"extra_body": carried(GOOD)},
@@ -174,6 +198,17 @@ def test_no_way_of_writing_hides_it():
     body = json.dumps(carried(BAD)).replace("{", '{"y": "\\ud800", ', 1)
     for text in (body, body.replace(KEYWORD, "x-\\u006cogitport")):
         assert "mind_reader" in post(CHAT, text.encode()).json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["messages", "text", "prompt", "regex"])
+def test_what_is_no_schema_is_not_looked_at(name: str):
+    body = {name: json.dumps({KEYWORD: GOOD})}
+    assert post(CHAT, body).json() == body
+
+
+def test_no_way_of_writing_hides_one_that_is_not_read():
+    body = json.dumps({"tools": [{KEYWORD: 1}]}).replace(KEYWORD, "x-\\u006cogitport")
+    assert KEYWORD in post(CHAT, body.encode()).json()["error"]["message"]
 
 
 def test_another_schema_passes_untouched():

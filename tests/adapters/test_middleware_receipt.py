@@ -153,6 +153,16 @@ def test_of_several_prompts():
     assert receipt(reply.json(), SPEC).kinds == ("forced_sequence",)
 
 
+@pytest.mark.parametrize("with_specs", [1, 2])
+def test_of_a_list_where_some_prompts_have_no_specs(with_specs: int):
+    """There is none: it would be about all prompts."""
+    specs: dict[str, Any] = {"extra_args": {"logitport": encode(SPEC)}}
+    each = [specs, specs] if with_specs == 2 else [{}, specs]
+    reply = ask("/inference/v1/generate", {"sampling_params": each})
+    assert reply.status_code == 200
+    assert ("x-logitport" in reply.headers) is (with_specs == 2)
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [("empty", "{}"), ("text", '{"a": 1}'), ("compressed", '{"x'), ("nothing", "")],
