@@ -18,6 +18,15 @@ NAMES = {
 """The fields with a ceiling, by its name: those of OpenAI's routes, Anthropic's and the engines."""
 
 
+FORMS = {
+    **NAMES,
+    "response_format": ("response_format", "text.format", "output_config.format"),
+    "reasoning_effort": ("reasoning_effort", "reasoning.effort", "output_config.effort"),
+    "stop": ("stop", "stop_sequences"),
+}
+"""What a forbidden field is called on other routes: OpenAI's responses, and Anthropic's messages.
+A field after a dot is one of an object of the request."""
+
 BEAMS = "use_beam_search"
 """vLLM's field for a beam search, which chooses tokens without logits processors."""
 
@@ -46,9 +55,11 @@ def check_fields(policy: Policy, path: str, fields: Fields) -> None:
         RuleError: for a field that the policy forbids, or a value above its ceiling.
     """
     for name in policy.forbid_fields:
-        if fields.is_set(name):
-            where = join(path, name)
-            raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
+        for form in FORMS.get(name, (name,)):
+            around, _, last = form.rpartition(".")
+            if around in ("", path) and fields.is_set(last):
+                where = join(path, last)
+                raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
     if policy.forbids_beams and fields.is_set(BEAMS) and fields[BEAMS]:
         raise RuleError.of_field(NO_BEAMS, join(path, BEAMS))
     for ceiling, most in policy.most_fields.items():

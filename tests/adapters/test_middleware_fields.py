@@ -21,6 +21,8 @@ CEILING = Policy(most_fields={"max_tokens": 10, "thinking_token_budget": 20})
 FORBIDS = Policy(forbid_fields=frozenset({"prompt_logprobs"}))
 DEFAULTS = Policy(default_fields={"temperature": 0.5, "stop": ["é"]})
 COMPLETIONS = "/v1/completions"
+MESSAGES, OUTPUT = "/v1/messages", {"output_config": {"format": {"schema": {}}}}
+REASONING, EFFORT_OF_OUTPUT = "reasoning.effort", "output_config.effort"
 BAN = BannedTokensSpec((5,))
 
 
@@ -165,6 +167,23 @@ REFUSED: dict[str, tuple[Policy, str, str, dict[str, Any], tuple[str, ...]]] = {
         ("does not admit the field `prompt_logprobs`",),
     ),
     "forbidden, on any route": (FORBIDS, "vllm", "/x", {"prompt_logprobs": 0}, ("not admit",)),
+    **{
+        f"forbidden, as {path}": (
+            Policy(forbid_fields=frozenset({name})),
+            "vllm",
+            route,
+            body,
+            (f"not admit the field `{name}`", f"at `{path}`"),
+        )
+        for name, route, body, path in (
+            ("response_format", "/v1/responses", {"text": {"format": {}}}, "text.format"),
+            ("response_format", MESSAGES, OUTPUT, "output_config.format"),
+            ("reasoning_effort", "/v1/responses", {"reasoning": {"effort": "low"}}, REASONING),
+            ("reasoning_effort", MESSAGES, {"output_config": {"effort": "low"}}, EFFORT_OF_OUTPUT),
+            ("stop", MESSAGES, {"stop_sequences": ["a"]}, "stop_sequences"),
+            ("max_tokens", CHAT, {"max_completion_tokens": 5}, "max_completion_tokens"),
+        )
+    },
     "forbidden, within": (
         FORBIDS,
         "sglang",

@@ -1,5 +1,6 @@
 """Specs that cannot be realized: refused at admission; what slips through ends one request."""
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,15 +11,20 @@ from unittest.mock import patch
 import pytest
 from logitport import spec as lp
 from logitport.adapters.core import compile_specs
+from logitport.adapters.gateway.json_body import parse
 from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor, SpecMiddleware
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
+from logitport.adapters.vllm.middleware import _Params
 from logitport.adapters.vllm.processor import _program_of
 from prometheus_client import REGISTRY
 
 from .in_process import Engine, engine, params, refused
 
 pytestmark = pytest.mark.engine
+
+
+MARK = {"kv_transfer_params": {"do_remote_decode": True}}
 
 
 class LiveProcessor:
@@ -137,6 +143,28 @@ def test_a_diffusion_model_takes_no_specs():
     specs = (lp.ForcedTokenSequenceSpec((5,)),)
     with pytest.raises(lp.SpecError, match="vLLM's diffusion models choose tokens without"):
         check_engine(config, lp.Payload(1, specs), compile_specs(specs))
+
+
+# a body, the object with its sampling fields | whether the mark for prefill is found
+@pytest.mark.parametrize(
+    ("body", "owner", "is_prefill"),
+    [
+        (MARK, "", True),
+        ({"sampling_params": {"extra_args": MARK}}, "sampling_params", True),
+        ({"sampling_params": {}, **MARK}, "sampling_params", True),
+        ({"kv_transfer_params": {"do_remote_decode": False}}, "", False),
+        ({"kv_transfer_params": None}, "", False),
+        ({}, "", False),
+    ],
+)
+def test_the_mark_for_prefill_in_a_body(body: dict[str, Any], owner: str, is_prefill: bool):
+    """Of /inference/v1/generate, it is where the specs are."""
+    fields = parse(json.dumps(body).encode())
+    assert fields is not None
+    inner = fields.object(owner) if owner else fields
+    assert inner is not None
+    role, asked = Role(lp.Stage.AGGREGATED, "kv_both", True), _Params(fields, inner, "{}")
+    assert (role.stage_for(asked) is lp.Stage.PREFILL) is is_prefill  # pyright: ignore
 
 
 @pytest.mark.parametrize("regex", [None, "a+"])
