@@ -18,7 +18,7 @@ from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
-from .policy import Policy, policy_of
+from .policy import NO_BEAMS, Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
     "KEY",
+    "NO_BEAMS",
     "REALIZABLE",
     "STAGE_VARIABLE",
     "App",

@@ -24,6 +24,8 @@ from ..spec.base import fields_hold
 from ..spec.errors import Name, Path
 from ..spec.limits import MAX_SPECS
 
+NO_BEAMS = "This server admits no beam search: neither its guard nor its ceilings would act on it"
+
 GROUP = "logitport.policies"
 """The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...spec import SpecError
-from ..policy import Policy
+from ..policy import NO_BEAMS, Policy
 from .json_body import Fields, join
 
 NAMES = {
@@ -29,8 +29,6 @@ A field after a dot is one of an object of the request."""
 
 BEAMS = "use_beam_search"
 """vLLM's field for a beam search, which chooses tokens without logits processors."""
-
-NO_BEAMS = "This server admits no beam search: neither its guard nor its ceilings would act on it"
 
 
 class RuleError(SpecError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import (
     KEY,
+    NO_BEAMS,
     Backend,
     OwnFields,
     Policy,
@@ -20,7 +21,6 @@ from .. import (
     policy_of,
 )
 from ..core import Program, Vocabulary, VocabularyOf, unsupported
-from ..gateway.field_rules import NO_BEAMS
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (

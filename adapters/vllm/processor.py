@@ -229,9 +229,8 @@ def _program_of(
     if not acts or not payload.is_active(role.stage_for(params)):
         program = _guard_program(role, backend, vocab_size)
     # The engine masks what these fields exclude, and all that is left may be banned.
-    if program is not None and (params.structured_outputs or params.allowed_token_ids):
-        return replace(program, end_token=end_token)
-    return program
+    masks = params.structured_outputs or params.allowed_token_ids or params.bad_words
+    return replace(program, end_token=end_token) if program is not None and masks else program
 
 
 def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | None:

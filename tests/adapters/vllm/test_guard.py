@@ -123,6 +123,7 @@ def test_steps_of_a_beam_search_are_refused(monkeypatch: pytest.MonkeyPatch, pol
         ({}, None),
         ({"structured_outputs": StructuredOutputsParams(regex="a+")}, 2),
         ({"allowed_token_ids": [5, 8]}, 2),
+        ({"bad_words": ["a"]}, 2),
     ],
 )
 def test_a_reply_ends_where_a_field_leaves_only_banned_tokens(
