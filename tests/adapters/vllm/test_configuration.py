@@ -9,7 +9,6 @@ import httpx
 import pytest
 from logitport import spec as lp
 from logitport.adapters import extra_body
-from vllm.sampling_params import StructuredOutputsParams
 
 from examples._support.vllm_server import VllmServer
 from tests.adapters.configured import (
@@ -43,6 +42,8 @@ def test_what_acts(running: Engine):
 
 @pytest.mark.parametrize("more", [{}, {"ignore_eos": True}])
 def test_a_guard_beside_a_grammar_of_what_it_bans(running: Engine, more: dict[str, Any]):
+    from vllm.sampling_params import StructuredOutputsParams
+
     grammar = StructuredOutputsParams(regex=BANNED)
     more |= {"max_tokens": 8, "structured_outputs": grammar}
     sampling = [params(specs, **more) for specs in (None, BAN)]
