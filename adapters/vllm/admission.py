@@ -207,12 +207,14 @@ def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) ->
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:
     """Refuse a step of a beam search, which would pass by the policy's guard and ceilings.
 
-    The middleware refuses the whole search, where it is in place.
+    The middleware refuses the whole search, where it is in place. vLLM gives its steps no
+    ``extra_args``, which a request to a prefill worker has.
 
     Raises:
         SpecError: if the policy has any.
     """
-    if policy is not None and policy.forbids_beams and is_beam(sampling_params):
+    is_step = is_beam(sampling_params) and not sampling_params.extra_args
+    if is_step and policy is not None and policy.forbids_beams:
         raise SpecError(NO_BEAMS)
 
 

@@ -113,6 +113,8 @@ def test_steps_of_a_beam_search_are_refused(monkeypatch: pytest.MonkeyPatch, pol
     with pytest.raises(ValueError, match="This server admits no beam search"):
         admit(monkeypatch, policy, params(max_tokens=1, **READS[1]))
     admit(monkeypatch, policy, params(max_tokens=1, **READS[0]))
+    marked = params(max_tokens=1, extra_args=DECODES_ELSEWHERE, **READS[1])
+    admit(monkeypatch, policy, marked)  # to a server of tokens, from a proxy
     admit(monkeypatch, Policy((BAN,)), params(max_tokens=1, **READS[1]))
 
 
