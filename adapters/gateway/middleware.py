@@ -25,10 +25,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application."""
 
 CONTAINERS = frozenset(
-    ("custom_params", "extra_args", "extra_body", "parameters", "sampling_params", "vllm_xargs")
-).union(["instances"])  # of Vertex, where a payload is refused
-"""The request fields that may hold a payload, over all engines. They may be nested, or be lists
-with one object for each prompt."""
+    ("custom_params", "extra_args", "extra_body", "instances", "parameters", "sampling_params")
+) | {"vllm_xargs"}
+"""The request fields that may hold a payload, over all engines; ``instances`` is Vertex's. They may
+be nested, or be lists with one object for each prompt."""
 
 METHODS = "POST", "PUT"
 """The HTTP methods whose requests may carry specs."""
