@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -98,8 +99,8 @@ class Results:
 
 
 def machine(device: str) -> dict[str, str]:
-    """Describe the machine and the package versions."""
-    facts = {"cores": str(os.cpu_count()), "CPU": _cpu()}
+    """Describe the commit, the machine and the package versions."""
+    facts = {"commit": _commit(), "cores": str(os.cpu_count()), "CPU": _cpu()}
     if device == "cuda":
         facts["GPU"] = torch.cuda.get_device_name()
     facts["threads of torch"] = str(torch.get_num_threads())
@@ -110,6 +111,12 @@ def machine(device: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return facts
+
+
+def _commit() -> str:
+    """Name the commit that is measured; ``-dirty`` if files differ from it."""
+    command = ["git", "-C", RESULTS, "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def _cpu() -> str:
