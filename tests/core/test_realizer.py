@@ -778,6 +778,15 @@ def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch
         assert not realizer.rows
 
 
+def test_what_leaves_after_a_defect_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
+    break_updates(monkeypatch, (HostEditor, "apply"), range(1000))
+    applied(realizer, 2)
+    for row in range(2):
+        realizer.remove(row)
+    assert not realizer._automata.running
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_what_fails_while_logits_are_written_ends_those_who_have_specs(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype

@@ -88,6 +88,12 @@ class Automata:
             self.requests[i], self.running[i] = moved, automata
         return moved
 
+    def clear(self) -> None:
+        """Let go of all requests, whose state will be made again. This cannot fail."""
+        self.requests.clear()
+        self.running.clear()
+        self.generation += 1
+
     def give_back(self) -> None:
         """Free memory if the tables are mostly unused; if this fails, nothing has changed."""
         if self._left > ROOM_KEPT:  # those removed since the last check may be most of the tables

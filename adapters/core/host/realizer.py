@@ -215,6 +215,8 @@ class Realizer:
         if self._with_code.pop(request, None) is not None:
             self._edits.own = [each for each in self._edits.own if each[0] is not request]
         index, request.index = request.index, -1
+        if self._is_broken:
+            self._automata.clear()
         if index < 0 or self._is_broken:
             return
         moved = self._automata.remove(index)
