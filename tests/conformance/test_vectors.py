@@ -8,8 +8,9 @@ import pytest
 import torch
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.conformance.reference import combine
-from logitport.adapters.core import Realizer, compile_specs
-from logitport.spec import WIRE_KINDS, SpecError, decode
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.adapters.core.walk import Walk
+from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
 
 from tests.core.test_realizer import assert_row, random_logits
@@ -51,6 +52,48 @@ def test_core_edits_as_the_vectors_say(kind: str):
             for row in range(2):
                 assert_row(before[row], after[row], [*map(read_edit, acting)])
             output.extend(vector["output_ids"][n : n + 1])
+
+
+@pytest.mark.parametrize("vector", VECTORS["text_edits"])
+def test_core_edits_text_as_the_vectors_say(vector: Any):
+    specs = decode(vector["payload"]).specs
+    tokens = [None if token is None else bytes.fromhex(token) for token in vector["vocabulary"]]
+    program = compile_specs(specs, lambda: Vocabulary.of_tokens(tokens))
+    realizer = Realizer(len(tokens))
+    for n, acting in enumerate(vector["edits"]):
+        realizer.add(0, program, [], vector["output_ids"][:n])
+        before = random_logits(1, len(tokens), n, torch.float32)
+        after = before.clone()
+        realizer.apply(after)
+        assert_row(before[0], after[0], [*map(read_edit, acting)])
+
+
+@pytest.mark.parametrize("vector", VECTORS["conflicts"])
+def test_conflicts(vector: Any):
+    def admit() -> tuple[str, ...]:
+        specs = decode(vector["payload"]).specs
+        if any(isinstance(spec, NativeSpec) for spec in specs):
+            return ()
+        walk = Walk(specs, compile_specs(specs), vector["vocab_size"])
+        walk.check()
+        return walk.may_lose()
+
+    if vector["refused"]:
+        with pytest.raises(SpecError):
+            admit()
+    else:
+        assert {*admit()} >= {*vector.get("may_lose", ())}
+
+
+@pytest.mark.parametrize("vector", VECTORS["payloads"], ids=lambda each: each["text"])
+def test_payloads(vector: Any):
+    if "path" in vector:
+        with pytest.raises(SpecError) as error:
+            decode(vector["text"])
+        assert error.value.path == vector["path"]
+    else:
+        payload = decode(vector["text"])
+        assert [stage for stage in Stage if payload.is_active(stage)] == vector["stages"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["rows"])

@@ -311,29 +311,29 @@ def may_be_named(specs: Specs) -> tuple[str, ...] | None:
 
 
 # specs | the kinds that may lose
-@pytest.mark.parametrize(
-    ("specs", "named"),
-    [
-        ((s.MinTokensSpec(9, (2,)), s.TriggerSpec((5,), (2,))), {"min_tokens"}),
-        ((s.MinTokensSpec(9, (2,)), s.ForcedEndSpec(20, (7,), 2)), set()),
-        ((s.TriggerSpec((1,), (5,)), s.TriggerSpec((3, 1), (6,))), {"trigger"}),
-        ((s.BannedSequencesSpec(((7, 8),)), Forced((8, 9))), set()),
-        ((s.BannedSequencesSpec(((7, 8),)), s.TriggerSpec((7,), (8,))), {"banned_sequences"}),
-        ((s.AllowedTokensSpec((4,)), s.BannedSequencesSpec(((4, 5),))), set()),
-        ((s.AllowedTokensSpec((4, 5)), s.BannedTokensSpec((5,))), set()),
-        ((s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((3, 6),))), set()),
-        (
-            (s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((6, 4),))),
-            {"banned_sequences"},
-        ),
-        (
-            (s.ThinkingBudgetSpec(9, (3,), (4,)), Forced((7,))),
-            {"thinking_budget", "forced_sequence"},
-        ),
-        ((s.TriggerSpec((1,), (5,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
-        ((s.BannedTokensSpec((5,)), s.NoRepeatNgramSpec(2)), set()),
-    ],
-)
+LOSING: list[tuple[Specs, set[str]]] = [
+    ((s.MinTokensSpec(9, (2,)), s.TriggerSpec((5,), (2,))), {"min_tokens"}),
+    ((s.MinTokensSpec(9, (2,)), s.ForcedEndSpec(20, (7,), 2)), set()),
+    ((s.TriggerSpec((1,), (5,)), s.TriggerSpec((3, 1), (6,))), {"trigger"}),
+    ((s.BannedSequencesSpec(((7, 8),)), Forced((8, 9))), set()),
+    ((s.BannedSequencesSpec(((7, 8),)), s.TriggerSpec((7,), (8,))), {"banned_sequences"}),
+    ((s.AllowedTokensSpec((4,)), s.BannedSequencesSpec(((4, 5),))), set()),
+    ((s.AllowedTokensSpec((4, 5)), s.BannedTokensSpec((5,))), set()),
+    ((s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((3, 6),))), set()),
+    (
+        (s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((6, 4),))),
+        {"banned_sequences"},
+    ),
+    (
+        (s.ThinkingBudgetSpec(9, (3,), (4,)), Forced((7,))),
+        {"thinking_budget", "forced_sequence"},
+    ),
+    ((s.TriggerSpec((1,), (5,)), s.NoRepeatNgramSpec(2)), {"no_repeat_ngram"}),
+    ((s.BannedTokensSpec((5,)), s.NoRepeatNgramSpec(2)), set()),
+]
+
+
+@pytest.mark.parametrize(("specs", "named"), LOSING)
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
         program = compile_specs(each)

@@ -13,16 +13,33 @@ from typing import Any
 import msgspec
 import numpy as np
 from logitport import spec as s
-from logitport.adapters.conformance.kinds import KINDS, REALIZED
-from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Force, FreeRun, flat
-from logitport.adapters.conformance.reference import edits, permits
-from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, decode, encode
+from logitport.adapters.conformance.kinds import KINDS, REALIZED, banned_scripts, banned_text
+from logitport.adapters.conformance.kinds.base import (
+    BAN,
+    Add,
+    Allow,
+    Edit,
+    Force,
+    FreeRun,
+    ban,
+    flat,
+)
+from logitport.adapters.conformance.reference import edit, edits, permits
+from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, Stage, decode, encode
 from logitport.spec.base import kind_of
+from logitport.spec.kinds.banned_scripts import ScriptsSpec
 
 from tests.conformance.test_reference import COMBINED, ROW
+from tests.core.test_contradictions import CONFLICTS
+from tests.core.test_walk import BY_HAND, LOSING, NEAR
 from tests.kinds.test_texts import Greedy
 from tests.spec.test_client_texts import REFUSED, RESOLVED
+from tests.spec.test_payload import BAD_ENTRIES, BAD_PAYLOADS, BEYOND_SCHEMA, FORCED
 from tests.support.paths import GOLDEN
+
+Specs = Sequence[LogitsProcessorSpec]
+Ids = Sequence[int]
+Neutral = dict[str, Any]
 
 FILE = GOLDEN / "vectors.json"
 VOCABULARY = 16
@@ -34,17 +51,75 @@ TOGETHER: tuple[tuple[LogitsProcessorSpec, ...], ...] = (
     (s.TriggerSpec((4,), (5, 6)), s.ForcedEndSpec(1, (7, 8))),
 )
 """Specs of one request."""
+CHOSEN = s.Phase((s.ChoiceSpec(((4, 5), (6,))),), (s.PhaseEnd(complete=True),))
+ASTRAY: tuple[tuple[LogitsProcessorSpec, Ids], ...] = (
+    (s.PhasesSpec((CHOSEN, s.Phase((s.ForcedTokenSequenceSpec((7,)),)))), (9, 4, 9, 7, 4)),
+    (s.ThinkingBudgetSpec(2, (3,), (8, 9), (), (), ((8, 7),)), (5, 8, 9, 4)),
+    (s.ThinkingBudgetSpec(2, (3,), (8, 9), (7,), (), ((8, 4), (8,))), (5, 6, 8, 4)),
+)
+"""An answer that goes astray in a phase, and end tags that begin alike: specs and outputs."""
 LONGEST = 300
 """Characters of a refused payload. Most of the limits need longer ones."""
 
-Specs = Sequence[LogitsProcessorSpec]
-Ids = Sequence[int]
-Neutral = dict[str, Any]
+LETTERS: tuple[bytes | None, ...] = (
+    *(b" Ban", b"anas", b"ana", b"a", b"n", b"Banana", b"k", "\u212a".encode(), None, b"s"),
+    *("\u00df".encode(), "\u1e9e".encode(), b"ss", b" ", "\u0130".encode(), b"i"),
+)
+WORDS: tuple[bytes | None, ...] = (
+    *(b"ass", b" ass", b"ess", b"cl", b" ", b"a", b"s", b"ss", b"ss ", "ss\u2014".encode()),
+    *("ss\u00e9".encode(), b"ss\xe2", b"ss\xe2\x80", b"ss\xc3", b"\xe2\x80", b"\x94"),
+    *(b"\x94ass", b"_ass", b"\xffass", None),
+)
+CHARACTERS: tuple[bytes | None, ...] = (
+    *(b"a", "\u0416".encode(), "\u4e2d\u6587".encode(), b"1!", "\u3042".encode()),
+    *("\u0378".encode(), "\ue000".encode(), b"\xd0", b"\x9f", b"\xd2", b"a\xd2", b"\x85", b"\x8a"),
+    *(b"\xe4", b"\xb7", b"\xb8", b"\xe5", b"\xff", None, "\u0301".encode()),
+)
+ENDS: tuple[bytes | None, ...] = (
+    *(b"</", b"think", b">", b"</think>", b"nk>\n", b"\n", b"a", b"b", None, b"ok", b"thi"),
+)
+HAN, CYRILLIC = s.BannedScriptsSpec(("Han",)), s.BannedScriptsSpec(("CYRILLIC",))
+UNTIL_TAG = s.Phase((s.BannedTokensSpec((6,)),), (s.PhaseEnd(text="</think>"),))
+ABOUT_TEXT: tuple[tuple[tuple[LogitsProcessorSpec, ...], Sequence[bytes | None], Ids], ...] = (
+    ((s.BannedTextSpec(("Banana", "kk")),), LETTERS, (0, 3, 4, 4, 0, 8, 1, 0, 1, 6)),
+    ((s.BannedTextSpec(("BANANA", "\u212a"), True),), LETTERS, (0, 3, 4, 3, 0, 8, 1, 5)),
+    ((s.BannedTextSpec(("a\u00df", "ass ", "i"), True),), LETTERS, (3, 9, 9, 3, 12, 13, 14, 3, 10)),
+    ((s.BannedTextSpec(("ass",), whole_words=True),), WORDS, (3, 5, 4, 5, 6, 19, 5, 11, 3, 14, 15)),
+    ((s.BannedTextSpec(("ass cl", "ass"), True, True),), WORDS, (1, 4, 3, 14, 16, 17, 18, 5, 12)),
+    ((CYRILLIC,), CHARACTERS, (9, 10, 11, 9, 18, 7, 8, 1, 9, 0)),
+    ((HAN,), CHARACTERS, (13, 14, 13, 15, 16, 16, 17, 2)),
+    ((s.AllowedScriptsSpec(("latin", "Han")),), CHARACTERS, (9, 3, 13, 19, 5, 18, 6)),
+    (
+        (HAN, s.AllowedTokensSpec((0, 2, 3)), s.AllowedScriptsSpec(("Han", "Latin"))),
+        CHARACTERS,
+        (0, 3),
+    ),
+    (
+        (s.PhasesSpec((UNTIL_TAG, s.Phase((s.ForcedTokenSequenceSpec((9, 5)),)))),),
+        ENDS,
+        (0, 1, 7, 0, 8, 1, 2, 0, 10, 4, 9, 5, 3),
+    ),
+    (
+        (
+            s.PhasesSpec(
+                (
+                    s.Phase((), (s.PhaseEnd(text="\n"), s.PhaseEnd(n=2, phase=0))),
+                    s.Phase((s.BannedTextSpec(("ab",)),), (s.PhaseEnd(n=3),)),
+                ),
+                eos_token_id=8,
+            ),
+        ),
+        ENDS,
+        (6, 7, 4, 7, 6, 7, 8),
+    ),
+)
+"""Specs about text, a vocabulary, and an output."""
 
 
 def text() -> str:
     """Make the text of the file: one vector a line."""
     tables = {"edits": edited(), "rows": rows(), "refused": refused(), "texts": texts()}
+    tables |= {"text_edits": text_edits(), "conflicts": conflicts(), "payloads": payloads()}
     lines = [
         f'"{name}":[\n' + ",\n".join(json.dumps(each, separators=(",", ":")) for each in vectors)
         for name, vectors in tables.items()
@@ -64,6 +139,8 @@ def edited() -> Iterator[Neutral]:
             yield from _runs((spec,), numbers)
     for specs in TOGETHER:
         yield from _runs(specs, random.Random(encode(specs)))
+    for spec, output in ASTRAY:
+        yield _vector((spec,), FREE.prompt_ids, output)
 
 
 def rows() -> Iterator[Neutral]:
@@ -106,6 +183,102 @@ def texts() -> Iterator[Neutral]:
             decode(payload, tokenizer)
         if len(json.dumps(payload)) <= LONGEST and "\\u" not in json.dumps(payload):
             yield _with_tokens(payload, tokenizer) | {"path": f"$.specs[0]{path}"}
+
+
+def text_edits() -> Iterator[Neutral]:
+    """Yield the edits of specs about text: the bytes of a vocabulary's tokens decide."""
+    for specs, vocabulary, output in ABOUT_TEXT:
+        # A token that begins with 0xFF is no text either.
+        texts = [None if token is None or token[0] == 0xFF else token for token in vocabulary]
+        yield {
+            "payload": json.loads(encode(specs)),
+            "vocabulary": [None if token is None else token.hex() for token in vocabulary],
+            "output_ids": [*output],
+            "edits": [
+                [*map(_neutral, flat(_edits_about_text(specs, texts, tuple(output[:n]))))]
+                for n in range(len(output) + 1)
+            ],
+        }
+
+
+def _edits_about_text(
+    specs: Specs, vocabulary: Sequence[bytes | None], output: tuple[int, ...]
+) -> Iterator[Edit]:
+    of_phases: Any = KINDS[s.PhasesSpec].edit
+    of_scripts = [spec for spec in specs if isinstance(spec, ScriptsSpec)]
+    if of_scripts:
+        named = [type(each)(tuple(map(_unicode_name, each.scripts))) for each in of_scripts]
+        yield ban(banned_scripts.completing(named, vocabulary, output))
+    for spec in specs:
+        if isinstance(spec, s.PhasesSpec):
+            yield of_phases(spec, (), output, vocabulary)
+        elif isinstance(spec, s.BannedTextSpec):
+            yield ban(banned_text.completing(spec, vocabulary, output))
+        elif not isinstance(spec, ScriptsSpec):
+            yield edit(spec, (), output)
+
+
+def _unicode_name(script: str) -> str:
+    """Write the name of a script as Unicode does, for the reference."""
+    return script.replace("_", " ").replace("-", " ").title()
+
+
+def conflicts() -> Iterator[Neutral]:
+    """Yield payloads, with whether their specs contradict each other whatever the model says.
+
+    ``may_lose`` has the kinds that others of the payload may override.
+    """
+    for specs, near, _ in CONFLICTS.values():
+        yield _compared(specs, 1000, refused=True)
+        yield _compared(near, 1000, refused=False)
+    for cases, is_refused in ((BY_HAND, True), (NEAR, False)):
+        for specs in cases.values():
+            yield _compared(specs, VOCABULARY, refused=is_refused)
+    for specs, named in LOSING:
+        yield _compared(specs, VOCABULARY, refused=False) | {"may_lose": sorted(named)}
+
+
+def _compared(specs: Specs, vocab_size: int, *, refused: bool) -> Neutral:
+    entries = json.loads(msgspec.json.encode(specs))
+    payload = {"version": 1, "specs": entries}
+    return {"payload": payload, "vocab_size": vocab_size, "refused": refused}
+
+
+def payloads() -> Iterator[Neutral]:
+    """Yield texts of payloads: the stages where the specs act, or the path of what is wrong."""
+    for text in TAKEN:
+        stages = [stage.value for stage in Stage if decode(text).is_active(stage)]
+        yield {"text": text, "stages": stages}
+    refused = [(json.dumps(each), path) for each, _, path in (*BAD_PAYLOADS, *BAD_ENTRIES)]
+    refused += [(json.dumps(each), path) for each, _, path in BEYOND_SCHEMA]
+    for text, path in (*refused, *NO_PAYLOADS):
+        if len(text) <= LONGEST:
+            yield {"text": text, "path": path}
+
+
+_SPECS = json.dumps([FORCED])
+TAKEN = (
+    f'{{"version":1,"specs":{_SPECS}}}',
+    f'{{"version":1,"specs":{_SPECS},"generation_only":true}}',
+    f'{{"version":1,"specs":{_SPECS},"generation_only":false}}',
+    f' {{ "specs" : {_SPECS} ,\n"version" : 1 }} ',
+    _SPECS,
+)
+"""Texts that are payloads. The last one is Dynamo's list."""
+NO_PAYLOADS = (
+    *(("", "$"), ("Hello", "$"), ('{"version":1', "$"), ("null", "$"), ('"text"', "$"), ("1", "$")),
+    (f'{{"version":1,"specs":{_SPECS}}} {{}}', "$"),
+    (f'{{"version":1,"specs":{_SPECS},}}', "$"),
+    (f"{{'version':1,'specs':{_SPECS}}}", "$"),
+    ('{"version":1,"specs":[{"kind":"prompt_bias","bias":NaN}]}', "$"),
+    ('{"version":1,"specs":[{"kind":"prompt_bias","bias":1e999}]}', "$.specs[0].bias"),
+    ('{"version":2,"specs":"a newer one","more":{}}', "$.version"),
+    ('{"version":2}', "$.version"),
+    (f'{{"version":1.0,"specs":{_SPECS}}}', "$.version"),
+    (f'{{"version":1,"specs":{_SPECS},"generation_only":null}}', "$.generation_only"),
+    (f'{{"version":1,"specs":{_SPECS},"generation_only":"true"}}', "$.generation_only"),
+)
+"""Texts that are none, with paths."""
 
 
 def _with_tokens(payload: Neutral, tokenizer: "_Asked") -> Neutral:
