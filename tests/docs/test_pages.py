@@ -13,6 +13,7 @@ from logitport.adapters.metrics import Decision
 from logitport.spec import Stage
 from logitport.spec.base import kind_of
 from logitport.spec.kinds import WIRE_KINDS
+from logitport.spec.kinds.banned_text import in_word
 from logitport.spec.limits import LIMITS
 from typer.testing import CliRunner
 
@@ -62,6 +63,22 @@ def test_metrics():
     (dashboard,) = [json.loads(code) for code, _, _ in blocks(page, "json")]
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert all("logitport_requests_total" in query for query in queries)
+
+
+def test_separators_of_the_wire():
+    listed = re.search(r"\*Separators\* are (.*?)\. All other", text("docs/wire.md"))
+    assert listed is not None
+    ranges = re.findall(r"([0-9A-F]{4,5})(?: to ([0-9A-F]{4,5}))?", listed[1])
+    found = {i for first, last in ranges for i in range(int(first, 16), int(last or first, 16) + 1)}
+    assert found == {i for i in range(0x110000) if not in_word(chr(i))}
+
+
+def test_limits_of_the_wire():
+    _, rest = text("docs/wire.md").split("### Limits")
+    section, _ = rest.split("### Contradictions")
+    names = "payload_bytes", "parts", "token_ids", "phases", "text_bytes", "text_rules"
+    for name in (*names, "history_rules", "prompt_rules"):
+        assert re.search(rf"^\|.*\b{LIMITS[f'max_{name}'].value:,}\b.*\|", section, re.MULTILINE)
 
 
 def drawings() -> list[tuple[str, str]]:
