@@ -13,13 +13,16 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 DOCS = Path("docs")
+CHANGELOG = Path("CHANGELOG.md")
+"""It is a page of the site, and in the search."""
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])[^)#\s]+")
 
 
 def on_files(files: Files, *, config: Any) -> None:
     """Add the pages, and those that they link to."""
-    waiting = [DOCS / file.src_uri for file in files.documentation_pages()]
+    waiting = [CHANGELOG, *(DOCS / file.src_uri for file in files.documentation_pages())]
+    files.append(File.generated(config, _uri(CHANGELOG), content=_relinked(CHANGELOG)))
     while waiting:
         source = waiting.pop()
         for link in LINK.findall(_markdown(source)):
@@ -50,6 +53,8 @@ def _exists(path: Path) -> bool:
 
 def _uri(path: Path) -> str:
     """Return where a file of the repository is on the site."""
+    if path == CHANGELOG:
+        return "changelog.md"
     if DOCS in path.parents:
         return str(path.relative_to(DOCS))
     return f"repository/{path}" + ("" if path.suffix in (".md", ".png") else ".md")

@@ -15,12 +15,13 @@ from logitport.spec import (
     SamplingSpec,
     SpecError,
     Stage,
+    StandIn,
     ThinkingBudgetSpec,
     decode,
     encode,
 )
 
-from tests.support.curl import commands
+from tests.support.curl import commands, page, request_of
 
 from .test_middleware import BAD, CHAT, GENERATE, GOOD, OTHER, native, post
 
@@ -273,10 +274,25 @@ def test_objects_of_the_wire(engine: str, carrier: Any, specs: Any, sent: Any):
 
 @pytest.mark.parametrize(("engine", "index"), [("vllm", 0), ("sglang", 1)])
 def test_the_requests_of_the_page(engine: str, index: int):
-    """docs/kinds.md has them by curl, for clients without a tokenizer."""
-    asked = json.loads(commands()[index].split(" -d '")[1].rpartition("'")[0])
-    payload = post(CHAT, asked, engine=engine).json()[PLACES[engine]][KEY]
-    assert json.loads(payload if isinstance(payload, str) else json.dumps(payload)) == [TEXTS]
+    """docs/http.md has them by curl, for clients without a tokenizer."""
+    path, asked = request_of(commands()[index])
+    payload = post(path, asked, engine=engine).json()[PLACES[engine]][KEY]
+    assert json.loads(payload) == [TEXTS]
+
+
+def test_the_other_requests_of_the_page():
+    """They are taken, with the payload where vLLM looks for it, but for the wrong one."""
+    answers: dict[str, Any] = {}
+    for command in commands()[2:]:
+        path, asked = request_of(command)
+        if asked is not None:
+            answers[command] = reply = post(path, asked, engine="vllm")
+            is_wrong = "-1" in command
+            assert reply.status_code == (400 if is_wrong else 200)
+            assert is_wrong or decode(reply.json()["vllm_xargs"][KEY], StandIn())
+            if is_wrong:
+                assert f"```json\n{reply.text}\n```" in page()
+    assert len(answers) == 3
 
 
 def test_objects_of_the_wire_do_not_act_on_prefill():

@@ -1,4 +1,4 @@
-"""The requests by curl of docs/kinds.md, as a reader sends them."""
+"""The requests by curl of docs/http.md, as a reader sends them."""
 
 import json
 import re
@@ -11,9 +11,21 @@ ADDRESS = re.compile(r"http://localhost:\d+(?=/)")
 
 
 def commands() -> list[str]:
-    """Return the commands of the page: for vLLM, and for SGLang."""
-    page = (ROOT / "docs/kinds.md").read_text(encoding="utf-8")
-    return re.findall(r"```sh\n(curl .*?)```", page, re.DOTALL)
+    """Return the commands of the page: a choice from vLLM, one from SGLang, and others."""
+    return re.findall(r"```sh\n(curl .*?)```", page(), re.DOTALL)
+
+
+def page() -> str:
+    """Return the page."""
+    return (ROOT / "docs/http.md").read_text(encoding="utf-8")
+
+
+def request_of(command: str) -> tuple[str, Any]:
+    """Return the path and the body of a command; without a body, ``None``."""
+    path = re.search(r"http://localhost:\d+(/\S+)", command)
+    assert path is not None
+    _, has_body, body = command.partition(" -d '")
+    return path[1], json.loads(body.rpartition("'")[0]) if has_body else None
 
 
 def check_choice(command: str, url: str, model: str) -> None:
