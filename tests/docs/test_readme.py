@@ -213,7 +213,9 @@ def test_make_targets():
 def test_the_table_of_kinds_has_them_all(page: str, heading: str, after: str):
     _, kinds = text(page).split(heading)
     table, *_ = kinds.split(after)
-    cells = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
+    cells = "".join(
+        row.split("|")[1] for row in table.splitlines() if row.startswith(("| `", "| [`"))
+    )
     assert [each for each in map(kind_of, WIRE_KINDS) if f"`{each}`" not in cells] == []
 
 
