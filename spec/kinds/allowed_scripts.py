@@ -4,7 +4,7 @@ from .banned_scripts import ScriptsSpec
 
 
 class AllowedScriptsSpec(ScriptsSpec, frozen=True, tag="allowed_scripts"):
-    """Every character of the output is of one of the Unicode scripts ``scripts``, or is shared.
+    r"""Every character of the output is of one of the Unicode scripts ``scripts``, or is shared.
 
     Digits, spaces, punctuation, emoji, combining marks and other characters that many scripts use
     (``Common`` and ``Inherited``) are always allowed, and so are special tokens, EOS among them.
@@ -14,6 +14,12 @@ class AllowedScriptsSpec(ScriptsSpec, frozen=True, tag="allowed_scripts"):
     All else is as for ``BannedScriptsSpec``.
 
     ``AllowedScriptsSpec(("Latin", "Greek"))`` makes the model write in Latin and Greek letters.
+
+    Examples:
+        >>> from logitport.adapters.conformance.kinds.banned_scripts import completing
+        >>> tokens = b"Hi", b"7!", "\u0416".encode()
+        >>> completing([AllowedScriptsSpec(("Latin",))], tokens, output=())
+        {2}
 
     Args:
         scripts: 1 to ``MAX_SCRIPTS`` names of scripts; order and repetition mean nothing.

@@ -15,6 +15,11 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     Like vLLM's ``allowed_token_ids``, and transformers' ``PrefixConstrainedLogitsProcessor`` with
     the same list at every step.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(AllowedTokensSpec((4, 5)), (), (4,))
+        Allow(tokens=frozenset({4, 5}))
+
     Args:
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids; order and repetition mean nothing.
 

@@ -114,6 +114,13 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
     A token that a state forces must not be banned by another spec, and an automaton that forces one
     cannot stand beside a grammar. Otherwise it is compared with no other spec.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> first = AutomatonState(edges=(AutomatonEdge(0, 1),))
+        >>> spec = AutomatonSpec((first, AutomatonState(force=7, default=0)), token_sets=((4, 5),))
+        >>> [edit(spec, (), output) for output in ((), (4,), (4, 7))]
+        [None, Force(token=7), None]
+
     Args:
         states: 1 to ``MAX_STATES`` states.
         token_sets: up to ``MAX_STATES`` sets of token ids, each of at least one. The tokens of the

@@ -29,7 +29,7 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
 
 
 class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):
-    """The output has no character of the Unicode scripts ``scripts``.
+    r"""The output has no character of the Unicode scripts ``scripts``.
 
     A token that would complete such a character is banned, whatever tokens the character is made
     of. So is a token that begins characters, all of which are banned: the byte 0xE5 begins nothing
@@ -51,6 +51,11 @@ class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):
     refused. A name that is in no table is refused there, too.
 
     ``BannedScriptsSpec(("Han", "Hiragana", "Katakana"))`` keeps Chinese and Japanese out.
+
+    Examples:
+        >>> from logitport.adapters.conformance.kinds.banned_scripts import completing
+        >>> completing([BannedScriptsSpec(("Han",))], ("Hi".encode(), "\u4e2d".encode()), output=())
+        {1}
 
     Args:
         scripts: 1 to ``MAX_SCRIPTS`` names of scripts; order and repetition mean nothing.

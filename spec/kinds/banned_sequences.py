@@ -16,6 +16,12 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
     Like vLLM's ``bad_words``, and transformers' ``NoBadWordsLogitsProcessor``, which matches the
     prompt as well.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = BannedSequencesSpec(((4, 5),))
+        >>> [edit(spec, (), output) for output in ((), (4,))]
+        [None, Add(values={5: -1000000000.0})]
+
     Args:
         sequences: non-empty sequences of token ids, with
             a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.

@@ -52,6 +52,12 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     ``BannedTextSpec(("banana", "as an AI"), ignore_case=True, whole_words=True)`` bans ``Banana``
     as well, and leaves ``bananas`` free where that is one token.
 
+    Examples:
+        >>> from logitport.adapters.conformance.kinds.banned_text import completing
+        >>> spec = BannedTextSpec(("banana",), ignore_case=True)
+        >>> completing(spec, vocabulary=(b" Ban", b"an", b"ana"), output=(0,))
+        {2}
+
     Args:
         texts: non-empty texts, at least one, of up to ``MAX_PATTERN`` bytes in UTF-8, and
             ``MAX_TEXT_BYTES`` in all.

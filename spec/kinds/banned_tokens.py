@@ -14,6 +14,11 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
     Like SGLang's ``DisallowedTokensLogitsProcessor`` and transformers'
     ``SuppressTokensLogitsProcessor``.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(BannedTokensSpec((4, 5)), (), ())
+        Add(values={4: -1000000000.0, 5: -1000000000.0})
+
     Args:
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids; order and repetition mean nothing.
 

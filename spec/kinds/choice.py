@@ -34,6 +34,12 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     Like the ``choice`` of vLLM's structured outputs, without a grammar. The
     ``MultipleChoiceLogitsProcessor`` of NVIDIA's logits-processor-zoo takes choices of one token.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = ChoiceSpec(((1,), (2, 3)), eos_token_id=0)
+        >>> [edit(spec, (), output) for output in ((), (2,), (2, 3))]
+        [Allow(tokens=frozenset({1, 2})), Force(token=3), Force(token=0)]
+
     Args:
         choices: different non-empty sequences of token ids, with
             half of ``MAX_TOKEN_IDS`` token ids in all.

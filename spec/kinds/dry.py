@@ -32,6 +32,11 @@ class DrySpec(LogitsProcessorSpec, frozen=True, tag="dry"):
     ``MAX_BIAS``, and of the earlier occurrences of the newest ``allowed_length`` tokens the last
     ``MAX_MATCHES`` count.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(DrySpec(1.0, base=2.0), (4, 5, 6, 7), (4, 5, 6))
+        Add(values={7: -2.0})
+
     Args:
         multiplier: above 0, up to ``MAX_BIAS``: the penalty of a match of ``allowed_length``.
         base: 1 to ``MAX_BIAS``: the factor for each further token.

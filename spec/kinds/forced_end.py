@@ -14,6 +14,12 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     model would have ended, wherever that is; its ``MaxTimeLogitsProcessor`` counts seconds, which
     no other worker can count again.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = ForcedEndSpec(2, (5,), eos_token_id=0)
+        >>> [edit(spec, (), output) for output in ((), (7,), (7, 7), (7, 7, 5))]
+        [None, None, Force(token=5), Force(token=0)]
+
     Args:
         after: 0 to ``MAX_INT`` output tokens that come before.
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.

@@ -14,6 +14,12 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
     The same as Dynamo's ``ForcedTokenSequenceSpec`` (``dynamo/common/backend/engine.py``), which
     always ends in EOS.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = ForcedTokenSequenceSpec((4, 5), eos_token_id=0)
+        >>> [edit(spec, (), output) for output in ((), (4,), (4, 5))]
+        [Force(token=4), Force(token=5), Force(token=0)]
+
     Args:
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
         eos_token_id: token to force after them, for ever; ``None`` forces nothing more.

@@ -34,6 +34,11 @@ class GrammarSpec(NativeSpec, frozen=True, tag="grammar", kw_only=True):
         tags = {"type": "triggered_tags", "triggers": ["<answer>"], "tags": [tag]}
         GrammarSpec(structural_tag={"type": "structural_tag", "format": tags})
 
+    Examples:
+        >>> from logitport.adapters import extra_body
+        >>> extra_body("vllm", GrammarSpec(choices=("yes", "no")))
+        {'structured_outputs': {'choice': ['yes', 'no']}}
+
     Args:
         json_schema: a JSON Schema, ``MAX_DEPTH`` levels deep at most; its size is bounded by that
             of the payload. Copied, its arrays as tuples, and never changed again. Properties come

@@ -32,6 +32,11 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     The kind is like OpenAI's and vLLM's ``logit_bias``, which are limited to -100 to 100, and like
     transformers' ``SequenceBiasLogitsProcessor`` for sequences of one token.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(LogitBiasSpec({4: 2.5, 5: -1.0}), (), ())
+        Add(values={4: 2.5, 5: -1.0})
+
     Args:
         bias: 1 to half of ``MAX_TOKEN_IDS`` token ids, each with a finite value from
             ``-MAX_BIAS`` to ``MAX_BIAS``, in units of logits: +1 makes a token e times as likely,

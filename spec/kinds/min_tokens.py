@@ -13,6 +13,12 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     Like vLLM's ``min_tokens`` and transformers' ``MinNewTokensLengthLogitsProcessor``, which take
     the stop tokens from the model.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = MinTokensSpec(1, stop_token_ids=(0,))
+        >>> [edit(spec, (), output) for output in ((), (7,))]
+        [Add(values={0: -1000000000.0}), None]
+
     Args:
         n: 1 to ``MAX_INT`` output tokens.
         stop_token_ids: 1 to ``MAX_TOKEN_IDS`` token ids that would end the reply.

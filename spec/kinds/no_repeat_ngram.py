@@ -24,6 +24,11 @@ class NoRepeatNgramSpec(
     The kind is like SGLang's ``DeepseekOCRNoRepeatNGramLogitProcessor``. Without a window, it is
     like transformers' ``NoRepeatNGramLogitsProcessor``.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(NoRepeatNgramSpec(2), (4, 5), (6, 4))
+        Add(values={5: -1000000000.0})
+
     Args:
         n: length of an n-gram, 1 to ``MAX_PATTERN`` tokens; 1 bans every token of the window.
         window: ``n`` to ``MAX_INT`` tokens; ``None`` for all of prompt and output.

@@ -149,6 +149,13 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
       ``banned_scripts`` and ``allowed_scripts``, if they ban many tokens, or look for texts that
       begin like many tokens end. ``whole_words`` needs the least.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.spec import ChoiceSpec
+        >>> spec = PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))
+        >>> [edit(spec, (), output) for output in ((), (4,), (4, 5), (4, 5, 1))]
+        [Force(token=4), Force(token=5), Allow(tokens=frozenset({1, 2})), Force(token=0)]
+
     Args:
         phases: at least one. Their number times the most specs of one of them is at most
             ``MAX_PHASES``.

@@ -26,6 +26,11 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
 
     Where SGLang's ``CustomLogitProcessor`` sends the pickled class itself.
 
+    Examples:
+        >>> from logitport.spec import encode
+        >>> print(encode(PluginSpec("yes-no")))
+        {"version":1,"specs":[{"kind":"plugin","name":"yes-no","params":{}}],"generation_only":true}
+
     Args:
         name: 1 to ``MAX_NAME`` letters, digits, and ``_.-``.
         params: a JSON object, ``MAX_DEPTH`` levels deep at most; its size is bounded by that of

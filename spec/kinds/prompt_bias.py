@@ -10,6 +10,11 @@ class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
 
     Like the ``CiteFromPromptLogitsProcessor`` of NVIDIA's logits-processor-zoo.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> edit(PromptBiasSpec(2.0, excluded_token_ids=(0,)), (0, 4, 4), ())
+        Add(values={4: 2.0})
+
     Args:
         bias: a finite value from ``-MAX_BIAS`` to ``MAX_BIAS``, in units of logits.
         excluded_token_ids: up to ``MAX_TOKEN_IDS`` token ids to leave as they are, such as the

@@ -19,6 +19,11 @@ class SamplingSpec(NativeSpec, frozen=True, tag="sampling", kw_only=True):
 
     Names, meanings and bounds are those of vLLM and SGLang, the narrower bound where they differ.
 
+    Examples:
+        >>> from logitport.adapters import extra_body
+        >>> extra_body("sglang", SamplingSpec(temperature=0, top_p=0.9))
+        {'temperature': 0.0, 'top_p': 0.9}
+
     Args:
         temperature: 0 to 2; what logits are divided by. 0 is greedy: the likeliest token, and
             ``top_p``, ``top_k`` and ``min_p`` mean nothing.

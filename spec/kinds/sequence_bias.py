@@ -26,6 +26,12 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
     ``SequenceBiasSpec(sequences=((7, 8), (9,)), biases=(-5.0, 2.0))`` makes token 8 less likely
     after token 7, and token 9 more likely everywhere.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = SequenceBiasSpec(sequences=((7, 8),), biases=(-5.0,))
+        >>> [edit(spec, (), output) for output in ((), (7,))]
+        [None, Add(values={8: -5.0})]
+
     Args:
         sequences: different non-empty sequences of token ids, with
             a third of ``MAX_TOKEN_IDS`` token ids in all, and at most ``MAX_PATTERN`` in each.

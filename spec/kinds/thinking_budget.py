@@ -64,6 +64,12 @@ class ThinkingBudgetSpec(
     The kind is like vLLM's ``thinking_token_budget`` and SGLang's ``ThinkingBudgetLogitProcessor``.
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = ThinkingBudgetSpec(2, (7,), (8,), grace=2, newline_token_ids=(3,))
+        >>> [edit(spec, (7,), output) for output in ((9, 9), (9, 9, 3))]
+        [None, Force(token=8)]
+
     Args:
         budget: 0 to ``MAX_INT`` tokens.
         start_token_ids: the start tag, 1 to ``MAX_PATTERN`` token ids.

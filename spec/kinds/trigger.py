@@ -20,6 +20,12 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     Like the ``TriggerPhraseLogitsProcessor`` of NVIDIA's logits-processor-zoo, whose trigger is
     one token, or a time.
 
+    Examples:
+        >>> from logitport.adapters.conformance.reference import edit
+        >>> spec = TriggerSpec((4,), (5, 6))
+        >>> [edit(spec, (), output) for output in ((), (4,), (4, 5), (4, 5, 6))]
+        [None, Force(token=5), Force(token=6), None]
+
     Args:
         trigger_token_ids: 1 to ``MAX_PATTERN`` token ids that the model produces by itself.
         token_ids: the phrase to force after them, 1 to ``MAX_TOKEN_IDS`` token ids.
