@@ -5,12 +5,13 @@ import json
 import re
 from html import unescape
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from logitport.adapters.cli.app import app
 from logitport.adapters.metrics import Decision
-from logitport.spec import Stage
+from logitport.spec import AutomatonEdge, AutomatonState, Phase, PhaseEnd, Stage
 from logitport.spec.base import kind_of
 from logitport.spec.kinds import WIRE_KINDS
 from logitport.spec.kinds.banned_text import in_word
@@ -71,6 +72,30 @@ def test_separators_of_the_wire():
     ranges = re.findall(r"([0-9A-F]{4,5})(?: to ([0-9A-F]{4,5}))?", listed[1])
     found = {i for first, last in ranges for i in range(int(first, 16), int(last or first, 16) + 1)}
     assert found == {i for i in range(0x110000) if not in_word(chr(i))}
+
+
+def test_fields_of_the_wire():
+    """The table has each field of each kind, with a default where the field has one."""
+    _, rest = text("docs/wire.md").split("### Fields")
+    section, _ = rest.split("### Limits")
+    found: dict[str, dict[str, bool]] = {}
+    kinds: list[str] = []
+    for row in re.findall(r"^\| .*\|$", section, re.MULTILINE)[2:]:
+        kind, names, value, _ = (cell.strip() for cell in row.split("|")[1:-1])
+        kinds = (
+            re.findall(r"[a-z_]+", kind.partition(":")[0].replace("an ", "").replace("a ", ""))
+            or kinds
+        )
+        for each in kinds:
+            fields = found.setdefault(each, {})
+            for name in re.findall(r"`([a-z_]+)`", names):
+                as_there = found.get("forced_sequence", {}) if "as in `forced" in value else {}
+                fields[name] = as_there.get(name, " = " in value) or each == "sampling"
+    structs: dict[str, Any] = {kind_of(kind): kind for kind in WIRE_KINDS}
+    structs |= {"phase": Phase, "end": PhaseEnd, "state": AutomatonState, "edge": AutomatonEdge}
+    for kind, struct in structs.items():
+        fields = {each.name: not each.required for each in msgspec.structs.fields(struct)}
+        assert found[kind] == fields, kind
 
 
 def test_limits_of_the_wire():
