@@ -1,6 +1,7 @@
 """Policies: the specs that an operator fills in, and the bounds of what requests may ask for."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,8 @@ from ..spec import (
 from ..spec.base import fields_hold
 from ..spec.errors import Name, Path
 from ..spec.limits import MAX_SPECS
+
+logger = logging.getLogger(__name__)
 
 NO_BEAMS = "This server admits no beam search: neither its guard nor its ceilings would act on it"
 
@@ -98,6 +101,22 @@ class Policy:
     def guard_payload(self) -> str | None:
         """The payload of requests on which the guard alone acts; ``None`` without a guard."""
         return encode(self.guard) if self.guard else None
+
+    def end_token(self, eos_token_ids: Iterable[int], vocab_size: int) -> int | None:
+        """Return a token that ends a reply where nothing but what the guard bans is left.
+
+        It is none of a request's own stop tokens, which the guard may ban. There is none without a
+        guard, or if the vocabulary has none of the model's, which is logged.
+        """
+        if not self.guard:
+            return None
+        found = min((each for each in eos_token_ids if 0 <= each < vocab_size), default=None)
+        if found is None:
+            logger.warning(
+                "logitport: no EOS token of the model is known: where nothing but what the guard "
+                "bans is left, a banned token comes"
+            )
+        return found
 
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.

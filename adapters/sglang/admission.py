@@ -144,6 +144,7 @@ class Admission:
                 "--enable-strict-thinking: start the engine with it"
             )
         self._eos_token_ids = _eos_token_ids(manager)
+        self._end_token = policy and policy.end_token(self._eos_token_ids, self._vocab_size)
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
             self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
@@ -209,14 +210,10 @@ class Admission:
             if processor is not None or acting is None:
                 return
         attached = Attached((), acting, {}).put_into(custom_params)
-        if acting is not None and self._has_guard and _narrows(sampling_params):
-            attached[END_TOKEN] = min(self._eos_token_ids, default=None)
+        if acting is not None and self._end_token is not None and _narrows(sampling_params):
+            attached[END_TOKEN] = self._end_token
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is None else PROCESSOR
-
-    @property
-    def _has_guard(self) -> bool:
-        return self.backend.policy is not None and bool(self.backend.policy.guard)
 
     def _guard(
         self, sampling_params: Mapping[str, Any], processor: str | None, has_prompt_ids: bool

@@ -106,14 +106,14 @@ class Member(NamedTuple):
         req: the request, a weak reference.
         output_ids: the object that holds the request's output.
         payload: the request's payload.
-        end_token: see ``Program``.
+        end_token: see ``Program``; anything, if no front end has checked the request.
     """
 
     row: int
     req: "Req"
     output_ids: Sequence[int]
     payload: Any
-    end_token: int | None
+    end_token: Any
 
     def has_ended(self) -> bool:
         """Whether the request is finished, or gone."""
@@ -202,4 +202,5 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
     if not checked.is_active(stage()):
         return None
     check_tokens_in_time(checked.specs, program, backend.vocabulary)
-    return program if member.end_token is None else replace(program, end_token=member.end_token)
+    is_known = isinstance(member.end_token, int)
+    return replace(program, end_token=member.end_token) if is_known else program

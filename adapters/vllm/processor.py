@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -17,7 +18,6 @@ from ...spec.base import kind_of
 from .. import (
     KEY,
     Backend,
-    Policy,
     admit,
     check_grammar,
     check_presets,
@@ -127,9 +127,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         vocab_size = vllm_config.model_config.get_vocab_size()
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
-        end_token = _end_token(vllm_config, backend.policy)
-        args = role, backend, vocab_size, self._default
-        program_of = partial(_program_of, *args, end_token=end_token)
+        args = role, backend, vocab_size, self._default, _end_token(vllm_config)
+        program_of = partial(_program_of, *args)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
 
@@ -209,8 +208,8 @@ def _program_of(
     backend: Backend,
     vocab_size: int,
     default: str | None,
+    end_token: int | None,
     params: "SamplingParams",
-    end_token: int | None = None,
 ) -> Program | None:
     """Return the program that acts on a request in this worker.
 
@@ -245,14 +244,16 @@ def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | N
     return admit(backend.free, guard, vocab_size)[1]
 
 
-def _end_token(vllm_config: "VllmConfig", policy: Policy | None) -> int | None:
-    """Return a token that ends a reply where nothing but what the guard bans is left.
-
-    It is none of a request's own stop tokens, which the guard may ban.
-    """
-    if policy is None or not policy.guard:
+@once_per_engine
+def _end_token(vllm_config: "VllmConfig") -> int | None:
+    """Return ``Policy.end_token`` of the engine's policy, if there is one."""
+    policy, tokenizer = backend_of(vllm_config).policy, None
+    if policy is None:
         return None
-    return min(eos_token_ids_of(vllm_config, load_tokenizer(vllm_config)), default=None)
+    with suppress(Exception):  # an engine without a tokenizer's files starts as well
+        tokenizer = load_tokenizer(vllm_config)
+    eos = eos_token_ids_of(vllm_config, tokenizer)
+    return policy.end_token(eos, vllm_config.model_config.get_vocab_size())
 
 
 def _fits_grammar(specs: Sequence[LogitsProcessorSpec], params: "SamplingParams") -> bool:

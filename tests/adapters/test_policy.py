@@ -325,3 +325,13 @@ def test_two_policies(monkeypatch: pytest.MonkeyPatch):
     entries.append(Entry("c", Policy()))
     with pytest.raises(ValueError, match="Expected one policy, got those of a, c"):
         policy_of(list)
+
+
+def test_the_token_that_ends_a_reply(caplog: pytest.LogCaptureFixture):
+    """The first of the model's that its vocabulary has, beside a guard."""
+    assert Policy().end_token({2}, 100) is None
+    assert not caplog.messages
+    assert Policy(guard=(BAN,)).end_token({-1, 7, 100}, 100) == 7
+    assert Policy(guard=(BAN,)).end_token({-1, 100}, 100) is None
+    (message,) = caplog.messages
+    assert "no EOS token of the model is known" in message

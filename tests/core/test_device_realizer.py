@@ -716,10 +716,13 @@ def test_a_reply_ends_where_only_banned_tokens_are_left(device: torch.device) ->
     for _ in range(2):
         after, _ = engine.apply({ends: [4, 4], others: []}, before)
         assert after.argmax(1).tolist() == [7, 4, 7, 5]
-    engine.finish(ends)
-    engine.free = [ends]
-    after, _ = engine.apply({engine.add(Request(), bans): []}, before)  # one without such a token
-    assert int(after.argmax()) == 5
+    for end_token in (None, -1, VOCABULARY, 2**40):  # none of the vocabulary's
+        engine.finish(ends)
+        engine.free = [ends]
+        ends = engine.add(Request(), replace(bans, end_token=end_token))
+        after, _ = engine.apply({ends: []}, before)
+        assert int(after.argmax()) == 5
+    assert engine.realizer.failed_requests == 0
 
 
 def test_requests_enter(device: torch.device) -> None:

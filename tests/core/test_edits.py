@@ -145,6 +145,11 @@ def test_a_reply_ends_where_only_banned_tokens_are_left(
     assert int(after[0].argmax()) == chosen
     if left:
         assert int(after[1].argmax()) in left
+    for end_token in (-1, 8, 2**40):  # none of the vocabulary's
+        realizer.add(0, replace(bans, end_token=end_token), [], [1])
+        realizer.apply(again := logits.clone())
+        assert again[0].equal(again[1])
+    assert realizer.failed_requests == 0
     realizer.remove(0)  # the next request in the row has no such token
     realizer.add(0, bans, [], [1])
     realizer.apply(again := logits.clone())

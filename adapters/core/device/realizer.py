@@ -158,8 +158,8 @@ class DeviceRealizer:
         self._requests[slot] = request
         self._admissions[slot] += 1
         self._stale.add(slot)
-        if request.program.end_token is not None:
-            self._end_tokens[slot] = request.program.end_token
+        if (end_token := stop_in(self._vocab_size, request.program.end_token)) is not None:
+            self._end_tokens[slot] = end_token
         if request.code is not None:
             self._with_code.add(slot)
 

@@ -159,8 +159,8 @@ class Realizer:
             automata, code = instantiate(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
-            if program.end_token is not None:
-                self._end_tokens[request] = program.end_token
+            if (end_token := stop_in(self._vocab_size, program.end_token)) is not None:
+                self._end_tokens[request] = end_token
             request.rules, request.automata = program.history_rules, automata
             if program.prompt_biases:
                 biases = bias_towards(

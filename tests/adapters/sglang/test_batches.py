@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from logitport.adapters.sglang import KEY, processor, worker
+from logitport.adapters.sglang.backend import END_TOKEN
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, PromptBiasSpec, Stage, encode
 
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
@@ -123,6 +124,14 @@ def test_draft_tokens_end_the_request(ours: processor.LogitportProcessor):
     ours(torch.zeros(3, VOCABULARY), [a.params, a.params, b.params])
     assert "draft" in a.to_finish.message
     assert b.to_finish is None
+
+
+@pytest.mark.parametrize("end_token", ["7", 1.5, [7], {}, -1, VOCABULARY, 2**70, None])
+def test_a_bad_end_token_ends_nobody(ours: processor.LogitportProcessor, end_token: Any):
+    """Front ends in Rust pass on what clients send."""
+    reqs = [Req(), Req(**{END_TOKEN: end_token}), Req(None)]
+    step(ours, reqs)
+    assert [req.to_finish for req in reqs] == [None] * 3
 
 
 @pytest.mark.parametrize("times", [1, 2])

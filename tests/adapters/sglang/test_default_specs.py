@@ -144,4 +144,5 @@ def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
     admission._default_specs = [*policy.guard, *policy.default]
     admission._default = lp.encode(admission._default_specs) if admission._default_specs else None
     admission._eos_token_ids = frozenset({2})
+    admission._end_token = policy.end_token({-1, 2, 100}, 100)
     return admission

@@ -175,8 +175,7 @@ def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any
 
     grammar = StructuredOutputsParams(regex=regex) if regex else None
     role = Role(lp.Stage.AGGREGATED, "a test")
-    program = _program_of(
-        role, BACKEND, 100, lp.encode(default), params(structured_outputs=grammar)
-    )
+    asked = params(structured_outputs=grammar)
+    program = _program_of(role, BACKEND, 100, lp.encode(default), None, asked)
     gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
     assert (program is None) is gives_way

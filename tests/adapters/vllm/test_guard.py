@@ -133,7 +133,7 @@ def test_a_reply_ends_where_a_field_leaves_only_banned_tokens(
 ):
     backend = replace(BACKEND, policy=GUARD)
     asked = params(extra_args=own, **fields)
-    program = _program_of(AGGREGATED, backend, 100, GUARD.guard_payload, asked, 2)
+    program = _program_of(AGGREGATED, backend, 100, GUARD.guard_payload, 2, asked)
     assert program is not None
     assert program.end_token == end_token
 
@@ -158,6 +158,6 @@ def test_a_mark_for_prefill_does_not_turn_it_off(own: dict[str, Any]):
 def _edits(policy: Policy, asked: Any, role: Role = AGGREGATED) -> set[int]:
     """Return what a request's program does in a worker."""
     default = lp.encode([*policy.guard, *policy.default])
-    program = _program_of(role, replace(BACKEND, policy=policy), 100, default, asked)
+    program = _program_of(role, replace(BACKEND, policy=policy), 100, default, None, asked)
     automata = () if program is None else program.automata
     return {int(edit) for automaton in automata for edit in automaton.edit} - {Edit.FREE}
