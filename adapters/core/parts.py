@@ -38,8 +38,8 @@ class Program:
             ``ngrams``, has been compiled.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
-        end_token: the token that is forced where nothing but banned tokens is left, as beside a
-            grammar of the request's own. ``None`` leaves one of them to be chosen.
+        end_token: the token that is forced where nothing but banned tokens is left, as in a list
+            or a grammar. ``None`` leaves one of them to be chosen.
     """
 
     automata: tuple[Automaton, ...] = ()

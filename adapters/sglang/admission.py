@@ -1,7 +1,6 @@
 """Admission to an SGLang engine, in the process that takes requests."""
 
 import logging
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +25,6 @@ from .. import (
 )
 from ..core import Program, unsupported
 from .backend import BACKEND, END_TOKEN, KEY, PROCESSOR
-from .native import GRAMMARS
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
@@ -106,13 +104,6 @@ def _bounded(policy: Policy, request: Any, sampling_params: Mapping[str, Any]) -
         budget = request.max_thinking_tokens = policy.bound("thinking_token_budget", own)
         sampling_params["custom_params"] = {**custom_params, "thinking_budget": budget}
     return sampling_params
-
-
-def _narrows(sampling_params: Mapping[str, Any]) -> bool:
-    """Whether SGLang masks tokens for a request, so that all that is left may be banned."""
-    biases = sampling_params.get("logit_bias")
-    masks = isinstance(biases, Mapping) and -math.inf in biases.values()
-    return masks or any(sampling_params.get(name) for name in GRAMMARS)
 
 
 def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
@@ -210,7 +201,7 @@ class Admission:
             if processor is not None or acting is None:
                 return
         attached = Attached((), acting, {}).put_into(custom_params)
-        if acting is not None and self._end_token is not None and _narrows(sampling_params):
+        if acting is not None and self._end_token is not None:
             attached[END_TOKEN] = self._end_token
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is None else PROCESSOR

@@ -227,9 +227,9 @@ def _program_of(
         return None
     if not acts or not payload.is_active(role.stage_for(params)):
         program = _guard_program(role, backend, vocab_size)
-    # The engine masks what these fields exclude, and all that is left may be banned.
-    masks = params.structured_outputs or params.allowed_token_ids or params.bad_words
-    return replace(program, end_token=end_token) if program is not None and masks else program
+    if program is None or end_token is None:
+        return program
+    return replace(program, end_token=end_token)
 
 
 def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | None:

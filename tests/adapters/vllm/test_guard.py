@@ -5,8 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from logitport import spec as lp
 from logitport.adapters import Policy
+from logitport.adapters.core import Realizer
 from logitport.adapters.core.automaton import Edit
 from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor, admission, processor
 from logitport.adapters.vllm.admission import Admitting
@@ -118,24 +120,37 @@ def test_steps_of_a_beam_search_are_refused(monkeypatch: pytest.MonkeyPatch, pol
     admit(monkeypatch, Policy((BAN,)), params(max_tokens=1, **READS[1]))
 
 
-@pytest.mark.parametrize("own", [{}, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
+LATER = lp.PhasesSpec(
+    (lp.Phase((), (lp.PhaseEnd(token_ids=(9,)),)), lp.Phase((lp.AllowedTokensSpec((5,)),)))
+)
+"""A list of what the guard bans, if the model says 9."""
+
+
+# the request's specs | its output | the tokens that the engine leaves, if it masks | what comes
 @pytest.mark.parametrize(
-    ("fields", "end_token"),
+    ("own", "output", "left", "chosen"),
     [
-        ({}, None),
-        ({"structured_outputs": StructuredOutputsParams(regex="a+")}, 2),
-        ({"allowed_token_ids": [5, 8]}, 2),
-        ({"bad_words": ["a"]}, 2),
+        (None, [], [5], 2),
+        (None, [6], [5, 6], 2),
+        (None, [], [5, 6], 6),
+        (lp.LogitBiasSpec({8: 1.0}), [], [5], 2),
+        (LATER, [9], [], 2),
+        (LATER, [8], [3], 3),
     ],
 )
-def test_a_reply_ends_where_a_field_leaves_only_banned_tokens(
-    own: dict[str, Any], fields: dict[str, Any], end_token: int | None
+def test_a_reply_ends_where_only_banned_tokens_are_left(
+    own: lp.LogitsProcessorSpec | None, output: list[int], left: list[int], chosen: int
 ):
+    """Whatever has masked the others: a field of the request, a grammar, or its specs."""
     backend = replace(BACKEND, policy=GUARD)
-    asked = params(extra_args=own, **fields)
+    asked = params(extra_args={} if own is None else {KEY: lp.encode(own)})
     program = _program_of(AGGREGATED, backend, 100, GUARD.guard_payload, 2, asked)
     assert program is not None
-    assert program.end_token == end_token
+    realizer, logits = Realizer(100), torch.zeros(1, 100)
+    realizer.add(0, program, [], output)
+    logits[0, [token for token in range(100) if left and token not in left]] = -torch.inf
+    realizer.apply(logits)
+    assert int(logits.argmax()) == chosen
 
 
 @pytest.mark.parametrize("fields", READS)
