@@ -43,8 +43,8 @@ def combine(
     """Apply edits, in the order of the specs, to a copy of ``logits``, ``[columns]``.
 
     ADDs come first, then ALLOWs, then FORCEs. The first ALLOW is strict; further ALLOWs ban the
-    tokens that they do not contain. Of several FORCEs, the first counts, and sets its token's logit
-    to ``forced``.
+    tokens that they do not contain. If all tokens of the first are masked, they are banned instead.
+    Of several FORCEs, the first counts, and sets its token's logit to ``forced``.
     """
     row = logits.astype(np.float64)
     acting = flat(acting)
@@ -58,7 +58,7 @@ def combine(
             row[[token for token in strict if token not in other]] += BAN
         kept = row[strict]
         row[:] = -np.inf
-        row[strict] = 0 if (kept == -np.inf).all() else kept
+        row[strict] = -forced if (kept == -np.inf).all() else kept
     if forces := [force.token for force in acting if isinstance(force, Force)]:
         row[forces[0]] = forced
     return row

@@ -17,7 +17,7 @@ COMBINED: list[tuple[list[Any], list[float]]] = [
     ([ban(1)], [1, 2 + BAN, 3, GONE]),
     ([allow(0, 2)], [1, GONE, 3, GONE]),
     ([allow(0, 2), Add({0: 1, 1: 1})], [2, GONE, 3, GONE]),
-    ([allow(3)], [GONE, GONE, GONE, 0]),
+    ([allow(3)], [GONE, GONE, GONE, -FORCED]),
     ([allow(1), ban(1)], [GONE, 2 + BAN, GONE, GONE]),
     ([allow(0, 1), allow(1, 2)], [1 + BAN, 2, GONE, GONE]),
     ([allow(0), allow(2)], [1 + BAN, GONE, GONE, GONE]),

@@ -9,6 +9,7 @@ import torch
 from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.requests import Outputs
+from logitport.adapters.core.logits import end_where_banned
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -18,6 +19,7 @@ from logitport.spec import (
     NoRepeatNgramSpec,
     PromptBiasSpec,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.core.test_realizer import forced_logit
 
@@ -50,7 +52,7 @@ def test_only_allowed_tokens_remain_of_any_logits(
         others = [token for token in range(10) if token not in allowed]
         assert torch.isneginf(after[:, others]).all()
         assert torch.isfinite(after[:, allowed]).all()
-        assert (after[1:, allowed] == 0).all()
+        assert (after[1:, allowed] == -forced_logit(dtype)).all()
 
 
 @pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])
@@ -67,7 +69,8 @@ def test_what_the_engine_has_masked_stays_masked_unless_it_is_all(
     realizer.add(0, compile_specs([AllowedTokensSpec((1, 2, 4)), LogitBiasSpec(bias)]), [], [])
     realizer.apply(logits.numpy() if of_arrays else logits)
     nothing = -torch.inf
-    left = {token: 0.0 if len(masked) == 3 else nothing for token in masked}
+    banned = torch.tensor(-forced_logit(dtype), dtype=dtype).item()
+    left = {token: banned if len(masked) == 3 else nothing for token in masked}
     expected = [left.get(i, {1: 3.0, 2: 1.0, 4: 1.0}.get(i, nothing)) for i in range(8)]
     assert logits[0].tolist() == expected
 
@@ -75,7 +78,7 @@ def test_what_the_engine_has_masked_stays_masked_unless_it_is_all(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("masked", [(), (2, 4), (1, 2, 4), (1, 3)])
 @pytest.mark.parametrize("forced", [1, 3])
-def test_a_list_beside_a_forced_token_is_unmasked_where_all_of_it_was(
+def test_a_list_beside_a_forced_token_is_banned_where_all_of_it_was_masked(
     forced: int, masked: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     realizer, logits = Realizer(8), torch.ones(1, 8, dtype=dtype)
@@ -154,3 +157,21 @@ def test_a_reply_ends_where_only_banned_tokens_are_left(
     realizer.add(0, bans, [], [1])
     realizer.apply(again := logits.clone())
     assert (again[0] == again[1]).all()
+
+
+def test_no_copy_of_the_logits_to_end_a_reply() -> None:
+    """Engines have given the device's memory away."""
+    logits, sizes = torch.full((4, 1000), -1e9), list[int]()
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            made = func(*args, **(kwargs or {}))
+            if made.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr():
+                sizes.append(made.numel())
+            return made
+
+    with Sizes():
+        end_where_banned(logits, torch.tensor([3, -1, 999, 0]))
+    assert max(sizes) == 4
+    assert logits.argmax(1).tolist() == [3, 0, 999, 0]
+    assert (logits[1] == -1e9).all()

@@ -1158,7 +1158,7 @@ def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None
     realizer, _ = batch(Request([s.AllowedTokensSpec((3, 4))]), Request([s.BannedTokensSpec((1,))]))
     logits = torch.full((3, VOCABULARY), -torch.inf)
     realizer.apply(logits)
-    assert logits[0].tolist() == [0.0 if token in (3, 4) else -torch.inf for token in range(8)]
+    assert logits[0].tolist() == [-FORCED if token in (3, 4) else -torch.inf for token in range(8)]
     assert torch.isneginf(logits[1:]).all()
 
 

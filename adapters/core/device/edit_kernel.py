@@ -176,11 +176,11 @@ def _edit_kernel(
         finishes = (progress % _POSSIBLE == tl.num_programs(1)).to(tl.int32)
         if finishes != 0:
             tl.store(progress_ptr + index, 0)
-            if progress < _POSSIBLE:  # all allowed tokens are masked: unmask them
+            if progress < _POSSIBLE:  # all allowed tokens are masked: ban them instead
                 for chunk in range(set_start, set_end, chunk_size):
                     at = chunk + tl.arange(0, chunk_size)
                     revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
-                    tl.store(row_ptr + revived, 0.0, mask=revived < columns)
+                    tl.store(row_ptr + revived, -highest, mask=revived < columns)
                 tl.debug_barrier()
 
     elif bans > 0:

@@ -5,7 +5,8 @@ then ALLOW, then FORCE. Of contradictory edits, the later kind wins. A forced to
 if it is banned or not allowed. If every allowed token is banned, an allowed token is chosen. If two
 specs force tokens on one row, the token of the spec attached first is chosen. If two specs allow
 tokens, the first list is strict and the others ban the tokens that they do not contain. So a row
-that came with a finite logit keeps one, or gets one if the engine had masked all allowed tokens.
+that came with a finite logit keeps one. If the engine had masked all allowed tokens, they count as
+banned.
 
 Rows are float32 and lie in one flat array: row ``i`` begins at ``starts[i]``, or is left alone if
 that is negative. Tokens of a set are ascending.
@@ -83,7 +84,7 @@ def edit(
 
 @loop
 def allow(row: Any, tokens: Any, kept: Any) -> None:
-    """Mask all columns but some tokens; unmask these if all of them are masked."""
+    """Mask all columns but some tokens; ban these instead if all of them are masked."""
     is_possible, count = False, 0
     for token in tokens:
         if token < len(row):
@@ -93,7 +94,7 @@ def allow(row: Any, tokens: Any, kept: Any) -> None:
     for column in range(len(row)):
         row[column] = _MASKED
     for cell in range(count):
-        row[tokens[cell]] = kept[cell] if is_possible else 0
+        row[tokens[cell]] = kept[cell] if is_possible else _BAN
 
 
 @loop

@@ -186,7 +186,7 @@ class OtherEditor(Editor):
         offered = where(self.array(is_offered, logits)[:, None], self.floats(before), -np.inf)
         is_possible = (where(is_forced, offered, after) > -np.inf).any(1)
         is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
-        after = where(is_forced, limit, where(is_empty & ~is_masked, 0.0, after))
+        after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
         edited = where((change == 0) & ~is_empty, before, self.like(after, before))
         self.has_written = True
         _write_twice(logits, at, edited)

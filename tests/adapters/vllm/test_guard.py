@@ -134,6 +134,7 @@ LATER = lp.PhasesSpec(
         (None, [6], [5, 6], 2),
         (None, [], [5, 6], 6),
         (lp.LogitBiasSpec({8: 1.0}), [], [5], 2),
+        (lp.AllowedTokensSpec((5, 8)), [], [3], 2),
         (LATER, [9], [], 2),
         (LATER, [8], [3], 3),
     ],
