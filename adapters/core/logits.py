@@ -67,17 +67,19 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
     flat[index] = torch.where(cells == -torch.inf, cells, sums)
 
 
-def end_where_banned(logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+def end_where_banned(logits: torch.Tensor, tokens: torch.Tensor) -> None:
     """Force tokens in rows where nothing but banned tokens is left, without waiting for the device.
 
+    Engines have given the device's memory away by then: nothing here is as large as the logits.
+
     Args:
-        logits: ``[all rows, columns]``, edited.
-        rows: ``[rows]``, the rows to look at.
+        logits: ``[rows, columns]``, edited.
         tokens: ``[rows]`` int64, the token to force in each; a row with -1 is left alone.
     """
-    highest, columns = highest_logit(logits.dtype), tokens.clamp(min=0)
-    is_lost = (logits[rows].amax(1) < -highest / 2) & (tokens >= 0)
-    logits[rows, columns] = torch.where(is_lost, highest, logits[rows, columns]).to(logits.dtype)
+    highest, columns = highest_logit(logits.dtype), tokens.clamp(min=0)[:, None]
+    is_lost = ((logits.amax(1) < -highest / 2) & (tokens >= 0))[:, None]
+    kept = logits.gather(1, columns)
+    logits.scatter_(1, columns, kept.masked_fill_(is_lost, highest))
 
 
 def flattened(logits: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import forced_chain
-from ..logits import Additions, add, end_where_banned, highest_logit, to_device
+from ..logits import Additions, add, end_where_banned, highest_logit
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance_kernel import AdvanceKernel
@@ -218,7 +218,8 @@ class DeviceRealizer:
         for slot in self._stale:
             request = self._requests.get(slot, _NOBODY)
             request.write(slot, self._inputs, self._tables)
-            self._inputs.put(slot, admission=[self._admissions[slot]])
+            own = {"admission": self._admissions[slot], "end_token": self._end_tokens[slot]}
+            self._inputs.put(slot, **{name: [value] for name, value in own.items()})
             ngrams, dry = len(request.program.ngrams), len(request.program.dry)
             rules = 1 + ngrams if ngrams or dry else 0
             self._counts[:, slot] = _Counts(len(request.automata), request.allows(), rules, dry)
@@ -295,8 +296,8 @@ class DeviceRealizer:
         if counts.automata:
             _write(self._edit.launch, logits, *automata, allows=bool(counts.allows))
         if (self._end_tokens[slots] >= 0).any():
-            end_tokens = to_device(self._end_tokens.copy(), self._device)[rows.requests.long()]
-            end_where_banned(logits, self._count_by(1, len(rows))[: len(rows)].long(), end_tokens)
+            end_tokens, requests = self._inputs.columns("end_token")[0][0], rows.requests.long()
+            end_where_banned(logits[: len(rows)], end_tokens[requests].long())
 
     def _count_by(self, factor: int, count: int) -> torch.Tensor:
         """Return the first ``count`` or more multiples of ``factor``, cached if possible."""

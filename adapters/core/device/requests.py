@@ -25,7 +25,7 @@ ALL = np.iinfo(np.int32).max
 
 INPUTS: dict[str, float] = {
     **{"admission": -1, "base": 0, "read": ALL, "state": 0, "timer": 0},
-    **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
+    **{"end_token": -1, "back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The automaton that
 does nothing is the first in the tables. No admission is -1, so the kernel reads none of their

@@ -24,6 +24,9 @@ from .warm_up import compile_loops, wait_for_loops
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN = torch.empty(0)
+"""The end tokens by row, before a step needs them."""
+
 
 class Realizer:
     """Realizes programs on the rows of one engine's batch.
@@ -56,6 +59,7 @@ class Realizer:
         self._editor: Editor | None = None  # made when the device is known
         self._with_code: dict[Request, RequestCallables] = {}
         self._end_tokens: dict[Request, int] = {}  # of requests that no banned token may enter
+        self._row_tokens = _UNKNOWN
         self._has_run = False  # the requests' own code, in this step
         self.failed_requests = 0
         self._forget()
@@ -161,6 +165,7 @@ class Realizer:
                 self._with_code[request] = code
             if (end_token := stop_in(self._vocab_size, program.end_token)) is not None:
                 self._end_tokens[request] = end_token
+                self._row_tokens = _UNKNOWN
             request.rules, request.automata = program.history_rules, automata
             if program.prompt_biases:
                 biases = bias_towards(
@@ -210,7 +215,8 @@ class Realizer:
     def _stop(self, request: Request) -> None:
         """Let nothing act on a request any more, whatever fails."""
         self._edits.rules.pop(request, None)
-        self._end_tokens.pop(request, None)
+        if self._end_tokens.pop(request, None) is not None:
+            self._row_tokens = _UNKNOWN
         self._outputs.remove(request)
         if self._with_code.pop(request, None) is not None:
             self._edits.own = [each for each in self._edits.own if each[0] is not request]
@@ -252,6 +258,7 @@ class Realizer:
                 request.row = new_rows[row]
                 self._requests[request.row] = request
         self._automata.generation += 1
+        self._row_tokens = _UNKNOWN
 
     def warm_up(self, logits: Any) -> None:
         """Have Triton compile, if it is to edit logits like these, so that no request waits for it.
@@ -310,9 +317,12 @@ class Realizer:
         if automata.requests:
             self._editor.apply(logits, self._edits)
         if self._end_tokens:
-            rows, tokens = [each.row for each in self._end_tokens], [*self._end_tokens.values()]
-            on_device = (to_device(torch.tensor(each), logits.device) for each in (rows, tokens))
-            end_where_banned(logits, *on_device)
+            if len(self._row_tokens) != len(logits):
+                tokens = np.full(len(logits), -1)
+                for request, token in self._end_tokens.items():
+                    tokens[request.row] = token
+                self._row_tokens = to_device(tokens, logits.device)
+            end_where_banned(logits, self._row_tokens)
 
     def _run_code(self, logits: Any, editor: Editor) -> None:
         """Run the requests' own code, one request after the other."""
