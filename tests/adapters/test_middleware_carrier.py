@@ -208,8 +208,21 @@ def test_what_is_no_schema_is_not_looked_at(name: str):
 
 
 def test_no_way_of_writing_hides_one_that_is_not_read():
-    body = json.dumps({"tools": [{KEYWORD: 1}]}).replace(KEYWORD, "x-\\u006cogitport")
-    assert KEYWORD in post(CHAT, body.encode()).json()["error"]["message"]
+    within = json.dumps(own := {KEYWORD: 1})
+    escaped = within.replace(KEYWORD, "x-\\u006Cogitport")
+    for value in (own, {"a": ["x" * 65_530, own]}, within, escaped):
+        body = json.dumps({"tools": [value]})
+        hidden = body.replace(KEYWORD, "x-\\u006cogitport")
+        for text in (body, hidden, hidden.replace('\\"', "\\u0022").replace(":", " : ")):
+            assert KEYWORD in post(CHAT, text.encode()).json()["error"]["message"]
+
+
+def test_prompts_and_other_words_are_no_keywords():
+    for body in (
+        {"text": [json.dumps({KEYWORD: 1})]},
+        {"tools": [{"a": [KEYWORD, f"{KEYWORD}:"]}]},
+    ):
+        assert post(CHAT, body).json() == body
 
 
 def test_another_schema_passes_untouched():

@@ -126,6 +126,8 @@ def large(random: Random) -> bytes:
     payload = json.dumps(random.choice(GOOD + BAD))
     names = ",".join(f'"k{i}":{i}' for i in range(random.choice([0, 0, 1, 200_000])))
     array = f"[{filler * n}0]"
+    hidden = random.choice(["\\u2019", "\\u0078", "\\u0085", f'","{KEYWORD}', f'\\"{KEYWORD}'])
+    tools = f'[["{hidden * random.choice([1, n // 8])}"],{array}]'
     place = random.choice(["messages", "vllm_xargs", "sampling_params", "x"])
     return random.choice(
         [
@@ -134,6 +136,7 @@ def large(random: Random) -> bytes:
             f'{{"vllm_xargs":{{"x":{array},"{KEY}":{payload}}}}}',
             f'{{{names or chr(34) + "a" + chr(34) + ":1"},"vllm_xargs":{{"{KEY}":{payload}}}}}',
             f'{{"x":"\\ud800","{place}":{array},"vllm_xargs":{{"{KEY}":{payload}}}}}',
+            f'{{"{random.choice(["tools", "structural_tag"])}":{tools}}}',
             f'{{"vllm_xargs":[{",".join([f"{{{json.dumps(KEY)}:{payload}}}"] * 500)}]}}',
         ]
     ).encode()
