@@ -99,8 +99,8 @@ class Policy:
 
     @cached_property
     def guard_payload(self) -> str | None:
-        """The payload of requests on which the guard alone acts; ``None`` without a guard."""
-        return encode(self.guard) if self.guard else None
+        """The payload of requests on which the guard alone acts, in any stage; ``None`` without."""
+        return encode(self.guard, generation_only=False) if self.guard else None
 
     def end_token(self, eos_token_ids: Iterable[int], vocab_size: int) -> int | None:
         """Return a token that ends a reply where nothing but what the guard bans is left.

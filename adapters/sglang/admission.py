@@ -195,9 +195,11 @@ class Admission:
         if payload is not None:
             losing = () if acting is None else self.may_lose(payload)
             count("gated" if acting is None else "admitted", where, may_lose=losing)
-        else:
-            guard = self._guard(sampling_params, processor, request.input_embeds is None)
-            acting = self._default if self._takes_default(sampling_params) else guard
+        if acting is None:
+            other = processor if payload is None else None
+            acting = self._guard(sampling_params, other, request.input_embeds is None)
+        if payload is None:
+            acting = self._default if self._takes_default(sampling_params) else acting
             if processor is not None or acting is None:
                 return
         attached = Attached((), acting, {}).put_into(custom_params)
@@ -211,12 +213,14 @@ class Admission:
     ) -> str | None:
         """Return the payload of a request on which the guard alone acts, if there is a guard.
 
+        It acts in prefill workers, too, which choose the first token.
+
         Raises:
             ValueError: if the request contradicts the guard.
         """
         policy = self.backend.policy
         guard = policy and policy.guard_payload
-        acts = self._default is not None and sampling_params.get("max_new_tokens") != 0
+        acts = bool(self._default_specs) and sampling_params.get("max_new_tokens") != 0
         if policy is None or guard is None or not acts:
             return None
         try:

@@ -124,6 +124,20 @@ def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):
         assert specs == (*GUARD.guard, *(() if gives_way else (FORCED,)))
 
 
+@pytest.mark.parametrize("own", [(), lp.LogitBiasSpec({8: 1.0})])
+def test_a_guard_acts_where_the_first_token_is_chosen(monkeypatch: pytest.MonkeyPatch, own: Any):
+    """In a prefill worker, where specs and defaults do not act."""
+    admission = guarded(monkeypatch, replace(GUARD, default=(FORCED,)))
+    monkeypatch.setattr(module, "stage", lambda: lp.Stage.PREFILL)
+    admission._default = None
+    asked = attach({"sampling_params": {}}, own)
+    request = GenerateReqInput("Hello", **asked)
+    admission.admit(request)
+    payload = lp.decode(request.sampling_params["custom_params"]["logitport"])
+    assert payload.specs == GUARD.guard
+    assert payload.is_active(lp.Stage.PREFILL)
+
+
 def test_a_guard_leaves_no_room_for_another_processor(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
     request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")
