@@ -83,7 +83,7 @@ def table(steps: Sequence[Step], text_of: TextOf) -> str:
             NAMES.get(rule := _rule(step, standing), rule),
             _without(step, standing).why,
             "" if step.logprob is None else _chance(step.logprob),
-            ", ".join(f"{json.dumps(text)} {_chance(p)}" for text, p in step.likeliest[:MOST]),
+            ", ".join(f"{_quoted(text)} {_chance(p)}" for text, p in step.likeliest[:MOST]),
         ]
         for step in steps
     ]
@@ -120,6 +120,10 @@ def _rule(step: Step, standing: Container[str]) -> str:
     if not step.obeyed:
         return "broken"
     return step.rule if _without(step, standing).acting else "free"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _chance(logprob: float) -> str:

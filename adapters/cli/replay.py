@@ -45,7 +45,7 @@ def replay(
     found = trace(specs, answer, text_of, vocabulary_of(tokenizer))
     steps, notes = found.steps, found.notes
     if html:
-        html.write_text(page(found._repr_html_()), encoding="utf-8")
+        html.write_text(page(found._repr_html_()), encoding="utf-8", errors="replace")
     if as_json:
         texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
         typer.echo(json.dumps({"steps": texts, "notes": notes}, indent=2))

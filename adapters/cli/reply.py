@@ -77,14 +77,14 @@ class _Likely(msgspec.Struct):
 
 class _Content(msgspec.Struct):
     logprob: float | None
-    top_logprobs: list[_Likely] = []
+    top_logprobs: list[_Likely] | None = None
 
 
 class _Logprobs(msgspec.Struct):
     """Completions have ``token_logprobs``, chats have ``content``."""
 
     token_logprobs: _Scores = None
-    top_logprobs: list[dict[str, float] | None] | None = None
+    top_logprobs: list[dict[str, float | None] | None] | None = None
     content: list[_Content] | None = None
 
     @property
@@ -92,9 +92,13 @@ class _Logprobs(msgspec.Struct):
         """The likeliest tokens at each step."""
         if self.content:
             return [
-                [(top.token, top.logprob) for top in each.top_logprobs] for each in self.content
+                [(top.token, top.logprob) for top in each.top_logprobs or ()]
+                for each in self.content
             ]
-        return [[*(each or {}).items()] for each in self.top_logprobs or ()]
+        return [
+            [(text, score) for text, score in (each or {}).items() if score is not None]
+            for each in self.top_logprobs or ()
+        ]
 
 
 class _Scored(msgspec.Struct, array_like=True):

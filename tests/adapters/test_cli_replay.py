@@ -248,13 +248,32 @@ def test_a_page_is_read_without_pointing(tmp_path: Path):
     "part",
     [
         {"logprobs": {"token_logprobs": [-1], "top_logprobs": [{"a": -1, "b": -2}]}},
+        {"logprobs": {"top_logprobs": [{"a": -1, "none": None, "b": -2}]}},
         {"meta_info": {"output_top_logprobs": [[[-1, 7, "a"], [-2, 8, "b"]]]}},
     ],
-    ids=["completion", "SGLang"],
+    ids=["completion", "completion with a null", "SGLang"],
 )
 def test_the_likeliest_tokens(part: Any, tmp_path: Path):
     (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], **part}))
     assert read_reply(str(tmp_path / "reply.json")).likeliest == [[("a", -1), ("b", -2)]]
+
+
+def test_a_chat_without_the_likeliest_tokens(tmp_path: Path):
+    scored = {"content": [{"logprob": -1, "top_logprobs": None}]}
+    (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], "logprobs": scored}))
+    reply = read_reply(str(tmp_path / "reply.json"))
+    assert reply.logprobs == [-1]
+    assert [*reply.likeliest] == [[]]
+
+
+def test_the_likeliest_tokens_are_shown_as_they_are(tmp_path: Path):
+    """Half a character, too."""
+    top = [{"token": text, "logprob": -1} for text in ("née", "\ud83d")]
+    scored = {"content": [{"logprob": -1, "top_logprobs": top}]}
+    reply = {"prompt_ids": [1], "output_ids": [7], "logprobs": scored}
+    done = replay(tmp_path, FORCED, reply, "--html", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert '"née" 0.37, "?" 0.37' in Parsed((tmp_path / "page.html").read_text("utf-8")).text
 
 
 BAN_TEXT = BannedTextSpec(("yes",))
