@@ -44,13 +44,13 @@ def check_bounds(request: Any) -> None:
     biases = value_of(request, "logit_bias")
     for token, value in biases.items() if isinstance(biases, Mapping) else ():
         if value != -math.inf:
-            _check_range(f"logit_bias[{token}]", value, -MAX_BIAS, MAX_BIAS)
+            _check_range("logit_bias", value, -MAX_BIAS, MAX_BIAS, token)
 
 
-def _check_range(name: str, value: Any, least: float, most: float) -> None:
+def _check_range(name: str, value: Any, least: float, most: float, token: Any = None) -> None:
     if isinstance(value, int | float) and not least <= value <= most:  # NaN is in no range
         what = f"Expected a number from {least:g} to {most:g} where specs act, got {value!r:.50}"
-        raise SpecError.of_field(what, name)
+        raise SpecError.of_field(what, name if token is None else f"{name}[{token}]")
 
 
 def check_own_fields(

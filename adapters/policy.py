@@ -89,8 +89,7 @@ class Policy:
     @property
     def has_field_rules(self) -> bool:
         """Whether there are rules for the engine's own fields."""
-        rules = self.guard, self.efforts, self.most_fields, self.forbid_fields, self.default_fields
-        return any(rules)
+        return any((self.efforts, self.most_fields, self.forbid_fields, self.default_fields))
 
     @property
     def forbids_beams(self) -> bool:

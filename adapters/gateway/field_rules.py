@@ -58,14 +58,22 @@ def check_fields(policy: Policy, path: str, fields: Fields) -> None:
             if around in ("", path) and fields.is_set(last):
                 where = join(path, last)
                 raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
-    if policy.forbids_beams and fields.is_set(BEAMS) and fields[BEAMS]:
-        raise RuleError.of_field(NO_BEAMS, join(path, BEAMS))
     for ceiling, most in policy.most_fields.items():
         for name in NAMES[ceiling]:
             if fields.is_set(name) and not _is_below(value := fields[name], most):
                 where = join(path, name)
                 what = f"This server admits at most {most}, and an integer from 0"
                 raise RuleError.of_field(f"{what}; got {value!r:.50}", where)
+
+
+def check_beams(policy: Policy | None, path: str, fields: Fields) -> None:
+    """Refuse a beam search in an object of a request, see ``Policy.forbids_beams``.
+
+    Raises:
+        RuleError: at the field.
+    """
+    if fields.is_set(BEAMS) and fields[BEAMS] and policy is not None and policy.forbids_beams:
+        raise RuleError.of_field(NO_BEAMS, join(path, BEAMS))
 
 
 def _is_below(value: Any, most: int) -> bool:

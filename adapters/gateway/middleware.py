@@ -15,7 +15,7 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, answer
-from .field_rules import check_fields, fill_in
+from .field_rules import check_beams, check_fields, fill_in
 from .json_body import Fields, join, parse
 from .key import KEY, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
@@ -179,8 +179,10 @@ class SpecMiddleware:
         prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None
-        is_changed = self._apply_rules(self.backend(scope).policy, fields, place)
+        policy = self.backend(scope).policy
+        is_changed = self._apply_rules(policy, fields, place)
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
+            check_beams(policy, container, value)
             self.check_container(container, value)
             for where, payload in take_payloads(value):
                 where = join(container, where)
