@@ -17,8 +17,8 @@ from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
-from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
-from .policy import NO_BEAMS, Policy, policy_of
+from .own_fields import check_own_fields, same_as
+from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
     "KEY",
-    "NO_BEAMS",
     "REALIZABLE",
     "STAGE_VARIABLE",
     "App",
@@ -36,7 +35,6 @@ __all__ = [
     "Backend",
     "Fields",
     "Finding",
-    "OwnFields",
     "Policy",
     "Receipt",
     "ReceiptError",
@@ -48,7 +46,6 @@ __all__ = [
     "admit",
     "admit_live",
     "backends",
-    "check_bounds",
     "check_grammar",
     "check_own_fields",
     "check_presets",

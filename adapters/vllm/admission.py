@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, Stage
 from .. import (
     KEY,
-    NO_BEAMS,
     Backend,
-    OwnFields,
     Policy,
     TokenizerCopy,
     admit,
-    check_bounds,
     check_grammar,
     check_own_fields,
     count,
@@ -21,6 +18,8 @@ from .. import (
     policy_of,
 )
 from ..core import Program, Vocabulary, VocabularyOf, unsupported
+from ..own_fields import OwnFields, check_bounds
+from ..policy import NO_BEAMS
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (

@@ -141,7 +141,9 @@ def check(specs: Specs) -> str:
     except SpecError:
         return "too large"
     if not is_refused:
-        assert not Outputs(specs).are_lost(), specs
+        # Rules alone use up a vocabulary of a few tokens, on more ways than the walk follows.
+        rules_alone = all(isinstance(each, s.NoRepeatNgramSpec) for each in specs)
+        assert rules_alone or not Outputs(specs).are_lost(), specs
         return "admitted"
     if Outputs(specs).are_lost():
         return "lost"
