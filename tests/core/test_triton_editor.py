@@ -10,6 +10,7 @@ from logitport import spec as s
 from logitport.adapters.core import AutomatonBuilder, Edit, Program, Realizer, compile_specs
 from logitport.adapters.core.host.editors import HostEditor, OtherEditor
 from logitport.adapters.core.kinds.banned_tokens import ADDING
+from logitport.adapters.core.logits import highest_logit
 from logitport.spec import LogitsProcessorSpec
 
 from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
@@ -230,7 +231,8 @@ def test_contradictions(device: torch.device, dtype: torch.dtype, blocks: int) -
     for row, specs in enumerate(rows):
         pair.add(row, *specs)
     edited = pair.step(logits)
-    assert edited[-3, [2, last]].tolist() == [0, 0]
+    banned = torch.tensor([-highest_logit(dtype)] * 2, dtype=dtype)
+    assert edited[-3, [2, last]].equal(banned)
     assert edited[-2:].argmax(1).tolist() == [last, 7]
 
 
