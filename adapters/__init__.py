@@ -17,7 +17,7 @@ from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
-from .own_fields import check_own_fields, same_as
+from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
 from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
@@ -35,6 +35,7 @@ __all__ = [
     "Backend",
     "Fields",
     "Finding",
+    "OwnFields",
     "Policy",
     "Receipt",
     "ReceiptError",
@@ -46,6 +47,7 @@ __all__ = [
     "admit",
     "admit_live",
     "backends",
+    "check_bounds",
     "check_grammar",
     "check_own_fields",
     "check_presets",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..spec import (
     VERSION,
@@ -26,8 +26,6 @@ from ..spec.errors import Name, Path
 from ..spec.limits import MAX_SPECS
 
 logger = logging.getLogger(__name__)
-
-NO_BEAMS = "This server admits no beam search: neither its guard nor its ceilings would act on it"
 
 GROUP = "logitport.policies"
 """The entry-point group of functions ``(tokenizer, names, settings) -> Policy | None``.
@@ -66,6 +64,10 @@ class Policy:
         forbid_fields: the engine's own fields that a request may not have.
         default_fields: the values of the engine's own fields that a request leaves out.
     """
+
+    NO_BEAMS: ClassVar = (
+        "This server admits no beam search: neither its guard nor its ceilings would act on it"
+    )
 
     default: tuple[LogitsProcessorSpec, ...] = ()
     own: Literal["replace", "add", "refuse"] = "replace"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...spec import SpecError
-from ..policy import NO_BEAMS, Policy
+from ..policy import Policy
 from .json_body import Fields, join
 
 NAMES = {
@@ -73,7 +73,7 @@ def check_beams(policy: Policy | None, path: str, fields: Fields) -> None:
         RuleError: at the field.
     """
     if fields.is_set(BEAMS) and fields[BEAMS] and policy is not None and policy.forbids_beams:
-        raise RuleError.of_field(NO_BEAMS, join(path, BEAMS))
+        raise RuleError.of_field(policy.NO_BEAMS, join(path, BEAMS))
 
 
 def _is_below(value: Any, most: int) -> bool:

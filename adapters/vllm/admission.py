@@ -8,9 +8,11 @@ from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, S
 from .. import (
     KEY,
     Backend,
+    OwnFields,
     Policy,
     TokenizerCopy,
     admit,
+    check_bounds,
     check_grammar,
     check_own_fields,
     count,
@@ -18,8 +20,6 @@ from .. import (
     policy_of,
 )
 from ..core import Program, Vocabulary, VocabularyOf, unsupported
-from ..own_fields import OwnFields, check_bounds
-from ..policy import NO_BEAMS
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -214,7 +214,7 @@ def check_beams(policy: Policy | None, sampling_params: Any) -> None:
     """
     is_step = is_beam(sampling_params) and not sampling_params.extra_args
     if is_step and policy is not None and policy.forbids_beams:
-        raise SpecError(NO_BEAMS)
+        raise SpecError(policy.NO_BEAMS)
 
 
 def is_beam(params: Any) -> bool:
