@@ -190,6 +190,12 @@ MAX_HISTORY_RULES = _limit(
 """Each scans the request's history at each step. That takes 27 us for 16k tokens of a text, and 85
 us where one token comes again and again."""
 
+MAX_LOOP_RULES = _limit("max_loop_rules", 2, "rules", "`no_loop` on a request")
+
+MAX_LOOP = _limit("max_loop", 1024, "tokens", "in the copies of a loop")
+"""So many tokens are compared with those a period earlier, at most, for each of 512 periods. That
+takes 20 us where all of them nearly match, and 0.3 us otherwise."""
+
 MAX_PROMPT_RULES = _limit(
     "max_prompt_rules",
     4,

@@ -33,7 +33,8 @@ def draw(
         SpecError: if an automaton has more than ``MOST_STATES`` states.
     """
     comment = "//" if is_dot else "%%"
-    automata = compile_specs((spec,), vocabulary).automata
+    program = compile_specs((spec,), vocabulary)
+    automata = program.automata if not program.loops else ()
     if not automata:
         yield f"{comment} {path} {spec.kind} has no automaton: it reads the history."
     for automaton in automata:

@@ -11,7 +11,7 @@ from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
-from ..core import Automaton, VocabularyOf, compile_specs
+from ..core import Automaton, Program, VocabularyOf, compile_specs
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
@@ -124,10 +124,12 @@ def trace(
         prompt, output = tuple(reply.prompt_ids or ()), tuple(reply.output_ids)
         known = vocabulary() if spec.needs_vocabulary and vocabulary is not None else None
         size = 0 if known is None else known.size
-        parts = [_along(automaton, prompt, output, size) for automaton in program.automata]
+        of_loops = [rule.forcing for rule in program.loops]  # the rules themselves are replayed
+        automata = [each for each in program.automata if each not in of_loops]
+        parts = [_along(automaton, prompt, output, size) for automaton in automata]
         parts += [
             (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
-            for rule in (*program.history_rules, *program.prompt_biases)
+            for rule in _rules(program)
         ]
         ways[path] = ([*chain(*edits)] for edits in zip(*parts, strict=True))
     steps: list[Step] = []
@@ -137,6 +139,12 @@ def trace(
         likeliest = reply.likeliest[i] if reply.likeliest else ()
         steps.append(replace(_step(i, token, edits, logprob), likeliest=likeliest))
     return Replay(specs, steps, notes, text_of)
+
+
+def _rules(program: Program) -> list[LogitsProcessorSpec]:
+    """List the specs of a program that are no automata."""
+    loops = [rule.spec for rule in program.loops]
+    return [*program.ngrams, *program.dry, *loops, *program.prompt_biases]
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
-from ...spec import DrySpec, NoRepeatNgramSpec, PromptBiasSpec
+import numpy as np
+
+from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec
 from .automaton import Automaton
 from .plugins import PluginPart
 
@@ -16,10 +18,28 @@ class PerRequest:
     make: Callable[[], PluginPart]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopRule:
+    """A rule against loops, which looks up the newest tokens in the history.
+
+    Attributes:
+        spec: the rule.
+        forcing: the automaton with the tokens that it forces: state ``1 + i`` forces token ``i``.
+            The rule sets its state at each step. ``None`` if it bans.
+        block: the automaton that follows blocks, if it acts only within these.
+        inside: the first of that automaton's states within a block.
+    """
+
+    spec: NoLoopSpec
+    forcing: Automaton | None
+    block: Automaton | None
+    inside: int
+
+
 TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""
 
-Part = Automaton | NoRepeatNgramSpec | DrySpec | PromptBiasSpec | PerRequest
+Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | PromptBiasSpec | PerRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,10 +52,11 @@ class Program:
         automata: tables, shared by all requests that have this program.
         ngrams: the rules against n-grams, which are batched.
         dry: the rules against repetitions, which are batched.
+        loops: the rules against loops, which are batched.
         prompt_biases: the biases that depend on the request's prompt alone.
         per_request: the parts that are made anew for each request.
-        sources: the indices of the specs from which each of ``automata``, and then each of
-            ``ngrams``, has been compiled.
+        sources: the indices of the specs from which each of ``automata``, then each of ``ngrams``,
+            and then each of ``loops``, has been compiled.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
         end_token: the token that is forced where nothing but banned tokens is left, as in a list
@@ -45,16 +66,21 @@ class Program:
     automata: tuple[Automaton, ...] = ()
     ngrams: tuple[NoRepeatNgramSpec, ...] = ()
     dry: tuple[DrySpec, ...] = ()
+    loops: tuple[LoopRule, ...] = ()
     prompt_biases: tuple[PromptBiasSpec, ...] = ()
     per_request: tuple[PerRequest, ...] = ()
     sources: tuple[Sequence[int], ...] = ()
     may_lose: tuple[str, ...] = ()
     end_token: int | None = None
 
+    def __deepcopy__(self, _: object) -> "Program":
+        """Return the program itself, which never changes: an engine may copy requests."""
+        return self
+
     @classmethod
     def of(cls, parts: Sequence[Part], sources: Sequence[Sequence[int]] = ()) -> "Program":
         """Put parts together, in their order. ``sources`` are those of each part."""
-        compared = Automaton, NoRepeatNgramSpec
+        compared = Automaton, NoRepeatNgramSpec, LoopRule
         of_parts = [
             [each for part, each in zip(parts, sources, strict=False) if isinstance(part, kind)]
             for kind in compared
@@ -63,6 +89,7 @@ class Program:
             tuple(part for part in parts if isinstance(part, Automaton)),
             tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
             tuple(part for part in parts if isinstance(part, DrySpec)),
+            tuple(part for part in parts if isinstance(part, LoopRule)),
             tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
             tuple(part for part in parts if isinstance(part, PerRequest)),
             tuple(chain(*of_parts)),
@@ -70,17 +97,22 @@ class Program:
 
     def beside(self, other: "Program", specs: int) -> "Program":
         """Return the program of all parts, where the other specs come after so many."""
-        count = len(other.automata)
-        sources = [[specs + i for i in each] for each in other.sources]
-        before, after = self.sources[: len(self.automata)], self.sources[len(self.automata) :]
+        moved = [[specs + i for i in each] for each in other.sources]
+        sources = zip(self._by_kind(self.sources), other._by_kind(moved), strict=True)
         return Program(
             self.automata + other.automata,
             self.ngrams + other.ngrams,
             self.dry + other.dry,
+            self.loops + other.loops,
             self.prompt_biases + other.prompt_biases,
             self.per_request + other.per_request,
-            (*before, *sources[:count], *after, *sources[count:]),
+            tuple(chain.from_iterable(chain.from_iterable(sources))),
         )
+
+    def _by_kind(self, sources: Sequence[Sequence[int]]) -> list[Sequence[Sequence[int]]]:
+        """Split sources by what they are of: automata, rules about n-grams, rules about loops."""
+        ends = np.cumsum([0, len(self.automata), len(self.ngrams), len(self.loops)]).tolist()
+        return [sources[start:end] for start, end in pairwise(ends)]
 
     @property
     def cells(self) -> int:
@@ -101,9 +133,9 @@ class Program:
         return len(self.prompt_biases) + sum(automaton.reads_prompt for automaton in self.automata)
 
     @property
-    def history_rules(self) -> tuple[NoRepeatNgramSpec | DrySpec, ...]:
+    def history_rules(self) -> tuple[NoRepeatNgramSpec | DrySpec | LoopRule, ...]:
         """All rules that look up the newest tokens in the history."""
-        return self.ngrams + self.dry
+        return self.ngrams + self.dry + self.loops
 
     @property
     def needs_history(self) -> bool:
@@ -119,6 +151,7 @@ class Program:
             bool(self.dry or self.prompt_biases)
             or any(automaton.reads_prompt for automaton in self.automata)
             or not all(spec.output_only for spec in self.ngrams)
+            or not all(rule.spec.output_only for rule in self.loops)
         )
 
     @property

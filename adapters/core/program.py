@@ -6,6 +6,7 @@ from typing import Any
 from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
 from ...spec.limits import (
     MAX_HISTORY_RULES,
+    MAX_LOOP_RULES,
     MAX_PROGRAM_BYTES,
     MAX_PROMPT_RULES,
     MAX_TEXT_RULES,
@@ -33,7 +34,7 @@ def compile_specs(
         SpecError: with the path, for a plugin that is not installed or refuses its parameters, for
             a kind that the engine implements itself or that needs a vocabulary where none is known,
             and beyond ``MAX_TEXT_RULES``, ``MAX_CELLS``, ``MAX_HISTORY_RULES``,
-            ``MAX_PROMPT_RULES`` and ``MAX_PROGRAM_BYTES``.
+            ``MAX_LOOP_RULES``, ``MAX_PROMPT_RULES`` and ``MAX_PROGRAM_BYTES``.
     """
     groups: dict[Hashable, list[int]] = {}
     for i, spec in enumerate(specs):
@@ -68,7 +69,8 @@ def compile_specs(
 def _check(program: Program) -> None:
     """Check the numbers that depend on what all specs together compile to."""
     for got, most, what in (
-        (len(program.history_rules), MAX_HISTORY_RULES, "rules about the history"),
+        (len(program.ngrams + program.dry), MAX_HISTORY_RULES, "rules about the history"),
+        (len(program.loops), MAX_LOOP_RULES, "rules about loops"),
         (program.prompt_rules, MAX_PROMPT_RULES, "rules that read the prompt"),
         (program.memory, MAX_PROGRAM_BYTES, "bytes of tables"),
     ):

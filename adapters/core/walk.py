@@ -141,12 +141,15 @@ class Walk:
         offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
         kept = [i for i in self._refusing if i in winning or _bans_any(automata[i], offered)]
         losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
-        if losing and not any(automata[i].reads_prompt for i in kept):
+        # The walk does not know when a rule about loops forces.
+        if losing and not self._program.loops and not any(automata[i].reads_prompt for i in kept):
             which = [self._refusing.index(i) for i in kept]
             verdict, found = self._ways.search(which, (), offering=EXPLORE)
             if verdict != UNDECIDED:
                 losing = [self._refusing[i] for i in found.others]
-        losing = *losing, *range(len(automata), len(automata) + len(self._program.ngrams))
+        forces = [False for _ in self._program.ngrams]
+        forces += [rule.forcing is not None for rule in self._program.loops]
+        losing = *losing, *(i for i, each in enumerate(forces, len(automata)) if not each)
         indices = {i for part in losing for i in self._program.sources[part]}
         return tuple(dict.fromkeys(self._specs[i].kind for i in sorted(indices)))
 

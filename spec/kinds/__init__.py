@@ -12,6 +12,7 @@ from .allowed_tokens import AllowedTokensSpec as AllowedTokensSpec
 from .banned_tokens import BannedTokensSpec as BannedTokensSpec
 from .banned_sequences import BannedSequencesSpec as BannedSequencesSpec
 from .banned_text import BannedTextSpec as BannedTextSpec
+from .max_run import MaxRunSpec as MaxRunSpec
 from .banned_scripts import BannedScriptsSpec as BannedScriptsSpec
 from .allowed_scripts import AllowedScriptsSpec as AllowedScriptsSpec
 from .logit_bias import LogitBiasSpec as LogitBiasSpec
@@ -29,6 +30,7 @@ from .automaton import (
 )
 from .no_repeat_ngram import NoRepeatNgramSpec as NoRepeatNgramSpec
 from .dry import DrySpec as DrySpec
+from .no_loop import NoLoopSpec as NoLoopSpec
 from .prompt_bias import PromptBiasSpec as PromptBiasSpec
 from .grammar import GrammarSpec as GrammarSpec
 from .sampling import SamplingSpec as SamplingSpec

@@ -17,6 +17,7 @@ from ..base import (
     check_fields,
     check_pattern,
     check_text,
+    schema_default,
 )
 from ..errors import Path, SpecError
 from ..limits import (
@@ -30,6 +31,7 @@ from .choice import ChoiceSpec
 from .dry import DrySpec
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
+from .no_loop import NoLoopSpec
 from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
 from .prompt_bias import PromptBiasSpec
@@ -100,7 +102,7 @@ class Phase(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 _Phases = Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1, max_length=MAX_PHASES)]
 
 
-class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
+class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phases"):
     """The output goes through phases, in each of which other specs act.
 
     The output begins in the first phase. A phase's specs act as if the output began where the
@@ -132,9 +134,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``automaton``, ``no_repeat_ngram``, ``dry``, ``prompt_bias``, ``grammar``, ``sampling`` and
-    ``plugin`` stand beside ``phases``, not within. Some phases need tables that are refused when
-    the request is admitted:
+    ``automaton``, ``no_repeat_ngram``, ``dry``, ``no_loop``, ``prompt_bias``, ``grammar``,
+    ``sampling`` and ``plugin`` stand beside ``phases``, not within. Some phases need tables that
+    are refused when the request is admitted:
 
     - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
       ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
@@ -161,6 +163,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             ``MAX_PHASES``.
         eos_token_id: token to force after the last phase, for ever; ``None`` forces nothing more.
         repeat: whether to go on with the first phase after the last.
+        stop_token_ids: up to ``MAX_PATTERN`` tokens that end a reply, the model's EOS for example.
+            They are banned in every phase but the last, so that no reply ends before its answer.
+            They count as a spec of each phase.
 
     Raises:
         SpecError: if a field is out of bounds, a phase before the last has no end, an end leads
@@ -168,12 +173,18 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             specs of a phase cannot both be obeyed.
     """
 
+    TEXTS = text_fields(stop_tokens="stop_token_ids")
+
     phases: _Phases
-    eos_token_id: TokenId | None = None
-    repeat: bool = False
+    eos_token_id: Annotated[TokenId | None, schema_default(None)] = msgspec.field(
+        default_factory=lambda: None
+    )
+    repeat: Annotated[bool, schema_default(False)] = msgspec.field(default_factory=lambda: False)
+    stop_token_ids: MaybeTokenIds = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pattern(self.stop_token_ids, "stop_token_ids")
         if self.repeat and self.eos_token_id is not None:
             raise SpecError("Expected no EOS token after phases that repeat", "eos_token_id")
         if (count := self._tracks()) > MAX_PHASES:
@@ -192,6 +203,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         thinking: ThinkingBudgetSpec,
         *then: LogitsProcessorSpec | Phase,
         eos_token_id: int | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> "PhasesSpec":
         """Think on a budget, then go through other phases.
 
@@ -199,18 +211,23 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         is meant for prompts that open the block, and for models that always open one. With the
         tags of a tokenizer's model::
 
-            PhasesSpec.think_then(ThinkingBudgetSpec.for_tokenizer(512, tokenizer), answer)
+            thinking = ThinkingBudgetSpec.for_tokenizer(512, tokenizer)
+            PhasesSpec.think_then(thinking, answer, stop_token_ids=[tokenizer.eos_token_id])
+
+        With ``stop_token_ids``, a model cannot end the reply before its answer.
 
         Args:
             thinking: the budget and the tags.
             then: what follows, in order. A spec becomes a phase of its own that ends when the spec
                 is complete.
             eos_token_id: see ``PhasesSpec``.
+            stop_token_ids: see ``PhasesSpec``.
 
         Raises:
             SpecError: as ``PhasesSpec`` does, for example if a spec before the last never ends.
         """
-        return cls(tuple(_in_phases((thinking, *then))), eos_token_id)
+        phases = tuple(_in_phases((thinking, *then)))
+        return cls(phases, eos_token_id, stop_token_ids=tuple(stop_token_ids))
 
     @classmethod
     def prefix_then(
@@ -218,6 +235,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         token_ids: Sequence[int],
         *then: LogitsProcessorSpec | Phase,
         eos_token_id: int | None = None,
+        stop_token_ids: Sequence[int] = (),
     ) -> "PhasesSpec":
         """Force a text, then go through other phases.
 
@@ -228,12 +246,13 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
             token_ids: the text to begin with.
             then: what follows, as for ``think_then``.
             eos_token_id: see ``PhasesSpec``.
+            stop_token_ids: see ``PhasesSpec``.
 
         Raises:
             SpecError: as ``PhasesSpec`` does.
         """
-        forced = ForcedTokenSequenceSpec(tuple(token_ids))
-        return cls(tuple(_in_phases((forced, *then))), eos_token_id)
+        phases = tuple(_in_phases((ForcedTokenSequenceSpec(tuple(token_ids)), *then)))
+        return cls(phases, eos_token_id, stop_token_ids=tuple(stop_token_ids))
 
     def token_fields(self) -> TokenFields:
         for path, spec in self.inner_specs():
@@ -244,6 +263,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 yield ("phases", i, "ends", k, "token_ids", "*"), end.token_ids
         if self.eos_token_id is not None:
             yield ("eos_token_id",), (self.eos_token_id,)
+        yield ("stop_token_ids", "*"), self.stop_token_ids
 
     @property
     def text_rules(self) -> int:
@@ -253,7 +273,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
         sought = [end.token_ids for phase in self.phases for end in phase.ends if end.token_ids]
         sizes = [spec.sizes() for _, spec in self.inner_specs()]
         text_bytes = sum(len(text.encode()) for text in self._texts())
-        sizes.append(Sizes(3 * sum(map(len, sought)), text_bytes, self._tracks()))
+        token_ids = 3 * sum(map(len, sought)) + len(self.phases) * len(self.stop_token_ids)
+        sizes.append(Sizes(token_ids, text_bytes, self._tracks()))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
     @property
@@ -268,7 +289,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
 
     def _tracks(self) -> int:
         """Return the number of phases times the most specs of one, or once if none has any."""
-        return len(self.phases) * max(1, *(len(phase.specs) for phase in self.phases))
+        most = max(len(phase.specs) for phase in self.phases) + bool(self.stop_token_ids)
+        return len(self.phases) * max(1, most)
 
     def _texts(self) -> list[str]:
         """List the texts that end phases."""
@@ -281,7 +303,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, tag="phases"):
                 yield ("phases", i, "specs", j), spec
 
 
-BESIDE = (AutomatonSpec, NoRepeatNgramSpec, DrySpec, PromptBiasSpec, NativeSpec, PluginSpec)
+BESIDE = (
+    *(AutomatonSpec, NoRepeatNgramSpec, DrySpec, NoLoopSpec),
+    *(PromptBiasSpec, NativeSpec, PluginSpec),
+)
 """The kinds that stand beside phases. An ``automaton`` may go through phases of its own; the others
 are more than automata.
 """

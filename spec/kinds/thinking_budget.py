@@ -1,6 +1,6 @@
 """``thinking_budget``: limit the tokens of a thinking block."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -13,11 +13,11 @@ from ..base import (
     TokenFields,
     TokenIds,
     check_pattern,
-    check_total,
     schema_default,
 )
-from ..errors import Path, SpecError, path_text
-from ..limits import MAX_PATTERN, MAX_TAGS
+from ..errors import SpecError, path_text
+from ..limits import MAX_TAGS
+from ..tags import check_tags, count_edges, tags_of
 from ..thinking_families import (
     VocabularyTokenizer,
     newline_token_ids,
@@ -26,7 +26,7 @@ from ..thinking_families import (
 )
 from ..tokenization import Tokenizer, text_fields, token_ids_of
 
-_OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
+OtherTags = Annotated[tuple[TokenIds, ...], msgspec.Meta(max_length=MAX_TAGS - 1)]
 """Further spellings of a tag, or further tags."""
 
 
@@ -82,11 +82,13 @@ class ThinkingBudgetSpec(
         then_token_ids: what follows a forced end tag, up to ``MAX_TOKEN_IDS`` token ids: the
             beginning of the answer, for models that do not write it by themselves after a tag that
             they have not chosen.
-        min_tokens: the least number of tokens in a block, 0 to ``budget``. To keep a model from
-            ending the output in a block, list its EOS token with ``other_end_token_ids``.
+        min_tokens: the least number of tokens in a block, 0 to ``budget``.
         grace: the most tokens beyond ``budget`` that wait for a newline.
         newline_token_ids: the tokens that end a line, if there is a ``grace``. In the limit of all
             token ids, each counts twice more for each token of the end tags.
+        stop_token_ids: up to ``MAX_PATTERN`` tokens that end a reply, the model's EOS for example.
+            They are banned within a block, so that no reply ends without its answer. None of them
+            is an end tag.
 
     Raises:
         SpecError: if a field is out of bounds, two tags are the same, or only one of ``grace`` and
@@ -100,6 +102,7 @@ class ThinkingBudgetSpec(
         other_start_texts="other_start_token_ids",
         other_end_texts="other_end_token_ids",
         then_text="then_token_ids",
+        stop_tokens="stop_token_ids",
     )
 
     budget: Count
@@ -108,32 +111,28 @@ class ThinkingBudgetSpec(
     message_token_ids: Annotated[MaybeTokenIds, schema_default(())] = msgspec.field(
         default_factory=lambda: ()
     )
-    other_start_token_ids: _OtherTags = ()
-    other_end_token_ids: _OtherTags = ()
+    other_start_token_ids: OtherTags = ()
+    other_end_token_ids: OtherTags = ()
     then_token_ids: MaybeTokenIds = ()
     min_tokens: Count = 0
     grace: Count = 0
     newline_token_ids: MaybeTokenIds = ()
+    stop_token_ids: MaybeTokenIds = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("start_token_ids", "end_token_ids"):
-            tag, others = getattr(self, name), getattr(self, f"other_{name}")
-            check_pattern(tag, name)
-            total = len(tag) + sum(map(len, others))
-            check_total(total, MAX_PATTERN, f"token ids with `$.{name}`", f"other_{name}")
-        if self.start_token_ids == self.end_token_ids:
-            raise SpecError("The end tag is the same as the start tag", "end_token_ids")
-        path_of: dict[tuple[int, ...], Path] = {}
-        for path, tag in self._tags():
-            if path_of.setdefault(tag, path) != path:
-                raise SpecError(f"The same as `{path_text(path_of[tag])}`", *path)
+        check_tags(self)
         if self.min_tokens > self.budget:
             what = f"Expected at most the budget, {self.budget}, got {self.min_tokens}"
             raise SpecError(what, "min_tokens")
         if bool(self.grace) != bool(self.newline_token_ids):
             what = "Expected both of grace and newline_token_ids, or neither"
             raise SpecError(what, "grace" if self.grace else "newline_token_ids")
+        check_pattern(self.stop_token_ids, "stop_token_ids")
+        tags = {tag: path for path, tag in tags_of(self)}
+        for i, token in enumerate(self.stop_token_ids):
+            if path := tags.get((token,)):
+                raise SpecError(f"The same as `{path_text(path)}`", "stop_token_ids", i)
 
     @classmethod
     def from_text(
@@ -193,6 +192,7 @@ class ThinkingBudgetSpec(
         message: str = "",
         min_tokens: int = 0,
         grace: int = 0,
+        stop_token_ids: Sequence[int] = (),
     ) -> "ThinkingBudgetSpec":
         """Make a spec with the thinking tags of a tokenizer's model.
 
@@ -206,6 +206,8 @@ class ThinkingBudgetSpec(
             message: the message before a forced end tag.
             min_tokens: the least number of tokens in a block.
             grace: the most tokens beyond ``budget`` that wait for a newline.
+            stop_token_ids: the tokens that end a reply, and are banned within a block; by default
+                none. Those that are an end tag are left out.
 
         Raises:
             SpecError: if the tokenizer belongs to no known family, or not to the one that is named.
@@ -223,22 +225,20 @@ class ThinkingBudgetSpec(
             min_tokens,
             grace,
             newline_token_ids(tokenizer) if grace else (),
+            tuple(token for token in stop_token_ids if (token,) not in ends),
         )
 
     def token_fields(self) -> TokenFields:
-        for path, tag in self._tags():
+        for path, tag in tags_of(self):
             yield (*path, "*"), tag
-        for name in ("message_token_ids", "then_token_ids", "newline_token_ids"):
+        others = "message_token_ids", "then_token_ids", "newline_token_ids", "stop_token_ids"
+        for name in others:
             yield (name, "*"), getattr(self, name)
 
     def sizes(self) -> Sizes:
         """Count the edges of states, too: each state of a tag may have one for each other tag."""
-        starts = (self.start_token_ids, *self.other_start_token_ids)
-        ends = (self.end_token_ids, *self.other_end_token_ids)
-        listed = super().sizes().token_ids
-        for tags, newlines in ((starts, 0), (ends, len(self.newline_token_ids))):
-            listed += sum(map(len, tags)) * (4 * (len(tags) - 1) + 2 * newlines)
-        return Sizes(listed)
+        edges = count_edges(self, len(self.newline_token_ids))
+        return Sizes(super().sizes().token_ids + edges)
 
     @property
     def can_complete(self) -> bool:
@@ -247,11 +247,3 @@ class ThinkingBudgetSpec(
     @property
     def narrows(self) -> bool:
         return True
-
-    def _tags(self) -> Iterator[tuple[Path, tuple[int, ...]]]:
-        """Yield the tags with their paths."""
-        yield ("start_token_ids",), self.start_token_ids
-        yield ("end_token_ids",), self.end_token_ids
-        for name in ("other_start_token_ids", "other_end_token_ids"):
-            for i, tag in enumerate(getattr(self, name)):
-                yield (name, i), tag

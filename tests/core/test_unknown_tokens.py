@@ -85,6 +85,8 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([s.NoRepeatNgramSpec(2)], True),
     ([s.NoRepeatNgramSpec(1, 1)], True),
     ([s.DrySpec(1)], True),
+    ([s.NoLoopSpec(2)], True),
+    ([s.NoLoopSpec(2, then_token_ids=(1,))], True),
     ([s.ThinkingBudgetSpec(3, (1,), (2,))], True),
     ([s.PluginSpec("turns")], False),
     ([s.PluginSpec("rule")], True),

@@ -24,6 +24,7 @@ from logitport.spec import (
     BannedTextSpec,
     GrammarSpec,
     LogitsProcessorSpec,
+    MaxRunSpec,
     Payload,
     PluginSpec,
     PythonProcessorSpec,
@@ -196,7 +197,7 @@ def test_each_kind_has_its_rows():
         assert type(rows.golden) is spec_type
         assert issubclass(rows, RealizedKindTests) is (spec_type in REALIZED)
     others = {GrammarSpec, SamplingSpec, PluginSpec}
-    others |= {BannedTextSpec, BannedScriptsSpec, AllowedScriptsSpec}
+    others |= {BannedTextSpec, MaxRunSpec, BannedScriptsSpec, AllowedScriptsSpec}
     assert {*WIRE_KINDS} - {*REALIZED} == others
     assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)
 

@@ -61,6 +61,7 @@ CHOICE = ChoiceSpec(((1,), (2, 3), (6,)))
 THINK_THEN = PhasesSpec.think_then(THINK, Forced((4, 5)), CHOICE, eos_token_id=0)
 DOCUMENTED = PhasesSpec.think_then(THINK, Forced((4, 5)), Phase((ChoiceSpec(((1,), (2, 3)), 0),)))
 PREFIX = PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))
+ANSWERED = PhasesSpec.think_then(THINK, Forced((4, 5)), Phase(), stop_token_ids=[0])
 LOOP = PhasesSpec(
     (
         Phase((), (PhaseEnd(n=2), PhaseEnd(token_ids=(6,), phase=0))),
@@ -190,6 +191,12 @@ class TestRows(RealizedKindTests):
             "Expected no EOS token after phases that repeat",
             "eos_token_id",
         ),
+        (phases({}, stop_token_ids=[1] * 65), TOO_LONG_TO_FIND, "stop_token_ids"),
+        (
+            phases(*[{"specs": [WITH], "ends": [ONE]}] * 5, stop_token_ids=[0]),
+            "Expected at most 8 as the number of phases times the most specs of one, got 10",
+            "phases",
+        ),
         (
             phases({"specs": [WITH] * 9, "ends": [ONE]}, *[{"ends": [ONE]}] * 3),
             "Expected at most 8 as the number of phases times the most specs of one, got 36",
@@ -210,6 +217,7 @@ class TestRows(RealizedKindTests):
             "phases[0].ends[1].token_ids[1]",
         ),
         (PhasesSpec((Phase(),), 9), "eos_token_id"),
+        (PhasesSpec((Phase(),), stop_token_ids=(0, 9)), "stop_token_ids[1]"),
     )
     histories = (
         # Think for 3 tokens in a block that the prompt opens, say 4 5, choose, stop.
@@ -265,6 +273,15 @@ class TestRows(RealizedKindTests):
         (INFIX, [5], [None, 6, None, 8, None, 6, None, 7, F(0)]),
         (LEAVE, [], [None, 1, None, 3, F(0), 1, F(0)]),
         (LEAVE, [], [None, 6, None, 7, None, 3, None]),
+        # No reply ends before the last phase.
+        (
+            ANSWERED,
+            [],
+            [
+                *(ban(0), 7, ban(0), 9, ban(0), 8, both(F(4), ban(0)), 4),
+                *(both(F(5), ban(0)), 5, None, 0, None),
+            ],
+        ),
     )
     handed_over = (
         (THINK_THEN, [7], 9, [LIKED, LIKED, 8, 4, 5, 1, 0]),

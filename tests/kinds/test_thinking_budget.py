@@ -1,5 +1,6 @@
 from functools import partial
 
+import msgspec
 from logitport.spec import ThinkingBudgetSpec, decode, encode, limits
 from logitport.spec.base import Sizes
 
@@ -38,6 +39,8 @@ BOTH = ThinkingBudgetSpec(1, (1,), (2, 3), other_end_token_ids=((2, 4),), then_t
 FLOOR = ThinkingBudgetSpec(4, (1,), (2, 3), other_end_token_ids=((5,),), min_tokens=2)
 GRACE = ThinkingBudgetSpec(1, (1,), (2, 3), (9,), grace=3, newline_token_ids=(6, 7))
 DOCUMENTED = ThinkingBudgetSpec(2, (7,), (8,), grace=2, newline_token_ids=(3,))
+STOP = ThinkingBudgetSpec(2, (1,), (2,), stop_token_ids=(0,))
+STOP_FLOOR = msgspec.structs.replace(FLOOR, stop_token_ids=(0,))
 LINES = ThinkingBudgetSpec(0, (1,), (6, 2), (9,), grace=2, newline_token_ids=(7, 6, 6))
 ALL = ThinkingBudgetSpec(
     512,
@@ -79,6 +82,12 @@ class TestRows(RealizedKindTests):
         ({**FIELDS, "grace": 1}, BOTH_OR_NEITHER, "grace"),
         ({**FIELDS, "newline_token_ids": [1]}, BOTH_OR_NEITHER, "newline_token_ids"),
         ({**FIELDS, "min_tokens": -1}, AT_LEAST_0, "min_tokens"),
+        ({**FIELDS, "stop_token_ids": [3] * 65}, TOO_LONG_TO_FIND, "stop_token_ids"),
+        (
+            {**FIELDS, "stop_token_ids": [3, 2]},
+            "The same as `$.end_token_ids`",
+            "stop_token_ids[1]",
+        ),
         ({**FIELDS, "min_tokens": 2}, "Expected at most the budget, 1, got 2", "min_tokens"),
     )
     largest = (
@@ -94,6 +103,7 @@ class TestRows(RealizedKindTests):
         (MINIMAL(other_end_token_ids=((9,),)), "other_end_token_ids[0][0]"),
         (MINIMAL(then_token_ids=(3, 9)), "then_token_ids[1]"),
         (MINIMAL(grace=1, newline_token_ids=(9,)), "newline_token_ids[0]"),
+        (MINIMAL(stop_token_ids=(0, 9)), "stop_token_ids[1]"),
     )
     histories = (
         # The model opens the block and goes on for too long.
@@ -164,6 +174,14 @@ class TestRows(RealizedKindTests):
         (LINES, [1], [None, 7, F(9)]),
         # An end tag comes all the same, from elsewhere.
         (FLOOR, [1], [ban(5), 5, None, 9, None]),
+        # No reply ends within a block.
+        (STOP, [], [None, 0, None, 1, ban(0), 9, ban(0), 9, F(2), 2, None]),
+        (STOP, [1], [ban(0), 2, None]),
+        (
+            STOP_FLOOR,
+            [1],
+            [ban(0, 5), 2, ban(0, 3, 5), 9, ban(0), 9, ban(0), 9, F(2), 2, F(3), 3, None],
+        ),
     )
     handed_over = (
         (OPEN, [], 7, [LIKED, LIKED, 8, LIKED]),  # it opens a block

@@ -9,6 +9,7 @@ from logitport.adapters.conformance.kinds.base import Draws
 from logitport.spec import (
     DrySpec,
     LogitsProcessorSpec,
+    NoLoopSpec,
     NoRepeatNgramSpec,
     Payload,
     PhasesSpec,
@@ -17,7 +18,7 @@ from logitport.spec import (
     SpecError,
     ThinkingBudgetSpec,
 )
-from logitport.spec.limits import MAX_HISTORY_RULES, MAX_PROMPT_RULES
+from logitport.spec.limits import MAX_HISTORY_RULES, MAX_LOOP_RULES, MAX_PROMPT_RULES
 
 Spec = LogitsProcessorSpec
 Specs = st.SearchStrategy[Spec]
@@ -50,9 +51,12 @@ def within_limits(specs: Sequence[Spec]) -> bool:
     rules = len({spec for spec in specs if isinstance(spec, NoRepeatNgramSpec)})
     dry = sum(isinstance(spec, DrySpec) for spec in specs)
     readers = sum(isinstance(spec, PromptBiasSpec | ThinkingBudgetSpec) for spec in specs)
+    loops = {spec for spec in specs if isinstance(spec, NoLoopSpec)}
+    readers += sum(bool(spec.start_token_ids) for spec in loops)
     phases = [spec.phases[0].specs for spec in specs if isinstance(spec, PhasesSpec)]
     readers += sum(len(first) for first in phases)
-    return dry <= 1 and rules + dry <= MAX_HISTORY_RULES and readers <= MAX_PROMPT_RULES
+    rules_fit = dry <= 1 and rules + dry <= MAX_HISTORY_RULES and len(loops) <= MAX_LOOP_RULES
+    return rules_fit and readers <= MAX_PROMPT_RULES
 
 
 samplings = specs(2, kinds=[SamplingSpec])

@@ -13,7 +13,13 @@ from typing import Any
 import msgspec
 import numpy as np
 from logitport import spec as s
-from logitport.adapters.conformance.kinds import KINDS, REALIZED, banned_scripts, banned_text
+from logitport.adapters.conformance.kinds import (
+    KINDS,
+    REALIZED,
+    banned_scripts,
+    banned_text,
+    max_run,
+)
 from logitport.adapters.conformance.kinds.base import (
     BAN,
     Add,
@@ -78,6 +84,9 @@ CHARACTERS: tuple[bytes | None, ...] = (
 ENDS: tuple[bytes | None, ...] = (
     *(b"</", b"think", b">", b"</think>", b"nk>\n", b"\n", b"a", b"b", None, b"ok", b"thi"),
 )
+SPACES: tuple[bytes | None, ...] = (
+    *(b"{", b" ", b"  ", b"\n \n", b" a", b"a ", b"a", b"\xe3\x80", b"\x80", None),
+)
 HAN, CYRILLIC = s.BannedScriptsSpec(("Han",)), s.BannedScriptsSpec(("CYRILLIC",))
 UNTIL_TAG = s.Phase((s.BannedTokensSpec((6,)),), (s.PhaseEnd(text="</think>"),))
 ABOUT_TEXT: tuple[tuple[tuple[LogitsProcessorSpec, ...], Sequence[bytes | None], Ids], ...] = (
@@ -86,6 +95,8 @@ ABOUT_TEXT: tuple[tuple[tuple[LogitsProcessorSpec, ...], Sequence[bytes | None],
     ((s.BannedTextSpec(("a\u00df", "ass ", "i"), True),), LETTERS, (3, 9, 9, 3, 12, 13, 14, 3, 10)),
     ((s.BannedTextSpec(("ass",), whole_words=True),), WORDS, (3, 5, 4, 5, 6, 19, 5, 11, 3, 14, 15)),
     ((s.BannedTextSpec(("ass cl", "ass"), True, True),), WORDS, (1, 4, 3, 14, 16, 17, 18, 5, 12)),
+    ((s.MaxRunSpec(2),), SPACES, (0, 1, 1, 6, 2, 9, 1, 4, 3, 5, 2)),
+    ((s.MaxRunSpec(1, ("a", "\u3000")),), SPACES, (6, 7, 8, 7, 4, 6, 7, 7, 8, 5)),
     ((CYRILLIC,), CHARACTERS, (9, 10, 11, 9, 18, 7, 8, 1, 9, 0)),
     ((HAN,), CHARACTERS, (13, 14, 13, 15, 16, 16, 17, 2)),
     ((s.AllowedScriptsSpec(("latin", "Han")),), CHARACTERS, (9, 3, 13, 19, 5, 18, 6)),
@@ -214,6 +225,8 @@ def _edits_about_text(
             yield of_phases(spec, (), output, vocabulary)
         elif isinstance(spec, s.BannedTextSpec):
             yield ban(banned_text.completing(spec, vocabulary, output))
+        elif isinstance(spec, s.MaxRunSpec):
+            yield ban(max_run.completing(spec, vocabulary, output))
         elif not isinstance(spec, ScriptsSpec):
             yield edit(spec, (), output)
 

@@ -137,6 +137,12 @@ def find(pattern: Tokens, history: Tokens, start: int = 0) -> int | None:
     return None
 
 
+def first_end(tags: Iterable[Tokens], history: Tokens, start: int = 0) -> int | None:
+    """Find the first end of any of the tags that begins at ``start`` or later."""
+    ends = (find(tag, history, start) for tag in tags)
+    return min((end for end in ends if end is not None), default=None)
+
+
 def forcing(text: Tokens, history: Tokens, start: int) -> Force | int:
     """Return the due token of ``text``, which is forced from ``start`` on, or its end.
 

@@ -9,6 +9,7 @@ from ....spec import (
     ChoiceSpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
+    MaxRunSpec,
     Phase,
     PhaseEnd,
     PhasesSpec,
@@ -17,7 +18,8 @@ from ....spec import (
 )
 from ....spec.kinds.banned_scripts import ScriptsSpec
 from ....spec.kinds.phases import BESIDE
-from . import banned_scripts, banned_text
+from ....spec.limits import MAX_PHASES
+from . import banned_scripts, banned_text, max_run
 from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, ban, flat
 
 
@@ -33,7 +35,10 @@ def _edit(
                 index, prompt, output = followed, (), output[n:]
                 break
         else:  # the phase is not over
-            edits = flat(_edit_of(each, prompt, output, vocabulary) for each in phase.specs)
+            acting = [_edit_of(each, prompt, output, vocabulary) for each in phase.specs]
+            if index < len(spec.phases) - 1:
+                acting.append(ban(spec.stop_token_ids))
+            edits = flat(acting)
             return edits[0] if len(edits) == 1 else Several(tuple(edits)) if edits else None
         if index == len(spec.phases) and spec.repeat:
             index = 0
@@ -47,6 +52,8 @@ def _edit_of(
 
     if isinstance(spec, BannedTextSpec):
         return ban(banned_text.completing(spec, vocabulary, output))
+    if isinstance(spec, MaxRunSpec):
+        return ban(max_run.completing(spec, vocabulary, output))
     if isinstance(spec, ScriptsSpec):
         return ban(banned_scripts.completing([spec], vocabulary, output))
     edit = KINDS[type(spec)].edit
@@ -140,7 +147,7 @@ def strategy(draw: Draws) -> Any:
         st.lists(st.tuples(ends, st.none() | st.integers(0, 3)), min_size=1, max_size=3),
     )
 
-    def made(phases: list[Any], last_ends: bool, after: int | None) -> PhasesSpec:
+    def made(phases: list[Any], last_ends: bool, after: int | None, stops: Tokens) -> PhasesSpec:
         found: list[Phase] = []
         for specs, drawn in phases:
             kept = tuple(specs)
@@ -158,10 +165,13 @@ def strategy(draw: Draws) -> Any:
         if not last_ends:
             found[-1] = Phase(found[-1].specs)
         eos = after if after is not None and after >= 0 else None
-        return PhasesSpec(tuple(found), eos, repeat=after == -1)
+        most = 1 + max(len(phase.specs) for phase in found)
+        stops = stops if most * len(found) <= MAX_PHASES else ()
+        return PhasesSpec(tuple(found), eos, after == -1, stops)
 
     after = st.none() | st.just(-1) | draw.token
-    return st.builds(made, st.lists(parts, min_size=1, max_size=3), st.booleans(), after)
+    every = st.lists(parts, min_size=1, max_size=3)
+    return st.builds(made, every, st.booleans(), after, st.just(()) | draw.maybe_tokens)
 
 
 def _compiles(spec: LogitsProcessorSpec) -> bool:

@@ -1,20 +1,19 @@
 """``thinking_budget``."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from ....spec import ThinkingBudgetSpec
-from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, find, forcing
+from ....spec.tags import end_tags, start_tags
+from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end, forcing
 
 
 def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple[Edit, bool]:
     """Return the edit, and whether a block has been closed and none is open since."""
     history, position, message = prompt + output, 0, spec.message_token_ids
-    starts = (spec.start_token_ids, *spec.other_start_token_ids)
-    ends = (spec.end_token_ids, *spec.other_end_token_ids)
+    starts, ends = start_tags(spec), end_tags(spec)
     forced = (spec.end_token_ids + spec.then_token_ids, *spec.other_end_token_ids)
-    while (opened := _first(starts, history, position)) is not None:
-        closed = _first(ends, history, opened)
+    while (opened := first_end(starts, history, position)) is not None:
+        closed = first_end(ends, history, opened)
         # Nothing can be banned or forced within the prompt.
         floor = opened
         if spec.min_tokens:
@@ -30,9 +29,10 @@ def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple
             position = closed
             continue
         if len(history) < floor:
-            return ban({tag[-1] for tag in ends if _ends_with(history[opened:], tag[:-1])}), False
+            completing = {tag[-1] for tag in ends if _ends_with(history[opened:], tag[:-1])}
+            return ban(completing | {*spec.stop_token_ids}), False
         if len(history) < spent:
-            return None, False
+            return ban(spec.stop_token_ids), False
         thoughts, position = history[opened:spent], spent
         begun, which = max(
             (i, -which)
@@ -63,12 +63,6 @@ def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple
     return None, position > 0
 
 
-def _first(tags: Sequence[Tokens], history: Tokens, start: int) -> int | None:
-    """Find the first end of any of the tags that begins at ``start`` or later."""
-    ends = (find(tag, history, start) for tag in tags)
-    return min((end for end in ends if end is not None), default=None)
-
-
 def _ends_with(tokens: Tokens, end: Tokens) -> bool:
     return tokens[len(tokens) - len(end) :] == end
 
@@ -96,17 +90,20 @@ def _strategy(draw: Draws) -> Any:
     st = draw.st
     tags = st.lists(draw.sequence, min_size=2, max_size=5, unique=True)
     return st.builds(
-        lambda budget, tags, starts, message, then, least, grace, newlines: ThinkingBudgetSpec(
-            budget,
-            tags[0],
-            tags[1],
-            message,
-            other_start_token_ids=tags[2:starts],
-            other_end_token_ids=tags[max(starts, 2) :],
-            then_token_ids=then,
-            min_tokens=min(least, budget),
-            grace=grace if newlines else 0,
-            newline_token_ids=newlines if grace else (),
+        lambda budget, tags, starts, message, then, least, grace, newlines, stop: (
+            ThinkingBudgetSpec(
+                budget,
+                tags[0],
+                tags[1],
+                message,
+                other_start_token_ids=tags[2:starts],
+                other_end_token_ids=tags[max(starts, 2) :],
+                then_token_ids=then,
+                min_tokens=min(least, budget),
+                grace=grace if newlines else 0,
+                newline_token_ids=newlines if grace else (),
+                stop_token_ids=[token for token in stop if (token,) not in tags],
+            )
         ),
         st.integers(0, draw.count),
         tags,
@@ -115,6 +112,7 @@ def _strategy(draw: Draws) -> Any:
         draw.maybe_sequence,
         st.just(0) | st.integers(0, draw.count),
         st.integers(0, draw.count),
+        draw.maybe_tokens,
         draw.maybe_tokens,
     )
 

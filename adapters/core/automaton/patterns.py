@@ -80,3 +80,14 @@ class Matcher(NamedTuple):
         targets = np.fromiter(following, np.int64, len(tokens))
         sources = np.repeat(np.arange(len(states)), sizes) + states[0]
         builder.edges(sources, tokens, np.append(into, found)[targets])
+
+
+def first_end(patterns: Sequence[Sequence[int]], tokens: Sequence[int]) -> int | None:
+    """Find the end of the pattern that is complete first."""
+    following = Matcher.of(patterns).edges
+    node = 0
+    for i, token in enumerate(tokens):
+        node = following[node].get(token, 0)
+        if node == FOUND:
+            return i + 1
+    return None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ....spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec
+from ....spec import AllowedTokensSpec, DrySpec, NoLoopSpec, NoRepeatNgramSpec
 from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, instantiate, log_by, stop_in
@@ -20,6 +20,7 @@ from .context import History, LogitsLayout
 from .edit_kernel import EditKernel
 from .history_kernels import HistoryKernels
 from .inputs import RequestInputs
+from .loop_kernel import LoopKernel
 from .pool import DevicePool
 from .requests import INPUTS, Request
 
@@ -36,6 +37,7 @@ class _Counts(NamedTuple):
     allows: int  # whether an automaton may ALLOW tokens, or ban most of them
     rules: int  # with one for a `dry`, if there are any
     penalizes: int  # whether there is a `dry`
+    loops: int  # rules about loops
 
 
 class DeviceRealizer:
@@ -93,6 +95,7 @@ class DeviceRealizer:
         self._device_tables = DevicePool(self._tables, device, transitions=True)
         self._advance = AdvanceKernel(self._device_tables, self._inputs, device)
         self._scan = HistoryKernels(self._device_tables, self._inputs, device)
+        self._loop = LoopKernel(self._device_tables, self._inputs)
         self._edit = EditKernel(self._device_tables, device)
         self._stale |= self._requests.keys()
         self._is_broken = False  # the state must be made again from the tokens
@@ -222,7 +225,8 @@ class DeviceRealizer:
             self._inputs.put(slot, **{name: [value] for name, value in own.items()})
             ngrams, dry = len(request.program.ngrams), len(request.program.dry)
             rules = 1 + ngrams if ngrams or dry else 0
-            self._counts[:, slot] = _Counts(len(request.automata), request.allows(), rules, dry)
+            loops, automata = len(request.program.loops), len(request.automata)
+            self._counts[:, slot] = _Counts(automata, request.allows(), rules, dry, loops)
         self._device_tables.update()
         self._inputs.upload()
         self._stale.clear()
@@ -282,6 +286,8 @@ class DeviceRealizer:
             self._upload(history)
         counts = _Counts(*self._counts[:, slots].max(axis=1).tolist())
         automata: tuple[Any, ...] = ()
+        states: torch.Tensor | None = None
+        tokens = min(self._vocab_size, logits.shape[1])
         if counts.automata:
             states = self._advance.launch(history, rows, counts.automata)
             starts = self._count_by(counts.automata, len(rows) + 1)
@@ -290,9 +296,11 @@ class DeviceRealizer:
         for additions in self._own:
             _write(add, additions, logits)
         if counts.rules:
-            tokens = min(self._vocab_size, logits.shape[1])
             batch, sizes = (logits, history, rows), (counts.rules, tokens, longest)
             _write(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
+        if counts.loops:
+            batch = logits, history, rows, states
+            _write(self._loop.launch, *batch, counts.automata, counts.loops, tokens)
         if counts.automata:
             _write(self._edit.launch, logits, *automata, allows=bool(counts.allows))
         if (self._end_tokens[slots] >= 0).any():
@@ -374,7 +382,8 @@ class DeviceRealizer:
         device = history.token_ids.device
         errors: list[Exception] = []
         realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
-        everything = AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), DrySpec(1.0)
+        rules = NoRepeatNgramSpec(1), DrySpec(1.0), NoLoopSpec(2)
+        everything = AllowedTokensSpec((0,)), *rules
         realizer.add(0, compile_specs(everything), ())
         row = torch.zeros(1, dtype=torch.int32, device=device)
         logits = torch.zeros((1, columns), device=device)

@@ -19,6 +19,7 @@ from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
 from .inputs import RequestInputs
+from .loop_kernel import fields_of
 
 ALL = np.iinfo(np.int32).max
 """The window of a rule that has none, and the number of tokens read by one that reads none."""
@@ -26,6 +27,7 @@ ALL = np.iinfo(np.int32).max
 INPUTS: dict[str, float] = {
     **{"admission": -1, "base": 0, "read": ALL, "state": 0, "timer": 0},
     **{"end_token": -1, "back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
+    "loop": 0,
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The automaton that
 does nothing is the first in the tables. No admission is -1, so the kernel reads none of their
@@ -68,7 +70,7 @@ class Request:
             spec: _holder(
                 spec.breaker_token_ids if isinstance(spec, DrySpec) else spec.allowed_token_ids
             )
-            for spec in self.program.history_rules
+            for spec in (*self.program.ngrams, *self.program.dry)
         }
 
     @classmethod
@@ -107,6 +109,7 @@ class Request:
             origin=[0, *(self.origin if spec.output_only else 0 for spec in ngrams)],
             exempt=[sets.get(dry, 0), *(sets[spec] for spec in ngrams)],
             penalties=penalties(dry) if dry else [],
+            loop=fields_of(self.program.loops, self.automata, self.origin),
         )
 
     def allows(self) -> bool:

@@ -1,5 +1,7 @@
 """The history rules: ``no_repeat_ngram``, no n-gram twice, and ``dry``, no long repetition.
 
+``no_loop`` is in a file of its own.
+
 At each step, a rule needs the earlier positions that follow the same tokens as the next position:
 its context, the newest n - 1 tokens, or ``allowed_length``. A scan finds them from the newest to
 the oldest with the failure function of Knuth, Morris and Pratt, and passes over blocks of tokens in
@@ -18,21 +20,24 @@ import numpy.typing as npt
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ....spec.limits import MAX_PATTERN
-from ..automaton import BAN_BIAS, UNKNOWN, UnknownTokenError
+from ..automaton import BAN_BIAS, UNKNOWN, Automaton, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
 from ..automaton.history import Tokens
 from ..kinds.dry import penalties
 from ..loops import loop
+from ..parts import LoopRule
+from .advance import Automata
 from .edit import add, find
+from .loop_rules import Loop, find_loops
+from .search import skip
 
 Floats = npt.NDArray[np.float32]
 
-_BLOCK = 64
-"""The number of tokens that are compared at once."""
 _ROOM = 128
 """The least room for output tokens."""
 _ALL = np.iinfo(np.int32).max
 _BAN = np.float32(BAN_BIAS)
+_NO_TOKENS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class Scratch(NamedTuple):
@@ -59,9 +64,10 @@ class HistoryRules:
     """A request's history rules, and its history.
 
     Args:
-        specs: the rules.
+        rules: the rules.
         prompt: the prompt's tokens.
         output: the output's tokens.
+        automata: the request's automata.
 
     Attributes:
         tokens: an array that begins with the history.
@@ -72,12 +78,20 @@ class HistoryRules:
     """
 
     def __init__(
-        self, specs: Sequence[NoRepeatNgramSpec | DrySpec], prompt: Tokens, output: Tokens
+        self,
+        rules: Sequence[NoRepeatNgramSpec | DrySpec | LoopRule],
+        prompt: Tokens,
+        output: Tokens,
+        automata: Sequence[Automaton] = (),
     ) -> None:
         self._prompt_length = len(prompt)
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
-        self._rules = [_arguments(spec, len(prompt)) for spec in specs]
+        loops = [rule for rule in rules if isinstance(rule, LoopRule)]
+        others = [rule for rule in rules if not isinstance(rule, LoopRule)]
+        self._rules = [_arguments(spec, len(prompt)) for spec in others]
+        self._loops = [Loop.of(rule, automata, len(prompt)) for rule in loops]
+        self._banning: Sequence[Loop] = ()
         self.read(output)
         if (prompt == UNKNOWN).any():
             raise UnknownTokenError
@@ -101,11 +115,25 @@ class HistoryRules:
         self.tokens[self.length] = token
         self.length += 1
 
+    def follow(self, automata: Automata, i: int) -> None:
+        """Let rules about loops set the states of automata, before a step's edits.
+
+        Args:
+            automata: the automata of all requests, after the newest tokens.
+            i: the request's index there.
+        """
+        if self._loops:
+            of_request = self.tokens, self.length, automata, i
+            self._banning = [each for each in self._loops if each.follow(*of_request)]
+
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""
         for rule in self._rules:
             arguments: Any = self.tokens, self.length, *rule, *scratch
             scan(logits, start, columns, *arguments)
+        for each in self._banning:
+            arguments = self.tokens, self.length, each.origin, each.needs, *scratch[:3]
+            find_loops(logits, start, columns, *arguments)
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""
@@ -115,7 +143,12 @@ class HistoryRules:
             count = scan(scratch.values, 0, 0, *arguments)
             tokens.append(scratch.tokens[:count].copy())
             values.append(scratch.values[:count].copy())
-        return np.concatenate(tokens), np.concatenate(values)
+        for each in self._banning:
+            arguments = self.tokens, self.length, each.origin, each.needs, *scratch[:3]
+            count = find_loops(scratch.values, 0, 0, *arguments)
+            tokens.append(scratch.tokens[:count].copy())
+            values.append(scratch.values[:count].copy())
+        return np.concatenate([*tokens, _NO_TOKENS]), np.concatenate([*values, _NO_VALUES])
 
 
 def _arguments(spec: NoRepeatNgramSpec | DrySpec, prompt_length: int) -> tuple[Any, ...]:
@@ -250,22 +283,6 @@ def link(tokens: Any, length: int, back: int, links: Any) -> None:
         if token == tokens[length - 1 - matched]:
             matched += 1
         links[k + 1] = matched
-
-
-@loop
-def skip(tokens: Any, position: int, oldest: int, token: int) -> int:
-    """Find the last occurrence of a token in ``[oldest, position]``, or return less."""
-    wanted = np.int32(token)
-    while position >= oldest + _BLOCK:
-        block, found = tokens[position - _BLOCK + 1 : position + 1], np.int32(0)
-        for at in range(_BLOCK):  # in this form, it is compiled to vector operations
-            found |= np.int32(block[at] == wanted)
-        if found:
-            break
-        position -= _BLOCK
-    while position >= oldest and tokens[position] != token:
-        position -= 1
-    return position
 
 
 @loop

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from ....spec import AllowedTokensSpec, SpecError
 from ..automaton import UnknownTokenError
@@ -13,19 +12,16 @@ from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..logits import end_where_banned, to_device
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance import Automata
 from .editors import Editor, Edits, HostEditor, editor_for
+from .end_tokens import EndTokens
 from .history_rules import HistoryRules
 from .requests import Outputs, Request
 from .warm_up import compile_loops, wait_for_loops
 
 logger = logging.getLogger(__name__)
-
-_UNKNOWN = torch.empty(0)
-"""The end tokens by row, before a step needs them."""
 
 
 class Realizer:
@@ -58,8 +54,7 @@ class Realizer:
         self._entered: dict[int, tuple[Any, Any]] = {}  # request and output, by row, for ``sync``
         self._editor: Editor | None = None  # made when the device is known
         self._with_code: dict[Request, RequestCallables] = {}
-        self._end_tokens: dict[Request, int] = {}  # of requests that no banned token may enter
-        self._row_tokens = _UNKNOWN
+        self._end_tokens = EndTokens()
         self._has_run = False  # the requests' own code, in this step
         self.failed_requests = 0
         self._forget()
@@ -163,9 +158,7 @@ class Realizer:
             automata, code = instantiate(program, self._vocab_size)
             if code is not None:
                 self._with_code[request] = code
-            if (end_token := stop_in(self._vocab_size, program.end_token)) is not None:
-                self._end_tokens[request] = end_token
-                self._row_tokens = _UNKNOWN
+            self._end_tokens.put(request, stop_in(self._vocab_size, program.end_token))
             request.rules, request.automata = program.history_rules, automata
             if program.prompt_biases:
                 biases = bias_towards(
@@ -195,7 +188,7 @@ class Realizer:
             places, rules = fold_together(request.automata, request), None
             if request.rules:
                 prompt, output = request.prompt_array(), request.output_array()
-                rules = HistoryRules(request.rules, prompt, output)
+                rules = HistoryRules(request.rules, prompt, output, request.automata)
             follow = self._outputs.prepare(request) if request.reads_output else None
             request.index = self._automata.add(request, request.automata, places)
             if rules is not None:
@@ -215,8 +208,7 @@ class Realizer:
     def _stop(self, request: Request) -> None:
         """Let nothing act on a request any more, whatever fails."""
         self._edits.rules.pop(request, None)
-        if self._end_tokens.pop(request, None) is not None:
-            self._row_tokens = _UNKNOWN
+        self._end_tokens.remove(request)
         self._outputs.remove(request)
         if self._with_code.pop(request, None) is not None:
             self._edits.own = [each for each in self._edits.own if each[0] is not request]
@@ -258,7 +250,6 @@ class Realizer:
                 request.row = new_rows[row]
                 self._requests[request.row] = request
         self._automata.generation += 1
-        self._row_tokens = _UNKNOWN
 
     def warm_up(self, logits: Any) -> None:
         """Have Triton compile, if it is to edit logits like these, so that no request waits for it.
@@ -314,15 +305,11 @@ class Realizer:
                 failed = np.flatnonzero(automata.failed[: len(automata)]).tolist()
                 for request in [automata.requests[i] for i in failed]:
                     self._fail(request, UnknownTokenError())
+        for request, rules in self._edits.rules.items():
+            rules.follow(automata, request.index)
         if automata.requests:
             self._editor.apply(logits, self._edits)
-        if self._end_tokens:
-            if len(self._row_tokens) != len(logits):
-                tokens = np.full(len(logits), -1)
-                for request, token in self._end_tokens.items():
-                    tokens[request.row] = token
-                self._row_tokens = to_device(tokens, logits.device)
-            end_where_banned(logits, self._row_tokens)
+        self._end_tokens.apply(logits, automata)
 
     def _run_code(self, logits: Any, editor: Editor) -> None:
         """Run the requests' own code, one request after the other."""

@@ -5,9 +5,10 @@ from threading import Thread
 
 import numpy as np
 
-from ....spec import DrySpec, NoRepeatNgramSpec
+from ....spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec
 from ..automaton import AutomatonBuilder
 from ..automaton.folding import fold_together
+from ..program import compile_specs
 from ..warm_up import prepare
 from .advance import Automata
 from .editors import Edits
@@ -55,12 +56,15 @@ def _run() -> None:
     request.index = 0
     automata = Automata()
     edits = Edits(automata, 4)
-    places = fold_together((automaton,), request)
-    automata.add(request, (automaton,), places)
+    program = compile_specs((NoLoopSpec(2), NoLoopSpec(2, then_token_ids=(2,))))
+    together = (automaton, *program.automata)
+    places = fold_together(together, request)
+    automata.add(request, together, places)
     prompt, output = request.prompt_array(), request.output_array()
-    specs = NoRepeatNgramSpec(2), DrySpec(1.0)
-    edits.rules[request] = rules = HistoryRules(specs, prompt, output)
+    every = NoRepeatNgramSpec(2), DrySpec(1.0), *program.loops
+    edits.rules[request] = rules = HistoryRules(every, prompt, output, together)
     automata.advance()
+    rules.follow(automata, 0)
     row = np.zeros(4, np.float32)
     edits.own = [(request, (np.zeros(1, np.int32), np.zeros(1, np.float32)))]
     edits.write(row, np.zeros(1, np.int64), 4)

@@ -29,6 +29,7 @@ from ..automaton.algebra import (
 )
 from ..automaton.arrays import Ints
 from ..parts import Part
+from .banned_tokens import adding
 from .base import Context, check_size, compile_spec
 from .thinking_budget import thinking
 
@@ -164,6 +165,10 @@ class _CompiledPhase:
             self.parts += [_SpecPart(j, each) for each in made]
             if spec.can_complete and is_awaited:
                 self.completing += self.parts[-1:]
+        if phases.stop_token_ids and index < len(phases.phases) - 1:
+            stops = adding(phases.stop_token_ids)
+            size.add_cells(stops.cells)
+            self.parts.append(_SpecPart(len(phase.specs), Marked.of(stops)))
         self._completed = sum(1 << len(self.ends) + part.of_spec for part in self.completing)
         self._reads_prompt, self._size = index == 0, size
         sequences = {1 << k: end.token_ids for k, end in enumerate(self.ends) if end.token_ids}

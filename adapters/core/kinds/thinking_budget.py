@@ -1,11 +1,11 @@
 """``thinking_budget``: states outside and inside a block, and a timer that closes it."""
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ....spec import ThinkingBudgetSpec
+from ....spec.tags import end_tags, start_tags
 from ..automaton import CARRY, Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.arrays import token_array
 from ..automaton.patterns import FOUND, Matcher
@@ -30,19 +30,22 @@ def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Auto
         The automaton, and its states outside of blocks after the first block.
     """
     builder = AutomatonBuilder(reads_prompt=True)
-    starts = Matcher.of((spec.start_token_ids, *spec.other_start_token_ids))
-    ends = Matcher.of((spec.end_token_ids, *spec.other_end_token_ids))
+    starts = Matcher.of(start_tags(spec))
+    ends = Matcher.of(end_tags(spec))
     outside = builder.watching(len(starts.edges))
     closed = builder.watching(len(starts.edges), timer=0) if completes else outside
     after = _closing(builder, spec, ends, closed[0])
+    free = _bans(builder, [spec.stop_token_ids] * len(ends.edges))
     # From the last part of a block to the first. A time-out leads from each to the next.
     if spec.grace:
         following = _with_newlines(ends, spec.newline_token_ids)
-        after = _part(builder, following, spec.grace, len(after), closed[0], after)
+        after = _part(builder, following, spec.grace, len(after), closed[0], after, free)
     entries = len(after) if spec.min_tokens else 1
-    after = _part(builder, ends, spec.budget - spec.min_tokens, entries, closed[0], after)
+    after = _part(builder, ends, spec.budget - spec.min_tokens, entries, closed[0], after, free)
     if spec.min_tokens:
-        after = _part(builder, ends, spec.min_tokens, 1, closed[0], after, bans=True)
+        completing = [[*_completing(edges), *spec.stop_token_ids] for edges in ends.edges]
+        bans = _bans(builder, completing)
+        after = _part(builder, ends, spec.min_tokens, 1, closed[0], after, bans)
     for watching in {outside, closed}:
         starts.link(builder, watching, watching, found=after[0])
     return builder.build(), closed
@@ -55,8 +58,7 @@ def _part(
     entries: int,
     closed: int,
     after: Sequence[int],
-    *,
-    bans: bool = False,
+    bans: tuple[Ints, Ints],
 ) -> range:
     """Make the states of a part of a block.
 
@@ -68,13 +70,13 @@ def _part(
         entries: the number of nodes, from the first, in which the part may begin.
         closed: the state after the block.
         after: for each node, the state that follows when the part is over.
-        bans: whether to ban the tokens that complete an end tag.
+        bans: each node's edit and operand.
 
     Returns:
         For each of the ``entries``, the state that starts the timer.
     """
     nodes = len(after)
-    edit, operand = _bans(builder, ends) if bans else np.zeros((2, nodes), np.int64)
+    edit, operand = bans
     reached = {node for edges in ends.edges for node in edges.values() if 0 <= node < nodes}
     waited = sorted(reached | {0})
     waiting = range(len(builder), len(builder) + len(waited))
@@ -103,16 +105,21 @@ def _with_newlines(ends: Matcher, newline_token_ids: Sequence[int]) -> Matcher:
     return Matcher(edges, ends.begun)
 
 
-def _bans(builder: AutomatonBuilder, ends: Matcher) -> tuple[Ints, Ints]:
-    """Make the token sets that complete an end tag. Returns each node's edit and operand."""
-    banned = [
-        sorted(token for token, node in edges.items() if node == FOUND) for edges in ends.edges
-    ]
-    sizes = np.array([*map(len, banned)])
-    bans = sizes > 0
-    builder.token_sets(token_array(chain.from_iterable(banned)).astype(np.int64), sizes[bans])
-    edit = np.where(bans, Edit.ADD.value, Edit.FREE.value)
-    return edit, np.where(bans, np.cumsum(bans) - 1, 0)
+def _completing(edges: Mapping[int, int]) -> list[int]:
+    """List the tokens that complete an end tag."""
+    return [token for token, node in edges.items() if node == FOUND]
+
+
+def _bans(builder: AutomatonBuilder, banned: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Make the token sets that are banned at each node. Returns each node's edit and operand."""
+    sets: dict[tuple[int, ...], int] = {}
+    for tokens in banned:
+        distinct = tuple(sorted({*tokens}))
+        if distinct and distinct not in sets:
+            sets[distinct] = builder.token_set(distinct)
+    operands = [sets.get(tuple(sorted({*tokens})), -1) for tokens in banned]
+    operand = np.array(operands)
+    return np.where(operand >= 0, Edit.ADD.value, Edit.FREE.value), np.maximum(operand, 0)
 
 
 def _closing(
@@ -129,7 +136,7 @@ def _closing(
     Returns:
         For each node, the state that follows when a block has to end there.
     """
-    tags = spec.end_token_ids, *spec.other_end_token_ids
+    tags = end_tags(spec)
     forced = spec.end_token_ids + spec.then_token_ids
     closing = builder.chain(forced, then=closed)
     message = builder.chain(spec.message_token_ids, then=closing)

@@ -1,0 +1,90 @@
+"""``no_loop``."""
+
+from typing import Any
+
+from ....spec import NoLoopSpec
+from ....spec.tags import end_tags, start_tags
+from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
+
+
+def _edit(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> Edit:
+    is_open = not spec.start_token_ids or _is_open(spec, prompt + output)
+    history, then = output if spec.output_only else prompt + output, spec.then_token_ids
+    if not then:
+        return ban(_completing(spec, history)) if is_open else None
+    closes = first_end(end_tags(spec), then) or len(then) if spec.start_token_ids else len(then)
+    for said in reversed(range(min(len(then), len(history)) + 1)):
+        before, after = history[: len(history) - said], history[len(history) - said :]
+        if (is_open or said >= closes) and after == then[:said] and _is_loop(spec, before):
+            return Force(then[said]) if said < len(then) else None
+    return None
+
+
+def _completing(spec: NoLoopSpec, history: Tokens) -> set[int]:
+    """Find the tokens that would complete a loop."""
+    found: set[int] = set()
+    for period in range(spec.min_period, spec.max_period + 1):
+        if period <= len(history):
+            token = history[len(history) - period]
+            if _is_loop(spec, (*history, token), period):
+                found.add(token)
+    return found
+
+
+def _is_loop(spec: NoLoopSpec, history: Tokens, *periods: int) -> bool:
+    """Whether enough copies of a text stand at the end, of any period or of the given ones."""
+    for period in periods or range(spec.min_period, spec.max_period + 1):
+        copies = max(spec.times, -(-spec.min_tokens // period))
+        loop = history[-copies * period :]
+        if len(loop) == copies * period and loop == loop[:period] * copies:
+            return True
+    return False
+
+
+def _is_open(spec: NoLoopSpec, history: Tokens) -> bool:
+    """Whether a block has begun and not ended."""
+    position = 0
+    while (opened := first_end(start_tags(spec), history, position)) is not None:
+        closed = first_end(end_tags(spec), history, opened)
+        if closed is None:
+            return True
+        position = closed
+    return False
+
+
+def _examples(free: FreeRun) -> list[NoLoopSpec]:
+    """Force a reply that repeats itself to be another, if it does."""
+    a, _, _ = free.unused
+    for spec in (NoLoopSpec(2, output_only=False), NoLoopSpec(2, then_token_ids=(a,))):
+        for i, token in enumerate(free.output_ids):
+            if token in _completing(spec, free.prompt_ids + free.output_ids[:i]):
+                return [spec]
+    return []
+
+
+def _strategy(draw: Draws) -> Any:
+    st = draw.st
+    period = st.integers(1, min(draw.longest, 5))
+    tags = st.just([]) | st.lists(draw.sequence, min_size=2, max_size=4, unique=True)
+    return st.builds(
+        lambda times, periods, least, then, tags, output_only: NoLoopSpec(
+            times,
+            max(periods),
+            min(periods),
+            least,
+            then,
+            *(tags[:2] or ((), ())),
+            tuple(tags[2:3]),
+            tuple(tags[3:]),
+            output_only,
+        ),
+        st.integers(2, 4),
+        st.tuples(period, period),
+        st.just(0) | st.integers(0, min(draw.count, 20)),
+        draw.maybe_sequence,
+        tags,
+        st.booleans(),
+    )
+
+
+KIND = Kind(NoLoopSpec(2), _edit, _examples, _strategy)

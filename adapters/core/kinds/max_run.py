@@ -1,0 +1,26 @@
+"""``max_run``: the texts of one symbol more than a run may have, times the vocabulary."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from ....spec import MaxRunSpec
+from ....spec.limits import MAX_PROGRAM_BYTES
+from ..parts import Part
+from .banned_tokens import adding
+from .base import Context, check_text_cost, compile_spec
+
+
+@compile_spec.register
+def _compile(spec: MaxRunSpec, context: Context) -> Iterable[Part]:
+    """Ban the text of ``n + 1`` symbols, each of which is any of the texts."""
+    vocabulary = context.vocabulary_for(spec)
+    from ..text.token_product import completing_texts  # imports numba
+
+    symbol = tuple(text.encode() for text in spec.characters)
+    check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)  # half of all tokens begin so
+    too_long = [symbol] * (spec.n + 1)
+    everywhere, automaton = completing_texts([too_long], vocabulary, check_cost)
+    if len(everywhere):
+        yield adding(everywhere)
+    if automaton is not None:
+        yield automaton

@@ -1,0 +1,52 @@
+"""``no_loop``: batched as it is, with an automaton that forces and one that follows blocks."""
+
+from collections.abc import Iterable, Sequence
+
+from ....spec import NoLoopSpec
+from ....spec.tags import end_tags, start_tags
+from ..automaton import Automaton, AutomatonBuilder
+from ..automaton.patterns import Matcher
+from ..parts import LoopRule, Part
+from .base import Context, Merge, merge
+
+
+@merge.register
+def _merge(spec: NoLoopSpec) -> Merge:
+    return Merge(_compile, spec)
+
+
+def _compile(specs: Sequence[NoLoopSpec], _: Context) -> Iterable[Part]:
+    """Let one of several equal rules act."""
+    spec, forcing, block, inside = specs[0], None, None, 0
+    if spec.then_token_ids:
+        forcing = _on_demand(spec.then_token_ids)
+        yield forcing
+    if spec.start_token_ids:
+        block, inside = _block(spec)
+        yield block
+    yield LoopRule(spec, forcing, block, inside)
+
+
+def _on_demand(token_ids: Sequence[int]) -> Automaton:
+    """Force each token in a state of its own, from state 1 on.
+
+    The rule sets the state before each step. The edge only says that the text may come: it has any
+    token.
+    """
+    token = next(token for token in range(len(token_ids) + 1) if token not in token_ids)
+    builder = AutomatonBuilder()
+    waiting = builder.free()
+    builder.default(waiting, waiting)
+    builder.edge(waiting, token, len(builder))
+    builder.chain(token_ids, then=waiting)
+    return builder.build()
+
+
+def _block(spec: NoLoopSpec) -> tuple[Automaton, int]:
+    """Follow the tags; return the first state within a block, too."""
+    builder = AutomatonBuilder(reads_prompt=True)
+    starts, ends = Matcher.of(start_tags(spec)), Matcher.of(end_tags(spec))
+    outside, inside = builder.watching(len(starts.edges)), builder.watching(len(ends.edges))
+    starts.link(builder, outside, outside, found=inside[0])
+    ends.link(builder, inside, inside, found=outside[0])
+    return builder.build(), inside[0]
