@@ -1,5 +1,6 @@
 """The processor of continuous batching: specs for each request of a running manager."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,7 +11,6 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
 from .. import KEY, admit_live, check_own_fields
-from ..backend import Specs
 from ..core import Program, Realizer
 from .backend import BACKEND
 from .own_fields import own_fields
@@ -63,7 +63,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         processors.supported_keys |= self.supported_kwargs
         processors.do_processing = True
 
-    def fields(self, specs: Specs) -> dict[str, Any]:
+    def fields(self, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]) -> dict[str, Any]:
         """Make the arguments of ``add_request`` for specs.
 
         Raises:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import FORCED, combine, edits
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.loop_rules import find_loops
-from logitport.adapters.core.loop_rules import needs
+from logitport.adapters.core.kinds.no_loop import needs
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, NoLoopSpec
 
 from tests.support.strategies import specs

@@ -10,8 +10,8 @@ import triton.language as tl
 from ....spec.kinds.no_loop import MAX_PERIOD
 from ....spec.limits import MAX_PATTERN
 from ..automaton import BAN_BIAS, Automaton
+from ..kinds.no_loop import closes
 from ..logits import highest_logit
-from ..loop_rules import closes
 from ..parts import LoopRule
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs

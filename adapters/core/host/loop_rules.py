@@ -16,7 +16,7 @@ import numpy as np
 from ..automaton import BAN_BIAS, Automaton
 from ..automaton.arrays import token_array
 from ..automaton.history import Tokens
-from ..loop_rules import closes, needs
+from ..kinds.no_loop import closes, needs
 from ..loops import loop
 from ..parts import LoopRule
 from .advance import Automata
@@ -31,9 +31,9 @@ class Loop(NamedTuple):
 
     Attributes:
         origin: the first position that counts.
-        needs: see ``loop_rules.needs``.
+        needs: see ``kinds.no_loop.needs``.
         then: the tokens that are forced.
-        closes: see ``loop_rules.closes``.
+        closes: see ``kinds.no_loop.closes``.
         forcing: the rank of the automaton that forces them, or -1.
         block: the rank of the automaton that follows blocks, or -1.
         inside: the first of its states within a block.
@@ -101,7 +101,7 @@ def find_loops(
         tokens: ``[length or more]``, the history.
         length: its length.
         origin: the first position that counts.
-        needs: see ``loop_rules.needs``.
+        needs: see ``kinds.no_loop.needs``.
         cell_tokens: gets the tokens, each once.
         cell_values: gets what is added to each.
         seen: ``[vocabulary]``, false before and after.

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from ....spec import NoLoopSpec
 from ....spec.tags import end_tags, start_tags
 from ..automaton import Automaton, AutomatonBuilder
-from ..automaton.patterns import Matcher
+from ..automaton.history import Tokens
+from ..automaton.patterns import Matcher, first_end
 from ..parts import LoopRule, Part
 from .base import Context, Merge, merge
+
+_NEVER = np.iinfo(np.int32).max
 
 
 @merge.register
@@ -50,3 +55,20 @@ def _block(spec: NoLoopSpec) -> tuple[Automaton, int]:
     starts.link(builder, outside, outside, found=inside[0])
     ends.link(builder, inside, inside, found=outside[0])
     return builder.build(), inside[0]
+
+
+def needs(spec: NoLoopSpec) -> Tokens:
+    """Compute how many newest tokens must equal those a period earlier, ``[1 + max_period]``.
+
+    A rule that bans acts one token before the loop is complete.
+    """
+    periods, lacking = range(spec.min_period, spec.max_period + 1), not spec.then_token_ids
+    enough = [(spec.copies(period) - 1) * period - lacking for period in periods]
+    return np.array([_NEVER] * spec.min_period + enough, np.int32)
+
+
+def closes(spec: NoLoopSpec) -> int:
+    """Return how many of the forced tokens it takes to end the block."""
+    then = spec.then_token_ids
+    end = first_end(end_tags(spec), then) if spec.start_token_ids else None
+    return len(then) if end is None else end
