@@ -76,6 +76,7 @@ def targets(
         "target: idle": _idle,
         "target: host": lambda: _host(seconds, device, rows),
         "target: admission": _admission,
+        "target: loops": lambda: _loops(seconds, device, rows),
         "target: text": lambda: _text(seconds, rows // 4),
         "target: fold": _fold,
         "target: middleware": _middleware,
@@ -236,6 +237,22 @@ def _idle() -> Iterator[Target]:
         2.0,
         unit="us",
         detail={OURS: times},
+    )
+
+
+def _loops(seconds: float, device: str, rows: int) -> Iterator[Target]:
+    batch = w.workload([w.no_loop], rows, VOCAB, already=1_000)
+    times = timing.time_steps(
+        {OURS: ours.begin}, batch, Logits(rows, VOCAB, device), seconds=seconds
+    )
+    yield Target(
+        f"no_loop, periods of up to 512 tokens, each of {rows} rows in a loop",
+        "below 0.5 ms a step",
+        1e3 * times[OURS].warm.least,
+        0.5,
+        unit="ms",
+        cold=1e3 * times[OURS].cold.least,
+        detail=_detail(times),
     )
 
 

@@ -19,6 +19,7 @@ from logitport.spec import (
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
+    NoLoopSpec,
     NoRepeatNgramSpec,
     PromptBiasSpec,
     ThinkingBudgetSpec,
@@ -150,7 +151,7 @@ def _script(
             said = cycle([FIRST, *spec.trigger_token_ids, *spec.token_ids])
         case BannedSequencesSpec():  # always begins one, and never ends it
             said = cycle([*spec.sequences[0][:-1], FIRST])
-        case NoRepeatNgramSpec() | DrySpec():
+        case NoRepeatNgramSpec() | DrySpec() | NoLoopSpec():
             said = cycle(tokens(rng, vocab_size, 50))
         case _:
             said = noise
@@ -231,6 +232,10 @@ def no_repeat_ngram(rng: random.Random, size: int) -> LogitsProcessorSpec:
 
 def dry(rng: random.Random, size: int) -> LogitsProcessorSpec:
     return DrySpec(1.0, range=1000)
+
+
+def no_loop(rng: random.Random, size: int) -> LogitsProcessorSpec:
+    return NoLoopSpec(2, 512)
 
 
 def choice(n: int) -> Callable[[random.Random, int], LogitsProcessorSpec]:

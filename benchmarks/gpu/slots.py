@@ -199,6 +199,6 @@ def row_bytes(spec: Any, prompt: Sequence[int], output: Sequence[int], vocab: in
                 total += 4 * vocab + len(edit.tokens) * (2 * sector + 4)
             case _:
                 pass
-    if spec.kind in ("no_repeat_ngram", "dry"):
+    if spec.kind in ("no_repeat_ngram", "dry", "no_loop"):
         total += 4 * (len(prompt) + len(output))
     return total

@@ -33,6 +33,7 @@ KINDS: Mapping[str, Callable[[random.Random, int], Any]] = {
     "trigger": w.trigger,
     "no_repeat_ngram": w.no_repeat_ngram,
     "dry": w.dry,
+    "no_loop": w.no_loop,
     "prompt_bias": w.prompt_bias,
 }
 ROWS, VOCAB = (2, 3000) if REHEARSAL else (64, 151_936)
@@ -168,7 +169,7 @@ def measure_times() -> Iterator[Row]:
     for name, make in KINDS.items():
         once = make(random.Random(0), VOCAB)  # peers may take one set of parameters for all
         others = {**plain, **peers.get(name, {})}
-        already = 100 if name in ("no_repeat_ngram", "dry") else 0  # or nothing repeats
+        already = 100 if name in ("no_repeat_ngram", "dry", "no_loop") else 0  # or nothing repeats
         batch = w.workload([lambda rng, size, spec=once: spec], ROWS, VOCAB, already=already)
         yield from _rows("Every kind", name, others, batch, bandwidth)
     mixed = [*KINDS.values()]

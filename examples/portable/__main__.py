@@ -17,7 +17,6 @@ from logitport.adapters.conformance.reference import obeys
 from logitport.spec import (
     AllowedScriptsSpec,
     BannedScriptsSpec,
-    BannedTextSpec,
     LogitsProcessorSpec,
 )
 from rich.console import Console
@@ -53,12 +52,11 @@ class Said(msgspec.Struct):
 
 def _obeys(spec: LogitsProcessorSpec, text: str) -> bool:
     """Whether a text obeys a spec about text."""
-    if isinstance(spec, BannedTextSpec):
-        return not any(each in text.lower() for each in spec.texts)
+    if not isinstance(spec, AllowedScriptsSpec | BannedScriptsSpec):
+        return not spec.bans_text(text)
     used = {script_name(script(character)) for character in text}
     if isinstance(spec, AllowedScriptsSpec):
         return used <= {*spec.scripts, "Common", "Inherited"}
-    assert isinstance(spec, BannedScriptsSpec)
     return used.isdisjoint(spec.scripts)
 
 

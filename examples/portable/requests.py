@@ -18,7 +18,9 @@ from logitport.spec import (
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
+    MaxRunSpec,
     MinTokensSpec,
+    NoLoopSpec,
     NoRepeatNgramSpec,
     PhasesSpec,
     PromptBiasSpec,
@@ -64,6 +66,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
             prompt="The largest city of the United States is",
         ),
         request("banned text", BannedTextSpec(("paris", "capital"), ignore_case=True)),
+        request("max run", MaxRunSpec(1), prompt="Here is a list:"),
         request("banned scripts", BannedScriptsSpec(("Latin",))),
         request("allowed scripts", AllowedScriptsSpec(("Greek",))),
         request("logit bias", LogitBiasSpec(dict.fromkeys(ids(" Rome"), 1000.0))),
@@ -103,6 +106,11 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
         ),
         request("no repeat n-gram", NoRepeatNgramSpec(2), prompt="one two three one two three one"),
         request("dry", DrySpec(1000.0, 1.0), prompt="one two three one two three one"),
+        request(
+            "no loop",
+            NoLoopSpec(2, output_only=False),
+            prompt="one two three one two three one",
+        ),
         request(
             "prompt bias", PromptBiasSpec(1000.0), prompt="Repeat after me: the cat sat on the mat"
         ),

@@ -90,8 +90,10 @@ class HistoryRules:
         loops = [rule for rule in rules if isinstance(rule, LoopRule)]
         others = [rule for rule in rules if not isinstance(rule, LoopRule)]
         self._rules = [_arguments(spec, len(prompt)) for spec in others]
-        self._loops = [Loop.of(rule, automata, len(prompt)) for rule in loops]
-        self._banning: Sequence[Loop] = ()
+        every = [Loop.of(rule, automata, len(prompt)) for rule in loops]
+        self._followed = [each for each in every if each.needs_states]
+        self._always = [each for each in every if not each.needs_states]
+        self._banning = self._always
         self.read(output)
         if (prompt == UNKNOWN).any():
             raise UnknownTokenError
@@ -122,9 +124,10 @@ class HistoryRules:
             automata: the automata of all requests, after the newest tokens.
             i: the request's index there.
         """
-        if self._loops:
+        if self._followed:
             of_request = self.tokens, self.length, automata, i
-            self._banning = [each for each in self._loops if each.follow(*of_request)]
+            banning = [each for each in self._followed if each.follow(*of_request)]
+            self._banning = [*self._always, *banning]
 
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""

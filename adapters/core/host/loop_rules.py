@@ -61,6 +61,11 @@ class Loop(NamedTuple):
             rule.inside,
         )
 
+    @property
+    def needs_states(self) -> bool:
+        """Whether the rule reads or sets the state of an automaton."""
+        return self.forcing >= 0 or self.block >= 0
+
     def follow(self, tokens: Tokens, length: int, automata: Automata, i: int) -> bool:
         """Set the state of the automaton that forces; return whether the rule bans.
 
