@@ -1,7 +1,7 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from itertools import chain
 from typing import NamedTuple
@@ -137,7 +137,7 @@ def trace(
         edits = {path: next(way) for path, way in ways.items()}
         logprob = reply.logprobs[i] if reply.logprobs else None
         likeliest = reply.likeliest[i] if reply.likeliest else ()
-        steps.append(replace(_step(i, token, edits, logprob), likeliest=likeliest))
+        steps.append(_step(i, token, edits, logprob, likeliest))
     return Replay(specs, steps, notes, text_of)
 
 
@@ -175,7 +175,11 @@ RULES = ("forced", "allowed", "banned", "added")
 
 
 def _step(
-    index: int, token: int, edits: Mapping[str, list[_Marked]], logprob: float | None
+    index: int,
+    token: int,
+    edits: Mapping[str, list[_Marked]],
+    logprob: float | None,
+    likeliest: Sequence[tuple[str, float]],
 ) -> Step:
     acting = {path: words for path, each in edits.items() if (words := _words(each, token))}
     rules = {words.split()[0] for words in acting.values()}
@@ -188,7 +192,7 @@ def _step(
         forcing = [path for path, words in acting.items() if words.startswith("forced")]
         each_alone = (path for path, each in edits.items() if not _permitted(each, token))
         broken = forcing[:1] or [*each_alone] or [*acting]
-    return Step(index, token, rule, acting, obeyed, broken, logprob)
+    return Step(index, token, rule, acting, obeyed, broken, logprob, likeliest)
 
 
 def _words(edits: Iterable[_Marked], token: int) -> str:

@@ -97,16 +97,17 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))
 
     def bans_text(self, text: str) -> bool:
-        fold = str.casefold if self.ignore_case else str
-        return any(self._is_in(fold(text), fold(each)) for each in self.texts)
+        return any(self._is_in(text, each) for each in self.texts)
 
     def _is_in(self, text: str, banned: str) -> bool:
-        at = text.find(banned)
-        while at >= 0:
-            around = text[max(at - 1, 0) : at] + text[at + len(banned) :][:1]
-            if not (self.whole_words and any(map(in_word, around))):
-                return True
-            at = text.find(banned, at + 1)
+        # One character never equals two.
+        fold = str.casefold if self.ignore_case else str
+        folded, wanted, n = [*map(fold, text)], [*map(fold, banned)], len(banned)
+        for at in range(len(text) - n + 1):
+            if folded[at : at + n] == wanted:
+                around = text[max(at - 1, 0) : at] + text[at + n :][:1]
+                if not (self.whole_words and any(map(in_word, around))):
+                    return True
         return False
 
 

@@ -103,6 +103,22 @@ def test_what_completes_a_text(spec: BannedTextSpec, output: list[int], expected
     assert completing(spec, TOKENS, tuple(output)) == expected
 
 
+@pytest.mark.parametrize(
+    ("spec", "text", "expected"),
+    [
+        (BannedTextSpec(("strasse",), True), "Straße", False),  # as the tables have it
+        (BannedTextSpec(("straße",), True), "STRA\u1e9eE", True),
+        (BannedTextSpec(("k",), True), "\u212a", True),
+        (BannedTextSpec(("k",)), "\u212a", False),
+        (BannedTextSpec(("ass",), whole_words=True), "class ass", True),
+        (BannedTextSpec(("ass",), whole_words=True), "class", False),
+    ],
+)
+def test_which_texts_it_bans(spec: BannedTextSpec, text: str, expected: bool):
+    """A grammar of such choices is refused beside it."""
+    assert spec.bans_text(text) is expected
+
+
 WORDS = {
     token.encode(): i
     for i, token in enumerate(

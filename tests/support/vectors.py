@@ -218,8 +218,7 @@ def _edits_about_text(
     of_phases: Any = KINDS[s.PhasesSpec].edit
     of_scripts = [spec for spec in specs if isinstance(spec, ScriptsSpec)]
     if of_scripts:
-        named = [type(each)(tuple(map(_unicode_name, each.scripts))) for each in of_scripts]
-        yield ban(banned_scripts.completing(named, vocabulary, output))
+        yield ban(banned_scripts.completing(of_scripts, vocabulary, output))
     for spec in specs:
         if isinstance(spec, s.PhasesSpec):
             yield of_phases(spec, (), output, vocabulary)
@@ -229,11 +228,6 @@ def _edits_about_text(
             yield ban(max_run.completing(spec, vocabulary, output))
         elif not isinstance(spec, ScriptsSpec):
             yield edit(spec, (), output)
-
-
-def _unicode_name(script: str) -> str:
-    """Write the name of a script as Unicode does, for the reference."""
-    return script.replace("_", " ").replace("-", " ").title()
 
 
 def conflicts() -> Iterator[Neutral]:

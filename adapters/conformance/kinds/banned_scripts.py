@@ -54,13 +54,18 @@ def _is_banned(specs: Sequence[ScriptsSpec], begun: bytes) -> bool:
 def _kind(specs: Sequence[ScriptsSpec], script: str) -> str:
     kinds: set[str] = set()
     for spec in specs:
-        named = {name.replace("_", " ") for name in spec.scripts}
+        is_named = _plain(script) in map(_plain, spec.scripts)
         if isinstance(spec, BannedScriptsSpec):
-            is_unknown, is_banned = script == "Unknown", script in named
-            kinds.add(NEITHER if is_unknown else BANNED if is_banned else FREE)
+            is_unknown = script == "Unknown"
+            kinds.add(NEITHER if is_unknown else BANNED if is_named else FREE)
         else:
-            kinds.add(FREE if script in {*SHARED, *named} else BANNED)
+            kinds.add(FREE if is_named or script in SHARED else BANNED)
     return BANNED if BANNED in kinds else FREE if FREE in kinds else NEITHER
+
+
+def _plain(name: str) -> str:
+    """Return a name without case, spaces, hyphens and underscores."""
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 @cache
