@@ -137,7 +137,7 @@ def text(page: str) -> str:
     return (ROOT / page).read_text(encoding="utf-8")
 
 
-DOCS = "coming-from", "concepts", "engines", "index", "plugins", "recipes"
+DOCS = "coming-from", "concepts", "engines", "index", "loops", "plugins", "recipes"
 PAGES = "README.md", *(f"docs/{page}.md" for page in DOCS)
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
