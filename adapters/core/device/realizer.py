@@ -116,14 +116,13 @@ class DeviceRealizer:
         stop_token_id: int | None = None,
     ) -> bool:
         """Add the program of a request, as ``Realizer.enter`` does; return whether one acts."""
+        self.remove(slot)  # an engine may leave a request in its slot until another one comes
         try:
             program = self._program_of(request)
         except Exception as error:
             self.fail(slot, error, stop_token_id)
         else:
-            if program is None:
-                self.remove(slot)
-            else:
+            if program is not None:
                 self.add(slot, program, prompt_ids, output_ids, stop_token_id)
         return slot in self
 
@@ -145,6 +144,7 @@ class DeviceRealizer:
             output_ids: the output, if the request comes again.
             stop_token_id: a token that makes the engine end the request if its specs fail.
         """
+        self.remove(slot)
         try:
             automata, code = instantiate(program, self._vocab_size)
             stop = stop_in(self._vocab_size, stop_token_id)
