@@ -26,6 +26,8 @@ from .in_process import Engine, engine, params, refused
 
 pytestmark = pytest.mark.engine
 
+ONE_RUNNER = pytest.mark.only("v1", reason="both runners have the same front end")
+
 
 @pytest.fixture(scope="module")
 def running(model: Path, runner: str) -> Iterator[Engine]:
@@ -52,12 +54,7 @@ def test_a_guard_beside_a_grammar_of_what_it_bans(running: Engine, more: dict[st
         assert BANNED.strip() not in output.text
 
 
-@pytest.mark.parametrize(("specs", "message"), REFUSED)
-def test_refused(running: Engine, specs: Any, message: str):
-    with refused(message):
-        running.generate(["Hello"], [params(specs)])
-
-
+@ONE_RUNNER
 def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, tmp_path: Path):
     file = tmp_path / "bot.yaml"
     file.write_text("default: [{kind: banned_text, texts: [Paris]}]\nown: add\n")
@@ -74,6 +71,7 @@ def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, 
                 running.generate([prompt], [params(forced)])
 
 
+@ONE_RUNNER
 def test_a_wrong_file_stops_the_start(
     model: Path, runner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -86,7 +84,7 @@ def test_a_wrong_file_stops_the_start(
         assert problem in str(raised.value)
 
 
-@pytest.mark.only("v1", reason="front ends are the same for both runners")
+@ONE_RUNNER
 def test_over_http(model: Path, runner: str, tmp_path: Path):
     """The front end and the engine are processes of their own, which read the same file."""
     file = tmp_path / "bot.json"

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
-from logitport.spec.base import kind_of
 from openai import BadRequestError, InternalServerError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
@@ -19,14 +18,17 @@ from tests.support.doctor import findings
 
 from .in_process import FLAG, engine, params
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.only("v1", reason="test_stages.py hands a prompt over under V2, too"),
+]
 
 PROMPT = (
     "The Seine flows through Paris, the Thames through London and the Spree through Berlin. The "
     "Danube passes Vienna, Bratislava, Budapest and Belgrade on its way to the Black Sea; the "
     "Rhine comes from the Alps, touches Basel, Strasbourg and Cologne.\n<think>\nI know that"
 )
-LENGTH = 24  # tokens of an output
+LENGTH = 16  # tokens of an output
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,7 @@ class Aggregated(NamedTuple):
     """What one engine says.
 
     Attributes:
-        specs: one of each kind.
+        specs: by their kind.
         outputs: token ids, by the kind, and without a spec by "free".
     """
 
@@ -63,49 +65,21 @@ def aggregated(model: Path, tokenizer: Any, plugin: str) -> Aggregated:
         results = running.generate(
             [PROMPT] * len(specs), [params(spec, max_tokens=LENGTH) for spec in specs.values()]
         )
-    assert {*specs} == {kind_of(kind) for kind in lp.WIRE_KINDS}
     outputs = {kind: result.token_ids for kind, result in zip(specs, results, strict=True)}
     assert all(output != free.token_ids for output in outputs.values())
     return Aggregated(specs, outputs | {"free": free.token_ids})
 
 
 def _one_of_each(tokenizer: Any, free: list[int]) -> list[lp.LogitsProcessorSpec]:
-    """Each changes what the model says by itself."""
-    eos = tokenizer.eos_token_id
-    thinking = lp.ThinkingBudgetSpec.from_text(
-        12, tokenizer, start="<think>", end="</think>", message=" Enough."
-    )
+    """One for each way in which specs act. Each changes what the model says by itself."""
     return [
         lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer),
-        lp.AllowedTokensSpec((*tokenizer.encode(" one two three four five six"), eos)),
-        lp.BannedTokensSpec(free[:3]),
-        lp.BannedSequencesSpec([free[1:3]]),
-        lp.LogitBiasSpec({free[0]: -100, free[4]: 3.5}),
-        lp.MinTokensSpec(LENGTH, (free[1],)),
-        lp.ForcedEndSpec(5, tokenizer.encode(" and so on."), eos),
-        thinking,
-        lp.ChoiceSpec.from_text([" London", " Berlin", " Belgrade"], tokenizer),
-        lp.TriggerSpec(free[2:4], tokenizer.encode(" (so they say)")),
+        lp.ThinkingBudgetSpec.from_text(6, tokenizer, message=" Enough."),  # reads the prompt
         lp.NoRepeatNgramSpec(1),
-        lp.PromptBiasSpec(-8.0),
+        lp.BannedTextSpec((tokenizer.decode(free[1:3]).strip(),)),
+        lp.PluginSpec("odd", {"by": 50}),
         lp.GrammarSpec(regex=r" [a-z]{4,9}\."),
         lp.SamplingSpec(temperature=0, repetition_penalty=1.8),
-        lp.PluginSpec("odd", {"by": 50}),
-        lp.SequenceBiasSpec((tuple(free[1:3]),), (-100.0,)),
-        lp.DrySpec(1000.0, 1.0, allowed_length=1),
-        lp.BannedTextSpec((tokenizer.decode(free[1:3]).strip(),)),
-        lp.BannedScriptsSpec(("Latin",)),
-        lp.AllowedScriptsSpec(("Cyrillic",)),
-        lp.PhasesSpec.think_then(
-            thinking, lp.Phase((lp.ChoiceSpec.from_text([" London", " Berlin"], tokenizer),))
-        ),
-        lp.AutomatonSpec(
-            (
-                lp.AutomatonState(ban=0, edges=(lp.AutomatonEdge(0, 1),), timer=8, timeout=1),
-                lp.AutomatonState(force=free[0], default=0),
-            ),
-            (tuple(free[:3]),),
-        ),
     ]
 
 

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 import torch
 from logitport.adapters.core import Vocabulary
-from logitport.adapters.vllm import LogitportProcessor
+from logitport.adapters.vllm import LogitportProcessor, attach
 from logitport.adapters.vllm.admission import check_free
 from logitport.hooks.hello_world import VARIABLES
-from logitport.spec import ForcedTokenSequenceSpec, PluginSpec
+from logitport.spec import ForcedTokenSequenceSpec, GrammarSpec, PluginSpec
 from logitport.spec.kinds import forced_sequence
 from vllm import EngineArgs
 
@@ -24,30 +24,6 @@ from .in_process import FLAG, engine, params, v2_takes_processors
 pytestmark = pytest.mark.engine
 
 DEFAULTS = import_module("logitport.adapters.default_specs")
-
-
-@pytest.mark.parametrize(
-    ("entry_point", "flag", "instances"),
-    [
-        (False, FLAG, 1),
-        (False, [LogitportProcessor], 1),
-        (True, None, 1),
-        (True, FLAG, 2),
-        (True, [*FLAG, LogitportProcessor], 3),
-    ],
-    ids=["flag", "class", "entry point", "entry point and flag", "entry point, flag and class"],
-)
-def test_several_instances_act_once(
-    model: Path, tokenizer: Any, entry_point: bool, flag: list[Any] | None, instances: int
-):
-    spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
-    with engine(model, entry_point=entry_point, logits_processors=flag) as running:
-        realizers = [processor._realizer for processor in running.processors]
-        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
-        (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
-
-    assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
-    assert output.text == "Only once."
 
 
 @pytest.fixture
@@ -64,9 +40,31 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Event:
     return has_read
 
 
-def test_a_worker_reads_the_vocabulary_before_a_request_needs_it(model: Path, reads: Event):
-    with engine(model):
-        assert reads.wait(60)
+@pytest.mark.parametrize(
+    ("entry_point", "flag", "instances"),
+    [
+        (False, FLAG, 1),
+        (True, [*FLAG, LogitportProcessor], 3),
+    ],
+    ids=["flag", "entry point, flag and class"],
+)
+def test_several_instances_act_once(
+    model: Path,
+    tokenizer: Any,
+    reads: Event,
+    entry_point: bool,
+    flag: list[Any] | None,
+    instances: int,
+):
+    spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
+    with engine(model, entry_point=entry_point, logits_processors=flag) as running:
+        assert reads.wait(60)  # before a request needs it
+        realizers = [processor._realizer for processor in running.processors]
+        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
+        (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
+
+    assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
+    assert output.text == "Only once."
 
 
 def test_a_front_end_reads_the_vocabulary_at_a_request_without_specs(model: Path, reads: Event):
@@ -75,64 +73,57 @@ def test_a_front_end_reads_the_vocabulary_at_a_request_without_specs(model: Path
     assert reads.wait(60)
 
 
-@pytest.mark.parametrize("loading", [{}, {"logits_processors": FLAG}], ids=["entry point", "flag"])
 @pytest.mark.only("v2", reason="the V1 runner takes processors in every version")
-def test_engine_that_takes_no_processors_does_not_start(runner: str, loading: dict[str, Any]):
+def test_engine_that_takes_no_processors_does_not_start(runner: str):
     """Rather than that it starts without ours, and nobody is told."""
     if v2_takes_processors():
         pytest.skip("this V2 runner takes them")
     refusal = "Model Runner V2 does not yet support: custom logits processors"
-    with pytest.raises(ValueError, match=refusal), engine(prepare(), **loading):
+    with pytest.raises(ValueError, match=refusal), engine(prepare()):
         pass
 
 
-@pytest.mark.parametrize(
-    ("variable", "loading"),
-    [(VARIABLES[0], {}), (VARIABLES[1], {"logits_processors": FLAG}), (None, {})],
-    ids=["ours", "Dynamo's, with two instances", "unset"],
-)
-def test_environment_variable(
-    model: Path,
-    tokenizer: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str | None,
-    loading: dict[str, Any],
-):
+def test_environment_variable(model: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch):
+    """Dynamo's, with two instances: what is asked for nothing else says hello."""
     from logitport.adapters.vllm import processor
+    from vllm.sampling_params import BeamSearchParams
 
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "1")
-    mine = ForcedTokenSequenceSpec.from_text("My own words.", tokenizer)
-    prompts = ["Who are you?", "What is two plus two?", "Sing!"]
-    requests = [
-        params(max_tokens=20),
-        params(mine, max_tokens=20),
-        params(max_tokens=20, temperature=1.5),
-    ]
-
+    search = BeamSearchParams(beam_width=2, max_tokens=4)
+    prompts: list[Any] = [{"prompt": "My name is"}]
+    requests = {
+        "free": params(max_tokens=20),
+        "own": params(ForcedTokenSequenceSpec.from_text("My own words.", tokenizer), max_tokens=20),
+        "random": params(max_tokens=20, temperature=1.5),
+        "grammar": attach(params(max_tokens=20), GrammarSpec(choices=("Oslo", "Rome"))),
+        "a read": params(max_tokens=1, logprobs=2, detokenize=False),
+        "a reply of one token": params(max_tokens=1, logprobs=2),
+    }
+    with engine(model) as running:
+        (free,) = running.llm.beam_search(prompts, search)
+        (read,) = running.generate(["My name is"], [requests["a read"]])
+    monkeypatch.delenv(VARIABLES[0], raising=False)
+    monkeypatch.setenv(VARIABLES[1], "1")
     with (
         patch.object(processor, "load_tokenizer", wraps=processor.load_tokenizer) as load,
         patch.object(
             forced_sequence, "token_ids_of", wraps=forced_sequence.token_ids_of
         ) as tokenize,
         patch.object(DEFAULTS, "entry_points", wraps=DEFAULTS.entry_points) as look_up,
-        engine(model, **loading) as running,
+        engine(model, logits_processors=FLAG) as running,
     ):
-        running.generate(prompts, requests)
-        outputs = running.generate(prompts, requests)
+        outputs = running.generate(["My name is"] * len(requests), [*requests.values()])
+        (beams,) = running.llm.beam_search(prompts, search)
 
-    texts = [output.text for output in outputs]
-    assert texts[1] == "My own words."
-    assert look_up.call_count == 1
-    if variable:
-        assert texts[0] == texts[2] == "Hello world!"
-        assert [outputs[i].finish_reason for i in (0, 2)] == ["stop", "stop"]
-        assert load.call_count == tokenize.call_count == 1
-    else:
-        assert "Hello world!" not in (texts[0], texts[2])
-        assert load.call_count == tokenize.call_count == 0
+    replies = dict(zip(requests, outputs, strict=True))
+    for name in ("free", "random"):
+        assert (replies[name].text, replies[name].finish_reason) == ("Hello world!", "stop")
+    assert replies["own"].text == "My own words."
+    assert replies["grammar"].text in ("Oslo", "Rome")
+    assert replies["a read"].token_ids == read.token_ids
+    assert "Hello world!".startswith(replies["a reply of one token"].text)
+    # Each step of a beam search looks like the first token of a reply.
+    assert [beam.tokens for beam in beams.sequences] == [beam.tokens for beam in free.sequences]
+    assert look_up.call_count == load.call_count == tokenize.call_count == 1
 
 
 @pytest.mark.only("v1", reason="a pooling model has no sampler to look into")

@@ -90,26 +90,8 @@ def test_a_misspelt_key_is_refused(running: Engine):
     assert "Expected the key `logitport`, got 'logit_port'" in message
 
 
-def test_default_specs_leave_beam_search_alone(model: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each step of it looks like the first token of a reply."""
-    from vllm.sampling_params import BeamSearchParams
-
-    search = BeamSearchParams(beam_width=2, max_tokens=4)
-    with engine(model) as running:
-        (free,) = running.llm.beam_search([{"prompt": "My name is"}], search)
-    monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
-    with engine(model) as running:
-        (beams,) = running.llm.beam_search([{"prompt": "My name is"}], search)
-        (reply,) = running.generate(["My name is"], [params(max_tokens=8)])
-        (short,) = running.generate(["My name is"], [params(max_tokens=1, logprobs=2)])
-    assert [beam.tokens for beam in beams.sequences] == [beam.tokens for beam in free.sequences]
-    assert reply.text == "Hello world!"
-    assert short.text  # one token with its text is a reply
-    assert "Hello world!".startswith(short.text)
-
-
 @pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
-def test_drafts_that_are_kept_whatever_the_logits(model: Path):
+def test_drafts_that_are_kept_whatever_the_logits(model: Path, runner: str):
     kept = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
     with engine(model, speculative_config=lookup(2, 2, **kept)) as running:
         message = _refused(running, "Hello", params(lp.BannedTokensSpec((5,))))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from logitport.adapters import ReceiptError, extra_body, receipt
+from logitport.adapters import ReceiptError, Support, extra_body, probe, receipt
 from logitport.adapters.vllm.backend import ROUTES
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec, GrammarSpec, encode
 from openai import OpenAI
@@ -169,39 +169,71 @@ def _body(name: str, stream: bool) -> dict[str, Any]:
     return TAKES[name].body | ({"stream": True} if stream else {})
 
 
+# part of a message | specs; the first two are found by the middleware, the third by the engine
+WRONG = {
+    "not valid JSON": "{",
+    "logitport: Invalid value 'mind_reader'": BAD,
+    "beyond the vocabulary": encode(ForcedTokenSequenceSpec((1, 10_000_000))),
+}
+
+
 @stream
 @routes
-def test_good_specs_are_obeyed(
+def test_specs_are_obeyed_or_refused(
     server: httpx.Client, good: str, tokenizer: Any, name: str, stream: bool
 ):
-    reply = ask(server, TAKES[name].path, _body(name, stream), good)
+    path, body = TAKES[name].path, _body(name, stream)
+    for message, payload in WRONG.items():
+        reply = ask(server, path, body, payload)
+        assert reply.status_code == 400
+        assert message in reply.json()["error"]["message"]
+    reply = ask(server, path, body, good)
     assert reply.status_code == 200
     assert text_of(reply, tokenizer) == TEXT
     check_receipt(reply, ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
-
-
-@stream
-@routes
-def test_bad_specs_are_refused(server: httpx.Client, name: str, stream: bool):
-    reply = ask(server, TAKES[name].path, _body(name, stream), BAD)
-    assert reply.status_code == 400
-    assert "logitport: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
-    beyond = encode(ForcedTokenSequenceSpec((1, 10_000_000)))  # what the engine alone knows
-    reply = ask(server, TAKES[name].path, _body(name, stream), beyond)
-    assert reply.status_code == 400
-    assert "beyond the vocabulary" in reply.json()["error"]["message"]
-
-
-@stream
-@routes
-def test_without_specs_the_model_is_free(
-    server: httpx.Client, tokenizer: Any, name: str, stream: bool
-):
-    reply = ask(server, TAKES[name].path, _body(name, stream), None)
+    reply = ask(server, path, body, None)
     assert reply.status_code == 200
     assert text_of(reply, tokenizer) not in ("", TEXT)
     assert "x-logitport" not in reply.headers
     assert "logitport" not in reply.text
+
+
+@stream
+def test_forced_text_is_exact(server: httpx.Client, tokenizer: Any, stream: bool):
+    """In all of several outputs, with each token's probability, whatever the sampling."""
+    text = 'Exactly this: "Grüße, 世界" 🙂\n\tand no more than 2 lines.'
+    spec = ForcedTokenSequenceSpec.from_text(text, tokenizer)
+    body = {"prompt": "Three rivers:", "max_tokens": 60, "stream": stream, "n": 3, "logprobs": 1}
+    body |= {"temperature": 1.5, "top_p": 0.1, "min_p": 0.5, "repetition_penalty": 2.0}
+    reply = ask(server, "/v1/completions", body | {"return_token_ids": True}, encode(spec))
+    lines = reply.text.splitlines() if stream else [reply.text]
+    events = [line.removeprefix("data: ") for line in lines]
+    choices = [
+        choice for event in events if event[:1] == "{" for choice in json.loads(event)["choices"]
+    ]
+    for index in range(3):
+        mine = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == text
+        ids = [token for choice in mine for token in choice["token_ids"] or ()]
+        assert ids == [*spec.token_ids, tokenizer.eos_token_id]
+        scored = [one for choice in mine for one in choice["logprobs"]["token_logprobs"]]
+        assert len(scored) == len(ids)
+        assert mine[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("name", ["completions", "chat"])
+def test_texts_of_a_client_without_a_tokenizer(server: httpx.Client, tokenizer: Any, name: str):
+    """The processes of front end and worker make the same tokens of them."""
+    path, body = TAKES[name].path, TAKES[name].body
+    words = ["Rhine", "Danube, and the Elbe"]
+    reply = ask(server, path, body, json.dumps([{"kind": "choice", "texts": words}]))
+    assert text_of(reply, tokenizer) in words
+    for spec, place in (
+        ({"kind": "choice", "texts": ["yes", ""]}, "$[0].texts[1]"),
+        ({"kind": "banned_tokens", "tokens": ["never ever"]}, "$[0].tokens[0]"),
+    ):
+        reply = ask(server, path, body, json.dumps([spec]))
+        assert (reply.status_code, place in reply.text) == (400, True)
 
 
 @stream
@@ -407,6 +439,11 @@ def test_every_route_is_known_and_documented(server: httpx.Client):
 
 def test_doctor(server: httpx.Client):
     assert findings(str(server.base_url)) == ["obeyed", "refused", "refused"]
+
+
+def test_probe(server: httpx.Client, model: Path):
+    with OpenAI(base_url=f"{server.base_url}/v1", api_key="-", max_retries=0) as client:
+        assert probe(client, model.name) is Support.ACTS
 
 
 def test_a_file_of_requests(model: Path, good: str, tokenizer: Any, tmp_path: Path):

@@ -10,7 +10,7 @@ from logitport import spec as lp
 from logitport.adapters.vllm import KEY, attach
 from logitport.adapters.vllm.engine_config import role_of
 
-from .in_process import FLAG, engine, params, refused
+from .in_process import FLAG, Engine, engine, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -68,26 +68,29 @@ def _config(kv_role: str | None) -> Any:
     return VllmConfig(kv_transfer_config=transfer or None)
 
 
-@pytest.mark.parametrize(
-    ("kv_role", "variable", "said"),
-    [
-        ("kv_producer", "", "stage prefill (kv_role=kv_producer), {runner} model runner: acts on"),
-        ("kv_consumer", "", "stage decode (kv_role=kv_consumer), {runner} model runner: realizes "),
-        ("kv_both", "", "stage agg (kv_role=kv_both, prefill where do_remote_decode), {runner}"),
-        ("kv_both", "prefill", "stage prefill (LOGITPORT_STAGE), {runner} model runner: acts on"),
-    ],
-)
+ACTS = {
+    "prefill": "stage prefill (kv_role=kv_producer), {runner} model runner: acts on",
+    "decode": "stage decode (kv_role=kv_consumer), {runner} model runner: realizes ",
+    "either": "stage agg (kv_role=kv_both, prefill where do_remote_decode), {runner}",
+}
+KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "either": "kv_both"}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one engine leaves the keys and values of a prompt for the other."""
+    return tmp_path_factory.mktemp("kv")
+
+
+@pytest.mark.parametrize("does", ACTS)
 def test_engine_acts_as_its_role_says(
     model: Path,
     tokenizer: Any,
-    tmp_path: Path,
+    storage: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    free: str,
     runner: str,
-    kv_role: str,
-    variable: str,
-    said: str,
+    does: str,
 ):
     spec = lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer)
     payload, payload_for_all_stages = (
@@ -95,14 +98,20 @@ def test_engine_acts_as_its_role_says(
     )
     remote_decode = {"kv_transfer_params": {"do_remote_decode": True}}
     monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
-    monkeypatch.setenv("LOGITPORT_STAGE", variable)
     caplog.set_level(logging.INFO, "logitport")
     before = _counts()
+    everything = {"logprobs_mode": "processed_logits", "max_logprobs": -1}
 
     # Named and found: asked twice about each request.
-    with engine(model, logits_processors=FLAG, **_transfer(kv_role, tmp_path)) as running:
+    arguments = _transfer(KV_ROLES[does], storage) | everything
+    with engine(model, logits_processors=FLAG, **arguments) as running:
+
+        def say(extra_args: Any) -> str:
+            asked = params(max_tokens=12, extra_args=extra_args)
+            return running.generate([PROMPT], [asked])[0].text
+
         texts = [
-            running.generate([PROMPT], [params(max_tokens=12, extra_args=extra_args)])[0].text
+            say(extra_args)
             for extra_args in (
                 None,
                 payload,
@@ -113,44 +122,45 @@ def test_engine_acts_as_its_role_says(
         ]
         with refused("not valid JSON"):
             running.generate([PROMPT], [params(extra_args={KEY: "{"})])
+        counts = _counts() - before
+        if does == "prefill":
+            assert_untouched(running)
 
-    paper, hello = " made of paper.", "Hello world!"
-    acts = [hello, paper, paper, paper, hello]
-    stage = role_of(_config(kv_role)).stage
-    if stage is PREFILL:
-        assert texts == [free, free, paper, free, free]
-        counted = {("gated", PREFILL): 2, ("admitted", PREFILL): 1, ("refused", PREFILL): 1}
-    elif kv_role == "kv_both":
-        assert texts == [*acts[:3], free, free]
-        counted = {("admitted", AGG): 2, ("gated", PREFILL): 1, ("refused", AGG): 1}
-    else:
-        assert texts == acts
-        counted = {("admitted", DECODE): 3, ("refused", DECODE): 1}
-    assert _counts() - before == counted
+    paper, hello, free = " made of paper.", "Hello world!", texts[0]
+    match does:
+        case "prefill":
+            assert free not in (paper, hello)
+            assert texts == [free, free, paper, free, free]
+            expected = {("gated", PREFILL): 2, ("admitted", PREFILL): 1, ("refused", PREFILL): 1}
+        case "decode":
+            assert texts == [hello, paper, paper, paper, hello]
+            expected = {("admitted", DECODE): 3, ("refused", DECODE): 1}
+        case _:
+            assert texts[:3] == [hello, paper, paper]
+            assert texts[3] == texts[4] not in (paper, hello)
+            expected = {("admitted", AGG): 2, ("gated", PREFILL): 1, ("refused", AGG): 1}
+    assert counts == expected
     (line,) = [message for message in caplog.messages if message.startswith("logitport: stage")]
-    assert said.format(runner=runner.upper()) in line
+    assert ACTS[does].format(runner=runner.upper()) in line
 
 
-def test_prefill_logits_are_untouched(model: Path, tmp_path: Path, runner: str):
-    """Bit for bit, at each of the tokens that a prefill worker samples for nobody."""
+def assert_untouched(running: Engine) -> None:
+    """Compare all logits, at each of the tokens that a prefill worker samples for nobody."""
     specs = [lp.LogitBiasSpec({5: 3.0, 6: -3.0}), lp.BannedTokensSpec([7]), lp.NoRepeatNgramSpec(1)]
-    transfer = _transfer("kv_producer", tmp_path)
-    everything = {"logprobs_mode": "processed_logits", "max_logprobs": -1}
-    with engine(model, logits_processors=FLAG, **everything, **transfer) as running:
 
-        def logits(**extra_args: Any) -> list[dict[int, float]]:
-            asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args or None)
-            (result,) = running.generate([PROMPT], [asked])
-            return [
-                {token: entry.logprob for token, entry in position.items()}
-                for position in result.logprobs or ()
-            ]
+    def logits(**extra_args: Any) -> list[dict[int, float]]:
+        asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args or None)
+        (result,) = running.generate([PROMPT], [asked])
+        return [
+            {token: entry.logprob for token, entry in position.items()}
+            for position in result.logprobs or ()
+        ]
 
-        plain = logits()
-        assert [len(position) for position in plain] == [running.vocab_size] * 2
-        assert logits(**{KEY: lp.encode(specs)}) == plain
-        edited = logits(**{KEY: lp.encode(specs, generation_only=False)})
-        assert edited[0] != plain[0]
+    plain = logits()
+    assert [len(position) for position in plain] == [running.vocab_size] * 2
+    assert logits(**{KEY: lp.encode(specs)}) == plain
+    edited = logits(**{KEY: lp.encode(specs, generation_only=False)})
+    assert edited[0] != plain[0]
 
 
 def test_attached_and_gated_are_counted():
@@ -179,14 +189,6 @@ def _counts() -> Counter[tuple[str, lp.Stage]]:
             if sample.name == "logitport_requests_total"
         }
     )
-
-
-@pytest.fixture(scope="module")
-def free(model: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a prefill engine says without our processor."""
-    transfer = _transfer("kv_producer", tmp_path_factory.mktemp("kv"))
-    with engine(model, entry_point=False, **transfer) as plain:
-        return plain.generate([PROMPT], [params(max_tokens=12)])[0].text
 
 
 def _transfer(kv_role: str, folder: Path) -> dict[str, Any]:

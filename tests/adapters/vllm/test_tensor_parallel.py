@@ -16,6 +16,7 @@ from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
 from tests.adapters.packages import plugin_package
+from tests.support.doctor import findings
 
 from .in_process import FLAG, engine, params
 from .more_heads import with_more_heads
@@ -141,3 +142,7 @@ def test_two_workers(
     ), log
     metrics = httpx.get(f"{server.base_url.removesuffix('/v1')}/metrics", trust_env=False).text
     assert 'logitport_requests_total{decision="failed",stage="agg"} 2.0' in metrics
+
+
+def test_doctor_misses_the_middleware(server: VllmServer):
+    assert findings(server.base_url) == ["obeyed", "refused", "not refused"]
