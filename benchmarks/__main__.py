@@ -23,7 +23,7 @@ class Device(StrEnum):
 
 
 def main(
-    quick: Annotated[bool, typer.Option(help="Smaller batches, less than a minute.")] = False,
+    quick: Annotated[bool, typer.Option(help="Small batches, to try the command.")] = False,
     only: Annotated[str, typer.Option(help="Only cases with this in their names.")] = "",
     engine: Annotated[bool | None, typer.Option(help="A real engine too; not when quick.")] = None,
     device: Annotated[Device, typer.Option(help="Where the logits are.")] = Device.CPU,
@@ -31,10 +31,10 @@ def main(
     """Measure logitport against its peers on the same tensors; write benchmarks/results/."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
-    seconds = 0.3 if quick else 4.0  # about, for each comparison
+    seconds = 0.05 if quick else 4.0  # about, for each comparison
     results = Results(device.value, quick)
     for target in targets.targets(
-        seconds=seconds, rows=64 if quick else 256, device=device.value, only=only
+        seconds=seconds, rows=16 if quick else 256, device=device.value, only=only
     ):
         results.targets.append(target)
         measured = f"{number(target.warm)} {target.unit}"

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from time import perf_counter
 
@@ -67,9 +68,17 @@ class Logits:
 def _nothing() -> None: ...
 
 
+@cache
+def _keep_modules() -> None:
+    """Take what exists from the collector: to look at all of torch and vLLM takes a second."""
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Disable garbage collection in the ``with`` block."""
+    _keep_modules()
     gc.collect()
     gc.disable()
     try:
