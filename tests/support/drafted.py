@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 
 from logitport.spec import (
     BannedSequencesSpec,
-    BannedTokensSpec,
     ChoiceSpec,
-    ForcedEndSpec,
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
@@ -25,12 +23,9 @@ FORCED = (11, 40, 21, 9, 31, 5, 11, 3, 8, 11, 41)
 
 DRAFTED: dict[str, Make] = {
     "forced": lambda free: (ForcedTokenSequenceSpec(FORCED, EOS),),
-    "forced_then_free": lambda free: (ForcedTokenSequenceSpec(FORCED[:3]),),
     "choice": lambda free: (ChoiceSpec(((11, 40, 21, 10), (11, 40, 22), (400,)), EOS),),
-    "banned": lambda free: (BannedTokensSpec(tuple(free[2:4])),),
     "banned_sequence": lambda free: (BannedSequencesSpec((tuple(free[3:5]),)),),
     "ngrams": lambda free: (NoRepeatNgramSpec(1), LogitBiasSpec({300: 1000.0, 301: 900.0})),
-    "forced_end": lambda free: (ForcedEndSpec(5, FORCED[:3], EOS),),
     "thinking_budget": lambda free: (ThinkingBudgetSpec(3, (free[1],), (11, 40), (8,)),),
     "trigger": lambda free: (TriggerSpec((free[4],), FORCED[:5], None),),
 }

