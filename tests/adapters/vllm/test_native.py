@@ -111,7 +111,7 @@ def test_sampling_is_as_set_by_hand(running: Engine):
     chosen = [{name: value} for name, value in FIELDS.items()]
     chosen += [{"temperature": 0}, {"temperature": 0, "top_p": 0.2}, FIELDS]
     prompts = [PROMPT] * len(chosen)
-    short = partial(_plain, 32)
+    short = partial(_plain, 16)
     plain = running.generate(prompts, [short() for _ in chosen])
     by_hand = running.generate(prompts, [short(**fields) for fields in chosen])
     attached = running.generate(

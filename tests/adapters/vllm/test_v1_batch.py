@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.vllm import LogitportProcessor, attach
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec
 from vllm import SamplingParams
@@ -50,32 +49,6 @@ class ThroughVllm:
         self.processor.apply(logits)
 
 
-class ThroughRealizer:
-    def __init__(self) -> None:
-        self.realizer = Realizer(VOCABULARY)
-
-    def update(self, update: BatchUpdate) -> None:
-        realizer = self.realizer
-        for row in update.removed:
-            realizer.remove(row)
-        for row, params, prompt_ids, output_ids in update.added:
-            if params.extra_args:
-                assert params.seed is not None
-                realizer.add(row, compile_specs(specs_of(params.seed)), prompt_ids, output_ids)
-            else:
-                realizer.remove(row)
-        for source, destination, direction in update.moved:
-            change = realizer.swap if direction is SWAP else realizer.move
-            change(source, destination)
-
-    def apply(self, logits: torch.Tensor) -> None:
-        self.realizer.apply(logits)
-
-
-Through = ThroughVllm | ThroughRealizer
-"""An engine's rows, reported to the core by vLLM's events or directly."""
-
-
 def specs_of(token: int) -> list[Any]:
     """What makes a row its request's: the token that is forced, after one more for each output."""
     chain = ForcedTokenSequenceSpec(tuple((token + i) % VOCABULARY for i in range(40)))
@@ -99,7 +72,7 @@ def rows_of(names: Names, outputs: dict[str, list[int]]) -> list[int | None]:
 
 
 def assert_rows(
-    through: Through, names: Names, outputs: dict[str, list[int]] | None = None
+    through: ThroughVllm, names: Names, outputs: dict[str, list[int]] | None = None
 ) -> None:
     before = torch.randn(len(names), VOCABULARY, generator=torch.Generator().manual_seed(0))
     after = before.clone()
@@ -112,7 +85,6 @@ def assert_rows(
             assert after[row].max() > 1e6
 
 
-@pytest.mark.parametrize("make", [ThroughRealizer, ThroughVllm])
 @pytest.mark.parametrize(
     ("first", "events", "names"),
     [
@@ -143,10 +115,8 @@ def assert_rows(
         ("AB", {"added": [(2, "C")], "moved": [(2, 0, SWAP), (1, 2, SWAP)]}, "CAB"),
     ],
 )
-def test_the_rows_after_an_update(
-    make: Callable[[], Through], first: str, events: dict[str, Any], names: str
-) -> None:
-    through = make()
+def test_the_rows_after_an_update(first: str, events: dict[str, Any], names: str) -> None:
+    through = ThroughVllm()
     everything = [added(row, name) for row, name in enumerate(first)]
     through.update(BatchUpdate(len(first), removed=[], added=everything, moved=[]))
     assert_rows(through, first)
