@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logitport import spec as lp
 from logitport.adapters.sglang import attach
 
 from examples._support.sglang_server import OPTIONS
@@ -35,6 +36,11 @@ def test_configuration(model: Path, tmp_path: Path):
             asked = attach(request(8), specs)
             asked["sampling_params"]["regex"] = BANNED
             assert BANNED.strip() not in running.generate("Norway:", **asked)["text"]
+        # A grammar comes before a default that forces; what only reads logits is left alone.
+        grammar = attach(request(8), lp.GrammarSpec(choices=(" Rome",)))
+        assert running.generate("The capital of Italy is", **grammar)["text"] == " Rome"
+        default, rome = running.score("The capital of Italy is", [""], [411, 7268]).scores[0]
+        assert default < rome < 1
         asked = attach(request(8), BAN)
         for most in (None, 20):  # SGLang's own maximum, and one that no client could ask for
             asked["sampling_params"]["max_new_tokens"] = most

@@ -1,11 +1,7 @@
-"""The wiring check: a variable, and any model says "Hello world!"."""
+"""Default specs and guards beside what requests ask for. There is no engine in it."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,51 +13,22 @@ from logitport.adapters.sglang import admission as module
 from logitport.adapters.sglang.admission import Admission
 from sglang.srt.managers.io_struct import GenerateReqInput
 
-from examples._support.sglang_server import OPTIONS
-
-from .in_process import engine
-
-pytestmark = pytest.mark.engine
-
-ON = {"LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR": "1"}
-
-
-def test_any_model_says_hello_world(model: Path):
-    greedy = {"temperature": 0, "max_new_tokens": 16}
-    with engine(model, ON) as running:
-        prompt = "The capital of France is"
-        assert running.generate(prompt, greedy)["text"] == "Hello world!"
-
-        own = attach({"sampling_params": greedy}, lp.ChoiceSpec(((7042,),), 2))
-        assert running.generate(prompt, **own)["text"] == " Paris"
-        grammar = attach({"sampling_params": greedy}, lp.GrammarSpec(choices=(" Rome",)))
-        assert running.generate(prompt, **grammar)["text"] == " Rome"
-
-        # What reads the logits of labels generates nothing, and is left alone.
-        hello, paris = running.score(prompt, [""], label_token_ids=[19556, 7042]).scores[0]
-        assert hello < paris < 1
-
-
-def test_an_engine_that_calls_no_processors_does_not_start(model: Path, tmp_path: Path):
-    """In a process of its own: the schedulers that it has started by then end it."""
-    script = tmp_path / "script.py"
-    options = OPTIONS | {"enable_custom_logit_processor": False}
-    script.write_text(
-        "import sys\nfrom sglang import Engine\n\nif __name__ == '__main__':\n"
-        f"    Engine(model_path=sys.argv[1], **{options!r})\n"
-    )
-    started = subprocess.run(
-        [sys.executable, script, model],
-        env=os.environ | ON,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert started.returncode != 0
-    assert "start the engine with --enable-custom-logit-processor" in started.stderr
-
-
 FORCED = lp.ForcedTokenSequenceSpec((5,), 2)
+
+
+def test_an_engine_that_calls_no_processors_does_not_start(monkeypatch: pytest.MonkeyPatch):
+    features = SimpleNamespace(enable_custom_logit_processor=False)
+    monkeypatch.setattr(module, "get_exec", lambda: SimpleNamespace(features=features))
+    monkeypatch.setattr(module, "policy_of", lambda *_: None)
+    monkeypatch.setattr(module, "default_specs", lambda *_: [FORCED])
+    monkeypatch.setattr(module, "_eos_token_ids", lambda _: frozenset({2}))
+    manager: Any = SimpleNamespace(
+        tokenizer=None,
+        model_config=SimpleNamespace(vocab_size=100, is_generation=True),
+        server_args=SimpleNamespace(served_model_name="a model", model_path="a model"),
+    )
+    with pytest.raises(lp.SpecError, match="start the engine with --enable-custom-logit-processor"):
+        Admission(manager)
 
 
 # default spec | the request's own fields | whether it acts beside them

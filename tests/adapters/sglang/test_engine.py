@@ -1,14 +1,16 @@
-"""What a worker of SGLang does with specs, its front end out of the way or not."""
+"""SGLang passes the conformance suite, and ends bad requests alone, checked in front or not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from logitport import spec as lp
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.reference import obeys
-from logitport.adapters.sglang import KEY, PROCESSOR, admission, attach
+from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, admission, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
 
 from tests.support.tiny_model import EOS
@@ -17,6 +19,7 @@ from .in_process import PROMPTS, engine, generate, outputs, request
 
 pytestmark = pytest.mark.engine
 
+VOCABULARY = 512
 FORCED = lp.ForcedTokenSequenceSpec((10, 11, 12), EOS)
 
 
@@ -26,11 +29,56 @@ def small(tiny_checkpoint: Path) -> Iterator[Any]:
     with engine(
         tiny_checkpoint,
         skip_tokenizer_init=True,
+        chunked_prefill_size=32,
+        max_running_requests=4,
         max_total_tokens=300,
         schedule_conservativeness=0.01,
         disable_radix_cache=True,
     ) as running:
         yield running
+
+
+class TestConformance(ConformanceSuite):
+    backend = BACKEND
+    vocab_size = VOCABULARY
+    eos_token_id = EOS
+    slots = 4
+    long_prompt = 100
+    resumes = False
+    has_stages = False
+    shows_scores = True
+    dtypes = ("float32",)
+
+    @pytest.fixture
+    def generate(self, small: Any) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            asked = [
+                attach(
+                    {"sampling_params": {"temperature": 0, "max_new_tokens": request.max_tokens}},
+                    request.specs,
+                )
+                for request in requests
+            ]
+            results = small.generate(
+                input_ids=[[*request.prompt_ids] for request in requests],
+                sampling_params=[each["sampling_params"] for each in asked],
+                custom_logit_processor=[each["custom_logit_processor"] for each in asked],
+                return_logprob=[request.shows_scores for request in requests],
+                top_logprobs_num=[VOCABULARY * request.shows_scores for request in requests],
+            )
+            return [Output(result["output_ids"], _first_scores(result)) for result in results]
+
+        return generate
+
+
+def _first_scores(result: dict[str, Any]) -> np.ndarray | None:
+    found = result["meta_info"].get("output_top_logprobs")
+    if not found:
+        return None
+    scores = np.full(VOCABULARY, -np.inf, np.float32)
+    for logprob, token, _ in found[0]:
+        scores[token] = logprob
+    return scores
 
 
 def test_retracted_requests_go_on_where_they_were(small: Any):
@@ -104,25 +152,6 @@ def test_several_outputs_of_a_prompt(small: Any):
     results = small.generate(input_ids=PROMPTS[0], **asked)
     assert len(results) == 4
     assert all(each["output_ids"] in ([5, 6, EOS], [7, 8, EOS]) for each in results)
-
-
-def test_think_then_answer(small: Any):
-    """At temperature 1, beside requests without specs."""
-    forced = lp.ForcedTokenSequenceSpec((20, 21))
-    answer = lp.Phase((lp.ChoiceSpec(((8, 9), (8, 10, 11), (12,)), EOS),))
-    budgets = [lp.ThinkingBudgetSpec(8, prompt[-1:], (6, 7)) for prompt in PROMPTS]
-    specs = [
-        () if i % 2 else lp.PhasesSpec.think_then(budget, forced, answer)
-        for i, budget in enumerate(budgets)
-    ]
-    asked = [attach(request(32), each) for each in specs]
-    for each in asked:
-        each["sampling_params"]["temperature"] = 1
-    results = outputs(generate(small, asked))
-    for prompt, spec, output in zip(PROMPTS[::2], specs[::2], results[::2], strict=True):
-        assert isinstance(spec, lp.PhasesSpec)
-        assert obeys(spec, prompt, output)
-        assert output[-1] == EOS
 
 
 @pytest.mark.parametrize(

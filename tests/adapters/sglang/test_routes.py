@@ -6,7 +6,6 @@ Specs are obeyed or refused with status 400 there, streamed or not; ``docs/sglan
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -164,15 +163,15 @@ REFUSED_WITH: dict[str, tuple[Json, str]] = {
         "Expected the key `logitport`, got 'Logitport'",
     ),
     "code": ({"custom_logit_processor": '{"callable": "00"}'}, REFUSED),
+    "no JSON": ({"custom_params": {KEY: "{"}}, "logitport: The payload is not valid JSON"),
 }
 
 
 @pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[httpx.Client]:
-    # The one name that Responses takes; other routes take any.
-    with SglangServer(model, "--served-model-name", "any") as server:
-        base_url = server.base_url.removesuffix("/v1")
-        yield httpx.Client(base_url=base_url, timeout=120, trust_env=False)
+def client(server: SglangServer) -> Iterator[httpx.Client]:
+    base_url = server.base_url.removesuffix("/v1")
+    with httpx.Client(base_url=base_url, timeout=120, trust_env=False) as client:
+        yield client
 
 
 @pytest.fixture
@@ -333,6 +332,16 @@ def test_every_route_is_listed(client: httpx.Client):
     }
     unlisted = {path for path in public - listed if not path.endswith(others)}
     assert unlisted == {"/api/show"}
+
+
+def test_no_front_end_makes_a_processor_of_a_client(client: httpx.Client):
+    """With ``return_sampling_mask``, one makes it to see what it is. There are several."""
+    body = generate({"custom_logit_processor": "{}", "return_sampling_mask": True})
+    for _ in range(4):
+        reply = client.post("/generate", json=body)
+        assert (reply.status_code, REFUSED in reply.text) == (400, True)
+    body = {"text": PROMPT, "sampling_params": {"custom_params": [1]}}
+    assert client.post("/generate", json=body).status_code == 400
 
 
 def test_put(client: httpx.Client, good: Json):
