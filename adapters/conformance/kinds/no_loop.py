@@ -4,7 +4,7 @@ from typing import Any
 
 from ....spec import NoLoopSpec
 from ....spec.tags import end_tags, start_tags
-from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
+from .base import Add, Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
 
 
 def _edit(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -53,13 +53,21 @@ def _is_open(spec: NoLoopSpec, history: Tokens) -> bool:
 
 
 def _examples(free: FreeRun) -> list[NoLoopSpec]:
-    """Force a reply that repeats itself to be another, if it does."""
-    a, _, _ = free.unused
-    for spec in (NoLoopSpec(2, output_only=False), NoLoopSpec(2, then_token_ids=(a,))):
-        for i, token in enumerate(free.output_ids):
-            if token in _completing(spec, free.prompt_ids + free.output_ids[:i]):
-                return [spec]
-    return []
+    """Ban and interrupt loops, if the reply has some."""
+    a, b, c = free.unused
+    within = NoLoopSpec(2, 4, 1, 0, (a, b), free.prompt_ids[:1], (a,), output_only=False)
+    specs = NoLoopSpec(2, output_only=False), NoLoopSpec(2, then_token_ids=(c, a)), within
+    return [spec for spec in specs if _acts(spec, free.prompt_ids, free.output_ids)]
+
+
+def _acts(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> bool:
+    """Whether an output would be another with the spec."""
+    for i, token in enumerate(output):
+        acting = _edit(spec, prompt, output[:i])
+        banned = acting.values if isinstance(acting, Add) else ()
+        if token in banned or isinstance(acting, Force):
+            return True
+    return False
 
 
 def _strategy(draw: Draws) -> Any:

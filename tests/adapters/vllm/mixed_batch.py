@@ -255,6 +255,10 @@ def cases(free: list[int], tokenizer: Any) -> dict[str, Case]:
             lambda output: {*output} <= {*prompt} - {*free[:1]},
         ),
         "banned text": Case([BANNED], lambda output: is_free_of_banned(text(output))),
+        "max run": Case(
+            [once := lp.MaxRunSpec(1)],
+            lambda output: not any(map(once.bans_text, SPECIAL.split(tokenizer.decode(output)))),
+        ),
         "banned scripts": Case(
             [lp.BannedScriptsSpec(("Latin",))],
             lambda output: not re.search("[A-Za-z]", text(output)),
