@@ -151,7 +151,7 @@ def _script(
             said = cycle([FIRST, *spec.trigger_token_ids, *spec.token_ids])
         case BannedSequencesSpec():  # always begins one, and never ends it
             said = cycle([*spec.sequences[0][:-1], FIRST])
-        case NoRepeatNgramSpec() | DrySpec() | NoLoopSpec():
+        case NoRepeatNgramSpec() | DrySpec():
             said = cycle(tokens(rng, vocab_size, 50))
         case _:
             said = noise

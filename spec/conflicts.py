@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from .base import LogitsProcessorSpec
 from .errors import SpecError
-from .kinds import GrammarSpec, SamplingSpec
+from .kinds import GrammarSpec, MaxRunSpec, SamplingSpec
+from .limits import MAX_TEXT_RULES
 
 Specs = Sequence[LogitsProcessorSpec]
 
@@ -33,12 +34,13 @@ def _check_grammar(specs: Specs) -> None:
     beside = "Conflicts with ", ("specs", first)
     if len(grammars) > 1:
         raise SpecError((*beside, ": both are a grammar"), "specs", grammars[1][0])
-    texts = _necessary_texts(grammar)
+    texts, runs = _necessary_texts(grammar), 0
     for i, spec in enumerate(specs):
         if spec.breaks_grammar:
             what = f", a grammar, which may not take the tokens that `{spec.kind}` forces"
             raise SpecError((*beside, what), "specs", i)
-        for text in texts:
+        runs += isinstance(spec, MaxRunSpec)
+        for text in texts if runs <= MAX_TEXT_RULES else ():  # admission refuses more
             if spec.bans_text(text):
                 what = f", a grammar whose replies hold {text!r}"
                 raise SpecError((*beside, what), "specs", i)

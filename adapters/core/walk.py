@@ -35,6 +35,7 @@ from .automaton.arrays import distinct, token_array
 from .automaton.pool import AutomatonPool, sizes_of
 from .parts import Program
 from .program import compile_specs
+from .walk_report import BOTH, path_of, specs_of, why
 from .walk_runs import can_rest, find_refused, forced_runs
 from .walk_search import ALLOW, BAN, BAN_OTHERS, EXPLORE, FORCE, LOST, UNDECIDED, search
 
@@ -70,7 +71,14 @@ class Walk:
         self, specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
     ) -> None:
         self._specs, self._program, self._vocab_size = specs, program, vocab_size
-        self._refusing = [i for i, each in enumerate(program.automata) if _refuses(each)]
+        # A rule about loops decides when these force.
+        of_loops = [rule.forcing for rule in program.loops]
+        self._on_demand = [i for i, each in enumerate(program.automata) if each in of_loops]
+        self._refusing = [
+            i
+            for i, each in enumerate(program.automata)
+            if i not in self._on_demand and _refuses(each)
+        ]
 
     @cached_property
     def _ways(self) -> "_Ways":
@@ -78,9 +86,10 @@ class Walk:
 
         Such a token counts as possible only where no other is left.
         """
-        automata = [self._program.automata[i] for i in self._refusing]
+        automata = [self._program.automata[i] for i in (*self._refusing, *self._on_demand)]
         ends = [token for spec in self._specs for token in _ends_of(spec)]
-        return _Ways(automata, self._program.ngrams, self._vocab_size, ends)
+        on_demand = len(self._on_demand)
+        return _Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand)
 
     def contradiction(self) -> "Contradiction | None":
         """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
@@ -92,13 +101,19 @@ class Walk:
         refusing = [automata[i] for i in self._refusing]
         edited = sum(int(each.set_sizes.max(initial=0)) for each in refusing) + SPARE * len(rules)
         may_edit_all = self._vocab_size is not None and edited >= self._vocab_size
-        limiting = any(_is_any(each, *_LIMITS) for each in refusing)
-        if not may_edit_all and (not limiting or len(refusing) + len(rules) < 2):
+        limiting = bool(self._on_demand) or any(_is_any(each, *_LIMITS) for each in refusing)
+        parts = len(refusing) + len(rules) + len(self._on_demand)
+        if not may_edit_all and (not limiting or parts < 2):
             return None
         found = self._ways.from_the_start() or self._ways.anywhere()
         if found is None:
             return None
-        part_of = *self._refusing, *range(len(automata), len(automata) + len(rules)), -1
+        part_of = (
+            *self._refusing,
+            *self._on_demand,
+            *range(len(automata), len(automata) + len(rules)),
+            -1,
+        )
         return Contradiction(
             part_of[found.part], tuple(part_of[i] for i in found.others), found.token
         )
@@ -114,18 +129,20 @@ class Walk:
             return
         specs, program = self._specs, self._program
         parts = (found.part, *found.others) if found.part >= 0 else found.others
-        of_parts = [_specs_of(found.token, specs, program.sources[part]) for part in parts]
+        of_parts = [specs_of(found.token, specs, program.sources[part]) for part in parts]
         others = [program.automata[i] for i in parts[1:] if i < len(program.automata)]
-        why = _why(found.token, others)
+        reason = why(found.token, others)
         named = {i for each in of_parts for i in each}
         index, path = max(named), Path()
-        if found.token >= 0 and why != _BOTH:
+        if found.token >= 0 and reason != BOTH:
             index = of_parts[0][-1]
-            path = _path_of(found.token, specs[index])
+            path = path_of(found.token, specs[index])
         if named == {index}:
-            raise SpecError(f"Contradicts itself{why}", "specs", index, *path)
+            raise SpecError(f"Contradicts itself{reason}", "specs", index, *path)
         listed = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
-        raise SpecError(("Conflicts with ", *islice(listed, 1, None), why), "specs", index, *path)
+        raise SpecError(
+            ("Conflicts with ", *islice(listed, 1, None), reason), "specs", index, *path
+        )
 
     def may_lose(self) -> tuple[str, ...]:
         """Return the kinds that others of the request may override, as the order of edits has it.
@@ -134,21 +151,27 @@ class Walk:
         whatever the prompt and the model say; code of plugins aside. Where the ways are many, kinds
         are named that cannot lose.
         """
-        automata = self._program.automata
+        automata, loops = self._program.automata, self._program.loops
         winning = [i for i in self._refusing if _is_any(automata[i], FORCE, ALLOW)]
+        winning += self._on_demand
+        edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in self._refusing)
+        may_ban = sum(rule.spec.max_period for rule in loops if rule.forcing is None)
+        if may_ban and self._vocab_size is not None and edited + may_ban >= self._vocab_size:
+            winning += self._refusing  # between them, they may leave no token
         if not winning:
             return ()
         offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
         kept = [i for i in self._refusing if i in winning or _bans_any(automata[i], offered)]
-        losing = kept if len(winning) > 1 else [i for i in kept if i not in winning]
-        # The walk does not know when a rule about loops forces.
-        if losing and not self._program.loops and not any(automata[i].reads_prompt for i in kept):
+        losing = [i for i in kept if i not in winning]
+        if len(winning) > 1:
+            losing = [*kept, *self._on_demand]
+        if losing and not loops and not any(automata[i].reads_prompt for i in kept):
             which = [self._refusing.index(i) for i in kept]
             verdict, found = self._ways.search(which, (), offering=EXPLORE)
             if verdict != UNDECIDED:
                 losing = [self._refusing[i] for i in found.others]
         forces = [False for _ in self._program.ngrams]
-        forces += [rule.forcing is not None for rule in self._program.loops]
+        forces += [rule.forcing is not None for rule in loops]
         losing = *losing, *(i for i, each in enumerate(forces, len(automata)) if not each)
         indices = {i for part in losing for i in self._program.sources[part]}
         return tuple(dict.fromkeys(self._specs[i].kind for i in sorted(indices)))
@@ -195,42 +218,6 @@ def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
     for path, token_ids in spec.token_fields():
         if "eos_token_id" in path or "stop_token_ids" in path:
             yield from token_ids
-
-
-def _specs_of(
-    token: int, specs: Sequence[LogitsProcessorSpec], source: Sequence[int]
-) -> Sequence[int]:
-    """Select from the specs of a part those that ban a token, or do not allow it."""
-    if token < 0 or len(source) == 1:
-        return source
-    return [i for i in source if bool(_path_of(token, specs[i])) != specs[i].narrows] or source
-
-
-def _path_of(token: int, spec: LogitsProcessorSpec) -> Path:
-    """Return the path of a token in a spec: of its field, if it is there more than once."""
-    for path, token_ids in spec.token_fields():
-        if token in token_ids:
-            once = path[-1] == "*" and [*token_ids].count(token) == 1
-            at = ([*token_ids].index(token),) if once else ()
-            return (*path[:-1], *at) if path[-1] == "*" else path
-    return ()
-
-
-_BOTH = ": both force a token at the same step"
-
-
-def _why(token: int, others: Sequence[Automaton]) -> str:
-    """Say what other parts do with a forced token; without automata, it is a rule that bans it."""
-    if token < 0:
-        return ": no token is left"
-    edits = {edit for each in others for edit in each.edit.tolist()} - {0}
-    if edits == {FORCE}:
-        return _BOTH
-    if edits == {ALLOW}:
-        return f", which does not allow token {token}"
-    if FORCE in edits:
-        return f", which refuses token {token}"
-    return f", which bans token {token}"
 
 
 class Contradiction(NamedTuple):
@@ -283,8 +270,10 @@ class _Ways:
         rules: Sequence[NoRepeatNgramSpec],
         vocab_size: int | None,
         ends: Sequence[int],
+        on_demand: int = 0,
     ) -> None:
         self.automata, self.rules = automata, rules
+        self.walked = len(automata) - on_demand  # the others force whenever they like
         pool = AutomatonPool(sizes_of(automata))
         self.bases = np.array([pool.base_of(each) for each in automata], np.int32)
         self.columns = (
@@ -301,7 +290,7 @@ class _Ways:
 
     def from_the_start(self) -> Contradiction | None:
         """Find a step that leaves no token on every way, or on one that an automaton offers."""
-        every = range(len(self.automata))
+        every = range(self.walked)
         prompts = [*dict.fromkeys(self._prompts())]
         for rules in ((), self.rules) if self.rules else ((),):
             for prompt in prompts:
@@ -313,7 +302,7 @@ class _Ways:
                     verdict, found = self.search(few, rules, prompt)
                 if verdict == LOST:
                     return found
-            for i, automaton in enumerate(self.automata):
+            for i, automaton in enumerate(self.automata[: self.walked]):
                 if automaton.states > 1 and (automaton.edit == ALLOW).any():
                     verdict, found = self.search(every, rules, offering=i)
                     if verdict == LOST:

@@ -1,6 +1,7 @@
 """``banned_text``: the output never contains some texts, however they are tokenized."""
 
 import re
+from functools import cache
 from typing import Annotated
 
 import msgspec
@@ -97,18 +98,36 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))
 
     def bans_text(self, text: str) -> bool:
-        return any(self._is_in(text, each) for each in self.texts)
+        fold = _folded if self.ignore_case else str
+        folded = fold(text)
+        return any(self._is_in(folded, fold(each)) for each in self.texts)
 
     def _is_in(self, text: str, banned: str) -> bool:
-        # One character never equals two.
-        fold = str.casefold if self.ignore_case else str
-        folded, wanted, n = [*map(fold, text)], [*map(fold, banned)], len(banned)
-        for at in range(len(text) - n + 1):
-            if folded[at : at + n] == wanted:
-                around = text[max(at - 1, 0) : at] + text[at + n :][:1]
-                if not (self.whole_words and any(map(in_word, around))):
-                    return True
+        at = text.find(banned)
+        while at >= 0:
+            end = at + len(banned)
+            around = text[max(at - 1, 0) : at] + text[end : end + 1]
+            if not (self.whole_words and any(map(in_word, around))):
+                return True
+            at = text.find(banned, at + 1)
         return False
+
+
+def _folded(text: str) -> str:
+    """Fold the case of each character by itself: one never becomes two."""
+    return text.translate(_stand_ins()).casefold()
+
+
+@cache
+def _stand_ins() -> dict[int, str]:
+    """Map each character that folds to several to one for private use, equal ones to the same."""
+    several = {
+        i: fold
+        for i in (*range(0x80, 0x2000), *range(0xFB00, 0xFB18))
+        if len(fold := chr(i).casefold()) > 1
+    }
+    numbers = {fold: chr(0xF0000 + n) for n, fold in enumerate(dict.fromkeys(several.values()))}
+    return {i: numbers[fold] for i, fold in several.items()}
 
 
 def in_word(character: str) -> bool:

@@ -1,5 +1,6 @@
 """``max_run``: at most so many characters of a class in a row, however they are tokenized."""
 
+import re
 from itertools import pairwise
 from typing import Annotated
 
@@ -43,12 +44,12 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
     Args:
         n: 1 to ``MAX_PATTERN`` characters, or texts.
         texts: the characters of the class, or texts, such as ``("!", "?")`` or ``("ha", "Ha")``;
-            by default ``WHITE_SPACE``. None begins with another. In ``MAX_TEXT_BYTES``, a run
-            counts ``n`` bytes, and ``n`` more for each different beginning of these texts, in
-            bytes: no more for ASCII, 8 times ``n`` for the white space of all of Unicode.
+            by default ``WHITE_SPACE``. None begins with another, or ends like one begins. In
+            ``MAX_TEXT_BYTES``, a run counts ``n`` bytes, and ``n`` more for each different
+            beginning of these texts, in bytes: none for ASCII, 8 for all of Unicode's white space.
 
     Raises:
-        SpecError: if a field is out of bounds, or a text begins with another.
+        SpecError: if a field is out of bounds, or two texts overlap.
     """
 
     n: _Most
@@ -58,11 +59,17 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
         super().__post_init__()
         for i, text in enumerate(self.texts):
             check_text(text, "texts", i)
+        check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "texts")
         ordered = sorted((text, i) for i, text in enumerate(self.texts))
         for (one, i), (other, k) in pairwise(ordered):
             if other.startswith(one):
                 raise SpecError(f"Begins with `{path_text(('texts', i))}`", "texts", k)
-        check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "texts")
+        for k, text in enumerate(self.texts):
+            for end in (text[at:] for at in range(1, len(text))):
+                for i, other in enumerate(self.texts):
+                    if end.startswith(other) or other.startswith(end):
+                        what = f"Ends like `{path_text(('texts', i))}` begins"
+                        raise SpecError(what, "texts", k)
 
     @property
     def text_rules(self) -> int:
@@ -83,9 +90,6 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
         return Sizes(text_bytes=self.n * len(begun))
 
     def bans_text(self, text: str) -> bool:
-        run, longest = 0, 0
-        while text:
-            found = next((each for each in self.characters if text.startswith(each)), "")
-            run = run + 1 if found else 0
-            longest, text = max(longest, run), text[len(found) or 1 :]
-        return longest > self.n
+        one = re.compile("|".join(map(re.escape, self.characters)))
+        runs = re.compile(f"(?:{one.pattern})+").finditer(text)
+        return any(len(one.findall(run[0])) > self.n for run in runs if len(run[0]) > self.n)

@@ -1,5 +1,6 @@
 """``no_loop``: do not repeat the same tokens over and over."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,10 @@ from .thinking_budget import OtherTags, ThinkingBudgetSpec
 
 MAX_PERIOD = max(MAX_LOOP // 2, 1)
 """The longest text whose copies are looked for, in tokens."""
+
+MAX_REPEATS = 2
+"""How often the beginning of a forced text may come again at one of its tokens. Each is looked up
+at each step, with the tokens before it: 3 microseconds."""
 
 _Times = Annotated[int, msgspec.Meta(ge=2, le=max(MAX_LOOP, 2))]
 _Period = Annotated[int, msgspec.Meta(ge=1, le=MAX_PERIOD)]
@@ -65,7 +70,9 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
             ``MAX_LOOP``.
         min_period: 1 to ``max_period`` tokens.
         min_tokens: 0 to ``MAX_LOOP`` tokens of all copies together.
-        then_token_ids: up to ``MAX_PATTERN`` token ids that are forced after a loop.
+        then_token_ids: up to ``MAX_PATTERN`` token ids that are forced after a loop. No token of
+            them ends more than ``MAX_REPEATS`` other beginnings of them: ``7 7 7`` is taken, and
+            ``7 7 7 7`` is not.
         start_token_ids: the tag that begins a block; the spec acts only within blocks then.
         end_token_ids: the tag that ends a block; both tags are given, or neither.
         other_start_token_ids: further start tags, as for ``thinking_budget``.
@@ -105,6 +112,9 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
             what = f"Expected at most the longest period, {self.max_period}, got {self.min_period}"
             raise SpecError(what, "min_period")
         check_pattern(self.then_token_ids, "then_token_ids")
+        if _repeats(self.then_token_ids) > MAX_REPEATS:
+            what = f"Expected a text whose beginning comes again at most {MAX_REPEATS} times"
+            raise SpecError(what, "then_token_ids")
         if bool(self.start_token_ids) != bool(self.end_token_ids):
             what = "Expected both of start_token_ids and end_token_ids, or neither"
             raise SpecError(what, "start_token_ids" if self.start_token_ids else "end_token_ids")
@@ -164,3 +174,16 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
     @property
     def breaks_grammar(self) -> bool:
         return bool(self.then_token_ids) and not self.start_token_ids
+
+
+def _repeats(token_ids: Sequence[int]) -> int:
+    """Count the shorter beginnings that end with the same token, at the token with most of them."""
+    link, depth, most = [-1], [-1], 0
+    for token in token_ids:
+        at = link[-1]
+        while at >= 0 and token_ids[at] != token:
+            at = link[at]
+        link.append(at + 1)
+        depth.append(depth[at + 1] + 1)
+        most = max(most, depth[-1])
+    return most

@@ -165,7 +165,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         repeat: whether to go on with the first phase after the last.
         stop_token_ids: up to ``MAX_PATTERN`` tokens that end a reply, the model's EOS for example.
             They are banned in every phase but the last, so that no reply ends before its answer.
-            They count as a spec of each phase.
+            They count as a spec of each phase. No ``token_ids`` that end such a phase have one.
 
     Raises:
         SpecError: if a field is out of bounds, a phase before the last has no end, an end leads
@@ -194,6 +194,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
             try:
                 _check_specs(phase.specs)
                 _check_ends(phase, i, len(self.phases))
+                if i < len(self.phases) - 1:
+                    _check_stops(phase, self.stop_token_ids)
             except SpecError as error:
                 raise error.at("phases", i) from None
 
@@ -337,6 +339,14 @@ def _check_ends(phase: Phase, index: int, count: int) -> None:
             raise SpecError(what, "ends", k, "phase")
         if end.complete and not any(spec.can_complete for spec in phase.specs):
             raise SpecError("No spec of the phase is ever complete", "ends", k, "complete")
+
+
+def _check_stops(phase: Phase, stop_token_ids: Sequence[int]) -> None:
+    for k, end in enumerate(phase.ends):
+        for i, token in enumerate(end.token_ids):
+            if token in stop_token_ids:
+                what = f"The phases' stop_token_ids ban token {token} here"
+                raise SpecError(what, "ends", k, "token_ids", i)
 
 
 def _in_phases(parts: Iterable[LogitsProcessorSpec | Phase]) -> Iterator[Phase]:

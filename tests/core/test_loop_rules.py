@@ -70,7 +70,7 @@ def test_long_periods(period: int, broken: bool) -> None:
     tokens, values = np.zeros(2048, np.int32), np.zeros(2048, np.float32)
     logits, length = np.zeros(2048, np.float32), 2 * period
     seen = np.zeros(2048, np.bool_)
-    inputs = history, length, 0, needs(spec), tokens, values, seen
+    inputs = history, length, 0, needs(spec), 1024, tokens, values, seen
     count = find_loops(logits, 0, 2048, *inputs)
     banned = {history[length - 1], text[-1]} if not broken or period == 1 else {history[length - 1]}
     assert {*tokens[:count].tolist()} == banned

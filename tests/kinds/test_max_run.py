@@ -28,9 +28,12 @@ class TestRows(KindTests):
         ({"n": 1, "texts": ["é" * 33]}, "Expected at most 64 bytes in UTF-8, got 66", "texts[0]"),
         ({"n": 1, "texts": ["ab", "b", "abc"]}, "Begins with `$.texts[0]`", "texts[2]"),
         ({"n": 1, "texts": ["a", "a"]}, "Begins with `$.texts[0]`", "texts[1]"),
+        ({"n": 1, "texts": ["\n", "\r\n"]}, "Ends like `$.texts[0]` begins", "texts[1]"),
+        ({"n": 1, "texts": ["ab", "bc"]}, "Ends like `$.texts[1]` begins", "texts[0]"),
+        ({"n": 1, "texts": ["aba"]}, "Ends like `$.texts[0]` begins", "texts[0]"),
         ({"n": 64, "texts": ["\u3000", "é"]}, f"{IN_ALL}256", "texts"),
     )
-    largest = (MaxRunSpec(MOST), MaxRunSpec(3, ("x" * MOST,)))
+    largest = (MaxRunSpec(MOST), MaxRunSpec(3, ("x" + "y" * (MOST - 1),)))
 
 
 def test_text_is_unicode():

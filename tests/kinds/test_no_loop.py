@@ -1,7 +1,10 @@
 import pytest
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import compile_specs
+from logitport.adapters.core.walk import Walk, check_contradictions
 from logitport.spec import (
+    BannedTokensSpec,
+    ChoiceSpec,
     ForcedTokenSequenceSpec,
     NoLoopSpec,
     SpecError,
@@ -44,6 +47,11 @@ class TestRows(RealizedKindTests):
             "Expected at most 64 token ids to look for, got 65",
             "then_token_ids",
         ),
+        (
+            {"times": 2, "then_token_ids": [7, 7, 7, 7]},
+            "Expected a text whose beginning comes again at most 2 times",
+            "then_token_ids",
+        ),
         ({"times": 2, "start_token_ids": [1]}, BOTH, "start_token_ids"),
         ({"times": 2, "end_token_ids": [1]}, BOTH, "end_token_ids"),
         (
@@ -59,7 +67,7 @@ class TestRows(RealizedKindTests):
         ({"times": 2, "output_only": 0}, "Expected `bool`, got `int`", "output_only"),
     )
     largest = (
-        NoLoopSpec(2, 512, 512, MOST, (1,) * 64, (1,) * 64, (2,) * 64),
+        NoLoopSpec(2, 512, 512, MOST, tuple(range(64)), (1,) * 64, (2,) * 64),
         NoLoopSpec(MOST, 1),
     )
     beyond = (
@@ -154,13 +162,20 @@ def test_what_a_grammar_takes_beside_it():
 
 
 def test_contradictions():
-    from logitport.adapters.core.walk import Walk, check_contradictions
-    from logitport.spec import BannedTokensSpec
-
     specs = [NoLoopSpec(2, then_token_ids=(3,)), BannedTokensSpec((3,))]
     with pytest.raises(SpecError, match="which bans token 3"):
         check_contradictions(specs, compile_specs(specs))
     specs = [ForcedTokenSequenceSpec((1, 1, 1)), NoLoopSpec(2)]
     assert Walk(specs, compile_specs(specs)).may_lose() == ("no_loop",)
-    specs = [NoLoopSpec(2, then_token_ids=(3,)), BannedTokensSpec((4,))]
-    assert Walk(specs, compile_specs(specs)).may_lose() == ()
+    # What is forced may come at any time, and contradicts no other text by that.
+    for beside, lose in (
+        (BannedTokensSpec((4,)), ()),
+        (ForcedTokenSequenceSpec((0, 7)), ("no_loop", "forced_sequence")),
+        (ChoiceSpec(((3, 0, 4), (3, 2)), 1), ("no_loop", "choice")),
+    ):
+        specs = [NoLoopSpec(3, then_token_ids=(5,)), beside]
+        check_contradictions(specs, compile_specs(specs), 16)
+        assert Walk(specs, compile_specs(specs), 16).may_lose() == lose
+    few = [BannedTokensSpec(tuple(range(1, 8))), NoLoopSpec(2)]
+    assert "no_loop" in Walk(few, compile_specs(few), 8).may_lose()
+    assert Walk(few, compile_specs(few), 1000).may_lose() == ()

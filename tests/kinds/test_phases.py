@@ -191,6 +191,11 @@ class TestRows(RealizedKindTests):
             "Expected no EOS token after phases that repeat",
             "eos_token_id",
         ),
+        (
+            phases({"ends": [ONE, {"token_ids": [2, 3]}]}, {}, stop_token_ids=[3]),
+            "The phases' stop_token_ids ban token 3 here",
+            "phases[0].ends[1].token_ids[1]",
+        ),
         (phases({}, stop_token_ids=[1] * 65), TOO_LONG_TO_FIND, "stop_token_ids"),
         (
             phases(*[{"specs": [WITH], "ends": [ONE]}] * 5, stop_token_ids=[0]),

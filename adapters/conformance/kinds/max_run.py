@@ -38,7 +38,9 @@ def _ends_within(too_long: re.Pattern[bytes], before: bytes, piece: bytes) -> bo
 
 def _strategy(draw: Draws) -> Any:
     st = draw.st
-    texts = st.sampled_from([(" ", "\n"), ("a",), ("ha", "b"), ("\u3000", " "), ("é", "e", "è")])
+    texts = st.sampled_from(
+        [(" ", "\n"), ("a",), ("ha", "b"), ("\u3000", " "), ("é", "e", "è"), ("ab", "ac")]
+    )
     return st.builds(MaxRunSpec, st.integers(1, 5), texts) | st.builds(
         MaxRunSpec, st.integers(1, 64)
     )

@@ -166,6 +166,8 @@ def strategy(draw: Draws) -> Any:
             found[-1] = Phase(found[-1].specs)
         eos = after if after is not None and after >= 0 else None
         most = 1 + max(len(phase.specs) for phase in found)
+        ends = {token for phase in found for end in phase.ends for token in end.token_ids}
+        stops = tuple(token for token in stops if token not in ends)
         stops = stops if most * len(found) <= MAX_PHASES else ()
         return PhasesSpec(tuple(found), eos, after == -1, stops)
 

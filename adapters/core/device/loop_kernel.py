@@ -20,6 +20,7 @@ from .search import locate, sum_as, tokens_at
 
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _FIELDS = tl.constexpr(10)
+_UNROLLED = tl.constexpr(8)  # tokens that are compared between two looks at what is left
 _PERIODS = triton.next_power_of_2(MAX_PERIOD)
 _PATTERN = tl.constexpr(triton.next_power_of_2(MAX_PATTERN))
 
@@ -167,6 +168,7 @@ def _loop_kernel(
                 banned = banned & (logits.to(tl.float32) > -highest / 2)
                 ban = tl.maximum(tl.zeros_like(tokens).to(tl.float32) + _BAN_BIAS, -highest)
                 dtype: tl.constexpr = logits_ptr.dtype.element_ty
+                tl.debug_barrier()  # several periods may have the same token
                 tl.store(row_ptr + tokens, sum_as(logits, ban, dtype), mask=banned)
                 tl.debug_barrier()
 
@@ -181,11 +183,12 @@ def find_loops(tokens_ptr, drafted_ptr, kept, length, origin, period, need, is_p
     same = 0
     missing = tl.max((found & (need > 0)).to(tl.int32), axis=0)
     while missing != 0:
-        at = length - 1 - same
-        newest = tokens_at(tokens_ptr, drafted_ptr, at, kept, at >= 0)
-        compared = found & (same < need)
-        earlier = tokens_at(tokens_ptr, drafted_ptr, at - period, kept, compared)
-        found = found & ((earlier == newest) | (same >= need))
-        same += 1
+        for _ in tl.static_range(_UNROLLED):  # pyright: ignore[reportGeneralTypeIssues]
+            at = length - 1 - same
+            newest = tokens_at(tokens_ptr, drafted_ptr, at, kept, at >= 0)
+            compared = found & (same < need)
+            earlier = tokens_at(tokens_ptr, drafted_ptr, at - period, kept, compared)
+            found = found & ((earlier == newest) | (same >= need))
+            same += 1
         missing = tl.max((found & (need > same)).to(tl.int32), axis=0)
     return found

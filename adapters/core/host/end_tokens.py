@@ -25,6 +25,8 @@ class EndTokens:
     def remove(self, request: Request) -> None:
         """Remove the end token of a request, if it has one."""
         self._of.pop(request, None)
+        if not self._of:
+            self._rows = None, -1, self._rows[2][:0]
 
     def apply(self, logits: Any, automata: Automata) -> None:
         """Force the end token in each row whose highest logit is that of a banned token.

@@ -28,7 +28,7 @@ from ..loops import loop
 from ..parts import LoopRule
 from .advance import Automata
 from .edit import add, find
-from .loop_rules import Loop, find_loops
+from .loop_rules import Loop
 from .search import skip
 
 Floats = npt.NDArray[np.float32]
@@ -134,9 +134,8 @@ class HistoryRules:
         for rule in self._rules:
             arguments: Any = self.tokens, self.length, *rule, *scratch
             scan(logits, start, columns, *arguments)
-        for each in self._banning:
-            arguments = self.tokens, self.length, each.origin, each.needs, *scratch[:3]
-            find_loops(logits, start, columns, *arguments)
+        for loops in self._banning:
+            loops.ban(logits, start, columns, self.tokens, self.length, scratch)
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""
@@ -146,9 +145,8 @@ class HistoryRules:
             count = scan(scratch.values, 0, 0, *arguments)
             tokens.append(scratch.tokens[:count].copy())
             values.append(scratch.values[:count].copy())
-        for each in self._banning:
-            arguments = self.tokens, self.length, each.origin, each.needs, *scratch[:3]
-            count = find_loops(scratch.values, 0, 0, *arguments)
+        for loops in self._banning:
+            count = loops.ban(scratch.values, 0, 0, self.tokens, self.length, scratch)
             tokens.append(scratch.tokens[:count].copy())
             values.append(scratch.values[:count].copy())
         return np.concatenate([*tokens, _NO_TOKENS]), np.concatenate([*values, _NO_VALUES])

@@ -1,8 +1,7 @@
 """``no_loop``: do not complete the last of several copies in a row, or go on after it.
 
 Copies of p tokens stand at the end of a history as far as its newest tokens equal those p earlier.
-So a rule compares them for each period, from the newest token back, and passes over the periods at
-which the newest token differs.
+So a rule counts them for each period, in a time that is linear in the tokens that matter.
 
 For example, ``8 9 8 9 8`` and three copies: the newest three tokens equal those two earlier. With
 one more, ``9``, they would be three copies of two tokens.
@@ -32,6 +31,7 @@ class Loop(NamedTuple):
     Attributes:
         origin: the first position that counts.
         needs: see ``kinds.no_loop.needs``.
+        reach: the most tokens that matter: of the copies of some period, without the last token.
         then: the tokens that are forced.
         closes: see ``kinds.no_loop.closes``.
         forcing: the rank of the automaton that forces them, or -1.
@@ -41,6 +41,7 @@ class Loop(NamedTuple):
 
     origin: int
     needs: Tokens
+    reach: int
     then: Tokens
     closes: int
     forcing: int
@@ -50,10 +51,12 @@ class Loop(NamedTuple):
     @classmethod
     def of(cls, rule: LoopRule, automata: Sequence[Automaton], prompt_length: int) -> "Loop":
         """Look the rule's automata up among those of the request."""
+        enough, periods = needs(rule.spec), range(rule.spec.min_period, rule.spec.max_period + 1)
         rank = {id(automaton): i for i, automaton in enumerate(automata)}
         return cls(
             prompt_length if rule.spec.output_only else 0,
-            needs(rule.spec),
+            enough,
+            max(int(enough[period]) + period for period in periods),
             token_array(rule.spec.then_token_ids).astype(np.int32),
             closes(rule.spec),
             rank.get(id(rule.forcing), -1),
@@ -79,9 +82,17 @@ class Loop(NamedTuple):
         is_open = self.block < 0 or states[self.block] - bases[self.block] >= self.inside
         if self.forcing < 0:
             return bool(is_open)
-        arguments: Any = tokens, length, self.origin, self.needs, self.then, self.closes, is_open
-        states[self.forcing] = bases[self.forcing] + find_due(*arguments)
+        arguments: Any = tokens, length, self.origin, self.needs, self.reach, self.then
+        states[self.forcing] = bases[self.forcing] + find_due(*arguments, self.closes, is_open)
         return False
+
+    def ban(
+        self, logits: Any, start: int, columns: int, tokens: Tokens, length: int, scratch: Any
+    ) -> int:
+        """Ban the tokens that would complete a loop; see ``find_loops``."""
+        seen, cells, values = scratch.seen, scratch.tokens, scratch.values
+        arguments: Any = logits, start, columns, tokens, length, self.origin, self.needs, self.reach
+        return find_loops(*arguments, cells, values, seen)
 
 
 @loop
@@ -93,6 +104,7 @@ def find_loops(
     length: int,
     origin: int,
     needs: Any,
+    reach: int,
     cell_tokens: Any,
     cell_values: Any,
     seen: Any,
@@ -107,6 +119,7 @@ def find_loops(
         length: its length.
         origin: the first position that counts.
         needs: see ``kinds.no_loop.needs``.
+        reach: the most tokens that matter.
         cell_tokens: gets the tokens, each once.
         cell_values: gets what is added to each.
         seen: ``[vocabulary]``, false before and after.
@@ -114,17 +127,13 @@ def find_loops(
     Returns:
         The number of tokens.
     """
-    count, period = 0, 0
-    while True:
-        period = find_loop(tokens, length, origin, needs, period + 1, seen)
-        if period == 0:
-            break
+    count = 0
+    for period in find_periods(tokens, length, origin, needs, reach):
         token = tokens[length - period]
-        if token >= len(seen):
-            continue
-        seen[token] = True
-        cell_tokens[count], cell_values[count] = token, _BAN
-        count += 1
+        if 0 <= token < len(seen) and not seen[token]:
+            seen[token] = True
+            cell_tokens[count], cell_values[count] = token, _BAN
+            count += 1
     for cell in range(count):
         seen[cell_tokens[cell]] = False
     add(logits, start, columns, cell_tokens, cell_values, 0, count)
@@ -132,56 +141,61 @@ def find_loops(
 
 
 @loop
-def find_loop(tokens: Any, length: int, origin: int, needs: Any, period: int, seen: Any) -> int:
-    """Find the first period from ``period`` on with as many equal tokens as it ``needs``.
+def find_periods(tokens: Any, length: int, origin: int, needs: Any, reach: int) -> Any:
+    """List the periods at which enough newest tokens equal those a period earlier.
 
-    Periods are passed over if the token that would come next has been ``seen``.
-
-    Returns:
-        The period, or 0 if there is none.
+    This is the Z function of the newest ``reach`` tokens, from the last one back (Gusfield,
+    "Algorithms on strings, trees, and sequences", 1.4): no token is compared twice with success.
+    Periods at which the newest token differs are passed over, many at once.
     """
-    if period == 1 and needs[1] == 0 and length > origin:  # two equal tokens
-        if not is_seen(seen, tokens[length - 1]):
-            return 1
-        period = 2
-    oldest = max(origin, length - len(needs))
-    position = length - 1 - period
-    while position >= oldest:
-        position = skip(tokens, position, oldest, tokens[length - 1])
-        period = length - 1 - position
-        if position < oldest:
-            break
-        need = needs[period]
-        fits = position - need + 1 >= origin and not is_seen(seen, tokens[length - period])
-        if fits and agree(tokens, length, period, need) == need:
-            return period
-        position -= 1
-    return 0
-
-
-@loop
-def is_seen(seen: Any, token: int) -> bool:
-    """Return whether a token is marked."""
-    return 0 <= token < len(seen) and seen[token]
+    newest, size = length - 1, min(length - origin, reach)
+    last = min(len(needs), size) - 1
+    if size == 1 and needs[1] == 0:  # two equal tokens
+        last = 1
+    matches, found = np.zeros((2, max(last, 0) + 1), np.int32)
+    first = end = count = 0  # the newest tokens equal those in [first, end) from the last one back
+    period = 1
+    while period <= last:
+        same = 0
+        if period < end:
+            same = min(end - period, matches[period - first])
+        elif needs[period] > 0:
+            period = newest - skip(tokens, newest - period, newest - last, tokens[newest])
+            if period > last:
+                break
+        if period + same >= end:
+            same = agree(tokens, length, period, same, size - period)
+            first, end = period, period + same
+        matches[period] = same
+        if same >= needs[period]:
+            found[count] = period
+            count += 1
+        period += 1
+    return found[:count]
 
 
 @loop
 def find_due(
-    tokens: Any, length: int, origin: int, needs: Any, then: Any, closes: int, is_open: bool
+    tokens: Any,
+    length: int,
+    origin: int,
+    needs: Any,
+    reach: int,
+    then: Any,
+    closes: int,
+    is_open: bool,
 ) -> int:
     """Return the number of the forced token that is due, from 1 on; 0 if none is.
 
     ``then[n]`` is due if the last n tokens are those before it, and a loop stood before them. None
     is due if all of them have been said.
     """
-    nothing = np.zeros(0, np.bool_)
     for said in range(min(len(then), length - origin), -1, -1):
         if said < closes and not is_open:
             continue
-        before = length - said
         same = 0
         while same < said and tokens[length - 1 - same] == then[said - 1 - same]:
             same += 1
-        if same == said and find_loop(tokens, before, origin, needs, 1, nothing):
+        if same == said and len(find_periods(tokens, length - said, origin, needs, reach)):
             return said + 1 if said < len(then) else 0
     return 0

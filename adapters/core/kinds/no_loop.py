@@ -6,7 +6,7 @@ import numpy as np
 
 from ....spec import NoLoopSpec
 from ....spec.tags import end_tags, start_tags
-from ..automaton import Automaton, AutomatonBuilder
+from ..automaton import NO_TIMER, Automaton, AutomatonBuilder
 from ..automaton.history import Tokens
 from ..automaton.patterns import Matcher, first_end
 from ..parts import LoopRule, Part
@@ -35,14 +35,13 @@ def _compile(specs: Sequence[NoLoopSpec], _: Context) -> Iterable[Part]:
 def _on_demand(token_ids: Sequence[int]) -> Automaton:
     """Force each token in a state of its own, from state 1 on.
 
-    The rule sets the state before each step. The edge only says that the text may come: it has any
-    token.
+    The rule sets the state before each step. The time-out, which never comes, only says that the
+    text may.
     """
-    token = next(token for token in range(len(token_ids) + 1) if token not in token_ids)
     builder = AutomatonBuilder()
-    waiting = builder.free()
+    waiting = builder.free(timer=NO_TIMER - 1)
     builder.default(waiting, waiting)
-    builder.edge(waiting, token, len(builder))
+    builder.timeout(waiting, len(builder))
     builder.chain(token_ids, then=waiting)
     return builder.build()
 

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ....spec import SpecError
 from ..automaton import Automaton, AutomatonBuilder, Edit, Ints
 from ..automaton.arrays import TOKEN, members, token_array
 from ..automaton.automaton import table_bytes
@@ -55,6 +56,8 @@ CheckCost = Callable[[int, int], None]
 """Called with the bytes of an automaton's tables and the tokens that a step may ban, or fewer,
 before they are made."""
 
+MOST = 1 << 16
+"""The most edges: 2.7 MB of tables. To make so many takes 10 ms."""
 ROOM = 1 << 13
 """The edges and the ranges of tokens that there is room for at first."""
 
@@ -119,7 +122,8 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
             tokens that complete a text. No two ranges of a state overlap or meet.
 
     Returns:
-        The number of edges and of ranges. What there is no room for is counted, too.
+        The number of edges and of ranges. What there is no room for is counted, too, up to
+        ``MOST``.
     """
     symbol, parent_of, _, end_of, first_of, _, order = trie
     nodes, once_ended = len(symbol), min(FOUND + 1, len(separator) - 1)
@@ -145,6 +149,8 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
                         edge = edges[edge_count]
                         edge[0], edge[1], edge[2] = state, order[i], to
                     edge_count += 1
+                if edge_count > MOST:
+                    return edge_count, range_count
             if tail and first < end:
                 is_new = first != stop  # else the range before goes on
                 range_count += is_new
@@ -159,11 +165,18 @@ def read_from_states(own: Any, separator: Any, trie: Any, edges: Any, completed:
 
 
 def _from_states(automaton: ByteAutomaton, trie: Trie, separator: Table) -> tuple[Ints, Ints]:
-    """Return the edges and the ranges of ``read_from_states``."""
+    """Return the edges and the ranges of ``read_from_states``.
+
+    Raises:
+        SpecError: if there are more than ``MOST`` edges.
+    """
     room = ROOM
     while True:
         made = np.empty((2, room, 3), np.int64)
         edges, ranges = read_from_states(automaton.own, separator, tuple(trie), *made)
+        if edges > MOST:
+            what = f"Expected a rule about text with at most {MOST} edges in its tables, with this"
+            raise SpecError(f"{what} vocabulary; this one has more")
         if max(edges, ranges) <= room:
             return made[0, :edges], made[1, :ranges]
         room = max(edges, ranges)
