@@ -24,7 +24,7 @@ from logitport.spec import (
 from examples.new_backend.backend import BACKEND, KEY, LogitportEditor, attach
 from examples.new_backend.conformance import EOS, VOCABULARY, ToySuite, generate_with, model
 from examples.new_backend.engine import Engine, Running
-from tests.docs.test_readme import text
+from tests.support.pages import text
 from tests.support.paths import ROOT
 
 

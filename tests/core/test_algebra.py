@@ -24,15 +24,7 @@ from logitport.spec import (
 )
 from logitport.spec.kinds.phases import BESIDE
 
-from tests.core.test_automaton import (
-    AUTOMATA,
-    VOCABULARY,
-    automata,
-    folded,
-    histories,
-    merged,
-    walk,
-)
+from tests.support.automata import AUTOMATA, VOCABULARY, automata, folded, histories, merged, walk
 from tests.support.strategies import specs
 
 DRAW = Draws(VOCABULARY)

@@ -37,13 +37,14 @@ from logitport.spec import (
 from logitport.spec.kinds.dry import MAX_MATCHES
 from logitport.spec.limits import MAX_HISTORY_RULES
 
-from tests.core.test_realizer import (
+from tests.core.test_realizer import LifeCycleTests
+from tests.support import scripts
+from tests.support.requests import (
     END,
     ONE_OF_EACH,
     STOP,
     VOCABULARY,
     BrokenError,
-    LifeCycleTests,
     Request,
     Row,
     Rule,
@@ -57,7 +58,6 @@ from tests.core.test_realizer import (
     seeds,
     token_ids,
 )
-from tests.support import scripts
 from tests.support.triton_process import (
     DEVICES,
     INTERPRETED,

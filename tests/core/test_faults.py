@@ -8,8 +8,8 @@ from logitport.adapters.core.automaton import pool
 from logitport.adapters.core.host import realizer
 from logitport.adapters.core.loops import why_slow
 
-from tests import faults
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
+from tests.tools import faults
 
 
 @outside

@@ -19,7 +19,7 @@ from logitport.adapters.core import (
 )
 from logitport.spec import LogitsProcessorSpec
 
-from tests.core.test_realizer import STOP, VOCABULARY, random_logits
+from tests.support.requests import STOP, VOCABULARY, random_logits
 from tests.support.strategies import payload_specs
 
 Specs = Sequence[LogitsProcessorSpec]

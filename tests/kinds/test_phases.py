@@ -40,8 +40,7 @@ from logitport.spec import (
     limits,
 )
 
-from .test_banned_scripts import with_table
-from .test_every_kind import (
+from tests.support.kinds import (
     AT_LEAST_1,
     AT_MOST,
     LIKED,
@@ -52,6 +51,7 @@ from .test_every_kind import (
     allow,
     ban,
     below,
+    with_table,
 )
 
 COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))

@@ -22,8 +22,8 @@ from logitport.adapters.core import HistoryRule, compile_specs, plugins
 from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, SpecError
 
-from tests.core.test_realizer import ONE_OF_EACH, STOP, VOCABULARY, assert_row, random_logits
-from tests.faults import MODULES, Faults
+from tests.support.requests import ONE_OF_EACH, STOP, VOCABULARY, assert_row, random_logits
+from tests.tools.faults import MODULES, Faults
 
 MOST = 5
 """Requests at a time."""

@@ -35,7 +35,8 @@ from logitport.adapters.core.parts import PerRequest
 from logitport.spec import LogitBiasSpec
 
 from examples._support import v2_on_cpu
-from tests.core.test_realizer import (
+from tests.core.test_realizer import make_small
+from tests.support.requests import (
     LAYOUTS,
     ONE_OF_EACH,
     STOP,
@@ -44,7 +45,6 @@ from tests.core.test_realizer import (
     assert_row,
     forced_logit,
     laid_out,
-    make_small,
     random_logits,
 )
 
