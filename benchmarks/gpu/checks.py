@@ -39,7 +39,7 @@ def run_tests() -> Iterator[Row]:
 
 def compare() -> Iterator[Row]:
     """Compare random batches with the reference: types, vocabularies, rows and drafts."""
-    from tests.core.test_device_realizer import Engine
+    from tests.support.device_engine import Engine
     from tests.support.requests import ONE_OF_EACH, Request
     from tests.support.strategies import specs, within_limits
 
@@ -219,7 +219,7 @@ def compile_early() -> Iterator[Row]:
 
 def check_every_kind() -> Iterator[Row]:
     """Check one batch of all kinds with the reference, in each type."""
-    from tests.core.test_device_realizer import Engine
+    from tests.support.device_engine import Engine
     from tests.support.requests import ONE_OF_EACH, Request
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
