@@ -281,16 +281,6 @@ def test_ngram_rules_of_any_kind(
     assert engine.realizer.failed_requests == 0
 
 
-def test_states_stay_when_another_request_has_more_automata(device: torch.device) -> None:
-    engine = Engine(device)
-    slots = [engine.add(Request((spec,), [1, 5])) for spec in (ONE_OF_EACH[0], ONE_OF_EACH[6])]
-    free_run(engine, slots, 2)
-    slots.append(engine.add(Request((PromptBiasSpec(1.0), *ONE_OF_EACH[1:6]), [1, 5])))
-    free_run(engine, slots, 3)
-    slots.append(engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [4])))
-    free_run(engine, slots, 3)
-
-
 def test_time_outs_that_lead_to_others(engine: Engine, install: Any) -> None:
     builder = AutomatonBuilder()
     first, second = builder.free(timer=0), builder.force(2)
@@ -509,9 +499,8 @@ def test_no_memory_for_notes(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.Tensor, "new_empty", no_memory)
     engine.check({slot: [5]})
-    scan: Any = engine.realizer._scan
     assert failed
-    assert len(scan._found) == len(scan._counts) * MAX_MATCHES
+    engine.check({slot: [5, 5]})
     assert engine.realizer.failed_requests == 0
 
 

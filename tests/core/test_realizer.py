@@ -55,7 +55,7 @@ GROUPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(groups=GROUPS, seed=st.integers(0, 2**31))
 def test_any_lives(groups: Any, seed: int) -> None:
     lead(Host, seed, 30, groups)

@@ -208,7 +208,7 @@ STEP = st.fixed_dictionaries(
     prompt=st.lists(st.integers(0, VOCABULARY - 1), max_size=4),
     steps=st.lists(STEP, max_size=20),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_never_silently_wrong(specs: Specs, prompt: list[int], steps: list[Any]) -> None:
     """Whatever is told, taken back, skipped or folded anew."""
     pair = Pair(compile_specs(specs), prompt)

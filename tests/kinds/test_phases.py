@@ -437,7 +437,7 @@ histories = (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories)
 def test_phases_are_what_their_specs_are(
     spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool
@@ -462,7 +462,7 @@ def with_texts(spec: PhasesSpec) -> PhasesSpec:
     return PhasesSpec(tuple(phases), spec.eos_token_id, spec.repeat)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories)
 def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool):
     if sum(bool(end.token_ids) for phase in spec.phases for end in phase.ends) > 4:
@@ -472,7 +472,7 @@ def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int],
     check_against_reference(with_texts(spec), prompt, liked, obeys, TOKENS)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories, st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=2))
 def test_texts_are_banned_in_a_phase(
     spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool, texts: list[str]

@@ -345,8 +345,8 @@ class Lives:
             tokens = self.choose.randint(1, 3)
             for life in lives:
                 self.driver.take_back(life, min(tokens, len(life.outputs[0])))
-            if self.driver.is_core and self.running:
-                self.step(chooses=False)
+            if self.driver.is_core and lives:  # before others can be put in their place
+                self.step(lives, chooses=False)
 
     def jump(self) -> None:
         """Several tokens come at once."""
@@ -376,10 +376,10 @@ class Lives:
                 [*output] for output in self.choose.choices(life.outputs, k=len(life.outputs))
             ]
 
-    def step(self, *, chooses: bool | None = None) -> None:
+    def step(self, some: Sequence[Life] = (), *, chooses: bool | None = None) -> None:
         """The engine chooses a token for some of the requests; a call of the core may fail."""
-        driver, choose, lives = self.driver, self.choose, self.running
-        if driver.any_part:
+        driver, choose, lives = self.driver, self.choose, [*some] or self.running
+        if driver.any_part and not some:
             choose.shuffle(lives)
             lives = lives[: choose.randint(1, len(lives))]
         for life in lives:

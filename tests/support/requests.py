@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters.conformance.kinds.base import flat
 from logitport.adapters.conformance.reference import (
@@ -29,8 +28,6 @@ from logitport.adapters.core import (
     compile_specs,
 )
 from logitport.spec import LogitsProcessorSpec
-
-from tests.support.strategies import specs, within_limits
 
 VOCABULARY = 8
 
@@ -121,21 +118,6 @@ def assert_row(before: torch.Tensor, after: torch.Tensor, acting: Sequence[Edit]
     assert not np.isnan(actual).any()
     if forces := [edit.token for edit in acting if isinstance(edit, Force)]:
         assert actual.argmax() == forces[0]
-
-
-token_ids = st.integers(0, VOCABULARY - 1)
-
-
-seeds = st.integers(0, 2**31)
-
-
-def requests_with(prompts: st.SearchStrategy[Any]) -> st.SearchStrategy[Request]:
-    return st.builds(
-        Request,
-        specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
-        prompt=prompts,
-        output=st.lists(token_ids, max_size=4),
-    )
 
 
 ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
