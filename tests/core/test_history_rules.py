@@ -77,7 +77,7 @@ SPECS = st.lists(ngrams(), max_size=MAX_HISTORY_RULES - 1, unique=True).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(groups=st.lists(SPECS, min_size=1, max_size=3), seed=st.integers(0, 2**31))
 def test_any_history(groups: list[list[Spec]], seed: int) -> None:
     """Tokens come and are taken back, rows change places, requests leave and come again."""
