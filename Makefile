@@ -136,7 +136,7 @@ test-llama-cpp: $(LLAMA) ## run the tests on llama.cpp, which is compiled for th
 	$(BIN)/python -m pytest -k llama $(ARGS)
 
 fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--seconds 60", --climb)
-	$(BIN)/python -m tests.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
+	$(BIN)/python -m tests.tools.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
 
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples._support.smollm2
@@ -150,17 +150,17 @@ gpu: ## check and measure on the GPU of this machine, in 8 minutes; it installs 
 
 soak: $(READY) $(SGLANG)/ready ## keep real servers busy with all sorts of clients, 10 minutes each
 	$(BIN)/python -m examples._support.smollm2
-	$(BIN)/python -m tests.soak --engine vllm --contrast --seconds 30
-	$(BIN)/python -m tests.soak --engine vllm $(ARGS)
-	$(BIN)/python -m tests.soak --engine vllm-v2 $(ARGS)
-	$(SGLANG)/bin/python -m tests.soak --engine sglang $(ARGS)
+	$(BIN)/python -m tests.tools.soak --engine vllm --contrast --seconds 30
+	$(BIN)/python -m tests.tools.soak --engine vllm $(ARGS)
+	$(BIN)/python -m tests.tools.soak --engine vllm-v2 $(ARGS)
+	$(SGLANG)/bin/python -m tests.tools.soak --engine sglang $(ARGS)
 
 neighbours: $(READY) ## measure what hostile payloads cost the requests beside them
-	$(BIN)/python -m tests.neighbours --runner v1 $(ARGS)
-	$(BIN)/python -m tests.neighbours --runner v2 $(ARGS)
+	$(BIN)/python -m tests.tools.neighbours --runner v1 $(ARGS)
+	$(BIN)/python -m tests.tools.neighbours --runner v2 $(ARGS)
 
 faults: $(READY) ## let each numpy, torch and kernel call of the core fail, once and twice
-	$(BIN)/python -m tests.faults $(ARGS)
+	$(BIN)/python -m tests.tools.faults $(ARGS)
 
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
 	@$(PYTHON) tests/support/compatibility.py $(VERSIONS:%=$(COMPAT)/%)

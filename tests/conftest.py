@@ -34,7 +34,9 @@ for name, value in {
 
 
 # How long an example takes says what else the machine is doing.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 # The same examples in each run of CI, so that a commit fails for what it changed. Other runs draw
 # new examples, as Hypothesis advises.
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True)

@@ -23,7 +23,7 @@ from logitport.adapters.core import AutomatonBuilder
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import WIRE_KINDS, Payload, Stage
 
-from tests.docs.test_readme import text
+from tests.support.pages import text
 from tests.support.paths import ROOT
 
 ROOMS = ("package", "spec", "adapters", "hooks")

@@ -39,8 +39,8 @@ def run_tests() -> Iterator[Row]:
 
 def compare() -> Iterator[Row]:
     """Compare random batches with the reference: types, vocabularies, rows and drafts."""
-    from tests.core.test_device_realizer import Engine
-    from tests.core.test_realizer import ONE_OF_EACH, Request
+    from tests.support.device_engine import Engine
+    from tests.support.requests import ONE_OF_EACH, Request
     from tests.support.strategies import specs, within_limits
 
     vocabularies = (300, 1025) if REHEARSAL else (32_000, 50_257, 128_256, 151_936, 262_144)
@@ -219,8 +219,8 @@ def compile_early() -> Iterator[Row]:
 
 def check_every_kind() -> Iterator[Row]:
     """Check one batch of all kinds with the reference, in each type."""
-    from tests.core.test_device_realizer import Engine
-    from tests.core.test_realizer import ONE_OF_EACH, Request
+    from tests.support.device_engine import Engine
+    from tests.support.requests import ONE_OF_EACH, Request
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         engine = Engine(DEVICE, 5000, slots=len(ONE_OF_EACH) + 1, longest=3000)
@@ -255,7 +255,7 @@ def generate() -> Iterator[Row]:
     from logitport.adapters.conformance.reference import obeys
     from logitport.adapters.transformers import LogitportProcessor
 
-    from tests.core.test_realizer import ONE_OF_EACH
+    from tests.support.requests import ONE_OF_EACH
     from tests.support.tiny_model import tiny_model
 
     model = tiny_model(0).to(DEVICE)

@@ -39,7 +39,7 @@ def compile_only() -> None:
 
 def compile_all() -> Iterator[Row]:
     """Compile each kernel as the tests do, and yield its resources."""
-    from tests.core.test_kernels import KERNELS, TYPES
+    from tests.support.kernels import KERNELS, TYPES
 
     for name, (kernel, constants, warps) in KERNELS.items():
         signature = {

@@ -225,8 +225,8 @@ def measure_neighbours() -> Iterator[Row]:
     from logitport.adapters.core import Program, compile_specs
     from logitport.spec import SpecError
 
-    from tests.fuzz import payloads, target
-    from tests.neighbours import CASES, HARMLESS
+    from tests.tools.fuzz import payloads, target
+    from tests.tools.neighbours import CASES, HARMLESS
 
     programs: dict[str, Program] = {}
     for name, payload in payloads.load():

@@ -11,7 +11,7 @@ from logitport.adapters.cli.app import app
 from logitport.spec import THINKING_FAMILIES, ThinkingBudgetSpec
 from typer.testing import CliRunner
 
-from tests.kinds.test_thinking_families import FAMILIES, filled, spec_of, tokenizer_of
+from tests.support.families import FAMILIES, filled, spec_of, tokenizer_of
 
 ASKED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 OPENING = ASKED + "{% if add_generation_prompt %}<a><think>\n{% endif %}"

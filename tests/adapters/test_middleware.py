@@ -3,112 +3,21 @@
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import SpecMiddleware
 from logitport.adapters.gateway.key import KEY, check_spelling
-from logitport.spec import ForcedTokenSequenceSpec, SpecError, decode, encode
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from logitport.spec import SpecError, decode
 
-from tests.fuzz import bodies
+from tests.support.servers import BAD, CHAT, GENERATE, GOOD, OTHER, echo, native, post, xargs
+from tests.tools.fuzz import bodies
 
-GOOD = encode(ForcedTokenSequenceSpec((1, 2, 3)))
 TEXTS = '[{"kind":"choice","texts":["a","b"]},{"kind":"allowed_tokens","token_ids":[1]}]'
 NO_TEXTS = '[{"kind":"choice","texts":"a"}]'
-BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
-OTHER = encode(ForcedTokenSequenceSpec((4,)))
 NEWER = '{"version":2,"specs":[]}'
-
-CHAT = "/v1/chat/completions"
-GENERATE = "/inference/v1/generate"
-
-
-async def echo(request: Request) -> Response:
-    """What the application was given, to the last byte."""
-    body = await request.body()
-    headers = {"x-length": request.headers["content-length"]} if body else None
-    return Response(body, media_type="application/octet-stream", headers=headers)
-
-
-async def stream(request: Request) -> Response:
-    body = await request.body()
-
-    async def chunks() -> Any:
-        for i in range(0, len(body), 7):
-            yield body[i : i + 7]
-
-    return StreamingResponse(chunks())
-
-
-async def closed(request: Request) -> Response:
-    """Answers before it has read anything, as authentication does."""
-    return JSONResponse({"error": "Unauthorized"}, 401)
-
-
-async def breaks(request: Request) -> Response:
-    await request.body()
-    raise RuntimeError("the application's own fault")
-
-
-def parsing() -> FastAPI:
-    """An application that has its framework read the body, as engines have."""
-    app = FastAPI()
-
-    @app.post("/v1/completions")
-    def completions(body: dict[str, Any]) -> dict[str, Any]:
-        return body
-
-    return app
-
-
-def application(engine: str = "vllm") -> Starlette:
-    methods = ["GET", "POST", "PUT"]
-    return Starlette(
-        routes=[
-            Route("/closed/v1/completions", closed, methods=methods),
-            Route("/breaks/v1/completions", breaks, methods=methods),
-            Route("/stream/v1/completions", stream, methods=methods),
-            Mount("/fastapi", parsing()),
-            Route("/{path:path}", echo, methods=methods),
-        ],
-        middleware=[
-            Middleware(SpecMiddleware, engine=engine),
-            Middleware(CORSMiddleware, allow_origins=["*"]),
-        ],
-    )
-
-
-def post(
-    path: str,
-    body: Any,
-    *,
-    engine: str = "vllm",
-    headers: Mapping[str, str] | None = None,
-    method: str = "POST",
-) -> httpx.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(application(engine))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.request(method, path, content=content, headers=headers)
-
-    return asyncio.run(ask())
-
-
-def xargs(payload: Any, key: str = KEY, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [], "vllm_xargs": {key: payload}, **more}
 
 
 # route | body | what the message has
@@ -304,12 +213,6 @@ def test_the_event_loop_is_free_while_a_payload_is_checked(
     assert post("/generate", body, engine="sglang").status_code == 200
     assert len(threads) == 3
     assert threading.main_thread() not in threads
-
-
-def native(*payloads: Any) -> dict[str, Any]:
-    """The body of SGLang's own route, with parameters for each of several prompts."""
-    each = [{"custom_params": {} if payload is None else {KEY: payload}} for payload in payloads]
-    return {"text": ["a"] * len(each), "sampling_params": each}
 
 
 # route | body | method | part of the message, or None where it passes

@@ -22,8 +22,7 @@ from logitport.spec import (
 )
 
 from tests.support.curl import commands, page, request_of
-
-from .test_middleware import BAD, CHAT, GENERATE, GOOD, OTHER, native, post
+from tests.support.servers import BAD, CHAT, GENERATE, GOOD, OTHER, native, post
 
 COMPLETIONS = "/v1/completions"
 KEYWORD = "x-logitport"

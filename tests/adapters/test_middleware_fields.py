@@ -13,8 +13,9 @@ from logitport.adapters.vllm.admission import bound_fields
 from logitport.spec import BannedTokensSpec
 from prometheus_client import REGISTRY
 
+from tests.support.servers import CHAT, GENERATE, GOOD, native, xargs
+
 from . import test_middleware
-from .test_middleware import CHAT, GENERATE, GOOD, native, xargs
 
 EFFORTS = Policy(efforts={"low": 5, "high": 50})
 CEILING = Policy(most_fields={"max_tokens": 10, "thinking_token_budget": 20})

@@ -24,7 +24,7 @@ from logitport.spec import (
 from examples.new_backend.backend import BACKEND, KEY, LogitportEditor, attach
 from examples.new_backend.conformance import EOS, VOCABULARY, ToySuite, generate_with, model
 from examples.new_backend.engine import Engine, Running
-from tests.docs.test_readme import text
+from tests.support.pages import text
 from tests.support.paths import ROOT
 
 
@@ -213,17 +213,8 @@ def test_a_worker_without_the_plugin_ends_the_request():
     assert other.output_ids == free.output_ids
 
 
-UNDECLARED = """
+SUITES = """
 from examples.new_backend.conformance import *
-
-class TestBackend(ConformanceSuite):
-    backend, vocab_size, eos_token_id, slots, long_prompt = BACKEND, VOCABULARY, EOS, 4, 100
-    {declared}
-
-    @pytest.fixture
-    def generate(self):
-        return generate_with({editor})
-
 
 class ActsInAnyStage(LogitportEditor):
     def __init__(self, vocab_size, eos_token_id, stage):
@@ -233,15 +224,32 @@ class ActsInAnyStage(LogitportEditor):
 class CountsCalls(LogitportEditor):
     def enter(self, row, running):
         super().enter(row, Running(running.prompt_ids, [1], 0, running.extra))
+
+
+class Suite(ConformanceSuite):
+    backend, vocab_size, eos_token_id, slots, long_prompt = BACKEND, VOCABULARY, EOS, 4, 100
+    editor = LogitportEditor
+
+    @pytest.fixture
+    def generate(self):
+        return generate_with(self.editor)
+
+
+class TestUndeclared(Suite):
+    editor = ActsInAnyStage
+
+
+class TestDeclared(Suite):
+    resumes, has_stages, shows_scores, dtypes = False, False, False, ("float32",)
+
+
+class TestCounting(TestDeclared):
+    editor = CountsCalls
 """
-ALL = "resumes, has_stages, shows_scores, dtypes = False, False, False, ('float32',)"
-
-
-def printed(tmp_path: Path, *options: str, declared: str, editor: str = "LogitportEditor") -> str:
-    file = tmp_path / "test_backend.py"
-    file.write_text(UNDECLARED.format(declared=declared, editor=editor))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(file)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+SELECTED = (
+    "TestUndeclared and stages or TestCounting and long_prompt"
+    " or TestDeclared and (stages or handed_over or grammar or bfloat16-dry)"
+)
 
 
 @pytest.mark.parametrize(
@@ -271,17 +279,17 @@ def test_what_is_not_declared_fails(capability: str, case: str):
         suite.test_declaration()
 
 
-def test_a_suite_without_declarations_fails(tmp_path: Path):
-    """Such as one whose backend ignores its stage, which nobody would notice."""
-    out = printed(tmp_path, "-k", "stages", declared="", editor="ActsInAnyStage")
-    assert "3 failed" in out
-    assert "Declare `has_stages` in TestBackend: whether `generate` can run" in out
-
-
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_the_summary_names_what_is_not_covered(options: tuple[str, ...], tmp_path: Path):
-    selected = ("-k", "stages or handed_over or grammar or bfloat16-dry")
-    out = printed(tmp_path, *options, *selected, declared=ALL)
+def test_what_is_printed(options: tuple[str, ...], tmp_path: Path):
+    """What is not covered; and of a backend that ignores its stage, which nobody would notice."""
+    file = tmp_path / "test_backend.py"
+    file.write_text(SUITES)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command += ["-k", SELECTED, str(file)]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert "4 failed" in out
+    assert "Declare `has_stages` in TestUndeclared: whether `generate` can run" in out
+    assert re.search(r"^E .*loses no forced token: the backend must not count", out, re.MULTILINE)
     lines = out.partition("not covered by the conformance suite")[2].splitlines()[1:5]
     assert lines == [
         "toy: `grammar`, of which the suite has no example: 1 case",
@@ -289,12 +297,6 @@ def test_the_summary_names_what_is_not_covered(options: tuple[str, ...], tmp_pat
         "toy: `resumes` is declared false: 2 cases",
         "toy: bfloat16, which `dtypes` does not have: 1 case",
     ]
-
-
-def test_a_failing_case_prints_its_sentence(tmp_path: Path):
-    out = printed(tmp_path, "-k", "long_prompt", declared=ALL, editor="CountsCalls")
-    assert "1 failed" in out
-    assert re.search(r"^E .*loses no forced token: the backend must not count", out, re.MULTILINE)
 
 
 def test_the_page_has_the_suite_of_the_example():

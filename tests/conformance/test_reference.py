@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from logitport.adapters.conformance.reference import BAN, FORCED, Add, combine
 
-from tests.kinds.test_every_kind import F, allow, ban
+from tests.support.kinds import F, allow, ban
 
 ROW = np.array([1.0, 2.0, 3.0, -np.inf])
 GONE = -np.inf

@@ -13,8 +13,8 @@ from logitport.adapters.core.walk import Walk
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
 
-from tests.core.test_realizer import assert_row, random_logits
 from tests.support import vectors
+from tests.support.requests import assert_row, random_logits
 from tests.support.vectors import read_edit
 
 VECTORS: dict[str, list[Any]] = json.loads(vectors.FILE.read_text(encoding="utf-8"))

@@ -24,7 +24,7 @@ from logitport.spec import Payload, SpecError, decode, encode, limits
 from logitport.spec.errors import Key, shown, text_of
 from logitport.spec.json_values import FrozenDict, frozen_json
 
-from tests.fuzz import mutations, payloads, target
+from tests.tools.fuzz import mutations, payloads, target
 
 CORPUS = dict(payloads.load())
 BACKEND, VOCAB = target.BACKEND, target.VOCAB

@@ -24,15 +24,7 @@ from logitport.spec import (
 )
 from logitport.spec.kinds.phases import BESIDE
 
-from tests.core.test_automaton import (
-    AUTOMATA,
-    VOCABULARY,
-    automata,
-    folded,
-    histories,
-    merged,
-    walk,
-)
+from tests.support.automata import AUTOMATA, VOCABULARY, automata, folded, histories, merged, walk
 from tests.support.strategies import specs
 
 DRAW = Draws(VOCABULARY)
@@ -43,7 +35,7 @@ def unbounded(size: int) -> None:
     assert size > 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(longer.filter(bool), DRAW.choices, st.integers(1, 9), st.booleans(), histories)
 def test_product(
     banned: tuple[tuple[int, ...], ...],
@@ -70,7 +62,7 @@ def test_product(
         assert made.marks[state] == (len(history) >= n) + sum(2 << k for k in found)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(DRAW.sequence, DRAW.sequence, st.integers(1, 4), histories)
 def test_repeated(
     trigger: tuple[int, ...], phrase: tuple[int, ...], times: int, output: list[int]

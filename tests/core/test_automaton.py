@@ -1,6 +1,5 @@
 """The timed token automaton: its tables, its builder, and folding a history at once."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
@@ -11,20 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters.conformance.automata import edit_of
-from logitport.adapters.conformance.kinds import REALIZED
-from logitport.adapters.conformance.kinds.base import flat
-from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
+from logitport.adapters.conformance.reference import Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
     CLEAR,
     KEEP,
     Automaton,
     AutomatonBuilder,
-    UnknownTokenError,
     compile_specs,
     unreachable,
 )
-from logitport.adapters.core.automaton import NO_TIMER
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
 from logitport.adapters.core.automaton.folding import fold_together
 from logitport.adapters.core.automaton.history import TokenHistory
@@ -33,104 +28,22 @@ from logitport.adapters.core.kinds import phases
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PATTERN
 
+from tests.support.automata import (
+    AUTOMATA,
+    VOCABULARY,
+    assert_edits,
+    automata,
+    folded,
+    histories,
+    tokens,
+    walk,
+    without_timer,
+)
 from tests.support.strategies import specs
-
-VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
-OTHERS = s.NoRepeatNgramSpec, s.DrySpec, s.NoLoopSpec, s.PromptBiasSpec
-AUTOMATA = tuple(kind for kind in REALIZED if kind not in OTHERS)
-
-tokens = st.integers(0, VOCABULARY - 1)
-# Long runs of one token come often: a fold takes them in one step where it can.
-histories = st.lists(
-    st.lists(tokens, max_size=5)
-    | st.builds(lambda token, n: [token] * n, tokens, st.integers(1, 20)),
-    max_size=4,
-).map(lambda parts: [token for part in parts for token in part])
-
-
-def automata(spec: LogitsProcessorSpec) -> tuple[Automaton, ...]:
-    return compile_specs([spec]).automata
-
-
-def without_timer(end: tuple[int, int]) -> tuple[int, int]:
-    """With -1 for a timer that never gets to 0."""
-    state, timer = end
-    return state, -1 if timer > NO_TIMER - (1 << 29) else timer
-
-
-def folded(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
-    return without_timer(automaton.fold(prompt, output))
-
-
-def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
-    """Where a history leads, by the words of ``Automaton``'s docstring, token by token."""
-    edges = dict(zip(automaton.keys.tolist(), automaton.targets.tolist(), strict=True))
-    state = timer = -1
-
-    def enter(target: int, *, tokens: int = 0) -> None:
-        nonlocal state, timer
-        state, on_entry = target, int(automaton.timer[target])
-        if on_entry == CARRY:
-            timer -= tokens if timer > 0 else 0
-        elif on_entry != KEEP:
-            timer = max(on_entry, -1)
-
-    def settle() -> None:
-        while timer == 0 and automaton.timeout[state] >= 0:
-            enter(int(automaton.timeout[state]))
-
-    def take(token: int) -> None:
-        at = state
-        while (target := edges.get(at << 32 | token)) is None:
-            is_link, at = automaton.is_failure_link[at], int(automaton.default_target[at])
-            if not is_link:
-                target = at
-                break
-        enter(target, tokens=1)
-
-    enter(0)
-    for token in prompt if automaton.reads_prompt else ():
-        take(token)
-    for token in output:
-        settle()
-        take(token)
-    settle()
-    return state, timer
-
-
-def merged(edits: list[Any]) -> Any:
-    """Several edits as what they come to: a set of one token that is allowed is forced."""
-    edits = flat(edits)
-    if len(edits) == 1 and isinstance(edits[0], Allow) and len(edits[0].tokens) == 1:
-        return Force(*edits[0].tokens)
-    values: dict[int, float] = {}
-    for token, value in (each for e in edits if isinstance(e, Add) for each in e.values.items()):
-        total = values.get(token, 0) + float(np.float32(value))
-        values[token] = BAN if total < BAN / 2 else total  # beside a ban, float32 keeps no bias
-    for each in edits:
-        if isinstance(each, Force):
-            return each
-    if allowed := [each.tokens for each in edits if isinstance(each, Allow)]:
-        banned = {token for others in allowed[1:] for token in allowed[0] - others}
-        values |= dict.fromkeys(banned, BAN)
-        kept = {token: value for token, value in values.items() if token in allowed[0]}
-        return (Allow(allowed[0]), Add(kept)) if kept else Allow(allowed[0])
-    return Add(values) if values else None
-
-
-def assert_edits(
-    parts: Sequence[Automaton],
-    meant: Sequence[LogitsProcessorSpec],
-    prompt: Sequence[int],
-    output: Sequence[int],
-) -> None:
-    """The automata together do what the specs mean, at the end of a history."""
-    acting = [edit_of(part, part.fold(prompt, output)[0]) for part in parts]
-    assert merged(acting) == merged([edit(spec, prompt, output) for spec in meant]), output
 
 
 @pytest.mark.parametrize("kind", AUTOMATA)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_folding_is_walking_and_does_what_the_spec_means(
     kind: type[LogitsProcessorSpec], data: st.DataObject
@@ -144,7 +57,7 @@ def test_folding_is_walking_and_does_what_the_spec_means(
 
 
 @pytest.mark.parametrize("kind", AUTOMATA)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(st.data())
 def test_obeying_is_followed_like_anything_else(
     kind: type[LogitsProcessorSpec], data: st.DataObject
@@ -163,7 +76,7 @@ def test_obeying_is_followed_like_anything_else(
                 output.append(data.draw(tokens))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     st.lists(specs(VOCABULARY, kinds=[s.BannedSequencesSpec]), min_size=2, max_size=4), histories
 )
@@ -194,70 +107,6 @@ def test_sorted_as_by_numpy(values: list[int], others: list[int]) -> None:
 def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
     with patch.object(phases, "TO_PRUNE", 1 << 30):  # whatever the size
         assert not any(unreachable(automaton) for automaton in automata(spec))
-
-
-@pytest.mark.parametrize("budget", [0, 100, 31_000, 40_000])
-def test_a_prompt_of_32k_tokens_is_folded_exactly(budget: int) -> None:
-    spec = s.ThinkingBudgetSpec(budget, (1, 2), (3, 3, 4), (5,))
-    (automaton,) = automata(spec)
-    numbers = random.Random(budget)
-    for rare in (7, 400):  # one token in `rare` is of a tag
-        prompt = [numbers.randrange(6) if not numbers.randrange(rare) else 9 for _ in range(32_768)]
-        for end in ([], [1, 2], [1, 2, 3, 3], [3, 3, 4]):
-            history = prompt[: len(prompt) - len(end)] + end
-            state, timer = folded(automaton, history, [])
-            assert (state, timer) == walk(automaton, history, [])
-            assert edit_of(automaton, state) == edit(spec, history, [])
-            output = [8, 8, 1, 2]
-            assert folded(automaton, history, output) == walk(automaton, history, output)
-
-
-def test_a_long_output_is_folded_exactly() -> None:
-    spec = s.ForcedEndSpec(20_000, (1, 2, 3), eos_token_id=0)
-    (automaton,) = automata(spec)
-    output = [7] * 19_999
-    for token in (7, 7, 1, 5, 3, 0, 0):
-        assert edit_of(automaton, folded(automaton, [], output)[0]) == edit(spec, [], output)
-        output.append(token)
-
-
-U = -1
-
-
-@pytest.mark.parametrize(
-    ("spec", "output", "expected"),
-    [
-        (s.ForcedTokenSequenceSpec((4, 5), 0), [U], Force(5)),  # it was asked for
-        (s.ForcedTokenSequenceSpec((4, 5), 0), [U, U, U], Force(0)),
-        (s.ForcedTokenSequenceSpec((4, 5)), [U, U, U, U], None),
-        (s.ForcedEndSpec(2, (4, 5)), [U, U, U], Force(5)),
-        (s.MinTokensSpec(2, (0,)), [U], Add({0: -1e9})),
-        (s.MinTokensSpec(2, (0,)), [U, U], None),
-        (s.ChoiceSpec(((4, 5, 6),), 0), [U, U], Force(6)),
-        (s.TriggerSpec((1,), (4, 5)), [1, U], Force(5)),
-        (s.ThinkingBudgetSpec(1, (1,), (4, 5)), [1, 9, U], Force(5)),
-    ],
-)
-def test_unknown_tokens_where_only_their_number_matters(
-    spec: LogitsProcessorSpec, output: list[int], expected: Any
-) -> None:
-    (automaton,) = automata(spec)
-    assert edit_of(automaton, folded(automaton, [], output)[0]) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "output"),
-    [
-        (s.ChoiceSpec(((4, 5), (6,)), 0), [U]),
-        (s.TriggerSpec((1,), (4, 5)), [U]),
-        (s.BannedSequencesSpec(((4, 5),)), [1, U, 1]),
-        (s.ThinkingBudgetSpec(1, (1,), (4, 5)), [1, U]),
-    ],
-)
-def test_unknown_tokens_that_decide(spec: LogitsProcessorSpec, output: list[int]) -> None:
-    (automaton,) = automata(spec)
-    with pytest.raises(UnknownTokenError, match="turn asynchronous scheduling off"):
-        folded(automaton, [], output)
 
 
 def test_a_token_set_is_sorted_and_the_first_of_equal_tokens_counts() -> None:
@@ -371,7 +220,7 @@ def any_automaton(draw: Any) -> Automaton:
     return builder.build()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(any_automaton(), histories, histories)
 def test_folding_is_walking_for_any_automaton(
     automaton: Automaton, prompt: list[int], output: list[int]
@@ -396,7 +245,7 @@ def assert_folded_together(
         assert without_timer(end) == walk(automaton, prompt, output)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(any_automaton(), min_size=1, max_size=4), long_histories, long_histories)
 def test_folding_many_tokens_is_walking(
     together: list[Automaton], prompt: list[int], output: list[int]
@@ -405,7 +254,7 @@ def test_folding_many_tokens_is_walking(
 
 
 @pytest.mark.parametrize("kind", AUTOMATA)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_folding_many_tokens_of_a_kind_is_walking(
     kind: type[LogitsProcessorSpec], data: st.DataObject
@@ -434,6 +283,8 @@ TAGS = [1, 2, 3, 3, 4]
         (s.TriggerSpec((1, 1, 2), (3, 1), 1000), [], [1, 1, 2, 3, 1] * 4000),
         (s.BannedSequencesSpec(((1, 1, 2), (1, 2, 3, 1))), [], [1, 1, 2, 3] * (A128K // 4)),
         (s.ForcedTokenSequenceSpec((1,) * 15_000, 2), [], [1] * 15_000),
+        (s.ForcedEndSpec(20_000, (1, 2, 3), 0), [], [*[7] * 20_000, 1, 5, 3, 0]),
+        (s.ForcedEndSpec(20_000, (1, 2, 3), 0), [], [7] * 19_999),
     ],
     ids=lambda spec: spec.kind if isinstance(spec, LogitsProcessorSpec) else "",
 )
@@ -442,6 +293,7 @@ def test_histories_of_128k_tokens(
 ) -> None:
     (automaton,) = automata(spec)
     assert folded(automaton, prompt, output) == walk(automaton, prompt, output)
+    assert_edits([automaton], [spec], prompt, output)
 
 
 def zipf(most: int) -> list[int]:

@@ -9,7 +9,7 @@ from logitport.adapters import REALIZABLE, Backend, Policy, admission, admit
 from logitport.spec import ChoiceSpec, SpecError, ThinkingBudgetSpec, encode, limits
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.kinds.test_texts import CAT, GREEDY, S
+from tests.support.small_tokenizer import CAT, GREEDY, S
 
 BACKEND = Backend("test", REALIZABLE)
 TEXT = '{"version":1,"specs":[{"kind":"choice","texts":["cat","cats"]}]}'

@@ -12,20 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from logitport.adapters.conformance.reference import edits
 from logitport.adapters.core import (
     AutomatonBuilder,
-    Program,
     compile_specs,
 )
 from logitport.spec import (
     BannedTokensSpec,
     DrySpec,
     ForcedEndSpec,
-    ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
@@ -37,15 +32,15 @@ from logitport.spec import (
 from logitport.spec.kinds.dry import MAX_MATCHES
 from logitport.spec.limits import MAX_HISTORY_RULES
 
-from tests.core.test_realizer import (
+from tests.support import scripts
+from tests.support.life_cycle import LifeCycleTests
+from tests.support.requests import (
     END,
     ONE_OF_EACH,
     STOP,
     VOCABULARY,
     BrokenError,
-    LifeCycleTests,
     Request,
-    Row,
     Rule,
     assert_row,
     break_updates,
@@ -53,14 +48,9 @@ from tests.core.test_realizer import (
     python,
     raises,
     random_logits,
-    requests_with,
-    seeds,
-    token_ids,
 )
-from tests.support import scripts
 from tests.support.triton_process import (
     DEVICES,
-    INTERPRETED,
     device_or_skip,
     outside,
     run_in_interpreter,
@@ -74,204 +64,17 @@ from logitport.adapters.core.device import (
     realizer,
     search,
 )
-from logitport.adapters.core.device.context import History, LogitsLayout
+from logitport.adapters.core.device.context import LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
-SLOTS, LONGEST = 6, 400
+from tests.support.device_engine import LONGEST, SLOTS, Device, Engine
+from tests.support.lives import lead
 
 
 @outside
 @pytest.mark.timeout(900)
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
-
-
-class Engine:
-    """An engine's slots and tokens, with one realizer.
-
-    Attributes:
-        requests: by slot; a slot keeps what was in it until it is used again.
-        free: slots that are not in use.
-    """
-
-    updates = pool.DevicePool, "update"
-
-    def __init__(
-        self,
-        device: torch.device,
-        vocabulary: int = VOCABULARY,
-        slots: int = SLOTS,
-        longest: int = LONGEST,
-    ):
-        self.device, self.vocabulary = device, vocabulary
-        self.realizer = DeviceRealizer(vocabulary, slots, device)
-        # What is beyond a request's tokens are somebody else's.
-        garbage = torch.randint(vocabulary, (slots, longest), dtype=torch.int32)
-        self.token_ids = garbage.to(device)
-        self.prompt_lengths = torch.zeros(slots, dtype=torch.int32, device=device)
-        self.lengths = torch.zeros(slots, dtype=torch.int32, device=device)
-        self.requests: dict[int, Request] = {}
-        self.free = list(range(slots))
-
-    @property
-    def history(self) -> History:
-        return History(self.token_ids, self.prompt_lengths, self.lengths)
-
-    def add(self, request: Request, program: Program | None = None) -> int:
-        slot = self.free.pop()
-        self.requests[slot] = request
-        tokens = [*request.prompt, *request.output]
-        self.token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
-        self.prompt_lengths[slot] = len(request.prompt)
-        self.lengths[slot] = len(tokens)
-        if program is not None or request.specs:
-            # The host may read the tokens, or the device: it makes no difference.
-            known: Any = (request.prompt, request.output) if slot % 2 else (None,)
-            self.realizer.add(slot, program or request.program, *known, stop_token_id=request.stop)
-        else:
-            self.realizer.remove(slot)
-        return slot
-
-    def finish(self, slot: int) -> Request:
-        self.free.insert(0, slot)
-        return self.requests.pop(slot)
-
-    def accept(self, slot: int, token_ids: Sequence[int]) -> None:
-        """Tokens that were sampled, or drafts that were accepted, are in the history now."""
-        length = int(self.lengths[slot])
-        new = torch.tensor(list(token_ids), dtype=torch.int32)
-        self.token_ids[slot, length : length + len(new)] = new
-        self.lengths[slot] += len(new)
-        self.requests[slot].output += token_ids
-
-    def apply(
-        self, drafts: dict[int, list[int]], before: torch.Tensor
-    ) -> tuple[torch.Tensor, list[tuple[int, int]]]:
-        """One step of the slots in ``drafts``, in that order; returns what the rows are."""
-        of_rows = [(slot, k) for slot, tokens in drafts.items() for k in range(len(tokens) + 1)]
-        # The token at a request's first row is one of its history: not to be read as a draft.
-        tokens = [drafts[slot][k - 1] if k else VOCABULARY - 1 for slot, k in of_rows]
-
-        def on_device(numbers: Sequence[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
-            return torch.tensor(numbers, dtype=dtype, device=self.device)
-
-        rows = LogitsLayout(
-            # vLLM 0.31 says it in int32, 0.32 in int64.
-            on_device([slot for slot, _ in of_rows], (torch.int32, torch.int64)[len(of_rows) % 2]),
-            on_device([k for _, k in of_rows]),
-            on_device(tokens),
-        )
-        longest = max(int(self.lengths[slot]) + len(more) for slot, more in drafts.items())
-        after = before[: len(of_rows)].clone().to(self.device)
-        self.realizer.upload(self.history)
-        numbers = np.array(list(drafts))
-        self.realizer.apply(after, self.history, rows, numbers, longest)
-        return after.cpu(), of_rows
-
-    def step(
-        self,
-        drafts: dict[int, list[int]] | None = None,
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-        more_columns: int = 0,
-    ) -> list[Row]:
-        """One step of random logits; without ``drafts``, each request has two."""
-        drafts = {slot: [4, 5] for slot in self.requests} if drafts is None else drafts
-        rows = sum(len(tokens) + 1 for tokens in drafts.values())
-        before = random_logits(rows, self.vocabulary + more_columns, seed, dtype)
-        after, of_rows = self.apply(drafts, before)
-        return [
-            (self.requests[slot], before[row], after[row], drafts[slot][:k])
-            for row, (slot, k) in enumerate(of_rows)
-        ]
-
-    def check(self, drafts: dict[int, list[int]], *how: Any, **more: Any) -> torch.Tensor:
-        """One step, held to the reference row by row."""
-        rows = self.step(drafts, *how, **more)
-        for request, before, after, drafted in rows:
-            assert_row(before, after, request.edits(drafted))
-        return torch.stack([after for _, _, after, _ in rows])
-
-    def assert_nothing_left(self) -> None:
-        assert len(self.realizer) == 0
-
-
-requests = requests_with(st.lists(token_ids, max_size=12))
-
-
-class Machine(RuleBasedStateMachine):
-    """What such an engine does, in any order."""
-
-    @initialize(
-        dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
-        more_columns=st.integers(0, 3),
-        first=st.lists(requests, min_size=1, max_size=4),
-        small=st.booleans(),
-    )
-    def start(self, dtype: Any, more_columns: int, first: list[Request], small: bool) -> None:
-        self.dtype, self.more_columns = dtype, more_columns
-        self.engine = Engine(torch.device("cpu" if INTERPRETED else "cuda"))
-        if small:  # new programs make the tables be built anew
-            self.engine.realizer._tables._clear({"states": 4, "edges": 4, "tokens": 4, "sets": 2})
-        for request in first:
-            self.engine.add(request)
-
-    @precondition(lambda self: self.engine.requests)
-    @rule(
-        seed=seeds,
-        drafts=st.lists(st.lists(token_ids, max_size=3), min_size=1, max_size=3),
-        accepted=st.lists(st.integers(-1, 3), min_size=1, max_size=4),
-        part=st.integers(1, SLOTS),
-    )
-    def step(self, seed: int, drafts: list[list[int]], accepted: list[int], part: int) -> None:
-        """Some of the requests, in any order; -1 accepted: a chunk of a prompt, nothing sampled."""
-        engine, numbers = self.engine, np.random.default_rng(seed)
-        slots = numbers.permutation(list(engine.requests))[:part].tolist()
-        given = {slot: drafts[i % len(drafts)] for i, slot in enumerate(slots)}
-        after = engine.check(given, seed, self.dtype, self.more_columns)
-        row = 0
-        for i, slot in enumerate(slots):
-            kept = min(accepted[i % len(accepted)], len(given[slot]))
-            if kept >= 0:
-                sampled = int(after[row + kept, :VOCABULARY].argmax())
-                engine.accept(slot, [*given[slot][:kept], sampled])
-            row += len(given[slot]) + 1
-
-    @rule(seed=seeds, steps=st.integers(2, 8))
-    def decode(self, seed: int, steps: int) -> None:
-        for k in range(steps):
-            if self.engine.requests:
-                self.step(seed + k, [[]], [0], SLOTS)
-
-    @precondition(lambda self: self.engine.free)
-    @rule(request=requests)
-    def add(self, request: Request) -> None:
-        self.engine.add(request)
-
-    @precondition(lambda self: self.engine.requests)
-    @rule(which=st.integers(0, SLOTS - 1), resumes=st.booleans())
-    def leave(self, which: int, resumes: bool) -> None:
-        """A request finishes, or is preempted and comes again in another slot."""
-        slots = list(self.engine.requests)
-        request = self.engine.finish(slots[which % len(slots)])
-        if resumes:
-            self.engine.add(request)
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            if self.engine.requests:
-                self.step(0, [[]], [0], SLOTS)
-            assert self.engine.realizer.failed_requests == 0
-
-
-if INTERPRETED or torch.cuda.is_available():
-    TestMachine: Any = Machine.TestCase
-    TestMachine.settings = settings(
-        max_examples=20,
-        deadline=None,
-        stateful_step_count=12,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
 
 
 @pytest.fixture(params=DEVICES)
@@ -298,6 +101,11 @@ def free_run(engine: Engine, slots: Sequence[int], steps: int, drafts: int = 2) 
             accepted = int(numbers.integers(len(given[slot]) + 1))
             sampled = int(numbers.integers(VOCABULARY))
             engine.accept(slot, [*given[slot][:accepted], sampled])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_lives(device: torch.device, seed: int) -> None:
+    lead(Device, seed, 25)
 
 
 def test_every_kind_in_one_batch(device: torch.device) -> None:
@@ -416,53 +224,12 @@ def test_resumed_with_a_long_output(device: torch.device, spec: LogitsProcessorS
         engine.finish(slot)
 
 
-def test_a_slot_keeps_nothing_of_who_had_it_before(device: torch.device) -> None:
-    engine = Engine(device, slots=1)
-    first = ONE_OF_EACH[0]
-    for i, spec in enumerate((*ONE_OF_EACH, None, *reversed(ONE_OF_EACH), first, first)):
-        slot = engine.add(Request((spec,) if spec else (), [1, 5, i % 3, 1]))
-        for token in (1, 2, 3):
-            engine.check({slot: []})
-            engine.accept(slot, [token])
-        engine.finish(slot)
-
-
-def test_a_slot_is_taken_over_without_specs(device: torch.device) -> None:
-    engine = Engine(device, slots=2)
-    # Nothing runs in a step without specs.
-    neighbour = engine.add(Request((ForcedTokenSequenceSpec((1, 2, 3)),), [1]))
-    for spec in ONE_OF_EACH:
-        slot = engine.add(Request((spec,), [1, 5]))
-        for token in (1, 2):
-            engine.check({slot: [], neighbour: []})
-            engine.accept(slot, [token])
-        engine.finish(slot)
-        slot = engine.add(Request((), [1, 5, 1, 2, 3]))  # longer than what the kernel has read
-        engine.check({neighbour: [], slot: []})
-        engine.finish(slot)
-
-
 def test_a_request_without_specs_is_not_read(device: torch.device) -> None:
     engine = Engine(device)
     slots = [engine.add(Request(specs, [1] * 300)) for specs in ((), ONE_OF_EACH[:1])]
     engine.check({slot: [] for slot in slots})
     _, lengths, *_ = engine.realizer._advance._kept[:, 0]
     assert lengths[slots].tolist() == [np.iinfo(np.int32).max, 300]
-
-
-def test_several_rules_of_a_kind(device: torch.device) -> None:
-    engine = Engine(device)
-    several = Request(
-        (
-            PromptBiasSpec(3.0, (1,)),
-            PromptBiasSpec(-5.0, (2,)),
-            NoRepeatNgramSpec(1, 2, (4,)),
-            NoRepeatNgramSpec(3),
-        ),
-        [1, 2, 3],
-    )
-    slots = [engine.add(request) for request in (Request((PromptBiasSpec(1.0),), [5]), several)]
-    free_run(engine, slots, 10)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -514,30 +281,6 @@ def test_ngram_rules_of_any_kind(
     assert engine.realizer.failed_requests == 0
 
 
-def test_states_stay_when_another_request_has_more_automata(device: torch.device) -> None:
-    engine = Engine(device)
-    slots = [engine.add(Request((spec,), [1, 5])) for spec in (ONE_OF_EACH[0], ONE_OF_EACH[6])]
-    free_run(engine, slots, 2)
-    slots.append(engine.add(Request((PromptBiasSpec(1.0), *ONE_OF_EACH[1:6]), [1, 5])))
-    free_run(engine, slots, 3)
-    slots.append(engine.add(Request((PromptBiasSpec(1.0), PromptBiasSpec(2.0)), [4])))
-    free_run(engine, slots, 3)
-
-
-def test_tokens_that_are_taken_back(device: torch.device) -> None:
-    engine = Engine(device, slots=len(ONE_OF_EACH))
-    slots = [engine.add(Request((spec,), [1, 5, 2, 1])) for spec in ONE_OF_EACH]
-    engine.check({slot: [] for slot in slots})
-    for first in range(4):
-        for slot in slots:
-            engine.accept(slot, [first, 1, 2, 3])
-        engine.check({slot: [] for slot in slots})
-        for slot in slots:
-            engine.requests[slot].output.clear()
-            engine.lengths[slot] = 4
-        engine.check({slot: [] for slot in slots})
-
-
 def test_time_outs_that_lead_to_others(engine: Engine, install: Any) -> None:
     builder = AutomatonBuilder()
     first, second = builder.free(timer=0), builder.force(2)
@@ -548,21 +291,6 @@ def test_time_outs_that_lead_to_others(engine: Engine, install: Any) -> None:
     slot = engine.add(Request((install(builder.build()),)))
     after, _ = engine.apply({slot: [3]}, torch.zeros(2, VOCABULARY))
     assert after.argmax(1).tolist() == [3, 2]
-
-
-def test_tables_that_are_full_are_built_anew(device: torch.device) -> None:
-    engine = Engine(device)
-    engine.realizer._tables._clear({"states": 8, "edges": 8, "tokens": 8, "sets": 4})
-    slots: list[int] = []
-    for spec in ONE_OF_EACH[: SLOTS - 1]:
-        slots.append(engine.add(Request((spec,), [1, 5])))
-        free_run(engine, slots, 2)
-    engine.finish(slots.pop())
-    for spec in ONE_OF_EACH[SLOTS:]:
-        slot = engine.add(Request((spec,), [1, 5]))
-        free_run(engine, [*slots, slot], 2)
-        engine.finish(slot)
-    assert engine.realizer._tables.generation > 1
 
 
 def test_rows_that_are_no_drafts(device: torch.device) -> None:
@@ -771,9 +499,8 @@ def test_no_memory_for_notes(engine: Engine, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.Tensor, "new_empty", no_memory)
     engine.check({slot: [5]})
-    scan: Any = engine.realizer._scan
     assert failed
-    assert len(scan._found) == len(scan._counts) * MAX_MATCHES
+    engine.check({slot: [5, 5]})
     assert engine.realizer.failed_requests == 0
 
 
@@ -875,6 +602,18 @@ def test_nothing_to_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     before = random_logits(1, VOCABULARY, 0, torch.float32)
     after, _ = engine.apply({free: []}, before)
     assert torch.equal(after, before)
+
+
+def test_a_failure_after_another_in_the_same_slot(engine: Engine) -> None:
+    """An engine may leave a request in its slot until another one comes."""
+
+    def refuse(_: Any) -> Any:
+        raise BrokenError
+
+    realizer = DeviceRealizer(VOCABULARY, 2, engine.device, refuse)
+    for failed in (1, 2):
+        assert realizer.enter(0, "a request", [1], [], STOP)  # it is ended
+        assert realizer.failed_requests == failed
 
 
 @pytest.mark.gpu

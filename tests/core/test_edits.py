@@ -21,7 +21,7 @@ from logitport.spec import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.core.test_realizer import forced_logit
+from tests.support.requests import forced_logit
 
 
 @pytest.mark.parametrize("of_arrays", [False, True], ids=["torch", "numpy"])

@@ -15,33 +15,13 @@ from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
     history_kernels,
-    search,
 )
-from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
 
-pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
+from tests.support.kernels import KERNELS, TYPES, Launches
 
-TYPES = {
-    "is_link_ptr": "*i8",
-    "edit_ptr": "*i8",
-    "penalties_ptr": "*fp32",
-    "set_values_ptr": "*fp32",
-    "progress_ptr": "*i64",
-    "highest": "fp32",
-}
-KERNELS = {
-    "edit": (
-        edit_kernel._edit_kernel,
-        {"block_size": edit_kernel.BLOCK_SIZE, "chunk_size": edit_kernel.CHUNK_SIZE},
-        edit_kernel.WARPS,
-    ),
-    "advance": (advance_kernel._advance_kernel, {}, 1),
-    "scan": (history_kernels._scan_kernel, {"tile_size": search.TILE}, 4),
-    "penalize": (history_kernels._penalize_kernel, {}, 4),
-}
+pytestmark = pytest.mark.skipif(INTERPRETED, reason="an interpreted kernel is not compiled")
 
 
 CASES = [
@@ -75,37 +55,6 @@ def test_compiles(target: tuple[str, Any, int], name: str, dtype: str, ones: boo
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
     options = {"num_warps": warps}
     assert triton.compile(source, target=GPUTarget(*target), options=options).kernel
-
-
-class Launches:
-    """Stands in for a kernel, and notes which variants of it Triton would compile.
-
-    Attributes:
-        variants: what tells each from the others, by argument.
-    """
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-        self.variants: set[tuple[Any, ...]] = set()
-
-    def __getitem__(self, grid: object) -> Any:
-        return self._launch
-
-    def _launch(self, *arguments: Any, num_warps: int, **sizes: int) -> None:
-        of_arguments = (
-            (
-                parameter.name,
-                *native_specialize_impl(
-                    CUDABackend,
-                    argument,
-                    parameter.is_const,
-                    not parameter.do_not_specialize,
-                    not parameter.do_not_specialize_on_alignment,
-                ),
-            )
-            for parameter, argument in zip(self._kernel.params, arguments, strict=False)
-        )
-        self.variants.add((num_warps, *sizes.items(), *of_arguments))
 
 
 @pytest.mark.parametrize("longest", [1024, 1001])

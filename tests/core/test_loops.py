@@ -25,7 +25,8 @@ from logitport.spec import (
     SequenceBiasSpec,
 )
 
-from tests.core.test_realizer import LAYOUTS, ONE_OF_EACH, Request, apply
+from tests.support.host_driver import apply
+from tests.support.requests import LAYOUTS, ONE_OF_EACH, Request
 
 LOOPS = [
     value

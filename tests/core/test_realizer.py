@@ -2,361 +2,68 @@
 
 import tracemalloc
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count, cycle
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from logitport import spec as s
-from logitport.adapters.conformance.kinds.base import flat
 from logitport.adapters.conformance.reference import (
     FORCED,
     Add,
-    Allow,
-    Edit,
-    Force,
-    combine,
     edit,
-    edits,
 )
 from logitport.adapters.core import (
     BAN_BIAS,
-    Automaton,
     AutomatonBuilder,
-    HistoryRule,
     Program,
     Realizer,
     compile_specs,
     editor_for,
 )
-from logitport.adapters.core.host.editors import Edits, HostEditor
-from logitport.adapters.core.host.requests import Outputs
+from logitport.adapters.core.host.editors import HostEditor
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PROMPT_RULES
 
+from tests.support.host_driver import Batch, Host, applied, apply, assert_nothing_left, batch
+from tests.support.life_cycle import LifeCycleTests
+from tests.support.lives import lead
+from tests.support.requests import (
+    END,
+    LAYOUTS,
+    ONE_OF_EACH,
+    STOP,
+    VOCABULARY,
+    BrokenError,
+    Request,
+    Rule,
+    assert_row,
+    break_updates,
+    laid_out,
+    python,
+    random_logits,
+)
 from tests.support.strategies import specs, within_limits
 
-VOCABULARY = 8
-STOP = 7
-END: list[Edit] = [Force(STOP)]
-"""What happens to a request that has failed."""
-
-LAYOUTS = ("plain", "strided", "transposed")
-
-
-@dataclass(eq=False)
-class Request:
-    """A request of the batch; without specs, the realizer is not told of it."""
-
-    specs: Sequence[LogitsProcessorSpec] = ()
-    prompt: list[int] | None = field(default_factory=list[int])
-    output: list[int] = field(default_factory=list[int])
-    stop: int | None = STOP
-    program: Program = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.program = compile_specs(self.specs)
-
-    def add_to(self, realizer: Realizer, row: int) -> None:
-        """What an adapter does when the engine puts the request into a row."""
-        if self.specs:
-            realizer.add(row, self.program, self.prompt, self.output, self.stop)
-        else:
-            realizer.remove(row)
-
-    def edits(self, drafts: Sequence[int] = ()) -> list[Edit]:
-        return edits(self.specs, self.prompt or (), [*self.output, *drafts])
-
-
-Row = tuple[Request, torch.Tensor, torch.Tensor, Sequence[int]]
-"""A request's row: logits before and after a step, and the drafts that the row comes after."""
-
-
-def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values, in memory as another engine may have them."""
-    rows, columns = values.shape
-    if layout == "strided":
-        return torch.full((rows, columns + 5), 3.0).to(values.dtype)[:, 2:-3].copy_(values)
-    if layout == "transposed":
-        return torch.empty(columns, rows, dtype=values.dtype).T.copy_(values)
-    return values.clone()
-
-
-def random_logits(rows: int, columns: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
-    """Some cells of some rows are masked, as by an engine's own rules; never a whole row."""
-    numbers = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, columns, generator=numbers) * 4
-    masked = torch.rand(rows, columns, generator=numbers) < 0.5
-    masked &= torch.rand(rows, 1, generator=numbers) < 0.3
-    masked[range(rows), torch.randint(columns, (rows,), generator=numbers)] = False
-    return logits.masked_fill(masked, -torch.inf).to(dtype)
-
-
-def forced_logit(dtype: torch.dtype) -> float:
-    return min(FORCED, torch.finfo(dtype).max / 4)
-
-
-def assert_row(before: torch.Tensor, after: torch.Tensor, acting: Sequence[Edit]) -> None:
-    """``after`` is what the reference makes of ``before``, cell by cell."""
-    acting, dtype = flat(acting), before.dtype
-    forced = forced_logit(dtype)
-    original = before.double().numpy()
-    expected = combine(original, acting, forced=forced)
-    actual = after.double().numpy()
-    added = {token for edit in acting if isinstance(edit, Add) for token in edit.values}
-    untouched = expected == original
-    untouched[[*added]] = False  # several parts of a spec may add up to nothing, but for rounding
-    np.testing.assert_array_equal(actual[untouched], original[untouched])
-    banned = (expected < -forced / 2) & ~untouched
-    assert (actual[banned] < -forced / 2).all()
-    masked = np.isneginf(expected)
-    np.testing.assert_array_equal(actual[masked], expected[masked])
-    others = ~(untouched | banned | masked)
-    rounded = torch.from_numpy(expected).to(dtype).double().numpy()
-    rounding = 4 * torch.finfo(dtype).eps
-    np.testing.assert_allclose(actual[others], rounded[others], rtol=rounding, atol=400 * rounding)
-    if np.isfinite(original).any() or any(isinstance(edit, Allow | Force) for edit in acting):
-        assert np.isfinite(actual).any()
-    assert not np.isnan(actual).any()
-    if forces := [edit.token for edit in acting if isinstance(edit, Force)]:
-        assert actual.argmax() == forces[0]
-
-
-def applied(
-    realizer: Realizer,
-    rows: int,
-    *,
-    seed: int = 0,
-    layout: str = "plain",
-    dtype: torch.dtype = torch.float32,
-    columns: int = VOCABULARY,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random logits, and what the realizer makes of them."""
-    before = random_logits(rows, columns, seed, dtype)
-    after = laid_out(before, layout)
-    realizer.apply(after)
-    return before, after
-
-
-def apply(
-    realizer: Realizer, requests: Sequence[Request | None], **how: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply to random logits, check every row, and return them before and after."""
-    before, after = applied(realizer, len(requests), **how)
-    for i, request in enumerate(requests):
-        assert_row(before[i], after[i], request.edits() if request else [])
-    return before, after
-
-
-def batch(*requests: Request) -> tuple[Realizer, list[Request]]:
-    realizer = Realizer(VOCABULARY)
-    for row, request in enumerate(requests):
-        request.add_to(realizer, row)
-    return realizer, list(requests)
-
-
-def assert_nothing_left(realizer: Realizer) -> None:
-    assert len(realizer) == 0
-    assert realizer.rows == []
-    assert (len(realizer._automata), realizer._automata.running) == (0, [])
-    assert not realizer._outputs.requests
-    assert not realizer._outputs._output_ids
-    assert not realizer._edits.rules
-
-
-def make_small(realizer: Realizer) -> None:
-    """Leave the tables so little room that new programs make them be built anew."""
-    realizer._automata.tables._clear({"states": 4, "edges": 4, "tokens": 4, "sets": 2})
-
-
-token_ids = st.integers(0, VOCABULARY - 1)
-seeds = st.integers(0, 2**31)
-
-
-def requests_with(prompts: st.SearchStrategy[Any]) -> st.SearchStrategy[Request]:
-    return st.builds(
-        Request,
-        specs=st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
-        prompt=prompts,
-        output=st.lists(token_ids, max_size=4),
-    )
-
-
-requests = requests_with(st.none() | st.lists(token_ids, max_size=12))
-
-
-class Engine(RuleBasedStateMachine):
-    """What an engine does with its persistent batch, in any order."""
-
-    @initialize(
-        dtype=st.sampled_from([torch.float32, torch.float32, torch.float16, torch.bfloat16]),
-        columns=st.integers(VOCABULARY, VOCABULARY + 3),
-        first=st.lists(requests, min_size=1, max_size=6),
-        small=st.booleans(),
-    )
-    def start(
-        self,
-        dtype: torch.dtype,
-        columns: int,
-        first: list[Request],
-        small: bool,
-    ) -> None:
-        self.dtype, self.columns = dtype, columns
-        self.realizer, self.requests = batch(*first)
-        if small:
-            self.realizer, self.requests = Realizer(VOCABULARY), []
-            make_small(self.realizer)
-            self.schedule(set(), first)
-
-    def check(self, seed: int = 0, layout: str = "plain") -> torch.Tensor:
-        how = {"seed": seed, "layout": layout, "dtype": self.dtype, "columns": self.columns}
-        _, after = apply(self.realizer, self.requests, **how)
-        assert len(self.realizer) == sum(bool(request.specs) for request in self.requests)
-        assert self.realizer.failed_requests == 0
-        return after
-
-    @rule(
-        seed=seeds,
-        layout=st.sampled_from(LAYOUTS),
-        how_many=st.lists(st.sampled_from([1, 1, 1, 0, 2, 3]), min_size=1, max_size=4),
-        obeys=st.booleans(),
-    )
-    def step(self, seed: int, layout: str, how_many: list[int], obeys: bool) -> None:
-        """Tokens arrive: none for a chunk of a prompt, several that were speculated."""
-        after = self.check(seed, layout)
-        numbers = np.random.default_rng(seed)
-        for i, request in enumerate(self.requests):
-            for k in range(how_many[i % len(how_many)]):
-                chosen = int(after[i, :VOCABULARY].argmax())
-                if not obeys or k:
-                    chosen = int(numbers.integers(VOCABULARY))
-                request.output.append(chosen)
-
-    @rule(seed=seeds, steps=st.integers(2, 12))
-    def decode(self, seed: int, steps: int) -> None:
-        """The usual: one token each, again and again, chosen from the edited logits."""
-        for k in range(steps):
-            self.step(seed + k, "plain", [1], obeys=True)
-
-    @precondition(lambda self: self.requests)
-    @rule(finished=st.sets(st.integers(0, 7), max_size=4), new=st.lists(requests, max_size=3))
-    def schedule(self, finished: set[int], new: list[Request]) -> None:
-        """Requests end and begin: removed, then added, then moved, as vLLM's V1 runner has it."""
-        rows: list[Request | None] = list(self.requests)
-        free = sorted(row for row in finished if row < len(rows))
-        for row in free:
-            rows[row] = None
-        into = free[: len(new)] + list(range(len(rows), len(rows) + len(new)))
-        into = into[: len(new)]
-        for row in set(free) - set(into):
-            self.realizer.remove(row)
-        for row, request in zip(into, new, strict=True):
-            rows[row : row + 1] = [request]
-            request.add_to(self.realizer, row)
-        while None in rows:  # condense
-            last = len(rows) - 1
-            empty = rows.index(None)
-            moved = rows.pop()
-            if moved is not None:
-                rows[empty] = moved
-                self.realizer.move(last, empty)
-        self.requests = [request for request in rows if request]
-
-    @rule(a=st.integers(0, 7), b=st.integers(0, 7))
-    def swap(self, a: int, b: int) -> None:
-        if max(a, b) < len(self.requests):
-            self.realizer.swap(a, b)
-            rows = self.requests
-            rows[a], rows[b] = rows[b], rows[a]
-
-    @rule(row=st.integers(0, 7), request=requests)
-    def replace(self, row: int, request: Request) -> None:
-        if row < len(self.requests):
-            self.requests[row] = request
-            request.add_to(self.realizer, row)
-
-    @rule(row=st.integers(0, 7), more=st.lists(token_ids, max_size=3))
-    def resume(self, row: int, more: list[int]) -> None:
-        """A preempted request comes again, with the output that it has, in another list."""
-        if row < len(self.requests):
-            request = self.requests[row]
-            self.realizer.remove(row)
-            request.output = [*request.output, *more]
-            request.add_to(self.realizer, row)
-
-    @rule(row=st.integers(0, 7), tokens=st.integers(1, 4))
-    def take_back(self, row: int, tokens: int) -> None:
-        if row < len(self.requests):
-            del self.requests[row].output[-tokens:]
-            self.check()
-
-    @rule(row=st.integers(0, 7), token=token_ids, more=st.lists(token_ids, max_size=1))
-    def replace_last(self, row: int, token: int, more: list[int]) -> None:
-        """Another token comes in place of the last one, unless that was forced."""
-        self.check()
-        if row < len(self.requests) and (output := self.requests[row].output):
-            request = self.requests[row]
-            before = flat(edits(request.specs, request.prompt or (), output[:-1]))
-            forced = [edit.token for edit in before if isinstance(edit, Force)]
-            if forced[:1] != output[-1:]:
-                output[-1:] = [token, *more]
-                self.check()
-
-    @rule()
-    def restart(self) -> None:
-        """Another worker takes everything over: folding is stepping."""
-        self.realizer = Realizer(VOCABULARY)
-        for row, request in enumerate(self.requests):
-            request.add_to(self.realizer, row)
-
-    def teardown(self) -> None:
-        if hasattr(self, "realizer"):
-            self.check()
-            for row in self.realizer.rows:
-                self.realizer.remove(row)
-            assert_nothing_left(self.realizer)
-
-
-TestEngine: Any = Engine.TestCase
-TestEngine.settings = settings(
-    max_examples=100,
-    deadline=None,
-    stateful_step_count=20,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
-    s.ForcedTokenSequenceSpec((1, 2, 3), 0),
-    s.AllowedTokensSpec((1, 4, 5)),
-    s.BannedTokensSpec((2, 3)),
-    s.BannedSequencesSpec(((1, 2), (3, 3, 4), (5,))),
-    s.LogitBiasSpec({1: 2.5, 3: -1.25}),
-    s.MinTokensSpec(5, (0, 7)),
-    s.ForcedEndSpec(4, (1, 2), 0),
-    s.ThinkingBudgetSpec(3, (1,), (2, 2, 3), (6,)),
-    s.ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
-    s.TriggerSpec((1, 2), (3, 4), None),
-    s.NoRepeatNgramSpec(2, 6),
-    s.DrySpec(2.0, 1.5, 1, 7, (3,)),
-    s.PromptBiasSpec(3.0, (1,)),
+GROUPS = st.lists(
+    st.lists(specs(VOCABULARY, longest=3, count=6), max_size=4).filter(within_limits),
+    min_size=1,
+    max_size=8,
 )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_kind_in_one_batch(dtype: torch.dtype, layout: str) -> None:
-    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH), Request())
-    numbers = np.random.default_rng(0)
-    for step in range(40):
-        apply(realizer, requests, seed=step, layout=layout, dtype=dtype, columns=VOCABULARY + 2)
-        for request in requests:
-            request.output.append(int(numbers.integers(VOCABULARY)))
+@settings(max_examples=25, deadline=None)
+@given(groups=GROUPS, seed=st.integers(0, 2**31))
+def test_any_lives(groups: Any, seed: int) -> None:
+    lead(Host, seed, 30, groups)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_lives_with_failures(seed: int) -> None:
+    lead(Host, seed)
 
 
 def test_many_requests_with_long_histories_of_their_own() -> None:
@@ -382,25 +89,6 @@ def test_many_requests_with_long_histories_of_their_own() -> None:
     assert_nothing_left(realizer)
 
 
-def test_tables_that_are_full_are_built_anew_and_states_stay() -> None:
-    vocabulary = 3000
-    realizer = Realizer(vocabulary)
-    requests: list[Request] = []
-    numbers = np.random.default_rng(2)
-    for step in range(24):
-        listed = tuple(numbers.permutation(vocabulary)[:2000].tolist())
-        spec = (s.AllowedTokensSpec, s.BannedTokensSpec)[step % 2](listed)
-        chain = s.ForcedTokenSequenceSpec(tuple(numbers.integers(0, vocabulary, 500).tolist()))
-        request = Request([ONE_OF_EACH[step % 12], spec] if step % 3 else [chain], [1, 2, 1])
-        row = step if step < 10 else step % 10
-        requests[row : row + 1] = [request]
-        request.add_to(realizer, row)
-        _, after = apply(realizer, requests, seed=step, columns=vocabulary)
-        for request, logits in zip(requests, after, strict=True):
-            request.output.append(int(logits.argmax()))
-    assert realizer._automata.tables.generation > 1
-
-
 def test_new_tables_may_number_new_lists_like_old_ones() -> None:
     vocabulary = 6000
     realizer = Realizer(vocabulary)
@@ -421,41 +109,6 @@ def test_programs_that_are_shared_are_in_the_tables_once() -> None:
     assert np.diff(sizes).tolist() == [0] * 4
 
 
-@pytest.mark.parametrize("more", [[], [4]])
-@pytest.mark.parametrize(
-    "spec",
-    [
-        spec
-        for spec in ONE_OF_EACH
-        if isinstance(spec, s.BannedSequencesSpec | s.ThinkingBudgetSpec | s.TriggerSpec)
-    ],
-    ids=lambda spec: spec.kind,
-)
-def test_tokens_that_are_replaced(spec: LogitsProcessorSpec, more: list[int]) -> None:
-    """As many, or one more, between two steps."""
-    realizer, requests = batch(Request((spec,), [1, 5]), Request((spec,), [1]))
-    output = requests[0].output
-    for seed, token in enumerate((1, 2, 3, 1, 1)):
-        apply(realizer, requests, seed=seed)
-        output.append(token)
-        requests[1].output.append(token)
-        apply(realizer, requests, seed=seed)
-        output[-2:] = [(token + 1) % 8, (token + 2) % 8, *more][-len(output[-2:]) - len(more) :]
-        apply(realizer, requests, seed=seed)
-
-
-def test_a_token_is_replaced_that_only_some_automata_have_read() -> None:
-    """The other automata of the request take each token once."""
-    specs = (s.TriggerSpec((1, 6), (7,)), s.ForcedTokenSequenceSpec((0, 1, 2, 3, 4)))
-    realizer, (request,) = batch(Request(specs, [5]))
-    for token in (0, 1):
-        apply(realizer, [request])
-        request.output.append(token)
-    apply(realizer, [request])
-    request.output[-1:] = [6, 2]
-    apply(realizer, [request])
-
-
 def test_nothing_to_do() -> None:
     realizer = Realizer(VOCABULARY)
     apply(realizer, [None, None])
@@ -469,209 +122,10 @@ def test_nothing_to_do() -> None:
     assert_nothing_left(realizer)
 
 
-def test_moving_a_row_to_where_it_is() -> None:
-    realizer, requests = batch(Request(ONE_OF_EACH[:1], output=[1]))
-    realizer.move(0, 0)
-    realizer.swap(0, 0)
-    apply(realizer, requests)
-
-
 # Failures: whoever fails is ended, and nobody else notices.
 
 
-class BrokenError(Exception):
-    """What the processors here raise."""
-
-
-class Rule(HistoryRule):
-    """Adds what a function of prompt and output returns."""
-
-    def __init__(self, added: Callable[[Sequence[int], Sequence[int]], Any]) -> None:
-        self.added = added
-
-    def additions(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int]
-    ) -> Mapping[int, float]:
-        return self.added(prompt_ids, output_ids)
-
-
-def raises(*_: Any, **__: Any) -> Any:
-    raise BrokenError("on purpose")
-
-
-def writes_and_raises(output_ids: list[int], logits: torch.Tensor) -> None:
-    logits.fill_(5)
-    raises()
-
-
-def nothing_left(output_ids: list[int], logits: torch.Tensor) -> None:
-    logits.fill_(-torch.inf)
-
-
-def forcing(token: int) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.force(token)
-    return builder.build()
-
-
-def banning(*tokens: int) -> Automaton:
-    builder = AutomatonBuilder()
-    builder.add(builder.token_set(tokens))
-    return builder.build()
-
-
-def python(processor: Any) -> s.PythonProcessorSpec:
-    return s.PythonProcessorSpec(lambda: processor)
-
-
 # What the two realizers have in common: "tests/core/test_device_realizer.py" has the other engine.
-
-
-class Batch:
-    """An engine that has one row of logits for each of its requests, with one realizer."""
-
-    updates = Outputs, "read"
-
-    def __init__(self) -> None:
-        self.realizer = Realizer(VOCABULARY)
-        self.requests: dict[int, Request] = {}
-
-    def add(self, request: Request) -> int:
-        row = len(self.requests)
-        self.requests[row] = request
-        request.add_to(self.realizer, row)
-        return row
-
-    def accept(self, row: int, token_ids: Sequence[int]) -> None:
-        self.requests[row].output += token_ids
-
-    def step(self) -> list[Row]:
-        before, after = applied(self.realizer, len(self.requests))
-        return [(request, before[i], after[i], ()) for i, request in self.requests.items()]
-
-    def assert_nothing_left(self) -> None:
-        assert_nothing_left(self.realizer)
-
-
-def break_updates(
-    patch: pytest.MonkeyPatch, updates: tuple[Any, str], failing: Collection[int]
-) -> None:
-    """Make these calls of a method fail, counted from 0."""
-    update, calls = getattr(*updates), count()
-
-    def broken(*args: Any, **keywords: Any) -> Any:
-        if next(calls) in failing:
-            raise BrokenError("a defect")
-        return update(*args, **keywords)
-
-    patch.setattr(*updates, broken)
-
-
-FAIL_AT_ONCE: list[tuple[Any, str]] = [
-    (python(raises), "takes 0 arguments"),
-    (python(lambda logits: None), "takes 1 arguments"),
-    (python(lambda a, b, c, d: None), "takes 4 arguments"),
-    (python(5), "expected a callable, got one of type int"),
-    (s.PythonProcessorSpec(raises), "on purpose"),
-    (forcing(VOCABULARY), "beyond the vocabulary"),
-    (banning(2, VOCABULARY), "beyond the vocabulary"),
-]
-"""Specs and parts of plugins, and what the log has of them."""
-
-FAIL_IN_A_STEP: list[tuple[Any, str]] = [
-    (python(writes_and_raises), "on purpose"),
-    (python(lambda output, logits: raises() if len(output) > 1 else None), "on purpose"),
-    (python(lambda output, logits: logits[:-1]), "returned (7,), expected (8,)"),
-    (python(lambda output, logits: logits.tolist()), "returned list, expected (8,)"),
-    (python(nothing_left), "left no finite logit"),
-    (python(lambda output, logits: logits * torch.nan), "left no finite logit"),
-    (Rule(raises), "on purpose"),
-    (Rule(lambda *_: {VOCABULARY: 1.0}), "beyond the vocabulary of 8 tokens"),
-    (Rule(lambda _, output: {8: 1.0} if len(output) > 1 else {}), "beyond the vocabulary"),
-    (Rule(lambda *_: {-1: 1.0}), "beyond the vocabulary of 8 tokens"),
-    (Rule(lambda *_: {1: -np.inf}), "not finite"),
-    (Rule(lambda *_: {1: np.nan}), "not finite"),
-    (Rule(lambda *_: {"a": 1.0}), "cannot be realized"),
-    (Rule(lambda *_: [1, 2]), "cannot be realized"),
-]
-
-
-class LifeCycleTests:
-    """What holds for an engine with either realizer, which is the fixture ``engine``."""
-
-    @pytest.mark.parametrize(
-        ("at_once", "part", "logged", "no_stop"),
-        [
-            (at_once, *case, no_stop)
-            for at_once, cases in ((True, FAIL_AT_ONCE), (False, FAIL_IN_A_STEP))
-            for case, no_stop in zip(cases, cycle((None, -1, VOCABULARY)), strict=False)
-        ],
-    )
-    def test_what_fails_ends_its_own_request(
-        self,
-        engine: Any,
-        install: Any,
-        caplog: Any,
-        at_once: bool,
-        part: Any,
-        logged: str,
-        no_stop: int | None,
-    ) -> None:
-        """Two requests fail, of which one can be ended; of their neighbours, one has specs."""
-        spec = part if isinstance(part, s.PythonProcessorSpec) else install(part)
-        ended, goes_on = (
-            Request((ONE_OF_EACH[4], spec), [1, 2], stop=stop) for stop in (7, no_stop)
-        )
-        slots = [engine.add(r) for r in (ended, Request(ONE_OF_EACH[:1]), Request(), goes_on)]
-        assert engine.realizer.failed_requests == 2 * at_once
-        for step in range(3):
-            for request, before, after, drafts in engine.step():
-                if request not in (ended, goes_on):
-                    assert_row(before, after, request.edits(drafts))
-                elif engine.realizer.failed_requests:
-                    assert_row(before, after, END if request is ended else [])
-            assert engine.realizer.failed_requests in ((0, 2) if step < 2 else (2,))
-            for slot in slots:
-                engine.accept(slot, [1 + step])
-        assert len(engine.realizer) == 2
-        assert sum(logged in record.getMessage() for record in caplog.records) == 2
-        assert (
-            sum("It goes on without them" in record.getMessage() for record in caplog.records) == 1
-        )
-        for slot in slots:
-            engine.realizer.remove(slot)
-        engine.assert_nothing_left()
-
-    @pytest.mark.parametrize("failing", [0, 1])
-    def test_code_that_has_run_is_not_run_again(
-        self, engine: Any, monkeypatch: pytest.MonkeyPatch, failing: int
-    ) -> None:
-        """Where something fails before it, or after it: the ends of those whose code has failed."""
-        calls = 0
-
-        def adds(output_ids: list[int], logits: torch.Tensor) -> None:
-            nonlocal calls
-            calls += 1
-            logits[3] += 2
-
-        break_updates(monkeypatch, engine.updates, [failing])
-        one = Request((python(adds),), [1, 5])
-        for request in (one, Request((python(writes_and_raises),), [1, 5])):
-            engine.add(request)
-        rows = engine.step()
-        for request, before, after, _ in rows:
-            assert_row(before, after, [Add({3: 2.0})] if request is one else END)
-        assert (calls, engine.realizer.failed_requests) == (len(rows) // 2, 1)
-
-    def test_automata_of_plugins(self, engine: Any, install: Any) -> None:
-        builder = AutomatonBuilder()
-        builder.chain((4, 5))
-        builder.free()
-        slot = engine.add(Request((install(builder.build()),)))
-        for forced in (4, 5, None):
-            (_, before, after, _), *_ = engine.step()
-            assert_row(before, after, [Force(forced)] if forced else [])
-            engine.accept(slot, [forced or 0])
 
 
 class TestLifeCycle(LifeCycleTests):
@@ -743,30 +197,6 @@ def test_unknown_tokens_of_many_requests_with_history_rules() -> None:
     apply(realizer, [*requests, None])
 
 
-def test_what_is_short_for_a_moment_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH))
-    break_updates(monkeypatch, Batch.updates, range(1))
-    for step in range(3):
-        apply(realizer, requests, seed=step)
-        for request in requests:
-            request.output.append(step)
-    assert realizer.failed_requests == 0
-
-
-def test_a_defect_of_ours_ends_those_who_have_specs(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, requests = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH[:3]))
-    realizer.add(4, compile_specs(ONE_OF_EACH[3:4]), [], [], None)
-    break_updates(monkeypatch, Batch.updates, range(2))
-    for _ in range(2):
-        before, after = applied(realizer, 6)
-        for row in range(3):
-            assert_row(before[row], after[row], END)
-        assert torch.equal(before[3:], after[3:])
-        assert (realizer.failed_requests, sorted(realizer.rows)) == (4, [0, 1, 2])
-        for request in requests:
-            request.output.append(STOP)
-
-
 def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
     break_updates(monkeypatch, (HostEditor, "apply"), range(1000))
@@ -776,37 +206,7 @@ def test_a_defect_that_stays_takes_the_specs_off(monkeypatch: pytest.MonkeyPatch
         before, after = applied(realizer, 2)
         assert torch.equal(before, after)
         assert not realizer.rows
-
-
-def test_what_leaves_after_a_defect_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    realizer, _ = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    break_updates(monkeypatch, (HostEditor, "apply"), range(1000))
-    applied(realizer, 2)
-    for row in range(2):
-        realizer.remove(row)
-    assert not realizer._automata.running
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_what_fails_while_logits_are_written_ends_those_who_have_specs(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    """In this very step, because some rows may have part of their edits."""
-    realizer, _ = batch(*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH[:3]))
-    before = random_logits(4, VOCABULARY, 0, dtype)
-    after = before.clone()
-    with monkeypatch.context() as patch:
-        if dtype == torch.float32:
-            break_updates(patch, (Edits, "write_automata"), range(1))
-        else:
-            break_updates(patch, (torch.Tensor, "__setitem__"), range(2))
-        realizer.apply(after)
-    assert after[:3].argmax(1).tolist() == [STOP] * 3
-    assert torch.equal(before[3], after[3])
-    assert realizer.failed_requests == 3
-    before, after = applied(realizer, 4)
-    for row in range(3):
-        assert_row(before[row], after[row], END)
+    assert_nothing_left(realizer)
 
 
 def test_rows_that_are_copied_are_written_again_if_that_fails(
@@ -1160,44 +560,6 @@ def test_a_row_that_came_without_a_finite_logit_gets_one_from_an_allow() -> None
     realizer.apply(logits)
     assert logits[0].tolist() == [-FORCED if token in (3, 4) else -torch.inf for token in range(8)]
     assert torch.isneginf(logits[1:]).all()
-
-
-def test_a_contest_that_is_over_is_forgotten() -> None:
-    """Rows with two specs leave; those that stay have one each."""
-    contested = [Request([FORCE_1, s.LogitBiasSpec({2: 1.0})]) for _ in range(3)]
-    realizer, requests = batch(Request([FORCE_2]), *contested)
-    apply(realizer, requests)
-    for row in (1, 2, 3):
-        realizer.remove(row)
-    apply(realizer, [requests[0], None, None, None])
-    realizer, requests = batch(Request([FORCE_1, s.LogitBiasSpec({2: 1.0})]))
-    apply(realizer, requests)
-    requests = [Request([FORCE_1])]
-    requests[0].add_to(realizer, 0)
-    masked = torch.zeros(1, VOCABULARY)
-    masked[0, 1] = -torch.inf
-    realizer.apply(masked)
-    assert masked.argmax() == 1
-
-
-def test_own_code_runs_once_in_a_step_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch):
-    from logitport.adapters.core.parts import PerRequest, Program
-    from logitport.adapters.core.plugins import HistoryRule
-
-    class Rule(HistoryRule):
-        def additions(self, prompt_ids: Any, output_ids: Any) -> dict[int, float]:
-            return {1: 2.0}
-
-    def edits(output_ids: Any, logits: torch.Tensor) -> None:
-        logits[0] += 1.0
-
-    break_updates(monkeypatch, Batch.updates, range(1))
-    realizer = Realizer(4)
-    program = Program(per_request=(PerRequest(Rule), PerRequest(lambda: edits)))
-    realizer.add(0, program, [1], [])
-    logits = torch.zeros(1, 4)
-    realizer.apply(logits)
-    assert logits[0].tolist() == [1.0, 2.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.core.text.byte_automaton import Symbol
 from logitport.adapters.core.text.token_product import completing_texts
 from logitport.spec import SpecError
 
-from tests.core.test_automaton import edit_of, folded, walk
+from tests.support.automata import folded, walk
 
 # Like the letters k and a, an e with an accent, and one more, in both cases.
 SYMBOLS: tuple[Symbol, ...] = (

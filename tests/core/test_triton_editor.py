@@ -13,6 +13,8 @@ from logitport.adapters.core.kinds.banned_tokens import ADDING
 from logitport.adapters.core.logits import highest_logit
 from logitport.spec import LogitsProcessorSpec
 
+from tests.support.host_driver import Host
+from tests.support.lives import lead
 from tests.support.triton_process import DEVICES, device_or_skip, outside, run_in_interpreter
 
 pytest.importorskip("triton")
@@ -94,55 +96,21 @@ def random_logits(
     return logits
 
 
-def random_spec(rng: np.random.Generator, vocabulary: int) -> LogitsProcessorSpec:
-    def tokens(most: int = 8) -> tuple[int, ...]:
-        return tuple(rng.integers(0, vocabulary, rng.integers(1, most + 1)).tolist())
+class Triton(Host):
+    """Its logits are edited by the kernel."""
 
-    def many() -> tuple[int, ...]:
-        return tokens(int(rng.choice([2, 50, 3 * vocabulary])))
+    arrays = False
 
-    def few() -> tuple[int, ...]:
-        """Tokens that come up again."""
-        return tuple(rng.integers(0, 4, rng.integers(1, 4)).tolist())
-
-    makers = (
-        lambda: s.AllowedTokensSpec(many()),
-        lambda: s.AllowedTokensSpec(many()),
-        lambda: s.BannedTokensSpec(many()),
-        lambda: s.LogitBiasSpec({token: float(rng.integers(-4, 5)) for token in many()}),
-        lambda: s.BannedSequencesSpec((few(), few(), tokens(2))),
-        lambda: s.ForcedTokenSequenceSpec(tokens(), None if rng.random() < 0.5 else 5),
-        lambda: s.ForcedEndSpec(int(rng.integers(0, 4)), tokens(3)),
-        lambda: s.MinTokensSpec(int(rng.integers(1, 5)), tokens()),
-        lambda: s.ChoiceSpec(tuple({tokens(3) for _ in range(3)}), eos_token_id=0),
-        lambda: s.TriggerSpec(few(), tokens(3), None),
-        lambda: s.ThinkingBudgetSpec(2, (1,), tokens(3), tokens(2)),
-        lambda: s.NoRepeatNgramSpec(1, None, ()),
-    )
-    return makers[int(rng.integers(len(makers)))]()
+    def _new(self) -> Any:
+        core = super()._new()
+        core._editor = triton_editor.TritonEditor(torch.device(self.device))
+        return core
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("seed", range(4))
-def test_random_batches(device: torch.device, dtype: torch.dtype, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vocabulary = (40, VOCABULARY)[seed % 2]
-    columns = vocabulary + (0, 30)[seed // 2 % 2]
-    pair = Pair(device, vocabulary)
-    for _ in range(12):
-        for _ in range(int(rng.integers(3))):
-            row = int(rng.integers(8))
-            if rng.random() < 0.6:
-                specs = [random_spec(rng, vocabulary) for _ in range(int(rng.integers(1, 5)))]
-                pair.add(row, *specs)
-            elif row in pair.outputs:
-                pair.remove(row)
-            else:
-                pair.swap(row, int(rng.integers(8)))
-        # Where several biases and bans meet, 16 bits round differently after another order.
-        rounding = 0 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
-        edited = pair.step(random_logits(rng, 8, columns, dtype), rounding)
-        pair.choose(edited[:, :vocabulary])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_lives(device: torch.device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(Host, "device", device.type)
+    lead(Triton, seed, 40)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -19,7 +19,7 @@ from logitport.adapters.core import (
 )
 from logitport.spec import LogitsProcessorSpec
 
-from tests.core.test_realizer import STOP, VOCABULARY, random_logits
+from tests.support.requests import STOP, VOCABULARY, random_logits
 from tests.support.strategies import payload_specs
 
 Specs = Sequence[LogitsProcessorSpec]
@@ -210,7 +210,7 @@ STEP = st.fixed_dictionaries(
     prompt=st.lists(st.integers(0, VOCABULARY - 1), max_size=4),
     steps=st.lists(STEP, max_size=20),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_never_silently_wrong(specs: Specs, prompt: list[int], steps: list[Any]) -> None:
     """Whatever is told, taken back, skipped or folded anew."""
     pair = Pair(compile_specs(specs), prompt)

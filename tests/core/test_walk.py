@@ -161,7 +161,7 @@ def check(specs: Specs) -> str:
     return "may be lost" if True in found else "not known"
 
 
-PAIRS = int(os.environ.get("LOGITPORT_PAIRS", "60"))
+PAIRS = int(os.environ.get("LOGITPORT_PAIRS", "30"))
 """Pairs of specs; 10,000 take about ten minutes."""
 
 

@@ -18,7 +18,7 @@ from logitport.spec.kinds.banned_text import in_word
 from logitport.spec.limits import LIMITS
 from typer.testing import CliRunner
 
-from tests.docs.test_readme import blocks, text
+from tests.support.pages import blocks, text
 from tests.support.paths import ROOT
 
 GALLERY = "docs/kinds-by-example.md"

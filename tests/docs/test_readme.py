@@ -7,12 +7,9 @@ it talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an 
 ``<!-- needs: tokenizer -->`` that it loads the tokenizer of a model that thinks.
 """
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,96 +19,23 @@ from logitport.adapters.transformers.backend import BACKEND
 from logitport.spec import StandIn, decode
 from logitport.spec.base import kind_of, processor_specs
 from logitport.spec.kinds import WIRE_KINDS
-from markdown_it import MarkdownIt
 
 from examples._support.smollm2 import gguf
 from examples._support.vllm_server import VllmServer
-from tests.kinds.test_thinking_families import tokenizer_of
+from tests.support.families import tokenizer_of
+from tests.support.pages import (
+    ENGINES,
+    GGUF,
+    MODEL,
+    SERVER_URL,
+    THINKING_MODEL,
+    Program,
+    blocks,
+    programs,
+    run,
+    text,
+)
 from tests.support.paths import ROOT
-
-MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-THINKING_MODEL = "Qwen/Qwen3-8B"
-GGUF = "SmolLM2-135M-Instruct.gguf"
-ENGINES = {"server", "engine", "llama.cpp"}
-NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
-SERVER_URL = "http://127.0.0.1:8000/v1"
-ENV = {
-    # Besides what conftest.py sets.
-    "NO_PROXY": "127.0.0.1",
-    # To compile the model takes a minute, for a dozen tokens.
-    "TORCH_COMPILE_DISABLE": "1",
-}
-
-
-@dataclass
-class Program:
-    """A block and those that continue it, each at its own line, so that tracebacks fit."""
-
-    line: int
-    page: str = "README.md"
-    source: str = ""
-    needs: set[str] = field(default_factory=set)
-
-    def append(self, code: str, line: int) -> None:
-        self.source += "\n" * (line - 1 - self.source.count("\n")) + code
-
-
-def blocks(markdown: str, language: str) -> Iterator[tuple[str, int, list[str]]]:
-    """Code, number of its first line and comments right above, of each block in a language."""
-    comments: list[str] = []
-    for token in MarkdownIt().parse(markdown):
-        if token.type == "html_block":
-            comments = re.findall(r"<!--\s*(.*?)\s*-->", token.content)
-        elif token.type == "fence" and token.map:
-            if token.info.strip() == language:
-                yield token.content, token.map[0] + 2, comments
-            comments = []
-        else:
-            comments = []
-
-
-def programs(markdown: str, page: str = "README.md") -> list[Program]:
-    """A page's Python, as what can be run by itself."""
-    found: list[Program] = []
-    for code, line, comments in blocks(markdown, "python"):
-        if "continues" not in comments:
-            found.append(Program(line, page))
-        found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
-        for comment in comments:
-            if comment in NEEDS:
-                found[-1].needs.add(comment.removeprefix("needs: "))
-            elif comment != "continues":
-                raise ValueError(f"line {line}: unknown comment {comment!r}")
-    return found
-
-
-def checked(line: str) -> str:
-    """``print(x)  # -> text`` as an assertion."""
-    match = re.fullmatch(r"(\s*)print\((.*)\)  # -> (.*)", line)
-    if match is None:
-        if "# ->" in line:
-            raise ValueError(f"expected `print(...)  # -> text`, got {line!r}")
-        return line
-    indent, arguments, expected = match.groups()
-    return (
-        f"{indent}printed = ' '.join(map(str, [{arguments}])); "
-        f"assert printed == {expected!r}, f'printed {{printed!r}}'"
-    )
-
-
-def run(program: Program, folder: Path) -> str:
-    """Run it and return what was wrong: nothing, or a traceback."""
-    script = folder / "README.py"
-    script.write_text(program.source, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, script],
-        cwd=ROOT,
-        env=os.environ | ENV,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return (result.stderr or f"exit status {result.returncode}") if result.returncode else ""
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +55,6 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer_of("think"), eos_token="<eos>")
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def text(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
 
 
 DOCS = "coming-from", "concepts", "engines", "index", "loops", "plugins", "recipes"

@@ -2,7 +2,7 @@
 
 from logitport.spec import AllowedScriptsSpec, limits
 
-from .test_banned_scripts import ScriptsTests
+from tests.support.kinds import ScriptsTests
 
 
 class TestRows(ScriptsTests):

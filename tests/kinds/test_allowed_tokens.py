@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from logitport.spec import AllowedTokensSpec
 
-from .test_every_kind import LONG, SOME, TOO_LONG, RealizedKindTests, allow
-from .test_texts import CAT, FIVE, GREEDY, OG, SPACE, SPACE_CAT, SPACE_DOG, D, S
+from tests.support.kinds import LONG, SOME, TOO_LONG, RealizedKindTests, allow
+from tests.support.small_tokenizer import CAT, FIVE, GREEDY, OG, SPACE, SPACE_CAT, SPACE_DOG, D, S
 
 SPEC = AllowedTokensSpec((3, 1, 3))
 

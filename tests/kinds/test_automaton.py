@@ -20,9 +20,8 @@ from logitport.spec import (
     limits,
 )
 
+from tests.support.kinds import LIKED, SECOND, F, RealizedKindTests, allow, ban
 from tests.support.strategies import specs
-
-from .test_every_kind import LIKED, SECOND, F, RealizedKindTests, allow, ban
 
 MOST = limits.MAX_STATES
 FREE = AutomatonState()

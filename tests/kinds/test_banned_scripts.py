@@ -4,41 +4,23 @@ import random
 import re
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import REALIZABLE, Backend, admit
+from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.banned_scripts import completing
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Automaton, Realizer, Vocabulary, compile_specs
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
 
-from tests.core.test_automaton import edit_of
-from tests.core.test_realizer import assert_row, random_logits
+from tests.support.families import SMOLLM2
+from tests.support.kinds import ScriptsTests, with_table
+from tests.support.requests import assert_row, random_logits
 from tests.support.scripts import BYTES, CASES, Specs, compiled, edits_of
-
-from .test_banned_text import SMOLLM2
-from .test_every_kind import AT_MOST, SOME, KindTests
-
-with_table = pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
-
-SHAPE = "Expected `str` matching regex '^[A-Za-z _-]+$'"
-
-
-class ScriptsTests(KindTests):
-    refused = (
-        ({"scripts": []}, SOME, "scripts"),
-        ({"scripts": "Han"}, "Expected `array`, got `str`", "scripts"),
-        ({"scripts": ["Han", ""]}, SHAPE, "scripts[1]"),
-        ({"scripts": ["Han", "H\u00e4n"]}, SHAPE, "scripts[1]"),
-        ({"scripts": [1]}, "Expected `str`, got `int`", "scripts[0]"),
-        ({"scripts": ["a" * 129]}, "Expected `str` of length <= 128", "scripts[0]"),
-        ({"scripts": ["Han"] * 33}, f"{AT_MOST}{limits.MAX_SCRIPTS}", "scripts"),
-    )
 
 
 class TestRows(ScriptsTests):

@@ -1,6 +1,6 @@
 from logitport.spec import BannedSequencesSpec, limits
 
-from .test_every_kind import (
+from tests.support.kinds import (
     LIKED,
     SECOND,
     SOME,
@@ -10,7 +10,7 @@ from .test_every_kind import (
     RealizedKindTests,
     ban,
 )
-from .test_texts import CAT, FIVE, GREEDY, OG, SPACE_CAT, SPACE_DOG, D, S
+from tests.support.small_tokenizer import CAT, FIVE, GREEDY, OG, SPACE_CAT, SPACE_DOG, D, S
 
 WORDS = BannedSequencesSpec(((5,), (1, 2), (1, 1, 3), (4, 1, 2, 6)))
 MOST = limits.MAX_TOKEN_IDS // 3

@@ -1,8 +1,8 @@
 import pytest
 from logitport.spec import BannedTokensSpec, SpecError, limits
 
-from .test_every_kind import LIKED, LONG, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
-from .test_texts import CAT, FIVE, GREEDY, SPACE_CAT, SPACE_DOG
+from tests.support.kinds import LIKED, LONG, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
+from tests.support.small_tokenizer import CAT, FIVE, GREEDY, SPACE_CAT, SPACE_DOG
 
 SPEC = BannedTokensSpec((3, 1))
 

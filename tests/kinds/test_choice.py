@@ -1,8 +1,8 @@
 import pytest
 from logitport.spec import ChoiceSpec, SpecError, limits
 
-from .test_every_kind import AT_LEAST_0, LIKED, SOME, TOO_MANY, F, RealizedKindTests, allow
-from .test_texts import CAT, FIVE, GREEDY, NoEos, S
+from tests.support.kinds import AT_LEAST_0, LIKED, SOME, TOO_MANY, F, RealizedKindTests, allow
+from tests.support.small_tokenizer import CAT, FIVE, GREEDY, NoEos, S
 
 CHOICE = ChoiceSpec(((1,), (1, 2, 3), (4, 5)), eos_token_id=0)
 OPEN = ChoiceSpec(((1, 2, 3), (1, 4), (5,)))

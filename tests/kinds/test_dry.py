@@ -4,7 +4,7 @@ from logitport.adapters.core import compile_specs
 from logitport.spec import DrySpec, SpecError, limits
 from logitport.spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 
-from .test_every_kind import (
+from tests.support.kinds import (
     AT_LEAST_1,
     LIKED,
     LONG,

@@ -1,8 +1,8 @@
 import pytest
 from logitport.spec import ForcedEndSpec, SpecError, limits
 
-from .test_every_kind import AT_LEAST_0, LIKED, SOME, TOO_LARGE, F, RealizedKindTests
-from .test_texts import FIVE, GREEDY, SPACE_CAT, NoEos, S
+from tests.support.kinds import AT_LEAST_0, LIKED, SOME, TOO_LARGE, F, RealizedKindTests
+from tests.support.small_tokenizer import FIVE, GREEDY, SPACE_CAT, NoEos, S
 
 END = ForcedEndSpec(2, (1, 2), eos_token_id=0)
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from logitport.spec import ForcedTokenSequenceSpec, SpecError, limits
 
-from .test_every_kind import AT_LEAST_0, LONG, SOME, TOO_LARGE, TOO_LONG, F, RealizedKindTests
+from tests.support.kinds import AT_LEAST_0, LONG, SOME, TOO_LARGE, TOO_LONG, F, RealizedKindTests
 
 TEXT = ForcedTokenSequenceSpec((1, 2, 1), eos_token_id=0)
 BIG, OR_NULL = limits.MAX_INT + 1, "Expected `int | null`, got "

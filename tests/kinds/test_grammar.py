@@ -3,7 +3,7 @@ from typing import Any
 from logitport.spec import GrammarSpec, limits
 from logitport.spec.kinds.grammar import MAX_GRAMMAR
 
-from .test_every_kind import AT_MOST, SOME, KindTests
+from tests.support.kinds import AT_MOST, SOME, KindTests
 
 NO_NUL = r"Expected `str` matching regex '^[^\\x00]+$'"
 MOST, SEQUENCES = MAX_GRAMMAR, limits.MAX_TOKEN_IDS

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from logitport.spec import LogitBiasSpec, SpecError, decode, limits
 
-from .test_every_kind import AT_LEAST_0, TOO_HIGH, TOO_LARGE, VALIDATOR, Add, RealizedKindTests
-from .test_texts import CAT, FIVE, GREEDY, SPACE_CAT
+from tests.support.kinds import AT_LEAST_0, TOO_HIGH, TOO_LARGE, VALIDATOR, Add, RealizedKindTests
+from tests.support.small_tokenizer import CAT, FIVE, GREEDY, SPACE_CAT
 
 BIG, MOST = limits.MAX_INT + 1, limits.MAX_TOKEN_IDS // 2
 SPEC = LogitBiasSpec({2: 1.5})

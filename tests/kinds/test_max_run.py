@@ -12,8 +12,8 @@ from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.spec import GrammarSpec, MaxRunSpec, SpecError, encode, limits
 from logitport.spec.kinds.max_run import WHITE_SPACE
 
-from .test_banned_text import SMOLLM2
-from .test_every_kind import AT_LEAST_1, KindTests
+from tests.support.families import SMOLLM2
+from tests.support.kinds import AT_LEAST_1, KindTests
 
 MOST = limits.MAX_PATTERN
 IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got "

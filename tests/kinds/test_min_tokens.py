@@ -1,8 +1,8 @@
 import pytest
 from logitport.spec import MinTokensSpec, SpecError, limits
 
-from .test_every_kind import AT_LEAST_1, LIKED, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
-from .test_texts import GREEDY, NoEos
+from tests.support.kinds import AT_LEAST_1, LIKED, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
+from tests.support.small_tokenizer import GREEDY, NoEos
 
 SPEC = MinTokensSpec(2, (0, 4))
 

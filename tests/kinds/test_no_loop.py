@@ -12,7 +12,7 @@ from logitport.spec import (
     limits,
 )
 
-from .test_every_kind import LIKED, SECOND, F, RealizedKindTests, ban
+from tests.support.kinds import LIKED, SECOND, F, RealizedKindTests, ban
 
 MOST = limits.MAX_LOOP
 BOTH = "Expected both of start_token_ids and end_token_ids, or neither"

@@ -2,7 +2,7 @@ import pytest
 from logitport.adapters.core import compile_specs
 from logitport.spec import DrySpec, NoRepeatNgramSpec, SpecError, decode, encode, limits
 
-from .test_every_kind import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
+from tests.support.kinds import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
 
 MOST = limits.MAX_PATTERN
 

@@ -40,8 +40,7 @@ from logitport.spec import (
     limits,
 )
 
-from .test_banned_scripts import with_table
-from .test_every_kind import (
+from tests.support.kinds import (
     AT_LEAST_1,
     AT_MOST,
     LIKED,
@@ -52,6 +51,7 @@ from .test_every_kind import (
     allow,
     ban,
     below,
+    with_table,
 )
 
 COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))
@@ -459,7 +459,7 @@ histories = (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories)
 def test_phases_are_what_their_specs_are(
     spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool
@@ -484,7 +484,7 @@ def with_texts(spec: PhasesSpec) -> PhasesSpec:
     return PhasesSpec(tuple(phases), spec.eos_token_id, spec.repeat)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories)
 def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool):
     if sum(bool(end.token_ids) for phase in spec.phases for end in phase.ends) > 4:
@@ -494,7 +494,7 @@ def test_texts_end_phases(spec: PhasesSpec, prompt: list[int], liked: list[int],
     check_against_reference(with_texts(spec), prompt, liked, obeys, TOKENS)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(*histories, st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=2))
 def test_texts_are_banned_in_a_phase(
     spec: PhasesSpec, prompt: list[int], liked: list[int], obeys: bool, texts: list[str]

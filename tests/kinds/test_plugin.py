@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from logitport.spec import PluginSpec, SpecError, decode, encode, limits
 
-from .test_every_kind import VALIDATOR, KindTests
+from tests.support.kinds import VALIDATOR, KindTests
 
 INTEGER = "Expected an integer of at most 64 bits"
 

@@ -2,7 +2,7 @@ import pytest
 from logitport.adapters.core import compile_specs
 from logitport.spec import PromptBiasSpec, SpecError, limits
 
-from .test_every_kind import LONG, TOO_HIGH, TOO_LONG, Add, RealizedKindTests
+from tests.support.kinds import LONG, TOO_HIGH, TOO_LONG, Add, RealizedKindTests
 
 WANTED = PromptBiasSpec(1000, (7,))
 

@@ -1,6 +1,6 @@
 from logitport.spec import SamplingSpec, limits
 
-from .test_every_kind import AT_LEAST_0, TOO_LARGE, KindTests
+from tests.support.kinds import AT_LEAST_0, TOO_LARGE, KindTests
 
 ONE_OF = (
     "Expected at least one of temperature, top_p, top_k, min_p, presence_penalty, "

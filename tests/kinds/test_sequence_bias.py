@@ -1,7 +1,7 @@
 import pytest
 from logitport.spec import SequenceBiasSpec, SpecError, limits
 
-from .test_every_kind import (
+from tests.support.kinds import (
     AT_LEAST_0,
     LIKED,
     SECOND,
@@ -13,7 +13,7 @@ from .test_every_kind import (
     Add,
     RealizedKindTests,
 )
-from .test_texts import CAT, GREEDY, OG, SPACE_CAT, SPACE_DOG, D
+from tests.support.small_tokenizer import CAT, GREEDY, OG, SPACE_CAT, SPACE_DOG, D
 
 SPEC = SequenceBiasSpec(((5,), (1, 2), (1, 1, 3), (2,)), (1.5, 2.0, -3.0, -0.5))
 MANY = tuple((first, second, 5) for first in range(32) for second in range(56))

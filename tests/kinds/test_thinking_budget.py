@@ -4,9 +4,7 @@ import msgspec
 from logitport.spec import ThinkingBudgetSpec, decode, encode, limits
 from logitport.spec.base import Sizes
 
-from tests.support.paths import GOLDEN
-
-from .test_every_kind import (
+from tests.support.kinds import (
     AT_LEAST_0,
     AT_MOST,
     LIKED,
@@ -18,7 +16,8 @@ from .test_every_kind import (
     RealizedKindTests,
     ban,
 )
-from .test_texts import END, FIVE, GREEDY, NEWLINE, SPACE_CAT, THINK, S
+from tests.support.paths import GOLDEN
+from tests.support.small_tokenizer import END, FIVE, GREEDY, NEWLINE, SPACE_CAT, THINK, S
 
 SPEC = ThinkingBudgetSpec(3, (1, 2), (3, 3, 4), (9,))
 BARE = ThinkingBudgetSpec(2, (1,), (2,))

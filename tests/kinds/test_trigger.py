@@ -1,7 +1,7 @@
 from logitport.spec import TriggerSpec, limits
 
-from .test_every_kind import AT_LEAST_1, LIKED, SOME, TOO_LONG_TO_FIND, F, RealizedKindTests
-from .test_texts import CAT, END, GREEDY, NEWLINE
+from tests.support.kinds import AT_LEAST_1, LIKED, SOME, TOO_LONG_TO_FIND, F, RealizedKindTests
+from tests.support.small_tokenizer import CAT, END, GREEDY, NEWLINE
 
 ONCE = TriggerSpec((1, 1, 2), (7, 8))
 TWICE = TriggerSpec((1,), (1, 1), times=2)

@@ -9,7 +9,7 @@ from logitport import spec as s
 from logitport.spec import SpecError, StandIn, decode, json_schema, limits
 from logitport.spec.texts import TEXT_FIELDS
 
-from tests.kinds.test_texts import CAT, END, FIVE, GREEDY, SPACE_CAT, THINK, D, NoEos, S
+from tests.support.small_tokenizer import CAT, END, FIVE, GREEDY, SPACE_CAT, THINK, D, NoEos, S
 
 TAGS = {"start_text": "<think>", "end_text": "</think>"}
 CHOICE = {"kind": "choice", "texts": ["cat", "cats"]}

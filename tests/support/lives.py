@@ -1,29 +1,37 @@
-"""What engines do with requests, in any order, and what each adapter's own bookkeeping makes of it.
+"""One simulated engine: what engines do with requests, in any order, and a driver for each.
 
-The same for all adapters: requests come, wait, are shown in parts of the batch and in any order,
-swap their beams, take tokens back, go; code of theirs fails, and so do calls of the core. Each
-row of each step has the edits of its request, as the reference says, or is ended if the request
-has failed. A ``Driver`` says it in the words of one engine.
+Requests enter, wait, resume, move, swap beams, accept drafts, take tokens back and leave; their own
+code fails, and so do calls of the core. Each row of each step has the edits of its request, as the
+reference says, or is ended if the request has failed. A ``Driver`` translates this for one adapter,
+or for one of the core's two realizers.
 """
 
 import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from logitport.adapters import admission
-from logitport.adapters.conformance.reference import Edit, combine, edits
-from logitport.adapters.core import HistoryRule, compile_specs, plugins
+from logitport.adapters.conformance.kinds.base import flat
+from logitport.adapters.conformance.reference import Edit, Force, combine, edits
+from logitport.adapters.core import HistoryRule, Program, compile_specs, plugins
 from logitport.adapters.core.walk import check_contradictions
-from logitport.spec import LogitBiasSpec, Payload, PluginSpec, SpecError
+from logitport.spec import LogitBiasSpec, Payload, PluginSpec, PythonProcessorSpec, SpecError
 
-from tests.core.test_realizer import ONE_OF_EACH, STOP, VOCABULARY, assert_row, random_logits
-from tests.faults import MODULES, Faults
+from tests.support.faults import METHODS, MODULES, Faults
+from tests.support.requests import (
+    ONE_OF_EACH,
+    STOP,
+    VOCABULARY,
+    assert_row,
+    forced_logit,
+    random_logits,
+)
 
 MOST = 5
 """Requests at a time."""
@@ -41,8 +49,21 @@ class FailsLater(HistoryRule):
         return {3: 1.5}
 
 
+def _add(output_ids: list[int], logits: torch.Tensor) -> None:
+    logits[3] += 1.5
+
+
+ADDS = PythonProcessorSpec(lambda: _add)
 MEANT = LogitBiasSpec({3: 1.5})
-"""What the plugin means until it fails."""
+"""What the plugin means until it fails, and what ``_add`` does."""
+
+
+class Output(list[int]):
+    """Token ids, to which there may be weak references."""
+
+
+RowOf = tuple[torch.Tensor, torch.Tensor, Sequence[int]]
+"""Logits before and after a step, and the output that they come after."""
 
 
 @dataclass(eq=False)
@@ -54,7 +75,9 @@ class Life:
         specs: these.
         prompt: its token ids.
         outputs: of each of its beams.
+        drafts: of the next step; each has a row of its own.
         running: whether the engine runs it; it may be one that has been put back.
+        without_specs: once it was ended by a fault, the steps in which nothing acted on it.
         of_engine: what a driver has of it.
     """
 
@@ -62,18 +85,30 @@ class Life:
     specs: Sequence[Any]
     prompt: list[int]
     outputs: list[list[int]]
+    drafts: list[int] = field(default_factory=list[int])
     running: bool = True
+    without_specs: int | None = None
     of_engine: Any = None
 
     @property
     def has_failed(self) -> bool:
         """Whether its plugin has to."""
-        out = len(self.outputs[0])
+        out = len(self.outputs[0]) + len(self.drafts)
         return any(isinstance(s, PluginSpec) and out >= s.params["after"] for s in self.specs)
 
-    def edits(self, beam: int) -> list[Edit]:
-        meant = [MEANT if isinstance(spec, PluginSpec) else spec for spec in self.specs]
-        return edits(meant, self.prompt, self.outputs[beam])
+    @property
+    def histories(self) -> list[list[int]]:
+        """The output before each of its rows: one for each beam, and one for each draft."""
+        output = self.outputs[0]
+        return [*self.outputs, *([*output, *self.drafts[: k + 1]] for k in range(len(self.drafts)))]
+
+    def edits(self, output: Sequence[int]) -> list[Edit]:
+        own = PluginSpec | PythonProcessorSpec
+        meant = [MEANT if isinstance(spec, own) else spec for spec in self.specs]
+        return edits(meant, self.prompt, output)
+
+
+_programs: dict[tuple[int, ...], tuple[Any, Program]] = {}
 
 
 class Driver:
@@ -88,6 +123,11 @@ class Driver:
         any_part: whether a step may have some of the requests, in any order.
         repeats: whether a step may be there again without a new token, as for chunks of a prompt.
         normalizes: whether rows with specs become logarithms of probabilities.
+        is_core: whether calls may fail at any time, in logits of any type, and requests may have
+            code; and whether one that has been ended may stay.
+        more: further events, by the names of the driver's methods.
+        drafts: so many a request has at most.
+        modules: whose calls may fail.
     """
 
     beams: ClassVar[int] = 1
@@ -98,9 +138,22 @@ class Driver:
     any_part: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
     normalizes: ClassVar[bool] = False
+    is_core: ClassVar[bool] = False
+    more: ClassVar[tuple[str, ...]] = ()
+    drafts: ClassVar[int] = 0
+    modules: ClassVar[tuple[str, ...]] = MODULES
+    choose: ClassVar[random.Random]
+    faults: ClassVar[Faults]
 
     def __init__(self, groups: Sequence[Sequence[Any]], patch: pytest.MonkeyPatch) -> None:
         self.groups = groups
+
+    def program(self, life: Life) -> Program:
+        """What its specs compile to, once for all requests that have them."""
+        key = tuple(map(id, life.specs))
+        if key not in _programs:
+            _programs[key] = life.specs, compile_specs(life.specs)
+        return _programs[key][1]
 
     def begin(self, lives: Sequence[Life]) -> None:
         """All of them come at once."""
@@ -116,13 +169,28 @@ class Driver:
     def go(self, life: Life) -> None:
         """It is done."""
 
+    def accept(self, life: Life, beam: int, token_ids: Sequence[int]) -> None:
+        """Tokens of its output are known now."""
+        life.outputs[beam] += token_ids
+
+    def take_back(self, life: Life, tokens: int) -> None:
+        for output in life.outputs:
+            del output[max(len(output) - tokens, 0) :]
+
     def is_ended(self, life: Life, edited: torch.Tensor) -> bool:
         """Whether a request that has failed is ended, by the row as it is edited."""
         return bool(edited.argmax() == STOP)
 
+    def has(self, life: Life) -> bool:
+        """Whether something acts on a request."""
+        return True
+
     def step(self, lives: Sequence[Life], logits: torch.Tensor) -> torch.Tensor:
-        """Let the adapter edit the rows, those of a request's beams next to each other."""
+        """Let the adapter edit the rows, those of a request next to each other."""
         raise NotImplementedError
+
+    def end(self) -> None:
+        """All requests have left. Nothing of them may be left."""
 
 
 class Lives:
@@ -132,39 +200,81 @@ class Lives:
         make: of its driver.
         seed: of all chance.
         patch: lasts as long.
+        groups: specs of requests.
+        failing: the calls that fail, of all that there are; by chance without it.
+        faults: counts the calls.
     """
 
-    def __init__(self, make: type[Driver], seed: int, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        make: type[Driver],
+        seed: int,
+        patch: pytest.MonkeyPatch,
+        groups: Sequence[Sequence[Any]] = (),
+        failing: Sequence[int] | None = None,
+        faults: Faults | None = None,
+    ) -> None:
         self.choose = choose = random.Random(seed)
-        self.faults, self.lives, self.numbers = Faults(), list[Life](), 0
+        self.faults, self.is_script = faults or Faults(), failing is not None
+        self.faults.start(failing or ())
+        self.lives, self.numbers, self.ended, self.before = list[Life](), 0, 0, self.faults.total
         patch.setattr(plugins, "_plugins", lambda: {"fails": lambda: _made})
-        groups = [self._specs() for _ in range(3)]
-        self.driver, self.groups = make(groups, patch), groups
-        self.lives = [self._life(group) for group in choose.choices(range(3), k=3)]
+        self.make, self.groups = (
+            make,
+            groups or [self._specs() for _ in range(8 if make.is_core else 3)],
+        )
+        make.choose, make.faults = choose, self.faults
+        self.driver = make(self.groups, patch)
+        self.dtype, self.columns = torch.float32, VOCABULARY
+        if make.is_core:
+            self.dtype = choose.choice(
+                (torch.float32, torch.float32, torch.float16, torch.bfloat16)
+            )
+            self.columns = VOCABULARY + choose.randrange(3)
+        self.lives = [self._life(group) for group in choose.choices(range(len(self.groups)), k=3)]
         if self.driver.one_each:
             self.lives = list({life.group: life for life in self.lives}.values())
         self.driver.begin(self.lives)
 
     def lead(self, events: int) -> None:
         """Let so much happen."""
-        others = [self.come, self.go, self.put_back] if self.driver.comes_and_goes else [self.again]
-        others += [self.take_back] * 2 * self.driver.takes_back + [
-            self.swap
-        ] * 4 * self.driver.swaps
-        with self.faults.installed(MODULES, methods=()):
-            for _ in range(events):
-                if not self.running:
-                    (self.put_back if self.lives else self.come)()
-                elif self.choose.random() < 0.6:
+        driver, choose = self.driver, self.choose
+        others: list[Any] = [self.come, self.go, self.put_back]
+        if not driver.comes_and_goes:
+            others = [self.again]
+        others += [self.take_back] * 2 * driver.takes_back + [self.swap] * 4 * driver.swaps
+        others += [getattr(driver, name, None) or getattr(self, name) for name in driver.more]
+        for _ in range(events):
+            if not self.running:
+                (self.put_back if self.lives else self.come)()
+            elif choose.random() < 0.6:
+                self.step()
+            else:
+                self._start(0.1 * driver.is_core, 40)
+                choose.choice(others)()
+        if driver.is_core:
+            for _ in range(2):
+                if self.running:
                     self.step()
-                else:
-                    self.choose.choice(others)()
+            while self.lives:
+                self._go(self.lives[0])
+            driver.end()
+
+    @property
+    def raised(self) -> int:
+        """How many calls have failed."""
+        return self.faults.total - self.before
+
+    def _start(self, probability: float, most: int) -> None:
+        if not self.is_script:
+            choose = self.choose
+            self.faults.start([choose.randrange(most)] if choose.random() < probability else [])
 
     def _specs(self) -> Sequence[Any]:
         """Some that a payload takes together, and now and then a plugin that is going to fail."""
         choose = self.choose
         specs: list[Any] = []
-        if choose.random() < 0.4:
+        if choose.random() < 0.4 and not self.is_script:
             specs.append(PluginSpec("fails", {"after": choose.randrange(8)}))
         for spec in choose.sample(ONE_OF_EACH, choose.randint(1, 3)):
             with suppress(SpecError):  # contradicts another one
@@ -178,10 +288,19 @@ class Lives:
 
     def _life(self, group: int) -> Life:
         """One whose prompt is no other one's with its output."""
+        choose, is_core = self.choose, self.driver.is_core
         self.numbers += 1
         prompt = [*divmod(self.numbers, VOCABULARY), group, self.numbers * 5 % VOCABULARY]
-        beams = self.choose.randint(1, self.driver.beams)
-        return Life(group, self.groups[group], prompt, [[] for _ in range(beams)])
+        specs = self.groups[group]
+        if is_core:
+            tokens = range(choose.randint(1, VOCABULARY))
+            prompt += choose.choices(tokens, k=choose.choice((0, 3, 9, 40)))
+            if choose.random() < 0.1:
+                specs = []
+            elif choose.random() < 0.2:
+                specs = [*specs, ADDS]
+        beams = choose.randint(1, self.driver.beams)
+        return Life(group, specs, prompt, [Output() for _ in range(beams)])
 
     @property
     def running(self) -> list[Life]:
@@ -190,7 +309,7 @@ class Lives:
     def come(self) -> None:
         if len(self.lives) == MOST:
             self.go()
-        life = self._life(self.choose.randrange(3))
+        life = self._life(self.choose.randrange(len(self.groups)))
         if self.driver.one_each:
             for other in [other for other in self.lives if other.group == life.group]:
                 self._go(other)
@@ -208,6 +327,8 @@ class Lives:
         """A request is preempted; or one that was comes again, with its output."""
         life = self.choose.choice(self.lives)
         life.running = not life.running
+        if life.running:
+            life.without_specs = None
         (self.driver.come if life.running else self.driver.put_back)(life)
 
     def again(self) -> None:
@@ -218,12 +339,34 @@ class Lives:
 
     def take_back(self) -> None:
         lives = self.running
-        if self.driver.any_part:
+        if lives and self.driver.any_part:
             lives = [self.choose.choice(lives)]
         if not any(life.has_failed for life in lives):
             tokens = self.choose.randint(1, 3)
-            for output in (output for life in lives for output in life.outputs):
-                del output[-tokens:]
+            for life in lives:
+                self.driver.take_back(life, min(tokens, len(life.outputs[0])))
+            if self.driver.is_core and lives:  # before others can be put in their place
+                self.step(lives, chooses=False)
+
+    def jump(self) -> None:
+        """Several tokens come at once."""
+        for life in self.running:
+            if not life.has_failed:
+                self.driver.accept(life, 0, self.choose.choices(range(VOCABULARY), k=2))
+
+    def replace(self) -> None:
+        """Between two steps, other tokens come in place of the last one, if that was not forced."""
+        choose = self.choose
+        if not self.running:
+            return
+        self.step(chooses=False)
+        for life in self.running:
+            output = life.outputs[0]
+            if output and not life.has_failed and not is_forced(life):
+                output[-1] = (output[-1] + choose.randrange(1, VOCABULARY)) % VOCABULARY
+                output += choose.choices(range(VOCABULARY), k=choose.randrange(2))
+        if self.running:
+            self.step(chooses=False)
 
     def swap(self) -> None:
         """Beams go on from where others were."""
@@ -233,41 +376,103 @@ class Lives:
                 [*output] for output in self.choose.choices(life.outputs, k=len(life.outputs))
             ]
 
-    def step(self) -> None:
+    def step(self, some: Sequence[Life] = (), *, chooses: bool | None = None) -> None:
         """The engine chooses a token for some of the requests; a call of the core may fail."""
-        driver, choose, lives = self.driver, self.choose, self.running
-        if driver.any_part:
+        driver, choose, lives = self.driver, self.choose, [*some] or self.running
+        if driver.any_part and not some:
             choose.shuffle(lives)
             lives = lives[: choose.randint(1, len(lives))]
-        rows = [(life, beam) for life in lives for beam in range(len(life.outputs))]
-        before = random_logits(len(rows), VOCABULARY, choose.randrange(1 << 31), torch.float32)
-        self.faults.start([choose.randrange(100)] if choose.random() < 0.2 else [])
-        with self.faults.counting():
+        for life in lives:
+            life.drafts = choose.choices(range(VOCABULARY), k=choose.randint(0, driver.drafts))
+        rows = [(life, history) for life in lives for history in life.histories]
+        seed = choose.randrange(1 << 31)
+        before = random_logits(len(rows), self.columns, seed, self.dtype)
+        self._start(0.2, 100)
+        raised = self.raised
+        with self.faults.counting(not driver.is_core):
             after = driver.step(lives, before.clone())
-        broken, ended = set[int](), list[Life]()
-        for row, (life, beam) in enumerate(rows):
-            if life.has_failed:  # where its end fails as well, that is in the next step
-                assert driver.is_ended(life, after[row]) or self.faults.raised
-                continue
-            try:
-                self._assert_row(before[row], after[row], life.edits(beam))
-            except AssertionError:
-                if not self.faults.raised or not driver.is_ended(life, after[row]):
-                    raise
-                broken.add(id(life))
-            if self.faults.raised and life not in ended and driver.is_ended(life, after[row]):
+        fails = self.raised > raised
+        ended, first = list[Life](), 0
+        for life in lives:
+            last = first + len(life.histories)
+            here = [(before[i], after[i], rows[i][1]) for i in range(first, last)]
+            first = last
+            check = self._check if driver.is_core else self._check_apart
+            if not check(life, here, fails):
                 ended.append(life)
-        assert len(broken) <= 1, "one fault has ended several requests"
-        if not driver.repeats or choose.random() < 0.8:
-            obeys = choose.random() < 0.5
-            for row, (life, beam) in enumerate(rows):
-                chosen = int(after[row].argmax()) if obeys else choose.randrange(VOCABULARY)
-                life.outputs[beam].append(chosen)
+        assert self.ended <= self.raised or self.faults.raised > 1, "one fault has ended several"
+        if chooses is None:
+            chooses = not driver.repeats or choose.random() < 0.8
+        if chooses:
+            self._choose_tokens(lives, after)
+        for life in lives:
+            life.drafts = []
         if ended and not driver.comes_and_goes:
             self.again()
             return
         for life in ended:
-            self._go(life)
+            if not driver.is_core or choose.random() < 0.5:
+                self._go(life)
+
+    def _choose_tokens(self, lives: Sequence[Life], after: torch.Tensor) -> None:
+        driver, choose, row = self.driver, self.choose, 0
+        obeys = choose.random() < 0.5
+        for life in lives:
+            drafts, beams = life.drafts, len(life.outputs)
+            accepted = choose.randint(0, len(drafts))
+            for beam in range(beams):
+                likeliest = int(after[row + accepted + beam, :VOCABULARY].argmax())
+                token = likeliest if obeys else choose.randrange(VOCABULARY)
+                driver.accept(life, beam, [*drafts[:accepted], token])
+            row += beams + len(drafts)
+
+    def _check_apart(self, life: Life, rows: Sequence[RowOf], fails: bool) -> bool:
+        """Hold each row to its edits; return whether the request goes on.
+
+        Raises:
+            AssertionError: if a row has others, and is not ended either.
+        """
+        is_broken = False
+        for before, after, output in rows:
+            is_ended = self.driver.is_ended(life, after)
+            if life.has_failed:  # where its end fails as well, that is in the next step
+                assert is_ended or fails
+                continue
+            try:
+                self._assert_row(before, after, life.edits(output))
+            except AssertionError:
+                if not fails or not is_ended:
+                    raise
+                is_broken = True
+        self.ended += is_broken
+        return not (fails and any(self.driver.is_ended(life, after) for _, after, _ in rows))
+
+    def _check(self, life: Life, rows: Sequence[RowOf], fails: bool) -> bool:
+        """Hold a request to its edits until it is ended; return whether it has them.
+
+        Raises:
+            AssertionError: if it has others, and no reason to be ended, or is not.
+        """
+        driver, is_first = self.driver, life.without_specs is None
+        if is_first and not life.has_failed:
+            try:
+                for before, after, output in rows:
+                    self._assert_row(before, after, life.edits(output))
+                return True
+            except AssertionError:
+                if not self.raised:
+                    raise
+                self.ended += 1
+        if all(driver.is_ended(life, after) for _, after, _ in rows) and (
+            fails or is_first or all(_is_end(before, after) for before, after, _ in rows)
+        ):
+            life.without_specs = 0
+            return False
+        assert self.raised, "it is to be ended"
+        life.without_specs = (life.without_specs or 0) + 1
+        assert all(torch.equal(before, after) for before, after, _ in rows), "it was to end"
+        assert life.without_specs <= 2 or not driver.has(life), "it goes on"
+        return False
 
     def _assert_row(self, before: torch.Tensor, after: torch.Tensor, acting: list[Edit]) -> None:
         if not self.driver.normalizes:
@@ -280,20 +485,43 @@ class Lives:
         np.testing.assert_allclose(after.numpy()[likely], expected[likely], rtol=1e-4, atol=1e-4)
 
 
+def _is_end(before: torch.Tensor, after: torch.Tensor) -> bool:
+    expected = before.clone()
+    expected[STOP] = forced_logit(before.dtype)
+    return torch.equal(after, expected)
+
+
+def is_forced(life: Life) -> bool:
+    """Whether the last token of its output was."""
+    output = life.outputs[0]
+    return Force(output[-1]) in flat(life.edits(output[:-1]))
+
+
 def _made(params: Any) -> HistoryRule:
     return FailsLater(params["after"])
 
 
-def lead(driver: type[Driver], seed: int, events: int = 100) -> None:
+def lead(
+    driver: type[Driver], seed: int, events: int = 100, groups: Sequence[Sequence[Any]] = ()
+) -> None:
     """Let requests live.
+
+    Args:
+        driver: of the engine.
+        seed: of all chance.
+        events: how many.
+        groups: specs of requests.
 
     Raises:
         AssertionError: if one of them got other edits than its own.
     """
+    faults = Faults()
     logging.disable(logging.CRITICAL)
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            Lives(driver, seed, patch).lead(events)
+        methods = METHODS if driver.is_core else ()
+        with pytest.MonkeyPatch.context() as patch, faults.installed(driver.modules, methods):
+            Lives(driver, seed, patch, groups, faults=faults).lead(events)
     finally:
         logging.disable(logging.NOTSET)
+        _programs.clear()
         admission.forget()  # what has been admitted with the plugin

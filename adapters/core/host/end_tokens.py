@@ -9,13 +9,15 @@ from ..logits import end_where_banned, to_device
 from .advance import Automata
 from .requests import Request
 
+_NO_ROWS: tuple[Any, int, torch.Tensor] = None, -1, torch.empty(0)
+
 
 class EndTokens:
     """The end tokens of the requests that no banned token may enter."""
 
     def __init__(self) -> None:
         self._of: dict[Request, int] = {}
-        self._rows: tuple[Any, int, torch.Tensor] = None, -1, torch.empty(0)
+        self._rows = _NO_ROWS
 
     def put(self, request: Request, token: int | None) -> None:
         """Set the end token of a request, if it has one."""
@@ -26,7 +28,7 @@ class EndTokens:
         """Remove the end token of a request, if it has one."""
         self._of.pop(request, None)
         if not self._of:
-            self._rows = None, -1, self._rows[2][:0]
+            self._rows = _NO_ROWS
 
     def apply(self, logits: Any, automata: Automata) -> None:
         """Force the end token in each row whose highest logit is that of a banned token.

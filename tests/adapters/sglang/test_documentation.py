@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from examples._support.sglang_server import OPTIONS
-from tests.docs.test_readme import MODEL, ROOT, Program, programs, run
+from tests.support.pages import MODEL, Program, programs, run
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.engine
 

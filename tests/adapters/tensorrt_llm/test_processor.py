@@ -15,20 +15,17 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.kinds import KINDS
-from logitport.adapters.conformance.reference import combine, edits
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import compile_specs, plugins
 from logitport.adapters.tensorrt_llm import (
     BACKEND,
     LogitportProcessor,
     attach,
-    processor,
     rows,
 )
 
@@ -286,20 +283,6 @@ def test_a_pickle_has_one_class_and_nothing_live():
     assert logits.argmax() == 21
 
 
-@pytest.mark.parametrize("kept", [256, 1])
-def test_requests_share_a_processor(monkeypatch: pytest.MonkeyPatch, kept: int):
-    """In one process, those with the same ``SamplingParams``: nothing is pickled, ids differ."""
-    monkeypatch.setattr(processor, "KEPT_ROWS", kept)
-    specs = lp.ThinkingBudgetSpec(2, (7,), (8,), (9,)), lp.ForcedEndSpec(5, (11, 12), EOS)
-    params = attach(SamplingParams(), specs, disable_overlap_scheduler=True)
-    prompts = [(5, 7), (3,), (7, 8, 9, 10, 7, 11), (5, 7)]
-    shared = [Running([*prompt], 10, [params.logits_processor]) for prompt in prompts]
-    said = say(Caller(slots=3), *shared)
-    assert said == say(Caller(), *(running(prompt, *specs) for prompt in prompts))
-    assert said[0][2:4] == [9, 8]
-    assert all(output[5:] == [11, 12, EOS] for output in said)
-
-
 def test_several_outputs_of_a_request():
     """``n`` above 1: the engine copies the processor deeply for each."""
     params = attach(SamplingParams(n=2), TEXT, disable_overlap_scheduler=True)
@@ -386,40 +369,6 @@ def test_the_overlap_is_real():
 
 
 # --- beams ---
-
-
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize(
-    "spec",
-    [
-        lp.NoRepeatNgramSpec(1),
-        lp.ChoiceSpec(((21, 22), (21, 23, 24), (40,)), EOS),
-        lp.TriggerSpec((33,), (34, 35), None),
-        lp.MinTokensSpec(3, (EOS, 33)),
-        lp.ForcedTokenSequenceSpec((21, 33)),
-    ],
-    ids=lambda spec: spec.kind,
-)
-def test_beams(spec: lp.LogitsProcessorSpec, width: int):
-    """Each beam has a history of its own, and takes another one's place."""
-    (each,) = running(PROMPT, spec).processors
-    beams, totals, changed_places = [list(PROMPT)], torch.zeros(1), False
-    for step in range(8):
-        plain = torch.stack([model(history) for history in beams])
-        plain[:, 33] += 3  # so that it is said now and then
-        edited = plain.clone()
-        each(7, edited.view(len(beams), 1, -1), copy.deepcopy(beams), None, None)
-        for history, row, before in zip(beams, edited, plain, strict=True):
-            acting = edits([spec], PROMPT, history[len(PROMPT) :])
-            np.testing.assert_allclose(row.double().numpy(), combine(before.numpy(), acting))
-        scores = totals[:, None] + edited.log_softmax(-1)
-        totals, best = scores.flatten().topk(width)
-        parents = (best // VOCABULARY).tolist()
-        changed_places |= step > 0 and parents != list(range(width))
-        tokens = (best % VOCABULARY).tolist()
-        beams = [[*beams[parent], token] for parent, token in zip(parents, tokens, strict=True)]
-    assert changed_places or width == 1
-    assert math.isfinite(float(totals[0]))
 
 
 # --- what fails ---

@@ -9,7 +9,7 @@ from logitport.adapters.core.host import realizer
 from logitport.adapters.core.host.triton_editor import TritonEditor
 from logitport.adapters.vllm.v1_batch import V1Batch
 
-from tests.core.test_kernels import Launches
+from tests.support.kernels import Launches
 
 from .test_failures import configuration
 

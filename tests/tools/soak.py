@@ -1,4 +1,4 @@
-"""A real server under many clients for a while (``python -m tests.soak --engine vllm``).
+"""A real server under many clients for a while (``python -m tests.tools.soak --engine vllm``).
 
 Clients ask at random, at once: with good specs, whose replies are held to the conformance suite's
 checkers; with bad and huge ones from the fuzzer's corpus; with those that used to be slow; with a
@@ -427,7 +427,7 @@ class Soak:
 
 def bad_payloads() -> list[str]:
     """The payloads of the fuzzer's corpus that are refused, whatever the engine."""
-    from tests.fuzz.payloads import load, text_of
+    from tests.tools.fuzz.payloads import load, text_of
 
     found = ["Hello", '{"version": 2, "specs": []}', encode(ForcedTokenSequenceSpec((10**6,)))]
     for _, payload in load():

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: send admission what nobody would, and look for what costs the most.
+"""``python -m tests.tools.fuzz``: send admission what nobody would, and find what costs most.
 
 ``--payloads N`` or ``--seconds S`` fuzz: every payload is admitted or refused with a ``SpecError``
 that is safe to print. ``--climb`` looks for the slowest admission, entry and resumption instead, or
@@ -26,7 +26,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from logitport.adapters import admission
 from logitport.spec import WIRE_KINDS, encode, limits
 
-from ..support.strategies import payload_specs
+from tests.support.strategies import payload_specs
+
 from . import bodies, mutations, payloads, running, target
 
 SMALL = 4096
@@ -216,7 +217,7 @@ def report(name: str, seconds: float, payload: Any) -> str:
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.fuzz", description=__doc__)
     parser.add_argument("--payloads", type=int, default=1 << 62)
     parser.add_argument("--seconds", type=float, default=None)
     parser.add_argument("--processes", type=int, default=1)

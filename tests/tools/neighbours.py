@@ -1,4 +1,4 @@
-"""What requests without specs pay for hostile ones beside them (``python -m tests.neighbours``).
+"""``python -m tests.tools.neighbours``: what hostile payloads cost the requests beside them.
 
 Eight requests without specs and eight with the payloads that once were the slowest run in one
 engine. The same is run with a harmless payload on the same prompts, in turn. The table has the
