@@ -1,7 +1,7 @@
 """The processor of continuous batching: specs for each request of a running manager."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from transformers.generation.continuous_batching.cb_logits_processors import (
@@ -10,7 +10,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 
 from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
-from .. import KEY, admit_live, check_own_fields
+from .. import KEY, OwnFields, admit_live, check_own_fields
 from ..core import Program, Realizer
 from .backend import BACKEND
 from .own_fields import own_fields
@@ -40,10 +40,9 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
             its ``ContinuousBatchingConfig``.
     """
 
-    supported_kwargs: ClassVar[dict[str, type]] = {KEY: Program}
-    ignored_kwargs: ClassVar[tuple[str, ...]] = ()
-
     def __init__(self, manager: Any, tokenizer: Any = None) -> None:
+        self.supported_kwargs: dict[str, type] = {KEY: Program}
+        self.ignored_kwargs: tuple[str, ...] = ()
         config = manager.continuous_batching_config
         for name, is_set in (
             ("use_cuda_graph", any(config.cuda_graph_booleans)),
@@ -75,7 +74,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         check_own_fields(together, self._own_fields())
         return {KEY: admit_live(self._backend, together, self._vocab_size)}
 
-    def _own_fields(self) -> dict[str, LogitsProcessorSpec | None]:
+    def _own_fields(self) -> OwnFields:
         eos = self._config.eos_token_id
         eos_token_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
         return own_fields(self._config, eos_token_ids, 0)
@@ -101,7 +100,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         self._realizer.truncate(len(requests_with_new_token))
         return torch.zeros(len(requests_with_new_token), dtype=torch.int32)
 
-    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+    def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
         """Edit the scores, ``[rows, vocabulary]``, in place."""
         self._realizer.apply(scores)
         return scores

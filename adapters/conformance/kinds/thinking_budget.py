@@ -102,7 +102,7 @@ def _strategy(draw: Draws) -> Any:
                 min_tokens=min(least, budget),
                 grace=grace if newlines else 0,
                 newline_token_ids=newlines if grace else (),
-                stop_token_ids=[token for token in stop if (token,) not in tags],
+                stop_token_ids=tuple(token for token in stop if (token,) not in tags),
             )
         ),
         st.integers(0, draw.count),

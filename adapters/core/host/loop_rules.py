@@ -82,8 +82,9 @@ class Loop(NamedTuple):
         is_open = self.block < 0 or states[self.block] - bases[self.block] >= self.inside
         if self.forcing < 0:
             return bool(is_open)
-        arguments: Any = tokens, length, self.origin, self.needs, self.reach, self.then
-        states[self.forcing] = bases[self.forcing] + find_due(*arguments, self.closes, is_open)
+        of_rule: Any = self.needs, self.reach, self.then, self.closes, is_open
+        due = find_due(tokens, length, self.origin, *of_rule)
+        states[self.forcing] = bases[self.forcing] + due
         return False
 
     def ban(
@@ -91,8 +92,8 @@ class Loop(NamedTuple):
     ) -> int:
         """Ban the tokens that would complete a loop; see ``find_loops``."""
         seen, cells, values = scratch.seen, scratch.tokens, scratch.values
-        arguments: Any = logits, start, columns, tokens, length, self.origin, self.needs, self.reach
-        return find_loops(*arguments, cells, values, seen)
+        of_rule: Any = self.origin, self.needs, self.reach, cells, values, seen
+        return find_loops(logits, start, columns, tokens, length, *of_rule)
 
 
 @loop
