@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +22,12 @@ from .history_kernels import HistoryKernels
 from .inputs import RequestInputs
 from .loop_kernel import LoopKernel
 from .pool import DevicePool
-from .requests import INPUTS, Request
+from .requests import INPUTS, Counts, Request
 
 logger = logging.getLogger(__name__)
 
 _FREE = forced_chain((), None)
 _NOBODY = Request(None)
-
-
-class _Counts(NamedTuple):
-    """What a request has: how many automata and history rules, and whether there are others."""
-
-    automata: int
-    allows: int  # whether an automaton may ALLOW tokens, or ban most of them
-    rules: int  # with one for a `dry`, if there are any
-    penalizes: int  # whether there is a `dry`
-    loops: int  # rules about loops
 
 
 class DeviceRealizer:
@@ -89,7 +79,7 @@ class DeviceRealizer:
     def _forget(self) -> None:
         """Begin without any state."""
         requests, device = len(self._admissions), self._device
-        self._counts = np.zeros((len(_Counts._fields), requests), np.int32)
+        self._counts = np.zeros((len(Counts._fields), requests), np.int32)
         self._inputs = RequestInputs(requests, device, **INPUTS)
         self._tables = AutomatonPool()
         self._device_tables = DevicePool(self._tables, device, transitions=True)
@@ -221,12 +211,9 @@ class DeviceRealizer:
         for slot in self._stale:
             request = self._requests.get(slot, _NOBODY)
             request.write(slot, self._inputs, self._tables)
-            own = {"admission": self._admissions[slot], "end_token": self._end_tokens[slot]}
-            self._inputs.put(slot, **{name: [value] for name, value in own.items()})
-            ngrams, dry = len(request.program.ngrams), len(request.program.dry)
-            rules = 1 + ngrams if ngrams or dry else 0
-            loops, automata = len(request.program.loops), len(request.automata)
-            self._counts[:, slot] = _Counts(automata, request.allows(), rules, dry, loops)
+            admission, end_token = self._admissions[slot], self._end_tokens[slot]
+            self._inputs.put(slot, admission=[admission], end_token=[end_token])
+            self._counts[:, slot] = Counts.of(request)
         self._device_tables.update()
         self._inputs.upload()
         self._stale.clear()
@@ -284,7 +271,7 @@ class DeviceRealizer:
             self._own = self._run_code(logits, history, rows) if self._with_code else []
         if self._stale or self._is_broken:
             self._upload(history)
-        counts = _Counts(*self._counts[:, slots].max(axis=1).tolist())
+        counts = Counts(*self._counts[:, slots].max(axis=1).tolist())
         automata: tuple[Any, ...] = ()
         states: torch.Tensor | None = None
         tokens = min(self._vocab_size, logits.shape[1])
@@ -382,8 +369,7 @@ class DeviceRealizer:
         device = history.token_ids.device
         errors: list[Exception] = []
         realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
-        rules = NoRepeatNgramSpec(1), DrySpec(1.0), NoLoopSpec(2)
-        everything = AllowedTokensSpec((0,)), *rules
+        everything = AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), DrySpec(1.0), NoLoopSpec(2)
         realizer.add(0, compile_specs(everything), ())
         row = torch.zeros(1, dtype=torch.int32, device=device)
         logits = torch.zeros((1, columns), device=device)

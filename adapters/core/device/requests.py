@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,3 +116,21 @@ class Request:
         """Return whether an automaton may ALLOW tokens or ban most of them."""
         kinds = (Edit.ALLOW, Edit.BAN_OTHERS)
         return any(np.isin(automaton.edit, kinds).any() for automaton in self.automata)
+
+
+class Counts(NamedTuple):
+    """What a request has: how many automata and history rules, and whether there are others."""
+
+    automata: int
+    allows: int  # whether an automaton may ALLOW tokens, or ban most of them
+    rules: int  # with one for a `dry`, if there are any
+    penalizes: int  # whether there is a `dry`
+    loops: int  # rules about loops
+
+    @classmethod
+    def of(cls, request: Request) -> "Counts":
+        """Count what acts on a request."""
+        own = request.program
+        rules = 1 + len(own.ngrams) if own.ngrams or own.dry else 0
+        counts = rules, len(own.dry), len(own.loops)
+        return cls(len(request.automata), request.allows(), *counts)
