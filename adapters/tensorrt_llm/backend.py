@@ -5,6 +5,7 @@ from ...spec import (
     BannedScriptsSpec,
     BannedTextSpec,
     GrammarSpec,
+    MaxRunSpec,
     PythonProcessorSpec,
     SamplingSpec,
 )
@@ -13,7 +14,7 @@ from .. import REALIZABLE, Backend
 BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE
-    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, PythonProcessorSpec},
+    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
     packages={"tensorrt-llm": "tensorrt-llm"},

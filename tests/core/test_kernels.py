@@ -15,6 +15,7 @@ from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
     history_kernels,
+    loop_kernel,
 )
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -65,7 +66,7 @@ def test_no_request_waits_for_a_kernel(
 ) -> None:
     """Whatever requests come, Triton has compiled what they need while the engine started."""
     launches: dict[str, Launches] = {}
-    for module in (advance_kernel, edit_kernel, history_kernels):
+    for module in (advance_kernel, edit_kernel, history_kernels, loop_kernel):
         for kernel, _, _ in KERNELS.values():
             name = kernel.fn.__name__
             if hasattr(module, name):
@@ -86,6 +87,7 @@ def test_no_request_waits_for_a_kernel(
         s.TriggerSpec((1,), (2,)),
         s.AllowedTokensSpec((1, 2)),
         s.LogitBiasSpec({1: 1.0}),
+        s.NoLoopSpec(3, then_token_ids=(1, 2), start_token_ids=(3,), end_token_ids=(4,)),
     )
     for number in range(requests):
         rule = s.DrySpec(1.0) if number % 2 else s.NoRepeatNgramSpec(3, 16, (1,))

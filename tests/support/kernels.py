@@ -6,6 +6,7 @@ from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
     history_kernels,
+    loop_kernel,
     search,
 )
 from triton._C.libtriton import native_specialize_impl
@@ -29,6 +30,7 @@ KERNELS = {
     ),
     "advance": (advance_kernel._advance_kernel, {}, 1),
     "scan": (history_kernels._scan_kernel, {"tile_size": search.TILE}, 4),
+    "loops": (loop_kernel._loop_kernel, {"periods": loop_kernel.PERIODS}, 4),
     "penalize": (history_kernels._penalize_kernel, {}, 4),
 }
 

@@ -21,7 +21,9 @@ from .search import locate, sum_as, tokens_at
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _FIELDS = tl.constexpr(10)
 _UNROLLED = tl.constexpr(8)  # tokens that are compared between two looks at what is left
-_PERIODS = triton.next_power_of_2(MAX_PERIOD)
+PERIODS = triton.next_power_of_2(MAX_PERIOD)
+"""The periods that are compared at once."""
+
 _PATTERN = tl.constexpr(triton.next_power_of_2(MAX_PATTERN))
 
 
@@ -77,7 +79,7 @@ class LoopKernel:
                 *self._tables.columns("operand"),
                 base if states is None else states,
                 *(automata, rules, vocab_size),
-                periods=_PERIODS,
+                periods=PERIODS,
                 num_warps=4,
             )
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as lp
+from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.vllm import attach
 
 from .in_process import FLAG, lookup, params
-from .test_all_kinds import obeys
 
 pytestmark = [
     pytest.mark.engine,
