@@ -3,8 +3,10 @@
 Host and device, editors and callables all follow the rules of this module.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +67,17 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
     sums = cells.float() + to_device(torch.tensor(additions.values), logits.device)
     sums = sums.clamp(-limit, HIGHEST_SHARE * limit).to(cells.dtype)
     flat[index] = torch.where(cells == -torch.inf, cells, sums)
+
+
+def write_twice(write: Callable[..., object], *arguments: Any, **keywords: Any) -> None:
+    """Write a part of the edits, in a second try if need be.
+
+    ``write`` writes in its last call, if at all: what fails has written nothing.
+    """
+    try:
+        write(*arguments, **keywords)
+    except Exception:
+        write(*arguments, **keywords)
 
 
 def end_where_banned(logits: torch.Tensor, tokens: torch.Tensor) -> None:

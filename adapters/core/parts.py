@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
-
-import numpy as np
+from itertools import accumulate, chain, pairwise
 
 from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec
 from .automaton import Automaton
@@ -34,6 +32,11 @@ class LoopRule:
     forcing: Automaton | None
     block: Automaton | None
     inside: int
+
+    def ranks(self, automata: Sequence[Automaton]) -> tuple[int, int]:
+        """Find ``forcing`` and ``block`` among a request's automata; -1 for none."""
+        rank: dict[Automaton | None, int] = {each: i for i, each in enumerate(automata)}
+        return rank.get(self.forcing, -1), rank.get(self.block, -1)
 
 
 TOKEN_ID_BYTES = 40
@@ -111,7 +114,8 @@ class Program:
 
     def _by_kind(self, sources: Sequence[Sequence[int]]) -> list[Sequence[Sequence[int]]]:
         """Split sources by what they are of: automata, rules about n-grams, rules about loops."""
-        ends = np.cumsum([0, len(self.automata), len(self.ngrams), len(self.loops)]).tolist()
+        compared = self.automata, self.ngrams, self.loops
+        ends = accumulate(map(len, compared), initial=0)
         return [sources[start:end] for start, end in pairwise(ends)]
 
     @property

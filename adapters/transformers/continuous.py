@@ -10,10 +10,10 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 
 from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
-from .. import KEY, OwnFields, admit_live, check_own_fields
+from .. import KEY, admit_live, check_own_fields
 from ..core import Program, Realizer
 from .backend import BACKEND
-from .own_fields import own_fields
+from .own_fields import eos_token_ids_of, own_fields
 
 
 class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
@@ -71,13 +71,8 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         """
         if not (together := as_specs(specs)):
             return {}
-        check_own_fields(together, self._own_fields())
+        check_own_fields(together, own_fields(self._config, eos_token_ids_of(self._config), 0))
         return {KEY: admit_live(self._backend, together, self._vocab_size)}
-
-    def _own_fields(self) -> OwnFields:
-        eos = self._config.eos_token_id
-        eos_token_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-        return own_fields(self._config, eos_token_ids, 0)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Fill the row of arguments, of which this processor reads none."""

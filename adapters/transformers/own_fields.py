@@ -8,6 +8,12 @@ from ...spec import BannedSequencesSpec, BannedTokensSpec, MinTokensSpec
 from ..own_fields import OwnFields, same_as
 
 
+def eos_token_ids_of(generation_config: Any) -> list[int]:
+    """List the end-of-sequence tokens of a ``GenerationConfig``."""
+    eos = generation_config.eos_token_id
+    return eos if isinstance(eos, list) else [] if eos is None else [eos]
+
+
 def own_fields(
     generation_config: Any, eos_token_ids: Sequence[int], prompt_length: int
 ) -> OwnFields:

@@ -12,7 +12,7 @@ from ...spec.base import as_specs
 from .. import admit_live, check_own_fields
 from ..core import Program, Realizer, compile_specs, log_failure
 from .backend import BACKEND
-from .own_fields import own_fields
+from .own_fields import eos_token_ids_of, own_fields
 
 
 class LogitportProcessor(LogitsProcessor):
@@ -68,8 +68,7 @@ class LogitportProcessor(LogitsProcessor):
         # objects need not have a hash. The values hold the specs, so that identities stay unique.
         made: dict[tuple[int, ...], tuple[Any, Program | None]] = {(): ((), None)}
         config = generation_config or model.generation_config
-        eos = config.eos_token_id
-        eos_token_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        eos_token_ids = eos_token_ids_of(config)
         own = own_fields(config, eos_token_ids, input_ids.shape[1])
         for prompt, each in enumerate(specs):
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....spec import BannedScriptsSpec
 from ....spec.kinds.banned_scripts import ScriptsSpec
-from .base import Draws, Kind, Tokens
+from .base import Draws, Kind, Tokens, text_of
 
 SHARED = ("Common", "Inherited")
 FREE, BANNED, NEITHER = "free", "banned", "neither"
@@ -26,10 +26,7 @@ def completing(
         vocabulary: the bytes of each token, ``None`` for a special token.
         output: the output so far.
     """
-    before = b""
-    for token in output:
-        piece = vocabulary[token]
-        before = b"" if piece is None else before + piece
+    before = text_of(vocabulary, output)
     return {
         token
         for token, piece in enumerate(vocabulary)

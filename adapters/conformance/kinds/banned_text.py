@@ -6,7 +6,7 @@ from typing import Any
 
 from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import SEPARATORS, in_word
-from .base import Draws, Kind, Tokens
+from .base import Draws, Kind, Tokens, text_of
 
 
 def completing(
@@ -19,10 +19,7 @@ def completing(
         vocabulary: the bytes of each token, ``None`` for a special token.
         output: the output so far.
     """
-    before = b""
-    for token in output:
-        piece = vocabulary[token]
-        before = b"" if piece is None else before + piece
+    before = text_of(vocabulary, output)
     return {
         token
         for token, piece in enumerate(vocabulary)

@@ -1,6 +1,6 @@
 """The types and functions that the files of the kinds share."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -135,6 +135,15 @@ def find(pattern: Tokens, history: Tokens, start: int = 0) -> int | None:
         if history[end - len(pattern) : end] == pattern:
             return end
     return None
+
+
+def text_of(vocabulary: Sequence[bytes | None], output: Tokens) -> bytes:
+    """Return the bytes of an output after its last special token, which is ``None``."""
+    text = b""
+    for token in output:
+        piece = vocabulary[token]
+        text = b"" if piece is None else text + piece
+    return text
 
 
 def first_end(tags: Iterable[Tokens], history: Tokens, start: int = 0) -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....spec import MaxRunSpec
-from .base import Draws, Kind, Tokens
+from .base import Draws, Kind, Tokens, text_of
 
 
 def completing(spec: MaxRunSpec, vocabulary: Sequence[bytes | None], output: Tokens) -> set[int]:
@@ -16,10 +16,7 @@ def completing(spec: MaxRunSpec, vocabulary: Sequence[bytes | None], output: Tok
         vocabulary: the bytes of each token, ``None`` for a special token.
         output: the output so far.
     """
-    before = b""
-    for token in output:
-        piece = vocabulary[token]
-        before = b"" if piece is None else before + piece
+    before = text_of(vocabulary, output)
     any_text = b"|".join(re.escape(text.encode()) for text in spec.characters)
     too_long = re.compile(rb"(?:%s){%d}" % (any_text, spec.n + 1))
     return {

@@ -31,13 +31,12 @@ def fields_of(
     rules: Sequence[LoopRule], automata: Sequence[Automaton], prompt_length: int
 ) -> list[int]:
     """List what the kernel reads of each of a request's rules, in the order in which it does."""
-    rank = {id(automaton): i for i, automaton in enumerate(automata)}
     fields: list[int] = []
     for rule in rules:
         spec = rule.spec
         fields += spec.times, spec.min_period, spec.max_period, spec.min_tokens
         fields += prompt_length if spec.output_only else 0, len(spec.then_token_ids), closes(spec)
-        fields += rank.get(id(rule.forcing), -1), rank.get(id(rule.block), -1), rule.inside
+        fields += *rule.ranks(automata), rule.inside
     return fields
 
 

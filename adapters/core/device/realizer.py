@@ -1,7 +1,7 @@
 """Realization on a device that reads the tokens itself: nothing is copied for a step."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import forced_chain
-from ..logits import Additions, add, end_where_banned, highest_logit
+from ..logits import Additions, add, end_where_banned, highest_logit, write_twice
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance_kernel import AdvanceKernel
@@ -146,8 +146,7 @@ class DeviceRealizer:
             self.fail(slot, error, stop_token_id)
 
     def _put(self, slot: int, request: Request) -> None:
-        """Let a request act. This cannot fail."""
-        self.remove(slot)
+        """Let a request act in an empty slot. This cannot fail."""
         self._requests[slot] = request
         self._admissions[slot] += 1
         self._stale.add(slot)
@@ -281,15 +280,15 @@ class DeviceRealizer:
             automata = self._count_by(1, len(rows)), starts, states, len(rows)
         self._has_written = True
         for additions in self._own:
-            _write(add, additions, logits)
+            write_twice(add, additions, logits)
         if counts.rules:
             batch, sizes = (logits, history, rows), (counts.rules, tokens, longest)
-            _write(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
+            write_twice(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
         if counts.loops:
             batch = logits, history, rows, states
-            _write(self._loop.launch, *batch, counts.automata, counts.loops, tokens)
+            write_twice(self._loop.launch, *batch, counts.automata, counts.loops, tokens)
         if counts.automata:
-            _write(self._edit.launch, logits, *automata, allows=bool(counts.allows))
+            write_twice(self._edit.launch, logits, *automata, allows=bool(counts.allows))
         if (self._end_tokens[slots] >= 0).any():
             end_tokens, requests = self._inputs.columns("end_token")[0][0], rows.requests.long()
             end_where_banned(logits[: len(rows)], end_tokens[requests].long())
@@ -379,11 +378,3 @@ class DeviceRealizer:
             realizer._step(logits, history, rows, np.zeros(1, np.int64), 1)
         for error in errors:
             raise error
-
-
-def _write(write: Callable[..., None], *arguments: Any, **keywords: Any) -> None:
-    """Write a part of the edits, in a second try if need be: a launch that fails writes nothing."""
-    try:
-        write(*arguments, **keywords)
-    except Exception:
-        write(*arguments, **keywords)

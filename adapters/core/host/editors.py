@@ -14,7 +14,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 from ..automaton.history import Tokens
-from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, highest_logit
+from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, highest_logit, write_twice
 from .advance import Automata
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, Scratch
@@ -189,7 +189,7 @@ class OtherEditor(Editor):
         after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
         edited = where((change == 0) & ~is_empty, before, self.like(after, before))
         self.has_written = True
-        _write_twice(logits, at, edited)
+        write_twice(logits.__setitem__, at, edited)
 
     def highest_logit(self, dtype: Any) -> float:
         """See ``Editor``."""
@@ -262,14 +262,6 @@ def _starts_of(indices: Indices, edits: Edits, columns: int) -> Indices:
     starts = np.full(len(edits.automata), -1, np.int64)
     starts[indices] = np.arange(len(indices)) * columns
     return starts
-
-
-def _write_twice(logits: Any, rows: Any, edited: Any) -> None:
-    """Write rows, which can be done again if it fails."""
-    try:
-        logits[rows] = edited
-    except Exception:
-        logits[rows] = edited
 
 
 @singledispatch

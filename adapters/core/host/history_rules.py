@@ -37,7 +37,6 @@ _ROOM = 128
 """The least room for output tokens."""
 _ALL = np.iinfo(np.int32).max
 _BAN = np.float32(BAN_BIAS)
-_NO_TOKENS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class Scratch(NamedTuple):
@@ -58,6 +57,10 @@ class Scratch(NamedTuple):
             np.zeros(vocab_size, np.bool_),
             np.zeros(longest + 1, np.int32),
         )
+
+    def cells(self, count: int) -> tuple[Tokens, Floats]:
+        """Copy the first tokens and values, which a rule has left."""
+        return self.tokens[:count].copy(), self.values[:count].copy()
 
 
 class HistoryRules:
@@ -139,17 +142,15 @@ class HistoryRules:
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""
-        tokens, values = list[Tokens](), list[Floats]()
+        found = [scratch.cells(0)]
         for rule in self._rules:
             arguments: Any = self.tokens, self.length, *rule, *scratch
-            count = scan(scratch.values, 0, 0, *arguments)
-            tokens.append(scratch.tokens[:count].copy())
-            values.append(scratch.values[:count].copy())
+            found.append(scratch.cells(scan(scratch.values, 0, 0, *arguments)))
         for loops in self._banning:
             count = loops.ban(scratch.values, 0, 0, self.tokens, self.length, scratch)
-            tokens.append(scratch.tokens[:count].copy())
-            values.append(scratch.values[:count].copy())
-        return np.concatenate([*tokens, _NO_TOKENS]), np.concatenate([*values, _NO_VALUES])
+            found.append(scratch.cells(count))
+        tokens, values = zip(*found, strict=True)
+        return np.concatenate(tokens), np.concatenate(values)
 
 
 def _arguments(spec: NoRepeatNgramSpec | DrySpec, prompt_length: int) -> tuple[Any, ...]:

@@ -52,15 +52,13 @@ class Loop(NamedTuple):
     def of(cls, rule: LoopRule, automata: Sequence[Automaton], prompt_length: int) -> "Loop":
         """Look the rule's automata up among those of the request."""
         enough, periods = needs(rule.spec), range(rule.spec.min_period, rule.spec.max_period + 1)
-        rank = {id(automaton): i for i, automaton in enumerate(automata)}
         return cls(
             prompt_length if rule.spec.output_only else 0,
             enough,
             max(int(enough[period]) + period for period in periods),
             token_array(rule.spec.then_token_ids).astype(np.int32),
             closes(rule.spec),
-            rank.get(id(rule.forcing), -1),
-            rank.get(id(rule.block), -1),
+            *rule.ranks(automata),
             rule.inside,
         )
 

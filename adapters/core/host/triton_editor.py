@@ -13,7 +13,7 @@ from ..automaton import Edit
 from ..automaton.history import Tokens
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
-from ..logits import Additions, Cells, add
+from ..logits import Additions, Cells, add, write_twice
 from .advance import Automata
 from .editors import Editor, Edits, OtherEditor
 
@@ -57,10 +57,7 @@ class TritonEditor(Editor):
             self._upload(edits)
             self.has_written = True
             if additions is not None:
-                try:
-                    add(additions, logits)
-                except Exception:  # it writes in its last call
-                    add(additions, logits)
+                write_twice(add, additions, logits)
             if self._acts:
                 self._launch(logits, edits)
 
@@ -93,10 +90,7 @@ class TritonEditor(Editor):
         inputs = self._rows.tensor, self._starts.tensor, self._states.tensor
         assert self._kernel is not None  # ``_upload`` has made it
         try:
-            try:
-                self._kernel.launch(logits, *inputs, rows, allows=allows)
-            except Exception:
-                self._kernel.launch(logits, *inputs, rows, allows=allows)
+            write_twice(self._kernel.launch, logits, *inputs, rows, allows=allows)
         except Exception as error:
             logger.warning("Logits are edited with torch operations from now on: %s", error)
             self._plain = OtherEditor()

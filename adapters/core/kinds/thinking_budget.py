@@ -112,13 +112,9 @@ def _completing(edges: Mapping[int, int]) -> list[int]:
 
 def _bans(builder: AutomatonBuilder, banned: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Make the token sets that are banned at each node. Returns each node's edit and operand."""
-    sets: dict[tuple[int, ...], int] = {}
-    for tokens in banned:
-        distinct = tuple(sorted({*tokens}))
-        if distinct and distinct not in sets:
-            sets[distinct] = builder.token_set(distinct)
-    operands = [sets.get(tuple(sorted({*tokens})), -1) for tokens in banned]
-    operand = np.array(operands)
+    at_nodes = [frozenset(tokens) for tokens in banned]
+    sets = {tokens: builder.token_set(tokens) for tokens in dict.fromkeys(at_nodes) if tokens}
+    operand = np.array([sets.get(tokens, -1) for tokens in at_nodes])
     return np.where(operand >= 0, Edit.ADD.value, Edit.FREE.value), np.maximum(operand, 0)
 
 
