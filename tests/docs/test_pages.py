@@ -89,8 +89,7 @@ def test_fields_of_the_wire():
         for each in kinds:
             fields = found.setdefault(each, {})
             for name in re.findall(r"`([a-z_]+)`", names):
-                as_there = found.get("forced_sequence", {}) if "as in `forced" in value else {}
-                fields[name] = as_there.get(name, " = " in value) or each == "sampling"
+                fields[name] = " = " in value or each == "sampling"
     structs: dict[str, Any] = {kind_of(kind): kind for kind in WIRE_KINDS}
     structs |= {"phase": Phase, "end": PhaseEnd, "state": AutomatonState, "edge": AutomatonEdge}
     for kind, struct in structs.items():
