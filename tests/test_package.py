@@ -28,7 +28,7 @@ from tests.support.paths import ROOT
 
 ROOMS = ("package", "spec", "adapters", "hooks")
 LAYERS = (
-    *("loops", "automaton", "text", "logits", "plugins", "parts", "kinds", "program"),
+    *("loops", "automaton", "text", "logits", "plugins", "parts", "kinds", "program", "tensors"),
     *("walk_search", "walk_runs", "walk_report", "walk", "warm_up", "callables", "device", "host"),
 )
 """Of the core, from the ground up: each imports what is before it."""
@@ -80,6 +80,19 @@ class TestImportsOfAProcess:
             (
                 "from logitport.adapters.conformance import ConformanceSuite",
                 {"hypothesis", "torch"},
+            ),
+            ("import logitport.adapters.llama_cpp.processor", {"torch"}),
+            (
+                "import numpy\n"
+                "from logitport.adapters.core import Realizer, compile_specs\n"
+                "from logitport.spec import DrySpec, ForcedTokenSequenceSpec\n"
+                "specs = ForcedTokenSequenceSpec((2,)), DrySpec(1.0)\n"
+                "for dtype in ('float32', 'float16'):\n"
+                "    realizer, logits = Realizer(4), numpy.zeros((1, 4), dtype)\n"
+                "    realizer.add(0, compile_specs(specs), [1], [])\n"
+                "    realizer.apply(logits)\n"
+                "    assert logits.argmax() == 2",
+                {"torch"},
             ),
             (
                 "from types import SimpleNamespace\n"
@@ -207,8 +220,6 @@ CIRCLES = {
         "logitport.adapters.core.automaton.folding",
         "logitport.adapters.core.automaton.history",
     ),
-    # Triton is imported where there is a GPU.
-    ("logitport.adapters.core.host.editors", "logitport.adapters.core.host.triton_editor"),
     # A phase has specs of any kind.
     ("logitport.spec.kinds", "logitport.spec.kinds.phases"),
 }

@@ -1,8 +1,8 @@
 """The neutral core: compiles specs, follows each request's tokens, edits the whole batch.
 
 It has no code of an engine. An adapter reports the request of each row to a ``Realizer``, and
-passes the logits. All that adapters need is here. ``compile_specs`` and what it makes need numpy;
-only ``Realizer`` and what goes with it need torch, and ``DeviceRealizer`` Triton too.
+passes the logits. All that adapters need is here. It needs numpy and numba; logits in tensors, and
+requests' own callables, need torch, and ``DeviceRealizer`` Triton too.
 """
 
 from typing import TYPE_CHECKING
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from .callables import log_failure
     from .device.context import History, LogitsLayout
     from .device.realizer import DeviceRealizer
-    from .host.editors import OtherEditor, editor_for
+    from .host.editors import OtherEditor
     from .host.realizer import Realizer
+    from .host.registry import editor_for
 
 __all__ = [
     "BAN_BIAS",
@@ -62,11 +63,11 @@ __all__ = [
     "unsupported",
 ]
 
-# What needs torch, and Triton.
+# What a worker needs: loops, torch and Triton.
 __getattr__ = lazy(
     __name__,
     Realizer=".host.realizer",
-    editor_for=".host.editors",
+    editor_for=".host.registry",
     OtherEditor=".host.editors",
     log_failure=".callables",
     DeviceRealizer=".device.realizer",

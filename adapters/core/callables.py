@@ -3,10 +3,9 @@
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ...spec.errors import text_of
 from .automaton import UNKNOWN, Automaton, UnknownTokenError
@@ -14,6 +13,9 @@ from .automaton.automaton import bounded
 from .logits import Additions, Cells
 from .parts import Program
 from .plugins import HistoryRule, takes_prompt
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -42,32 +44,37 @@ class CallableProcessor:
         self._processor = processor
 
     def __call__(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: torch.Tensor
+        self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: "torch.Tensor"
     ) -> None:
         """Edit a row in place, or leave it unchanged and raise.
 
         Raises:
             ValueError: if the result has another shape or leaves no token to choose.
         """
+        from torch import Tensor
+
         row = logits.clone()
         if self._takes_prompt:
             returned = self._processor(prompt_ids, output_ids, row)
         else:
             returned = self._processor(output_ids, row)
         result = row if returned is None else returned
-        if not isinstance(result, torch.Tensor) or result.shape != logits.shape:
+        if not isinstance(result, Tensor) or result.shape != logits.shape:
             shape = tuple(getattr(result, "shape", ())) or type(result).__name__
             raise ValueError(
                 f"{self._processor!r} returned {shape}, expected {tuple(logits.shape)}"
             )
         # The check would wait for a device; it is free in host memory only.
-        if result.device.type == "cpu" and not result.max() > -torch.inf:
+        if result.device.type == "cpu" and not result.max() > -np.inf:
             raise ValueError(f"{self._processor!r} left no finite logit")
         logits.copy_(result)
 
 
 class RequestCallables:
     """A request's own callables and history rules.
+
+    Attributes:
+        reads_logits: whether there are callables, which get the logits as a tensor.
 
     Raises:
         TypeError: see ``CallableProcessor``.
@@ -78,12 +85,13 @@ class RequestCallables:
         self._rules = [part for part in parts if isinstance(part, HistoryRule)]
         others = (part for part in parts if not isinstance(part, HistoryRule))
         self._processors = [CallableProcessor(part) for part in others]
+        self.reads_logits = bool(self._processors)
 
     def run(
         self,
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
-        logits: torch.Tensor,
+        logits: "torch.Tensor",
         row: int,
     ) -> list[Additions]:
         """Let the callables edit a row of ``[rows, columns]``, and return the rules' additions.

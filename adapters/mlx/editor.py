@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
-import torch
 
 from ..core import OtherEditor, editor_for
 
@@ -18,10 +17,12 @@ class MlxEditor(OtherEditor):
     finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
 
     @contextmanager
-    def as_tensor(self, logits: Any) -> Iterator[torch.Tensor]:
+    def as_tensor(self, logits: Any) -> Iterator[Any]:
         """See ``Editor``. It is a copy."""
+        from torch import from_numpy
+
         on_host = np.array(logits.astype(mx.float32))
-        yield torch.from_numpy(on_host)
+        yield from_numpy(on_host)
         logits[...] = mx.array(on_host).astype(logits.dtype)
 
     def array(self, values: Any, logits: Any) -> Any:

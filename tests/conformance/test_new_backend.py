@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from logitport.adapters.conformance import ConformanceSuite, base
+from logitport.adapters.conformance import ConformanceSuite, Generate, base
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Program, Realizer
 from logitport.spec import (
@@ -30,6 +30,21 @@ from tests.support.paths import ROOT
 
 class TestToyBackend(ToySuite):
     pass
+
+
+class EditsArrays(LogitportEditor):
+    """The engine's logits are numpy's."""
+
+    def edit(self, logits: Any) -> None:
+        super().edit(logits.numpy())
+
+
+class TestArrays(ToySuite):
+    dtypes = ("float32", "float16")
+
+    @pytest.fixture
+    def generate(self) -> Generate:
+        return generate_with(EditsArrays)
 
 
 class CountsCalls(LogitportEditor):

@@ -9,7 +9,7 @@ import torch
 from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.requests import Outputs
-from logitport.adapters.core.logits import end_where_banned
+from logitport.adapters.core.tensors import end_where_banned
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,

@@ -1,4 +1,4 @@
-"""The Triton kernel edits as ``OtherEditor`` does: in Triton's interpreter, and on a GPU."""
+"""The Triton kernel edits as ``TensorEditor`` does: in Triton's interpreter, and on a GPU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 import torch
 from logitport import spec as s
 from logitport.adapters.core import AutomatonBuilder, Edit, Program, Realizer, compile_specs
-from logitport.adapters.core.host.editors import HostEditor, OtherEditor
+from logitport.adapters.core.host.tensor_editors import HostTensorEditor, TensorEditor
 from logitport.adapters.core.kinds.banned_tokens import ADDING
-from logitport.adapters.core.logits import highest_logit
+from logitport.adapters.core.tensors import highest_logit
 from logitport.spec import LogitsProcessorSpec
 
 from tests.support.host_driver import Host
@@ -44,7 +44,7 @@ class Pair:
         self.device, self.vocabulary = device, vocabulary
         self.outputs: dict[int, list[int]] = {}
         self.plain, self.triton = Realizer(vocabulary), Realizer(vocabulary)
-        self.plain._editor = OtherEditor()
+        self.plain._editor = TensorEditor()
         self.editor = triton_editor.TritonEditor(device)
         self.triton._editor = self.editor
 
@@ -314,6 +314,6 @@ def test_realizer_chooses_the_editor(device: torch.device) -> None:
     realizer.add(0, compile_specs([s.BannedTokensSpec((1,))]), [], [])
     logits = torch.zeros(1, 50, device=device)
     realizer.apply(logits)
-    expected = triton_editor.TritonEditor if device.type == "cuda" else HostEditor
+    expected = triton_editor.TritonEditor if device.type == "cuda" else HostTensorEditor
     assert isinstance(realizer._editor, expected)
     assert logits[0, 1] < -1e8

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from ..automaton import BAN_BIAS, Edit
-from ..logits import highest_logit
+from ..tensors import highest_logit
 from .pool import DevicePool
 from .search import bounded_sum, contains, find
 

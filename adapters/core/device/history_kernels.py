@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ..automaton import BAN_BIAS
-from ..logits import highest_logit
+from ..tensors import highest_logit
 from . import search
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs

@@ -11,8 +11,8 @@ from ....spec.kinds.no_loop import MAX_PERIOD
 from ....spec.limits import MAX_PATTERN
 from ..automaton import BAN_BIAS, Automaton
 from ..kinds.no_loop import closes
-from ..logits import highest_logit
 from ..parts import LoopRule
+from ..tensors import highest_logit
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs
 from .pool import DevicePool

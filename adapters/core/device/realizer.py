@@ -12,9 +12,10 @@ from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, instantiate, log_by, stop_in
 from ..kinds.forced_sequence import forced_chain
-from ..logits import Additions, add, end_where_banned, highest_logit, write_twice
+from ..logits import Additions, write_twice
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
+from ..tensors import add, end_where_banned, highest_logit
 from .advance_kernel import AdvanceKernel
 from .context import History, LogitsLayout
 from .edit_kernel import EditKernel

@@ -1,25 +1,20 @@
 """Editors, which apply a step's edits to logits in one kind of array."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from numpy.lib.stride_tricks import as_strided
 
 from ..automaton.history import Tokens
-from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, highest_logit, write_twice
+from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, write_twice
 from .advance import Automata
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, Scratch
-
-logger = logging.getLogger(__name__)
 
 Indices = npt.NDArray[np.int64]
 
@@ -123,9 +118,11 @@ class Editor(ABC):
 
     Attributes:
         has_written: whether any logit may have been edited since this was last set to false.
+        compiles: whether the first step compiles a kernel, so that it takes long.
     """
 
     has_written = False
+    compiles: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, logits: Any, edits: Edits) -> None:
@@ -136,29 +133,39 @@ class Editor(ABC):
             edits: the edits.
         """
 
+    @abstractmethod
+    def end_where_banned(self, logits: Any, rows: Indices, tokens: Indices) -> None:
+        """Force a token in each of the rows where nothing but banned tokens is left.
+
+        Args:
+            logits: ``[rows, columns]``, edited.
+            rows: the rows in question.
+            tokens: the token of each. Both arrays stay the same while they are unchanged.
+        """
+
+    @abstractmethod
+    def highest_logit(self, dtype: Any) -> float:
+        """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
+
     def force(self, logits: Any, row: int, token_id: int) -> None:
         """Force a token, whatever the row's earlier edits were."""
         logits[row] = 0  # another token may have been forced
         logits[row, token_id] = self.highest_logit(logits.dtype)
 
-    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
+    def as_tensor(self, logits: Any) -> AbstractContextManager[Any]:
         """Give callables the logits as a torch tensor, and take over what they have written."""
         return nullcontext(logits)
-
-    def highest_logit(self, dtype: Any) -> float:
-        """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
-        return highest_logit(dtype)
 
 
 class OtherEditor(Editor):
     """An editor of arrays that the host cannot write, which waits for nothing.
 
     The edits are made to rows of zeros on the host. What they have become is sent to the device,
-    and added to the logits there. Subclasses edit other arrays than torch tensors.
+    and added to the logits there. Subclasses name the operations of an array library.
     """
 
-    where: ClassVar[Callable[..., Any]] = staticmethod(torch.where)
-    finfo: ClassVar[Callable[..., Any]] = staticmethod(torch.finfo)
+    where: ClassVar[Callable[..., Any]]
+    finfo: ClassVar[Callable[..., Any]]
 
     def apply(self, logits: Any, edits: Edits) -> None:
         """See ``Editor``."""
@@ -191,60 +198,83 @@ class OtherEditor(Editor):
         self.has_written = True
         write_twice(logits.__setitem__, at, edited)
 
+    def end_where_banned(self, logits: Any, rows: Indices, tokens: Indices) -> None:
+        """See ``Editor``."""
+        at, columns = self.array(rows, logits), self.array(tokens, logits)
+        highest, kept = self.highest_logit(logits.dtype), logits[at, columns]
+        is_lost = logits[at].max(1) < -highest / 2
+        logits[at, columns] = self.like(self.where(is_lost, highest, self.floats(kept)), kept)
+
     def highest_logit(self, dtype: Any) -> float:
         """See ``Editor``."""
         return min(FORCED_LOGIT, float(self.finfo(dtype).max) / 4)
 
+    @abstractmethod
     def array(self, values: npt.NDArray[Any], logits: Any) -> Any:
         """Send values to the device of the logits."""
-        return torch.from_numpy(values).to(logits.device, non_blocking=True)
 
+    @abstractmethod
     def floats(self, values: Any) -> Any:
         """Convert to float32."""
-        return values.float()
 
+    @abstractmethod
     def like(self, values: Any, other: Any) -> Any:
         """Convert to the type of another array."""
-        return values.to(other.dtype)
 
 
 class HostEditor(OtherEditor):
-    """An editor of float32 in the host's memory. Other types and layouts are left to its base."""
+    """An editor of numpy arrays. It writes float32 row by row, and leaves the rest to its base."""
+
+    where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
+    finfo: ClassVar[Callable[..., Any]] = staticmethod(np.finfo)
 
     def __init__(self) -> None:
         self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
 
-    def apply(self, logits: Any, edits: Edits) -> None:
-        """See ``Editor``."""
-        is_array, array = isinstance(logits, np.ndarray), None
-        if is_array:
-            _check_array(logits)
-        if is_array or logits.dtype is torch.float32:
-            array = logits if is_array else logits.numpy()
-        if array is None or array.dtype != np.float32 or array.strides[1] != array.itemsize:
-            super().apply(torch.from_numpy(logits) if is_array else logits, edits)
+    def apply(self, logits: npt.NDArray[Any], edits: Edits) -> None:
+        """See ``Editor``.
+
+        Raises:
+            ValueError: if the logits are read-only or reversed.
+        """
+        _check_array(logits)
+        if logits.dtype != np.float32 or logits.strides[1] != logits.itemsize:
+            super().apply(logits, edits)
             return
-        columns, stride = array.shape[1], array.strides[0] // array.itemsize
-        if stride == columns or len(array) == 1:
-            flat = array.reshape(-1)
+        columns, stride = logits.shape[1], logits.strides[0] // logits.itemsize
+        if stride == columns or len(logits) == 1:
+            flat = logits.reshape(-1)
         else:
-            flat = as_strided(array, ((len(array) - 1) * stride + columns,), (array.itemsize,))
+            flat = as_strided(logits, ((len(logits) - 1) * stride + columns,), (logits.itemsize,))
         rows = edits.rows
         if self._starts[0] is not rows or self._starts[1] != stride:
             self._starts = rows, stride, rows * stride
-        edits.check_rows(len(array))
+        edits.check_rows(len(logits))
         self.has_written = True
         edits.write(flat, self._starts[2], columns)
 
-    def force(self, logits: Any, row: int, token_id: int) -> None:
+    def force(self, logits: npt.NDArray[Any], row: int, token_id: int) -> None:
         """See ``Editor``."""
-        if is_array := isinstance(logits, np.ndarray):
-            _check_array(logits)
-        super().force(torch.from_numpy(logits) if is_array else logits, row, token_id)
+        _check_array(logits)
+        super().force(logits, row, token_id)
 
-    def as_tensor(self, logits: Any) -> AbstractContextManager[torch.Tensor]:
-        """See ``Editor``. The tensor shares an array's memory."""
-        return nullcontext(torch.from_numpy(logits) if isinstance(logits, np.ndarray) else logits)
+    def as_tensor(self, logits: npt.NDArray[Any]) -> AbstractContextManager[Any]:
+        """See ``Editor``. The tensor shares the array's memory."""
+        from torch import from_numpy
+
+        return nullcontext(from_numpy(logits))
+
+    def array(self, values: npt.NDArray[Any], logits: npt.NDArray[Any]) -> Any:
+        """See ``OtherEditor``."""
+        return values
+
+    def floats(self, values: npt.NDArray[Any]) -> Any:
+        """See ``OtherEditor``."""
+        return values.astype(np.float32)
+
+    def like(self, values: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
+        """See ``OtherEditor``."""
+        return values.astype(other.dtype)
 
 
 def _check_array(logits: np.ndarray) -> None:
@@ -262,35 +292,3 @@ def _starts_of(indices: Indices, edits: Edits, columns: int) -> Indices:
     starts = np.full(len(edits.automata), -1, np.int64)
     starts[indices] = np.arange(len(indices)) * columns
     return starts
-
-
-@singledispatch
-def editor_for(logits: Any) -> Editor:
-    """Make the editor for a kind of array. Adapters register editors for their engines' arrays.
-
-    Args:
-        logits: an array; only its type and its device matter.
-
-    Raises:
-        TypeError: if there is no editor for this kind of array.
-    """
-    raise TypeError(f"Expected logits that there is an editor for, got {type(logits).__name__}")
-
-
-@editor_for.register
-def _(logits: np.ndarray) -> Editor:
-    return HostEditor()
-
-
-@editor_for.register
-def _(logits: torch.Tensor) -> Editor:
-    if logits.is_cpu:
-        return HostEditor()
-    if logits.device.type == "cuda":  # the type of ROCm devices, too
-        try:
-            from .triton_editor import TritonEditor
-        except ImportError as error:
-            logger.warning("No Triton (%s): logits are edited with torch operations", error)
-        else:
-            return TritonEditor(logits.device)
-    return OtherEditor()

@@ -3,13 +3,12 @@
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..logits import end_where_banned, to_device
 from .advance import Automata
+from .editors import Editor, Indices
 from .requests import Request
 
-_NO_ROWS: tuple[Any, int, torch.Tensor] = None, -1, torch.empty(0)
+_NO_ROWS: tuple[Any, int, Indices, Indices] = None, -1, np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 class EndTokens:
@@ -30,20 +29,19 @@ class EndTokens:
         if not self._of:
             self._rows = _NO_ROWS
 
-    def apply(self, logits: Any, automata: Automata) -> None:
+    def apply(self, logits: Any, editor: Editor, automata: Automata) -> None:
         """Force the end token in each row whose highest logit is that of a banned token.
 
         Args:
             logits: ``[rows, columns]``, after all edits.
+            editor: the editor of the logits.
             automata: those of all requests; their generation tells when rows have changed.
         """
         if not self._of:
             return
-        known, generation, tokens = self._rows
-        if known is not automata or generation != automata.generation or len(tokens) != len(logits):
-            of_rows = np.full(len(logits), -1)
-            for request, token in self._of.items():
-                of_rows[request.row] = token
-            tokens = to_device(of_rows, logits.device)
-            self._rows = automata, automata.generation, tokens
-        end_where_banned(logits, tokens)
+        known, generation, rows, tokens = self._rows
+        if known is not automata or generation != automata.generation:
+            rows = np.array([request.row for request in self._of])
+            tokens = np.array([*self._of.values()])
+            self._rows = automata, automata.generation, rows, tokens
+        editor.end_where_banned(logits, rows, tokens)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from .advance import Automata
-from .editors import Editor, Edits, HostEditor, editor_for
+from .editors import Editor, Edits
 from .end_tokens import EndTokens
 from .history_rules import HistoryRules
+from .registry import editor_for
 from .requests import Outputs, Request
 from .warm_up import compile_loops, wait_for_loops
 
@@ -257,7 +259,7 @@ class Realizer:
         This uses a realizer of its own, as ``DeviceRealizer.warm_up`` does. Where the host edits,
         nothing is done: the loops are compiled beside what else a worker does when it starts.
         """
-        if not isinstance(editor_for(logits), HostEditor):
+        if editor_for(logits).compiles:
             realizer = Realizer(self._vocab_size)
             realizer.add(0, compile_specs((AllowedTokensSpec((0,)),)), [], [])
             realizer.apply(logits)
@@ -309,13 +311,14 @@ class Realizer:
             rules.follow(automata, request.index)
         if automata.requests:
             self._editor.apply(logits, self._edits)
-        self._end_tokens.apply(logits, automata)
+        self._end_tokens.apply(logits, self._editor, automata)
 
     def _run_code(self, logits: Any, editor: Editor) -> None:
         """Run the requests' own code, one request after the other."""
         failed: list[tuple[Request, Exception]] = []
         self._edits.own = []
-        with editor.as_tensor(logits) as tensor:
+        is_read = any(code.reads_logits for code in self._with_code.values())
+        with editor.as_tensor(logits) if is_read else nullcontext(logits) as tensor:
             for request, code in self._with_code.items():
                 try:
                     prompt_ids, output_ids = request.prompt_ids, request.output_ids

@@ -13,14 +13,16 @@ from ..automaton import Edit
 from ..automaton.history import Tokens
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
-from ..logits import Additions, Cells, add, write_twice
+from ..logits import Additions, Cells, write_twice
+from ..tensors import add
 from .advance import Automata
-from .editors import Editor, Edits, OtherEditor
+from .editors import Edits
+from .tensor_editors import TensorEditor
 
 logger = logging.getLogger(__name__)
 
 
-class TritonEditor(Editor):
+class TritonEditor(TensorEditor):
     """An editor with the same edits as ``HostEditor``, written by a kernel.
 
     It never waits for the device. Uploads and launches go to the current stream, and so take
@@ -30,7 +32,10 @@ class TritonEditor(Editor):
         device: the device of the logits.
     """
 
+    compiles = True
+
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self._device = device
         self._tables: DevicePool | None = None  # those of the automata
         self._kernel: EditKernel | None = None
@@ -40,13 +45,12 @@ class TritonEditor(Editor):
         self._of: tuple[Automata | None, int] = None, -1
         self._sent: Tokens = np.empty(0, np.int32)  # the states on the device
         self._acts = self._allows = False
-        self._plain: OtherEditor | None = None  # the fallback, once the kernel has failed
+        self._is_broken = False  # the kernel has failed: torch operations from now on
 
     def apply(self, logits: torch.Tensor, edits: Edits) -> None:
         """See ``Editor``."""
-        if self._plain is not None:
-            self._plain.apply(logits, edits)
-            self.has_written = self._plain.has_written
+        if self._is_broken:
+            super().apply(logits, edits)
         elif logits.stride(1) != 1 and logits.shape[1] > 1:
             copy = logits.contiguous()
             self.apply(copy, edits)
@@ -93,8 +97,8 @@ class TritonEditor(Editor):
             write_twice(self._kernel.launch, logits, *inputs, rows, allows=allows)
         except Exception as error:
             logger.warning("Logits are edited with torch operations from now on: %s", error)
-            self._plain = OtherEditor()
-            self._plain.apply(logits, edits.of_automata())  # the others are made
+            self._is_broken = True
+            super().apply(logits, edits.of_automata())  # the others are made
 
 
 def _additions(edits: Edits) -> Additions | None:

@@ -1,18 +1,15 @@
 """``dry``: batched as it is."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....spec import DrySpec, SpecError
 from ....spec.kinds.dry import MAX_MATCH
 from ....spec.limits import MAX_BIAS
+from ..logits import Floats
 from ..parts import Part
 from .base import Context, Merge, merge
-
-if TYPE_CHECKING:
-    from ..logits import Floats  # whose module needs torch
 
 
 @merge.register
@@ -27,7 +24,7 @@ def _compile(specs: Sequence[DrySpec], _: Context) -> Iterable[Part]:
     return specs
 
 
-def penalties(spec: DrySpec) -> "Floats":
+def penalties(spec: DrySpec) -> Floats:
     """Compute what is added after a match of each length, ``[1 + MAX_MATCH]``."""
     further = np.arange(1 + MAX_MATCH) - spec.allowed_length
     penalties = np.minimum(spec.multiplier * spec.base ** np.maximum(further, 0.0), MAX_BIAS)

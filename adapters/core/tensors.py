@@ -1,0 +1,66 @@
+"""What is done to logits in a torch tensor, on any device, without waiting for it."""
+
+from functools import lru_cache
+
+import torch
+
+from .automaton import Ints
+from .logits import FORCED_LOGIT, HIGHEST_SHARE, Additions, Cells, merge
+
+
+def add(additions: Additions, logits: torch.Tensor) -> None:
+    """Add to cells of logits whose columns are contiguous, without waiting for the device."""
+    flat, limit = flattened(logits), highest_logit(logits.dtype)
+    if limit < FORCED_LOGIT:  # the type cannot hold every sum
+        additions = merge(additions)
+    index = flat_index(additions.cells, logits)
+    if limit == FORCED_LOGIT:
+        values = torch.from_numpy(additions.values.clip(-limit, limit)).to(logits.dtype)
+        flat.index_add_(0, index, to_device(values, logits.device))
+        return
+    cells = flat[index]
+    sums = cells.float() + to_device(torch.tensor(additions.values), logits.device)
+    sums = sums.clamp(-limit, HIGHEST_SHARE * limit).to(cells.dtype)
+    flat[index] = torch.where(cells == -torch.inf, cells, sums)
+
+
+def end_where_banned(logits: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Force tokens in rows where nothing but banned tokens is left, without waiting for the device.
+
+    Engines have given the device's memory away by then: nothing here is as large as the logits.
+
+    Args:
+        logits: ``[rows, columns]``, edited.
+        tokens: ``[rows]`` int64, the token to force in each; a row with -1 is left alone.
+    """
+    highest, columns = highest_logit(logits.dtype), tokens.clamp(min=0)[:, None]
+    is_lost = ((logits.amax(1) < -highest / 2) & (tokens >= 0))[:, None]
+    kept = logits.gather(1, columns)
+    logits.scatter_(1, columns, kept.masked_fill_(is_lost, highest))
+
+
+def flattened(logits: torch.Tensor) -> torch.Tensor:
+    """View the rows end to end, with the gaps between them."""
+    if logits.is_contiguous():
+        return logits.view(-1)
+    rows, columns = logits.shape
+    return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
+
+
+def flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:
+    """Compute the indices of cells in ``flattened`` logits."""
+    return to_device(cells.rows * logits.stride(0) + cells.token_ids, logits.device)
+
+
+@lru_cache
+def highest_logit(dtype: torch.dtype) -> float:
+    """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
+    return min(FORCED_LOGIT, torch.finfo(dtype).max / 4)
+
+
+def to_device(array: Ints | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy without waiting: torch's allocator keeps pinned memory until the copy is done."""
+    host = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+    if device.type == "cpu":
+        return host
+    return (host.pin_memory() if device.type == "cuda" else host).to(device, non_blocking=True)
