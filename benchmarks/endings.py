@@ -21,11 +21,13 @@ from logitport.spec import (
     LogitsProcessorSpec,
     MaxRunSpec,
     NoLoopSpec,
+    ThinkingBudgetSpec,
 )
 
 from examples._support.smollm2 import prepare
 from examples.portable.engines import choose_runner
 
+DTYPE = "bfloat16"
 RESULTS = Path(__file__).parent / "results"
 TASKS = (
     *("Write a long list of", "Tell me everything about", "Write a poem about", "Explain again"),
@@ -55,6 +57,9 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
+REQUESTS = [f"{task} {subject}." for subject, task in product(SUBJECTS, TASKS)]
+Engine = Annotated[str, typer.Argument(help="vllm, vllm-v2 or sglang")]
+
 app = typer.Typer(add_completion=False)
 
 
@@ -66,7 +71,8 @@ def ask(engine: str, asked: Sequence[tuple[list[int], dict[str, Any], Any]]) -> 
 
         from examples._support.sglang_server import OPTIONS
 
-        running = Engine(model_path=str(prepare()), **OPTIONS)
+        more = {"dtype": DTYPE, "max_total_tokens": 1 << 16, "max_running_requests": 64}
+        running = Engine(model_path=str(prepare()), **OPTIONS | more)
         try:
             made = [attach({"sampling_params": {**fields}}, specs) for _, fields, specs in asked]
             results: Any = running.generate(
@@ -83,7 +89,7 @@ def ask(engine: str, asked: Sequence[tuple[list[int], dict[str, Any], Any]]) -> 
 
     llm = LLM(
         str(prepare()),
-        dtype="float32",
+        dtype=DTYPE,
         enforce_eager=True,
         max_model_len=640,
         kv_cache_memory_bytes=2 << 30,
@@ -108,55 +114,90 @@ def own_means(engine: str) -> dict[str, Any]:
 
 @app.command()
 def loops(
-    engine: Annotated[str, typer.Argument(help="vllm, vllm-v2 or sglang")],
+    engine: Engine,
     prompts: Annotated[int, typer.Option(help="of 200")] = 200,
     tokens: int = 512,
     temperature: Annotated[list[float], typer.Option()] = [0.0, 0.6],  # noqa: B006
 ) -> None:
     """Count the replies that end by themselves, and those that end in a loop."""
     choose_runner(engine)
-    chats, tokenizer = _chats([f"{a} {b}." for b, a in product(SUBJECTS, TASKS)][:prompts])
-    limit = "max_new_tokens" if engine == "sglang" else "max_tokens"
+    chats, tokenizer = _chats(REQUESTS[:prompts])
     cases = [(heat, name) for heat in temperature for name in MODES]
-    asked = [
-        (chat, {"temperature": heat, limit: tokens} | own, MODES[name])
-        for heat, name in cases
-        for own in (own_means(engine) if name == OWN else {},)
-        for chat in chats
+    fields = [
+        {"temperature": heat} | (own_means(engine) if name == OWN else {}) for heat, name in cases
     ]
-    outputs = ask(engine, asked)
-    rows: list[list[Any]] = []
-    for i, (heat, name) in enumerate(cases):
-        said = outputs[i * len(chats) : (i + 1) * len(chats)]
+    specs = [MODES[name] for _, name in cases]
+    outputs, rows = _ask_all(engine, chats, fields, specs, tokens), list[list[Any]]()
+    for (heat, name), said in zip(cases, outputs, strict=True):
         ended = sum(tokenizer.eos_token_id in each for each in said)
         lost = sum(edit(STANDING, (), each) is not None for each in said)
-        row = [engine, heat, name, len(said), ended, lost, sum(map(len, said))]
-        rows.append([*row[:4], ended, lost, len(said) - ended - lost, row[-1]])
+        row = [engine, heat, name, len(said)]
+        rows.append([*row, ended, lost, len(said) - ended - lost, sum(map(len, said))])
     _keep("loops", engine, rows)
 
 
 @app.command()
-def white_space(engine: str, prompts: int = 100, tokens: int = 256) -> None:
+def thinking(engine: Engine, prompts: int = 40, tokens: int = 512) -> None:
+    """Count the thinking blocks that are closed, and the answers after them."""
+    choose_runner(engine)
+    chats, tokenizer = _chats(REQUESTS[:prompts])
+    start, end, then = (
+        tuple[int](tokenizer.encode(text, add_special_tokens=False))
+        for text in ("<think>", "</think>", "\n\nAnswer:")
+    )
+    stop = (tokenizer.eos_token_id,)
+    budget = ThinkingBudgetSpec(384, start, end, then_token_ids=then, stop_token_ids=stop)
+    loop = NoLoopSpec.within_thinking(budget, BAN.times, min_tokens=BAN.min_tokens)
+    modes = {
+        "nothing": (),
+        "`thinking_budget` of 384": (budget,),
+        "the same, and `no_loop`": (budget, loop),
+    }
+    rows: list[list[Any]] = []
+    fields = [{"temperature": 0.0}] * len(modes)
+    opened = [[*chat, *start] for chat in chats]
+    outputs = _ask_all(engine, opened, fields, [*modes.values()], tokens)
+    for name, said in zip(modes, outputs, strict=True):
+        parts = [tokenizer.decode(each, skip_special_tokens=True) for each in said]
+        parts = [text.partition("</think>\n\nAnswer:") for text in parts]
+        blocks = sum(len(tokenizer.encode(thought)) for thought, _, _ in parts)
+        closed = sum(bool(tag) for _, tag, _ in parts)
+        answered = sum(bool(answer.strip()) for _, _, answer in parts)
+        rows.append([engine, name, len(said), closed, answered, blocks])
+    _keep("thinking", engine, rows)
+
+
+@app.command()
+def white_space(engine: Engine, prompts: int = 100, tokens: int = 256) -> None:
     """Count the replies in JSON that are complete, where the model prefers white space."""
     choose_runner(engine)
     ask_for = [f"Invent a person who likes {each}, as JSON." for each in SUBJECTS * 5]
     chats, tokenizer = _chats(ask_for[:prompts])
     spaces = [i for i in range(len(tokenizer)) if not tokenizer.decode([i]).strip(" \t\r\n")]
     spaces = [i for i in spaces if tokenizer.decode([i])]
-    likes = LogitBiasSpec(dict.fromkeys(spaces, 8.0))
-    limit = "max_new_tokens" if engine == "sglang" else "max_tokens"
+    likes = LogitBiasSpec(dict.fromkeys(spaces, 8.0)), GrammarSpec(json_schema=SCHEMA)
     modes = {"nothing": (), "`max_run` of 8": (MaxRunSpec(8),), "`guard.yaml`": (BAN, RUN)}
-    asked = [
-        (chat, {"temperature": 0.0, limit: tokens}, (likes, GrammarSpec(json_schema=SCHEMA), *more))
-        for more in modes.values()
-        for chat in chats
-    ]
-    outputs, rows = ask(engine, asked), list[list[Any]]()
-    for i, name in enumerate(modes):
-        said = outputs[i * len(chats) : (i + 1) * len(chats)]
+    fields = [{"temperature": 0.0}] * len(modes)
+    outputs = _ask_all(engine, chats, fields, [likes + more for more in modes.values()], tokens)
+    rows: list[list[Any]] = []
+    for name, said in zip(modes, outputs, strict=True):
         texts = [tokenizer.decode(each, skip_special_tokens=True) for each in said]
         rows.append([engine, name, len(said), sum(map(_is_valid, texts)), sum(map(len, said))])
     _keep("white space", engine, rows)
+
+
+def _ask_all(
+    engine: str,
+    chats: Sequence[list[int]],
+    fields: Sequence[dict[str, Any]],
+    specs: Sequence[tuple[LogitsProcessorSpec, ...]],
+    tokens: int,
+) -> list[list[list[int]]]:
+    """Ask all chats with each of the parameters and specs; return the outputs of each."""
+    limit = "max_new_tokens" if engine == "sglang" else "max_tokens"
+    cases = [(each | {limit: tokens}, more) for each, more in zip(fields, specs, strict=True)]
+    outputs = ask(engine, [(chat, *case) for case in cases for chat in chats])
+    return [outputs[i : i + len(chats)] for i in range(0, len(outputs), len(chats))]
 
 
 def _is_valid(text: str) -> bool:
@@ -185,6 +226,7 @@ HEADS = {
         *("engine", "temperature", "with", "replies", "end by themselves", "end in a loop"),
         *("go on without one", "tokens"),
     ),
+    "thinking": ("engine", "with", "replies", "blocks closed", "answered", "tokens of the blocks"),
     "white space": ("engine", "with", "replies", "complete JSON", "tokens"),
 }
 
