@@ -65,7 +65,7 @@ def costs(repetitions: int = 1000) -> Iterator[tuple[str, float, dict[str, Times
 
     A payload is checked in a thread, which takes most of the time with specs.
     """
-    checked = SpecMiddleware(_app, "vllm")
+    checked = SpecMiddleware(_app, "vllm", is_server=True)
     for name, fields in CASES.items():
         for prefix, answer in (("", "whole"), ("/stream", f"{CHUNKS} chunks")):
             body = json.dumps(CHAT | fields).encode()

@@ -62,27 +62,31 @@ class SpecMiddleware:
 
         app.add_middleware(SpecMiddleware, engine="vllm")
 
-    In an engine's own server, use the subclass of that engine: it also checks the payload against
-    the model and the server. vLLM's is ``logitport.adapters.vllm.SpecMiddleware``; SGLang's is
-    active wherever logitport is installed.
+    A gateway's middleware leaves the requests that it admits and their answers as they are: what
+    acts, and the receipt of it, is for the server behind to say. In an engine's own server, use the
+    subclass of that engine: it also checks the payload against the model and the server. vLLM's is
+    ``logitport.adapters.vllm.SpecMiddleware``; SGLang's is active wherever logitport is installed.
 
     Args:
         app: the application.
         engine: name of the installed backend whose server gets the requests.
+        is_server: whether the application runs the engine itself, with all fields of the requests.
+            Then payloads move from schemas to the engine's field, answers get receipts, and
+            ``GET /logitport`` describes the server.
 
     Raises:
         SpecError: if there is no such engine, or it has no server.
     """
 
-    def __init__(self, app: App, engine: str = "vllm") -> None:
-        self.app = app
+    def __init__(self, app: App, engine: str = "vllm", *, is_server: bool = False) -> None:
+        self.app, self._is_server = app, is_server
         self._backend = backend(engine)
         self.routes = self._backend.routes
         if not self.routes:
             raise SpecError(f"{engine} has no HTTP server whose requests could be checked")
-        self._gives_receipts = is_on(RECEIPT_VARIABLE, default=True)
+        self._gives_receipts = is_server and is_on(RECEIPT_VARIABLE, default=True)
         self._is_ready = False  # the first check may read the configuration
-        self._has_route = is_on(ROUTE_VARIABLE, default=True)
+        self._has_route = is_server and is_on(ROUTE_VARIABLE, default=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the body of a request and pass the request on."""
@@ -159,8 +163,8 @@ class SpecMiddleware:
             body: the whole body.
 
         Returns:
-            The body, and the receipt of its specs. A payload that is a JSON object or list, or in
-            a schema, has become text in the engine's own field.
+            The body, and the receipt of its specs. In a server, a payload that is a JSON object or
+            list, or in a schema, has become text in the engine's own field.
 
         Raises:
             SpecError: if the specs are bad, or the body cannot be searched for specs.
@@ -215,7 +219,7 @@ class SpecMiddleware:
         gives = self._gives_receipts and carrying in (0, prompts)
         if first is not None and gives and not path.endswith("/render"):
             receipt = self._receipt(scope, first, acting)
-        return Checked(fields.encode() if is_changed else body, receipt)
+        return Checked(fields.encode() if is_changed and self._is_server else body, receipt)
 
     def _apply_rules(self, policy: Policy | None, fields: Fields, place: str | None) -> bool:
         """Apply the operator's rules for the engine's own fields; return whether one is set.

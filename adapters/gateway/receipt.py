@@ -184,6 +184,8 @@ class Stamp:
         if message["status"] != 200:
             return message
         indices = {name.lower(): i for i, (name, _) in enumerate(headers)}
+        if self._header[0] in indices:  # the server behind has given a receipt
+            return message
         message = {**message, "headers": [*headers, self._header]}
         if b"content-type" in indices and b"content-encoding" not in indices:
             kind = headers[indices[b"content-type"]][1]

@@ -16,7 +16,7 @@ from .key import KEY, check_spelling
 KEYWORD = f"x-{KEY}"
 """The keyword of the schema that has the payload, and the name of a format that has nothing else.
 
-A format of another name is the caller's own: it stays, without the keyword.
+A format of another name and schema is the caller's own: it stays, without the keyword.
 """
 
 _MISSING = {
@@ -28,14 +28,15 @@ _MISSING = {
 
 _FORMAT = "response_format"
 
-_SCHEMAS = (
-    (_FORMAT, "json_schema", "schema"),
-    (_FORMAT, "schema"),  # SGLang's short form
-    ("text", "format", "schema"),  # of /v1/responses
-    ("output_config", "format", "schema"),  # of /v1/messages
-    ("structured_outputs", "json"),  # vLLM's
-)
-"""The paths at which a request may have a schema. ``extra_body`` uses the first."""
+_SCHEMAS = {
+    (_FORMAT, "json_schema", "schema"): 1,
+    (_FORMAT, "schema"): 1,  # SGLang's short form
+    ("text", "format", "schema"): 2,  # of /v1/responses
+    ("output_config", "format", "schema"): 2,  # of /v1/messages
+    ("structured_outputs", "json"): 1,  # vLLM's
+}
+"""The paths at which a request may have a schema, and how many of the names lead to the field that
+asks for it. ``extra_body`` uses the first."""
 
 _AROUND_SCHEMAS = frozenset(path[0] for path in _SCHEMAS).union(
     ("tools", "functions", "json_schema", "structural_tag")
@@ -72,20 +73,26 @@ def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
     Raises:
         SpecError: for a misspelt keyword.
     """
-    for path in _SCHEMAS:
-        around, schema = None, fields
+    for path, names_of_format in _SCHEMAS.items():
+        objects = [fields]
         for name in path:
-            around, schema = schema, schema and schema.object(name)
-        if not schema:
-            continue
-        where = ".".join(path)
-        check_spelling(schema, where, KEYWORD)
-        if KEYWORD in schema:
-            payload = schema.text(KEYWORD) if schema.is_nested(KEYWORD) else schema[KEYWORD]
-            schema.drop(KEYWORD)
-            if path == _SCHEMAS[0] and around and around.get("name") == KEYWORD:
-                fields.drop(_FORMAT)
-            yield f"{where}.{KEYWORD}", payload
+            if (inner := objects[-1].object(name)) is None:
+                break
+            objects.append(inner)
+        else:
+            *_, around, schema = objects
+            where = ".".join(path)
+            check_spelling(schema, where, KEYWORD)
+            if KEYWORD in schema:
+                payload = schema.text(KEYWORD) if schema.is_nested(KEYWORD) else schema[KEYWORD]
+                schema.drop(KEYWORD)
+                if around.get("name") == KEYWORD or _is_missing(schema):
+                    objects[names_of_format - 1].drop(path[names_of_format - 1])
+                yield f"{where}.{KEYWORD}", payload
+
+
+def _is_missing(schema: Fields) -> bool:
+    return schema.keys() == _MISSING.keys() and dict(schema) == _MISSING
 
 
 def check_strays(fields: Fields) -> None:

@@ -22,7 +22,7 @@ class SpecMiddleware(NeutralMiddleware):
     """
 
     def __init__(self, app: App) -> None:
-        super().__init__(app, "sglang")
+        super().__init__(app, "sglang", is_server=True)
         self.routes = _routes()
 
     def check_container(self, path: str, container: Fields) -> None:

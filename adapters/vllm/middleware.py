@@ -19,7 +19,7 @@ class SpecMiddleware(NeutralMiddleware):
     """
 
     def __init__(self, app: App) -> None:
-        super().__init__(app, "vllm")
+        super().__init__(app, "vllm", is_server=True)
         show_logs()
 
     def backend(self, scope: Scope) -> Backend:

@@ -6,4 +6,4 @@ from starlette.middleware import Middleware
 
 def middlewares() -> list[Middleware]:
     """Return the middlewares of the proxy."""
-    return [Middleware(SpecMiddleware, engine="vllm")]
+    return [Middleware(SpecMiddleware, engine="vllm", is_server=True)]

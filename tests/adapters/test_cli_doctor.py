@@ -68,7 +68,7 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
             labels = f'decision="gated",stage="{stage}"'
             return 200, f"# HELP x\nlogitport_requests_total{{{labels}}} {float(gated)}\n"
         if route == "/logitport" and middleware:
-            made = SpecMiddleware(lambda *_: None)  # pyright: ignore
+            made = SpecMiddleware(lambda *_: None, is_server=True)  # pyright: ignore
             return 200, made.describe({})
         if route not in ("/v1/completions", "/v1/chat/completions"):
             return 404, "not found"

@@ -66,6 +66,9 @@ def test_a_schema_of_the_callers_own_stays():
 
 
 SHORT = {"type": "json_schema", "schema": {**OWN, KEYWORD: GOOD}}
+(OURS,) = extra_body("vllm", decode(GOOD).specs, carrier="schema").values()
+FLAT = {"type": "json_schema", "name": KEYWORD, "schema": {**OWN, KEYWORD: GOOD}}
+UNNAMED = {"type": "json_schema", "schema": OURS["json_schema"]["schema"]}
 # what a request has besides | what is left of it
 SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "short form": (
@@ -77,6 +80,10 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"output_config": {"format": SHORT}},
         {"output_config": {"format": SHORT | {"schema": OWN}}},
     ),
+    "responses, by name": ({"text": {"format": FLAT, "a": 1}}, {"text": {"a": 1}}),
+    "responses, our schema": ({"text": {"format": UNNAMED}}, {"text": {}}),
+    "messages, our schema": ({"output_config": {"format": UNNAMED}}, {"output_config": {}}),
+    "short form, our schema": ({"response_format": UNNAMED}, {}),
     "vLLM's own": (
         {"structured_outputs": {"json": {**OWN, KEYWORD: GOOD}}},
         {"structured_outputs": {"json": OWN}},

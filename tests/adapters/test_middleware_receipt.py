@@ -102,17 +102,23 @@ class Middleware(SpecMiddleware):
         return admit(self.behind, payload, 100)[1].may_lose
 
 
+async def behind(request: Request) -> Response:
+    """A server that has given a receipt."""
+    return JSONResponse({"logitport": EXPECTED, **ANSWER}, headers={HEADER: json.dumps(EXPECTED)})
+
+
 def client(policy: Policy | None = None) -> Any:
     routes = [
         Route("/list/v1/completions", listed, methods=["POST"]),
         Route("/other/v1/completions", other, methods=["POST"]),
         Route("/stream" + CHAT, streamed, methods=["POST"]),
         Route("/closed/logitport", closed),
+        Route("/behind" + CHAT, behind, methods=["POST"]),
         Route("/{path:path}", whole, methods=["POST"]),
     ]
     app = Starlette(routes=routes)
     made = type("Made", (Middleware,), {"behind": Backend(**{**vars(BACKEND), "policy": policy})})
-    app.add_middleware(made, engine="vllm")
+    app.add_middleware(made, engine="vllm", is_server=True)
     return httpx.ASGITransport(app)
 
 
@@ -145,6 +151,36 @@ def test_of_the_first_chunk_alone():
     assert reply.text.startswith(": a comment\n\nevent: message\n")
     chunk = ChatCompletionChunk.model_construct(**json.loads(lines[0]))
     assert receipt(chunk, SPEC).stage == "agg"
+
+
+def test_a_receipt_of_the_server_behind_stays():
+    reply = ask("/behind" + CHAT, extra_body("vllm", SPEC))
+    assert reply.headers.get_list(HEADER) == [json.dumps(EXPECTED)]
+    assert reply.json() == {"logitport": EXPECTED, **ANSWER}
+
+
+@pytest.mark.parametrize("carrier", ["field", "schema"])
+def test_a_gateway_checks_and_changes_nothing(carrier: Any):
+    """It does not know what the server behind does, and there may be another gateway before it."""
+    received: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        received.append((await receive())["body"])
+        await JSONResponse(ANSWER)(scope, receive, send)
+
+    async def send(method: str, path: str, body: Any = None) -> httpx.Response:
+        transport = httpx.ASGITransport(SpecMiddleware(app))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://s") as asking:
+            return await asking.request(method, path, json=body)
+
+    body = extra_body("vllm", SPEC, carrier=carrier)
+    reply = asyncio.run(send("POST", CHAT, body))
+    assert [json.loads(each) for each in received] == [body]
+    assert (reply.json(), HEADER in reply.headers) == (ANSWER, False)
+    with pytest.raises(ReceiptError, match="no receipt"):
+        receipt(reply, SPEC, carrier=carrier)
+    assert asyncio.run(send("POST", "/health", body)).status_code == 400
+    assert asyncio.run(send("GET", "/v1/logitport")).json() == ANSWER
 
 
 def test_of_several_prompts():

@@ -30,7 +30,7 @@ def recorder(engine: str, *, has_logitport: bool = True) -> Iterator[str]:
         has_logitport: whether there is a middleware, and the engine obeys specs.
     """
     application = _Engine(engine, has_logitport)
-    wrapped = SpecMiddleware(application, engine) if has_logitport else application
+    wrapped = SpecMiddleware(application, engine, is_server=True) if has_logitport else application
     with serving(wrapped) as url:
         yield url
 

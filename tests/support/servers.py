@@ -81,7 +81,7 @@ def application(engine: str = "vllm") -> Starlette:
             Route("/{path:path}", echo, methods=methods),
         ],
         middleware=[
-            Middleware(SpecMiddleware, engine=engine),
+            Middleware(SpecMiddleware, engine=engine, is_server=True),
             Middleware(CORSMiddleware, allow_origins=["*"]),
         ],
     )

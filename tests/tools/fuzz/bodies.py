@@ -194,7 +194,7 @@ class Server:
 
     def __init__(self) -> None:
         self.received: bytes | None = None
-        self.middleware = SpecMiddleware(self.application)
+        self.middleware = SpecMiddleware(self.application, is_server=True)
 
     async def application(self, scope: Any, receive: Any, send: Any) -> None:
         self.received = (await receive())["body"]
