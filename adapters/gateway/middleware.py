@@ -9,6 +9,7 @@ from typing import Any
 
 from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
 from ...spec.base import kind_of
+from ...spec.kinds import WIRE_KINDS
 from ...spec.limits import LIMITS
 from ..backend import Backend, backend
 from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
@@ -129,13 +130,13 @@ class SpecMiddleware:
             scope: the ASGI scope of a request.
         """
         behind = self.backend(scope)
-        policy = behind.policy or Policy()
+        policy, able = behind.policy or Policy(), behind.realizes | behind.lowers
         return {
             "version": version(KEY),
             "wire": VERSION,
             "engine": behind.name,
             "stage": self.stage(scope),
-            "kinds": sorted(map(kind_of, behind.realizes | behind.lowers)),
+            "kinds": sorted(kind_of(kind) for kind in able.intersection(WIRE_KINDS)),
             "carriers": ["field", "schema"],
             "receipts": self._gives_receipts,
             "policy": policy.describe(),

@@ -91,7 +91,10 @@ def receipt(
         raise SpecError("Expected specs beside native kinds, for which there are no receipts")
     found = _find(response)
     if found is None:
-        raise ReceiptError(_lost(engine, carrier))
+        of_chunk = (
+            ". The first chunk of a stream may have it" if hasattr(response, "response") else ""
+        )
+        raise ReceiptError(_lost(engine, carrier) + of_chunk)
     digest = digest_of(payload)
     if found.digest != digest:
         what = f"the digest of the payload is {found.digest!r}, and not {digest!r}"
