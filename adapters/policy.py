@@ -223,7 +223,10 @@ class Policy:
         for below, each in (((), spec), *within):
             path = "specs", index, *below
             if each.kind in self.forbid:
-                raise SpecError(f"This server does not admit `{each.kind}`", *path)
+                what = f"This server does not admit `{each.kind}`"
+                if isinstance(each, PluginSpec) and self.presets and not below:
+                    what += f", and has no preset {each.name!r}; presets: {self._names}"
+                raise SpecError(what, *path)
             most = self.most_thinking
             if isinstance(each, ThinkingBudgetSpec) and most is not None:
                 if each.budget > most:
