@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
+from tests.support.paths import ROOT
+
 FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
 BANNED = {"kind": "banned_tokens", "token_ids": [8]}
 BIAS = {"kind": "logit_bias", "bias": {"3": 2}}
@@ -379,6 +381,12 @@ def test_a_pipe_that_closes(arguments: list[str]):
     [
         (("check", "nofile.json"), None, "nofile.json: No such file or directory\n"),
         (("check", "--config", "no.yaml"), None, "no.yaml: No such file or directory\n"),
+        (
+            ("replay", f"{ROOT}/tests/golden/forced_sequence.json", "--reply", f"{ROOT}/pyproject.toml"),
+            None,
+            "pyproject.toml: expected the answer of a server as JSON: Expecting value: line 1 "
+            "column 2 (char 1)\n",
+        ),
         (("check", "-"), b"\xff", "Standard input: expected UTF-8, got the byte 0xff at 0\n"),
     ],
 )
