@@ -18,7 +18,9 @@ from .texts import texts_of, token, vocabulary_of
 
 @failing_plainly
 def replay(
-    file: Annotated[str, typer.Argument(help="A spec file.")],
+    file: Annotated[
+        str, typer.Argument(help="A spec file, or a server's configuration in YAML or TOML.")
+    ],
     reply: Annotated[str, typer.Option(help="The server's answer, as JSON.")],
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer's folder, or its name on the Hugging Face hub.")

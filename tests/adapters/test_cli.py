@@ -246,6 +246,29 @@ class TestCheck:
             assert problem in message
             assert f"{file}: {message}\n" in run("check", "--config", file, *named).stdout
 
+    def test_a_configuration_without_a_section_for_the_model(self, tmp_path: Path):
+        """Its name may be misspelt, and the file may be right: the status is 0."""
+        file = tmp_path / "bot.yaml"
+        file.write_text("models: {big: {own: add}, small: {own: add}}")
+        note = f"{file}: no section of `models` is for smal; there are big, small"
+        for arguments, said in (
+            (["--model", "smal"], True),
+            (["--model", "small"], False),
+            ([], False),
+        ):
+            result = run("check", file, *arguments)
+            assert result.exit_code == 0
+            assert (note in result.stderr.splitlines()) is said
+            assert ("no section" in result.stderr) is said
+
+    def test_yaml_is_a_configuration(self, tmp_path: Path):
+        file = tmp_path / "bot.yaml"
+        file.write_text("own: ad")
+        result = run("check", file)
+        assert result.exit_code == 1
+        assert "line 1: $.own: There is no value 'ad'" in result.stdout
+        assert result.stdout == run("check", "--config", file).stdout
+
     def test_a_configuration_whose_texts_need_a_tokenizer(self, tmp_path: Path):
         file = tmp_path / "bot.yaml"
         file.write_text("default: [{kind: choice, from_text: {choices: [a, b]}}]")
@@ -382,7 +405,7 @@ def test_a_pipe_that_closes(arguments: list[str]):
         (("check", "nofile.json"), None, "nofile.json: No such file or directory\n"),
         (("check", "--config", "no.yaml"), None, "no.yaml: No such file or directory\n"),
         (
-            ("replay", f"{ROOT}/tests/golden/forced_sequence.json", "--reply", f"{ROOT}/pyproject.toml"),
+            ("replay", f"{ROOT}/examples/guard.yaml", "--reply", f"{ROOT}/pyproject.toml"),
             None,
             "pyproject.toml: expected the answer of a server as JSON: Expecting value: line 1 "
             "column 2 (char 1)\n",

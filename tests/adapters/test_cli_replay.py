@@ -280,6 +280,25 @@ def test_what_stands_at_most_tokens_is_said_once(
     assert page.read_text().count('class="free"') == free
 
 
+@pytest.mark.parametrize("command", ["explain", "replay"])
+def test_specs_of_a_configuration(command: str, tmp_path: Path):
+    (tmp_path / "reply.json").write_text('{"output_ids": [5]}')
+    options = ["--reply", str(tmp_path / "reply.json")] if command == "replay" else []
+    spec = "[{kind: banned_tokens, token_ids: [5]}]"
+    text = "[{kind: choice, from_text: {choices: [a]}}]"
+    for content, status, named in (
+        (f"default: {spec}", command == "replay", "$.default[0]"),
+        (f"guard: {spec}\nown: add", command == "replay", "$.guard[0]"),
+        ("own: add", 2, "expected specs in `guard` or `default`, got none"),
+        ("own: ad\nx: 1", 2, "a.yaml: line 1: $.own: There is no value 'ad'; did you mean add?; "),
+        (f"default: {text}", 2, "Use --tokenizer"),
+    ):
+        (tmp_path / "a.yaml").write_text(content)
+        result = CliRunner().invoke(app, [command, str(tmp_path / "a.yaml"), *options])
+        assert result.exit_code == status, result.output
+        assert named in result.output
+
+
 @pytest.mark.parametrize(
     "part",
     [
