@@ -7,7 +7,7 @@ from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, payload_for
 from .default_specs import default_specs
 from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
-from .finding import Finding, Status, of_stage
+from .finding import Finding, Status, misspelt, of_stage
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
 from .gateway.json_body import Fields
@@ -58,6 +58,7 @@ __all__ = [
     "fields_of",
     "grammar_text",
     "lazy",
+    "misspelt",
     "native_fields",
     "of_stage",
     "payload_for",

@@ -63,6 +63,7 @@ class Policy:
         most_fields: the largest ``max_tokens`` and ``thinking_token_budget`` of a request.
         forbid_fields: the engine's own fields that a request may not have.
         default_fields: the values of the engine's own fields that a request leaves out.
+        models: the models for which the configuration has a section, whether it is this one or not.
     """
 
     NO_BEAMS: ClassVar = (
@@ -82,6 +83,7 @@ class Policy:
     most_fields: Mapping[str, int] = field(default_factory=dict[str, int])
     forbid_fields: frozenset[str] = frozenset()
     default_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    models: tuple[str, ...] = ()
 
     def bound(self, name: str, value: int | None) -> int | None:
         """Return a field's value, or its ceiling if it is above or is not set."""
@@ -223,7 +225,10 @@ class Policy:
         for below, each in (((), spec), *within):
             path = "specs", index, *below
             if each.kind in self.forbid:
-                raise SpecError(f"This server does not admit `{each.kind}`", *path)
+                what = f"This server does not admit `{each.kind}`"
+                if isinstance(each, PluginSpec) and self.presets and not below:
+                    what += f", and has no preset {each.name!r}; presets: {self._names}"
+                raise SpecError(what, *path)
             most = self.most_thinking
             if isinstance(each, ThinkingBudgetSpec) and most is not None:
                 if each.budget > most:

@@ -186,7 +186,7 @@ class _Reading(NamedTuple):
             else:
                 self._report(path, "Expected an object, like the whole file's")
         others = self._section(top, (), tokenizer, replaced)
-        return chosen, {**others, **fields}
+        return chosen, {**others, **fields, "models": tuple(cast("Mapping[str, Any]", models))}
 
     def _section(
         self,

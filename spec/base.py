@@ -370,6 +370,8 @@ _PATH = re.compile(r" - at (`key` in )?`(\$[^`]*)`\Z")
 _STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
 """A step of msgspec's paths, which name no key of a mapping: ``$.specs[0].bias[...]``."""
 
+_TOO_MANY = re.compile(r"Expected `(?:array|object)` of length <= (\d+)")
+
 
 def spec_error(error: msgspec.DecodeError) -> SpecError:
     """Convert msgspec's error to a ``SpecError``. The path in its text becomes the location."""
@@ -382,5 +384,8 @@ def spec_error(error: msgspec.DecodeError) -> SpecError:
         path = tuple(name or (int(index) if index else Key(rest)) for name, index, rest in steps)
         if found[1]:
             message += " as a key"
+    if many := _TOO_MANY.fullmatch(message):
+        what = "specs" if path[-1:] == ("specs",) else "entries"
+        message = f"Expected at most {many[1]} {what}"
     # The path of an error in __post_init__ begins at its own object. Msgspec has the path before.
     return cause.at(*path) if cause else SpecError(message, *path)

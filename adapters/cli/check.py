@@ -1,26 +1,27 @@
 """``logitport check``: every problem of spec files, or of a configuration, at once."""
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from ...spec import SpecError
-from ..environment import CONFIGURATION_VARIABLE
-from ..policy import Policy, policy_of
+from ..policy import Policy
 from .failures import failing_plainly
 from .printing import say
-from .source import read_specs
-from .texts import model_tokenizer, vocabulary_size
+from .source import CONFIGURATIONS, read_policy, read_specs
+from .texts import vocabulary_size
 
 
 @failing_plainly
 def check(
     files: Annotated[list[str], typer.Argument(help="Spec files; - reads stdin.")],
     config: Annotated[
-        bool, typer.Option("--config", help="The files are configurations of servers.")
+        bool,
+        typer.Option(
+            "--config", help="The files are configurations of servers, as YAML and TOML are."
+        ),
     ] = False,
     tokenizer: Annotated[
         str | None,
@@ -35,14 +36,14 @@ def check(
     notes: list[str] = []
     problems: list[dict[str, Any]] = []
     for file in files:
-        if config:
-            problems += _of_configuration(file, tokenizer, model)
+        if config or file.endswith(CONFIGURATIONS):
+            problems += _of_configuration(file, tokenizer, model, notes)
+            if tokenizer is None and not problems:
+                notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
             continue
         source = read_specs(file, tokenizer)
         problems += ({**each._asdict(), "text": str(each)} for each in source.problems)
         notes += source.notes
-    if config and tokenizer is None and not problems:
-        notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
     texts = [problem.pop("text") for problem in problems]
     if as_json:
         typer.echo(json.dumps(problems, indent=2))
@@ -54,16 +55,15 @@ def check(
     raise typer.Exit(bool(problems))
 
 
-def _of_configuration(file: str, tokenizer: str | None, model: str | None) -> list[dict[str, Any]]:
-    def load() -> Any:
-        if tokenizer is None:
-            raise ValueError("Use --tokenizer to name the model, whose tokens this needs")
-        return model_tokenizer(tokenizer)
-
-    os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
+def _of_configuration(
+    file: str, tokenizer: str | None, model: str | None, notes: list[str]
+) -> list[dict[str, Any]]:
     try:
-        policy = policy_of(load, [each for each in (model, tokenizer) if each], file)
+        policy = read_policy(file, tokenizer, model)
         found = [*_beyond(policy, tokenizer)] if policy and tokenizer else []
+        if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
+            names = ", ".join(policy.models)
+            notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
     except ValueError as error:
         found = getattr(error, "problems", [str(error)])
     return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]

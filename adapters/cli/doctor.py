@@ -39,7 +39,8 @@ def doctor(
 ) -> None:
     """Find out why specs are not obeyed; exit status 1 if something is wrong."""
     if target and len(target) == 1:
-        server = Server(target[0].rstrip("/"), api_key)
+        url = target[0] if "://" in target[0] else f"http://{target[0]}"
+        server = Server(url.rstrip("/"), api_key)
         engine = engine or server.engine()
         where, findings = f"{engine} at {server.url}", ask(server, engine, model)
     elif target and engine is None:

@@ -29,7 +29,11 @@ class GraphFormat(StrEnum):
 @failing_plainly
 def explain(
     file: Annotated[
-        str, typer.Argument(help="A payload, a list of entries or one spec; - reads stdin.")
+        str,
+        typer.Argument(
+            help="A payload, a list of entries, one spec, or a server's configuration in YAML or "
+            "TOML; - reads stdin."
+        ),
     ],
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer's folder, or its name on the Hugging Face hub.")

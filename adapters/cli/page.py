@@ -1,7 +1,8 @@
 """A replayed reply as HTML: coloured tokens, alone or on a page."""
 
 import json
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from math import exp
@@ -52,8 +53,8 @@ def page(view: str) -> str:
 
 def tokens(steps: Sequence[Step], text_of: TextOf) -> str:
     """Make the part of a page with the coloured tokens, which needs no style sheet."""
-    standing = _standing(steps)
-    rules = [_rule(step, standing) for step in steps]
+    always = standing(steps)
+    rules = [_rule(step, always) for step in steps]
     legend = " ".join(_span(NAMES.get(rule, rule), rule) for rule in STYLES if rule in rules)
     spans = (
         _span(
@@ -64,7 +65,7 @@ def tokens(steps: Sequence[Step], text_of: TextOf) -> str:
         for step, rule in zip(steps, rules, strict=True)
     )
     at_each = "".join(
-        f"<p>At each token: {escape(f'{path} {what}')}.</p>" for path, what in standing.items()
+        f"<p>{UNLESS_NOTED}: {escape(f'{path} {what}')}.</p>" for path, what in always.items()
     )
     return (
         f"<p>{legend}</p>{at_each}\n"
@@ -74,14 +75,14 @@ def tokens(steps: Sequence[Step], text_of: TextOf) -> str:
 
 def table(steps: Sequence[Step], text_of: TextOf) -> str:
     """Make a table of the steps: token, rule, specs, probability, and the likeliest tokens."""
-    standing = _standing(steps)
+    always = standing(steps)
     heads = ["", "token", "rule", "specs", "probability", "likeliest"]
     rows = [
         [
             str(step.index),
             token(step.token_id, text_of),
-            NAMES.get(rule := _rule(step, standing), rule),
-            _without(step, standing).why,
+            NAMES.get(rule := _rule(step, always), rule),
+            without(step, always).why,
             "" if step.logprob is None else _chance(step.logprob),
             ", ".join(f"{_quoted(text)} {_chance(p)}" for text, p in step.likeliest[:MOST]),
         ]
@@ -98,28 +99,37 @@ def _line(cell: str, texts: Sequence[str]) -> str:
     return f"<tr>{''.join(cells)}</tr>\n"
 
 
+UNLESS_NOTED = "Unless noted, at each token"
+
 MOST = 5
 """The most of the likeliest tokens that are shown."""
 
 
-def _standing(steps: Sequence[Step]) -> dict[str, str]:
-    """Find the specs that do the same at each of several tokens, and say what."""
-    if len(steps) < 2:
-        return {}
-    same = set.intersection(*(set(step.acting.items()) for step in steps))
-    return {path: what for path, what in sorted(same) if what.startswith(("banned", "added"))}
+def standing(steps: Sequence[Step]) -> dict[str, str]:
+    """Find the specs that act at each of several tokens, and what they do at most of them."""
+    found: dict[str, str] = {}
+    for path in steps[0].acting if len(steps) > 1 else ():
+        counts = Counter(step.acting.get(path, "") for step in steps)
+        what = max(counts, key=lambda each: counts[each])
+        is_standing = "" not in counts and counts[what] > len(steps) / 2
+        if is_standing and what.startswith(("banned", "added")):
+            found[path] = what
+    return found
 
 
-def _without(step: Step, standing: Container[str]) -> Step:
-    acting = {path: what for path, what in step.acting.items() if path not in standing}
-    return replace(step, acting=acting)
+def without(step: Step, standing: Mapping[str, str]) -> Step:
+    """Leave out what stands, except where a token breaks a spec."""
+    if not step.obeyed:
+        return step
+    left = {path: what for path, what in step.acting.items() if standing.get(path) != what}
+    return replace(step, acting=left)
 
 
-def _rule(step: Step, standing: Container[str]) -> str:
+def _rule(step: Step, standing: Mapping[str, str]) -> str:
     """Return the rule of a token's colour, which tells it from other tokens."""
     if not step.obeyed:
         return "broken"
-    return step.rule if _without(step, standing).acting else "free"
+    return step.rule if without(step, standing).acting else "free"
 
 
 def _quoted(text: str) -> str:

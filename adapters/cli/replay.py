@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .failures import failing_plainly
-from .page import page
+from .page import UNLESS_NOTED, page, standing, without
 from .printing import say
 from .reply import read_reply
 from .source import read_specs
@@ -18,7 +18,9 @@ from .texts import texts_of, token, vocabulary_of
 
 @failing_plainly
 def replay(
-    file: Annotated[str, typer.Argument(help="A spec file.")],
+    file: Annotated[
+        str, typer.Argument(help="A spec file, or a server's configuration in YAML or TOML.")
+    ],
     reply: Annotated[str, typer.Option(help="The server's answer, as JSON.")],
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer's folder, or its name on the Hugging Face hub.")
@@ -50,11 +52,15 @@ def replay(
         texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
         typer.echo(json.dumps({"steps": texts, "notes": notes}, indent=2))
     else:
+        always = standing(steps)
+        for path, what in always.items():
+            say(f"{UNLESS_NOTED}: {path} {what}")
         for step in steps:
             chance = (
                 "" if step.logprob is None else f", probability {exp(min(step.logprob, 0)):.2g}"
             )
-            what = f"{step.index}: {token(step.token_id, text_of)}: {step.why}{chance}"
+            why = without(step, always).why
+            what = f"{step.index}: {token(step.token_id, text_of)}: {why}{chance}"
             say(what, fg=None if step.obeyed else "red")
         say(found.verdict)
         for note in notes:

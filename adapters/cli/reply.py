@@ -142,6 +142,8 @@ def read_reply(file: str, choice: int = 0) -> Reply:
             answer = _at(msgspec.convert(content, list[_Answer]), choice)
         else:
             answer = msgspec.convert(content, _Answer)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: expected the answer of a server as JSON: {error}") from None
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise ValueError(f"{file}: expected the answer of a server: {error}. {ASK}") from None
     part = _at(answer.choices, choice) if answer.choices else answer

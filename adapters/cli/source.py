@@ -1,6 +1,7 @@
 """Spec files: what a file holds, all its problems, and where in the file they are."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,8 +26,13 @@ from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ...spec.suggestions import instead_of
+from ..environment import CONFIGURATION_VARIABLE
 from ..files import MAX_FILE_BYTES, decode_text, read_file
+from ..policy import Policy, policy_of
 from .texts import model_tokenizer
+
+CONFIGURATIONS = ".yaml", ".yml", ".toml"
+"""The ends of the names of files that hold a server's configuration, and no specs of a request."""
 
 
 class Problem(NamedTuple):
@@ -88,12 +94,16 @@ def read_text(file: str) -> str:
 def read_specs(file: str, tokenizer: str | None = None) -> Source:
     """Read and check a payload, a list of entries or one spec, texts with a model's tokenizer.
 
+    Of a server's configuration, the specs are those of its guard and its default specs.
+
     Of more specs than a request may have, none is checked.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: as for ``read_file``.
+        ValueError: as for ``read_file``; for a configuration, as ``read_policy`` does.
     """
+    if file.endswith(CONFIGURATIONS):
+        return _of_configuration(file, tokenizer)
     text = read_text(file)
     loaded = None if tokenizer is None else model_tokenizer(tokenizer)
     try:
@@ -103,6 +113,37 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         return Source({}, [], True, [at], [])
     except RecursionError:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")], [])
+
+
+def read_policy(file: str, tokenizer: str | None, model: str | None = None) -> Policy | None:
+    """Read a server's configuration, for a model of this name.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if something in it is wrong, with all problems in ``problems``.
+    """
+
+    def load() -> Any:
+        if tokenizer is None:
+            raise ValueError("Use --tokenizer to name the model, whose tokens this needs")
+        return model_tokenizer(tokenizer)
+
+    os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
+    return policy_of(load, [each for each in (model, tokenizer) if each], file)
+
+
+def _of_configuration(file: str, tokenizer: str | None) -> Source:
+    try:
+        policy = read_policy(file, tokenizer) or Policy()
+    except ValueError as error:
+        problems = "; ".join(getattr(error, "problems", [str(error)]))
+        raise ValueError(f"{file}: {problems}") from None
+    specs = (*policy.guard, *policy.default)
+    if not specs:
+        raise ValueError(f"{file}: expected specs in `guard` or `default`, got none")
+    paths = [f"$.guard[{i}]" for i in range(len(policy.guard))]
+    paths += [f"$.default[{i}]" for i in range(len(policy.default))]
+    return Source(dict(enumerate(specs)), paths, True, [], [])
 
 
 def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) -> Source:

@@ -14,7 +14,7 @@ from ...spec import (
     encode,
 )
 from ...spec.base import processor_specs
-from .. import KEY, REALIZABLE, Backend, Finding, Status
+from .. import KEY, REALIZABLE, Backend, Finding, Status, misspelt
 from .native import body_fields
 
 ROUTES: dict[str, str | None] = {
@@ -76,6 +76,7 @@ def examine(command: Sequence[str]) -> list[Finding]:
     if why := _why_not_loaded():
         listed, _, advice = why.partition(": ")
         found.append(Finding("Plugins", listed, Status.ERROR, advice))
+    found += misspelt(command, (ENABLED,))
     if command and ENABLED not in (argument.replace("_", "-") for argument in command):
         advice = "Without it, SGLang calls no processors, and requests with specs are refused"
         found.append(Finding(ENABLED, "missing", Status.ERROR, advice))

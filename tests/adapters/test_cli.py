@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner
 
+from tests.support.paths import ROOT
+
 FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
 BANNED = {"kind": "banned_tokens", "token_ids": [8]}
 BIAS = {"kind": "logit_bias", "bias": {"3": 2}}
@@ -244,6 +246,29 @@ class TestCheck:
             assert problem in message
             assert f"{file}: {message}\n" in run("check", "--config", file, *named).stdout
 
+    def test_a_configuration_without_a_section_for_the_model(self, tmp_path: Path):
+        """Its name may be misspelt, and the file may be right: the status is 0."""
+        file = tmp_path / "bot.yaml"
+        file.write_text("models: {big: {own: add}, small: {own: add}}")
+        note = f"{file}: no section of `models` is for smal; there are big, small"
+        for arguments, said in (
+            (["--model", "smal"], True),
+            (["--model", "small"], False),
+            ([], False),
+        ):
+            result = run("check", file, *arguments)
+            assert result.exit_code == 0
+            assert (note in result.stderr.splitlines()) is said
+            assert ("no section" in result.stderr) is said
+
+    def test_yaml_is_a_configuration(self, tmp_path: Path):
+        file = tmp_path / "bot.yaml"
+        file.write_text("own: ad")
+        result = run("check", file)
+        assert result.exit_code == 1
+        assert "line 1: $.own: There is no value 'ad'" in result.stdout
+        assert result.stdout == run("check", "--config", file).stdout
+
     def test_a_configuration_whose_texts_need_a_tokenizer(self, tmp_path: Path):
         file = tmp_path / "bot.yaml"
         file.write_text("default: [{kind: choice, from_text: {choices: [a, b]}}]")
@@ -379,6 +404,12 @@ def test_a_pipe_that_closes(arguments: list[str]):
     [
         (("check", "nofile.json"), None, "nofile.json: No such file or directory\n"),
         (("check", "--config", "no.yaml"), None, "no.yaml: No such file or directory\n"),
+        (
+            ("replay", f"{ROOT}/examples/guard.yaml", "--reply", f"{ROOT}/pyproject.toml"),
+            None,
+            "pyproject.toml: expected the answer of a server as JSON: Expecting value: line 1 "
+            "column 2 (char 1)\n",
+        ),
         (("check", "-"), b"\xff", "Standard input: expected UTF-8, got the byte 0xff at 0\n"),
     ],
 )

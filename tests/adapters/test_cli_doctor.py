@@ -188,7 +188,8 @@ def test_findings(
 @pytest.mark.parametrize(
     ("answer", "arguments", "message"),
     [
-        (None, (), "No answer from http://127.0.0.1:9/get_server_info: "),
+        ("http://127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
+        ("127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
         (lambda route, body: (404, "no"), (), "use --engine"),
         (lambda route, body: (404, "no"), ("--engine", "vllm"), "lists no model (status 404)"),
         (lambda route, body: (200, {}), ("--engine", "mlx"), "has no server"),
@@ -205,9 +206,9 @@ def test_findings(
     ],
 )
 def test_no_such_server(
-    answer: Answer | None, arguments: tuple[str, ...], message: str, serve: Callable[[Answer], str]
+    answer: Answer | str, arguments: tuple[str, ...], message: str, serve: Callable[[Answer], str]
 ) -> None:
-    url = "http://127.0.0.1:9" if answer is None else serve(answer)
+    url = answer if isinstance(answer, str) else serve(answer)
     result = CliRunner().invoke(app, ["doctor", url, *arguments])
     assert result.exit_code == 2
     assert message in result.stderr

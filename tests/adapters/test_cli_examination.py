@@ -246,6 +246,10 @@ def test_plugins(tmp_path: Path):
         (V1, BOTH, "--logits-processors", "ok", "one acts"),
         (V1, BOTH, "--middleware", "ok", "before an answer"),
         (V1, (), "--middleware", "warning", MIDDLEWARE),
+        (V1, (BOTH[0], f"{PROCESSOR}s"), "--logits-processors", "error", PROCESSOR),
+        (V1, ("--middleware", f"{MIDDLEWARE}s"), "--middleware", "error", MIDDLEWARE),
+        (V1, ("--logits_procesors=x",), "--logits-procesors", "error", "mean --logits-processors?"),
+        (V1, ("--midleware", MIDDLEWARE), "--midleware", "error", "did you mean --middleware?"),
         (V1, (), "Stage", "ok", "agg (no KV transfer)"),
         (
             *(V1, ("--kv-transfer-config", '{"kv_role":"kv_producer"}')),
@@ -280,6 +284,7 @@ def test_vllm(
         (V1, DRAFTS, "Asynchronous scheduling"),  # worse is found
         (V1, (), "Speculative decoding"),
         (V1, (), "Rust front end"),
+        (V1, (BOTH[0], "another.package:Processor"), "--logits-processors"),
         ({"LOGITPORT_STAGE": "first"}, (), "Stage"),
     ],
 )
@@ -339,15 +344,21 @@ def test_the_command_lines_of_serve_are_right(engine: str, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("plugins", "command", "what"),
     [
-        ("other", ("--enable-custom-logit-processor",), "sglang: Plugins"),
-        ("", (), "sglang: --enable-custom-logit-processor"),
+        ("other", ("--enable-custom-logit-processor",), ["Plugins"]),
+        ("", (), ["--enable-custom-logit-processor"]),
+        (
+            *("", ("--enable-custom-logits-processor",)),
+            ["--enable-custom-logits-processor", "--enable-custom-logit-processor"],
+        ),
     ],
 )
-def test_sglang(plugins: str, command: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch):
+def test_sglang(
+    plugins: str, command: tuple[str, ...], what: list[str], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("SGLANG_PLUGINS", plugins)
     found = of_command("sglang", "sglang", "serve", *command)
-    assert [each for each in found if each.startswith("sglang: ")] == [what]
-    assert found[what]["status"] == "error"
+    ours = {each: found[each]["status"] for each in found if each.startswith("sglang: ")}
+    assert ours == {f"sglang: {each}": "error" for each in what}
 
 
 @pytest.mark.parametrize(

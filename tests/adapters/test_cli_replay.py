@@ -27,6 +27,7 @@ from logitport.spec import (
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
+    MinTokensSpec,
     Phase,
     PhaseEnd,
     PhasesSpec,
@@ -238,10 +239,64 @@ def test_a_page_is_read_without_pointing(tmp_path: Path):
         < text.index('07 "7\\n"forced$.b forced 7')
         < text.index('18 "8\\n"free')
     )
-    assert "At each token: $.a banned 2 token(s)." in text
+    assert "Unless noted, at each token: $.a banned 2 token(s)." in text
     assert '"yes" 0.5, "\\n" 0.05' in text
     assert view.count('class="free"') == 2  # the legend's, and the token that no other spec forces
     assert 'class="banned"' not in view
+
+
+@pytest.mark.parametrize(
+    ("specs", "output", "shown"),
+    [
+        (BannedTokensSpec((1, 2)), [3, 4], ["banned 2 token(s)", "free", "free"]),
+        (BannedTokensSpec((1, 2)), [3], ["banned 2 token(s)"]),
+        (
+            LogitBiasSpec({3: 2, 4: 2}),
+            [5, 6, 3],
+            ["added to 2 other token(s)", "free", "free", "added +2 to this token"],
+        ),
+        (LogitBiasSpec({3: 2}), [5, 3], ["added to 1 other token(s)", "added +2 to this token"]),
+        (MinTokensSpec(2, (2,)), [3, 4, 5], ["banned 1 token(s)"] * 2 + ["free"]),
+        (AllowedTokensSpec((1, 3)), [1, 1], ["allowed 2 token(s)"] * 2),
+        (
+            BannedTokensSpec((1, 2)),
+            [3, 1],
+            ["banned 2 token(s)", "free", "banned 2 token(s); breaks $.specs[0]"],
+        ),
+    ],
+)
+def test_what_stands_at_most_tokens_is_said_once(
+    specs: Any, output: list[int], shown: list[str], tmp_path: Path
+):
+    """A spec stands that acts at each token; what it does at most of them is said on top."""
+    page = tmp_path / "page.html"
+    result = replay(tmp_path, specs, {"output_ids": output}, "--html", page)
+    lines = result.stdout.splitlines()[:-1]
+    assert [line.rpartition(": ")[2].removeprefix("$.specs[0] ") for line in lines] == shown
+    assert lines[0].startswith("Unless noted") == (len(shown) > len(output))
+    painted = page.read_text().count('title="') - page.read_text().count('title=""')
+    assert painted == len(output)
+    free = 1 + shown.count("free") if "free" in shown else 0  # the legend's
+    assert page.read_text().count('class="free"') == free
+
+
+@pytest.mark.parametrize("command", ["explain", "replay"])
+def test_specs_of_a_configuration(command: str, tmp_path: Path):
+    (tmp_path / "reply.json").write_text('{"output_ids": [5]}')
+    options = ["--reply", str(tmp_path / "reply.json")] if command == "replay" else []
+    spec = "[{kind: banned_tokens, token_ids: [5]}]"
+    text = "[{kind: choice, from_text: {choices: [a]}}]"
+    for content, status, named in (
+        (f"default: {spec}", command == "replay", "$.default[0]"),
+        (f"guard: {spec}\nown: add", command == "replay", "$.guard[0]"),
+        ("own: add", 2, "expected specs in `guard` or `default`, got none"),
+        ("own: ad\nx: 1", 2, "a.yaml: line 1: $.own: There is no value 'ad'; did you mean add?; "),
+        (f"default: {text}", 2, "Use --tokenizer"),
+    ):
+        (tmp_path / "a.yaml").write_text(content)
+        result = CliRunner().invoke(app, [command, str(tmp_path / "a.yaml"), *options])
+        assert result.exit_code == status, result.output
+        assert named in result.output
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,12 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
             "does not admit `phases`",
         ),
         (Policy(forbid=frozenset({"plugin"})), (PluginSpec("a"),), "$.specs[0]", "`plugin`"),
+        (
+            Policy(presets=PRESETS, forbid=frozenset({"plugin"})),
+            (PluginSpec("bots"),),
+            "$.specs[0]",
+            "does not admit `plugin`, and has no preset 'bots'; presets: bot, quiet",
+        ),
         # What is filled in has no index in the request.
         (
             Policy((FORCE,), "add"),

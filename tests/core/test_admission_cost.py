@@ -380,7 +380,7 @@ class TestLimits:
             (
                 " max_bias = 5.5 , max_token_ids=3,",
                 "from logitport.spec import *; BannedTokensSpec((1,) * 4)",
-                "Expected `array` of length <= 3",
+                "Expected at most 3 entries",
             ),
             ("max_bias=5.5", "from logitport.spec import *; LogitBiasSpec({1: 6.0})", "<= 5.5"),
         ],

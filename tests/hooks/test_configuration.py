@@ -117,6 +117,7 @@ def test_each_format(
     assert found is not None
     assert vars(found) == vars(
         Policy(
+            models=("small",),
             default=(BannedTokensSpec((5,)),),
             own="add",
             presets={"yes-no": (ChoiceSpec((ids("yes"), ids("no")), 0),)},

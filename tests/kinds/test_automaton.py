@@ -68,7 +68,7 @@ class TestRows(RealizedKindTests):
     )
     refused = (
         ({"states": []}, "Expected `array` of length >= 1", "states"),
-        ({"states": [{}] * (MOST + 1)}, f"Expected `array` of length <= {MOST}", "states"),
+        ({"states": [{}] * (MOST + 1)}, f"Expected at most {MOST} entries", "states"),
         (state(force=-1), "Expected `int` >= 0", "states[1].force"),
         (state(default=2), "Expected an index of 2 states, got 2", "states[1].default"),
         (state(timeout=5), "Expected an index of 2 states, got 5", "states[1].timeout"),

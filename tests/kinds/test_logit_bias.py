@@ -18,7 +18,7 @@ class TestRows(RealizedKindTests):
         ({"bias": {}}, "Expected `object` of length >= 1", "bias"),
         (
             {"bias": dict.fromkeys(range(MOST + 1), 1.0)},
-            f"Expected `object` of length <= {MOST}",
+            f"Expected at most {MOST} entries",
             "bias",
         ),
         ({"bias": [[1, 2.0]]}, "Expected `object`, got `array`", "bias"),

@@ -6,7 +6,6 @@ from logitport.spec.base import Sizes
 
 from tests.support.kinds import (
     AT_LEAST_0,
-    AT_MOST,
     LIKED,
     LONG,
     SOME,
@@ -72,7 +71,11 @@ class TestRows(RealizedKindTests):
         ({**FIELDS, "start_token_ids": [1] * 65}, TOO_LONG_TO_FIND, "start_token_ids"),
         ({**FIELDS, "end_token_ids": [2] * 65}, TOO_LONG_TO_FIND, "end_token_ids"),
         ({**FIELDS, "other_start_token_ids": [[]]}, SOME, "other_start_token_ids[0]"),
-        ({**FIELDS, "other_end_token_ids": [[1]] * 16}, f"{AT_MOST}15", "other_end_token_ids"),
+        (
+            {**FIELDS, "other_end_token_ids": [[1]] * 16},
+            "Expected at most 15 entries",
+            "other_end_token_ids",
+        ),
         ({**FIELDS, **LONG_TAGS}, TOO_LONG_IN_ALL, "other_end_token_ids"),
         ({**FIELDS, "other_start_token_ids": [[3], [1]]}, AS_START, "other_start_token_ids[1]"),
         ({**FIELDS, "other_end_token_ids": [[1]]}, AS_START, "other_end_token_ids[0]"),
