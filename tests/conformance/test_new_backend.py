@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from logitport.adapters import Backend
 from logitport.adapters.conformance import ConformanceSuite, Generate, base
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Program, Realizer
 from logitport.spec import (
+    ChoiceSpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitBiasSpec,
     PluginSpec,
     PromptBiasSpec,
@@ -191,6 +194,15 @@ def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments:
     sentence = getattr(ConformanceSuite, case).__doc__.partition("\n")[0]
     assert sentence
     assert raised.value.__notes__ == [sentence]
+
+
+def test_kinds_of_a_backend_are_classes():
+    made = Backend("engine", realizes={ChoiceSpec}, lowers=[GrammarSpec])  # pyright: ignore
+    assert (made.realizes, made.lowers) == (frozenset({ChoiceSpec}), frozenset({GrammarSpec}))
+    kinds: tuple[Any, ...] = {"choice"}, ChoiceSpec, [ChoiceSpec(((1,),))], [{ChoiceSpec}]
+    for wrong in kinds:
+        with pytest.raises(TypeError, match=r"`realizes` of Backend 'engine': expected classes of"):
+            Backend("engine", realizes=wrong)
 
 
 @pytest.mark.parametrize("wrong", [EditsACopy, EditsInFloat32])
