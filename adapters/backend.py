@@ -1,12 +1,12 @@
 """Backends: the capabilities of engines, and the request bodies with which clients use them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, ref
 
 from ..spec import (
@@ -51,7 +51,8 @@ class Backend:
 
     Args:
         name: the engine's name, as in the entry-point group.
-        realizes: the kinds that the adapter's logits processor realizes.
+        realizes: the kinds that the adapter's logits processor realizes: classes of specs. Any
+            collection of them becomes a frozenset.
         lowers: the kinds that the engine realizes by itself, from its own request fields.
         body: converts specs and ``generation_only`` to the fields that an OpenAI client sends
             beside the standard fields; ``None`` for an engine without such a server.
@@ -71,6 +72,9 @@ class Backend:
         group: the entry-point group from which the engine loads the adapter, if it does.
         examine: examines the environment variables of the engine, and the command line of its
             server if there is one, for ``logitport doctor``.
+
+    Raises:
+        TypeError: if a kind is not a class of specs.
     """
 
     name: str
@@ -87,6 +91,11 @@ class Backend:
     packages: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     group: str | None = None
     examine: Callable[[Sequence[str]], list[Finding]] | None = None
+
+    def __post_init__(self) -> None:
+        for where in ("realizes", "lowers"):
+            given: object = getattr(self, where)
+            object.__setattr__(self, where, _kinds(given, f"`{where}` of Backend {self.name!r}"))
 
     def check(self, specs: Sequence[LogitsProcessorSpec]) -> None:
         """Refuse kinds that this backend does not support. Other objects are refused elsewhere.
@@ -159,6 +168,18 @@ class Backend:
             what = f"The vocabulary of {self.name}'s tokenizer cannot be read: {text_of(error)}"
             raise SpecError(what) from error
         return loading.result()
+
+
+def _kinds(given: object, where: str) -> Kinds:
+    """Check what an adapter declares, and make it hashable, as ``admit`` needs it."""
+    expected = f"{where}: expected classes of specs, such as {{ForcedTokenSequenceSpec}}"
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{expected}, got {given!r}")
+    kinds = tuple(cast("Iterable[Any]", given))
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, LogitsProcessorSpec)):
+            raise TypeError(f"{expected}, got {kind!r} in it")
+    return frozenset(kinds)
 
 
 _Loaded = tuple["Callable[[], Vocabulary]", TokenizerCopy]

@@ -1,5 +1,6 @@
 """What the cases of the conformance suite share: requests, capabilities and helpers."""
 
+import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,8 @@ class Output:
     """An engine's output for a request.
 
     Attributes:
-        token_ids: the output's token ids, the handed-over tokens first; EOS may be the last.
+        token_ids: the output's token ids, the handed-over tokens first; EOS may be the last. Any
+            sequence or array becomes a list.
         scores: ``[vocabulary]``, the edited logits of the first token that was chosen; ``None``
             if the engine does not show them. They may be normalized (log-probabilities), and may
             have any numpy type.
@@ -54,6 +56,10 @@ class Output:
 
     token_ids: list[int]
     scores: Any = None
+
+    def __post_init__(self) -> None:
+        # Engines have tuples, and arrays of numpy and torch, which are unequal to lists.
+        object.__setattr__(self, "token_ids", [int(token_id) for token_id in self.token_ids])
 
 
 Generate = Callable[[Sequence[Request]], list[Output]]
@@ -64,14 +70,20 @@ DTYPES = ("float32", "float16", "bfloat16")
 """The types of engines' logits."""
 
 CAPABILITIES = {
-    "slots": "the number of requests that the engine runs at once",
-    "long_prompt": "the length of a prompt that the engine prefills in several chunks",
+    "backend": "the adapter's `Backend`",
+    "vocab_size": "the number of the engine's tokens, at least 64",
+    "eos_token_id": "the token that ends the engine's outputs, below `vocab_size`",
+    "slots": "the number of requests that the engine runs at once, at least 1",
+    "long_prompt": "the length of a prompt that the engine prefills in several chunks, at least 7",
     "resumes": "whether the engine can begin with output tokens that another worker chose",
     "has_stages": "whether `generate` can run a request in other stages than aggregated",
     "shows_scores": "whether `generate` returns the edited logits of the first token",
-    "dtypes": f"those of {', '.join(DTYPES)} that logits have when they reach the backend",
+    "dtypes": f"the types of logits that reach the backend, a tuple of some of {DTYPES}",
 }
 """What a suite declares. Without the declaration, the cases that need it fail."""
+
+LEAST = {"vocab_size": 64, "eos_token_id": 0, "slots": 1, "long_prompt": 7}
+"""The lowest value of what is declared as an integer."""
 
 NOT_COVERED = "Not covered by the conformance suite: "
 """How reasons of skipped cases begin, which ``logitport.pytest_summary`` lists."""
@@ -92,9 +104,21 @@ class SuiteBase:
 
     def __getattr__(self, name: str) -> Any:
         if name in CAPABILITIES:
-            what = f"Declare `{name}` in {type(self).__name__}: {CAPABILITIES[name]}"
-            pytest.fail(what, pytrace=False)
+            pytest.fail(self._declare(name), pytrace=False)
         raise AttributeError(name)
+
+    def _declare(self, name: str) -> str:
+        return f"Declare `{name}` in {type(self).__name__}: {CAPABILITIES[name]}"
+
+    def _is_declared(self, name: str) -> bool:
+        """Whether a declaration has a value that it can have."""
+        value = getattr(self, name)
+        if name in LEAST:
+            most = self.vocab_size - 1 if name == "eos_token_id" else value
+            return type(value) is int and LEAST[name] <= value <= most
+        if name == "dtypes":
+            return isinstance(value, tuple) and set[Any]() < {*value} <= {*DTYPES}
+        return isinstance(value, Backend if name == "backend" else bool)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -161,7 +185,8 @@ class SuiteBase:
 
     def _specs(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
         if not (specs := self._examples(free, kind)):
-            self._leave_out(f"`{kind_of(kind)}`, which would change nothing in the engine's output")
+            why = f"`{kind_of(kind)}`, which would change nothing in the engine's output"
+            self._leave_out(f"{why}: use a model that repeats itself")
         return specs
 
     def _examples(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
@@ -173,15 +198,31 @@ class SuiteBase:
 
 
 def _explained(case: Callable[..., None]) -> Callable[..., None]:
-    """Let a case that fails print the first line of its docstring."""
+    """Let a case that fails print its docstring's first line, and which errors were logged."""
 
     @wraps(case)
     def run(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
+        logger, logged = logging.getLogger("logitport"), _Logged(logging.ERROR)
+        logger.addHandler(logged)
         try:
             case(*args, **kwargs)
         except (Exception, pytest.fail.Exception) as error:
-            error.add_note((case.__doc__ or "").partition("\n")[0])
+            for note in ((case.__doc__ or "").partition("\n")[0], *logged.lines):
+                error.add_note(note)
             raise
+        finally:
+            logger.removeHandler(logged)
 
     return run
+
+
+class _Logged(logging.Handler):
+    """The first lines of what is logged, each once: the realizer raises nothing."""
+
+    lines: tuple[str, ...] = ()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = "Logged: " + record.getMessage().partition("\n")[0]
+        if line not in self.lines:
+            self.lines += (line,)

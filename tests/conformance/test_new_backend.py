@@ -7,21 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from logitport.adapters.conformance import ConformanceSuite, Generate, base
+from logitport.adapters import Backend
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, base
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Program, Realizer
 from logitport.spec import (
+    ChoiceSpec,
+    DrySpec,
     ForcedTokenSequenceSpec,
+    GrammarSpec,
     LogitBiasSpec,
+    LogitsProcessorSpec,
+    NoLoopSpec,
     PluginSpec,
     PromptBiasSpec,
     Stage,
     decode,
 )
 
-from examples.new_backend.backend import BACKEND, KEY, LogitportEditor, attach
+from examples.new_backend import conformance
+from examples.new_backend.backend import KEY, LogitportEditor, attach
 from examples.new_backend.conformance import EOS, VOCABULARY, ToySuite, generate_with, model
 from examples.new_backend.engine import Engine, Running
 from tests.support.pages import text
@@ -152,6 +160,13 @@ class KeepsTheFirst(LogitportEditor):
         super().enter(row, running)
 
 
+class PassesATokenForTheOutput(LogitportEditor):
+    """The realizer logs it, and ends the request."""
+
+    def enter(self, row: int, running: Running) -> None:
+        self._realizer.enter(row, running.extra.get(KEY), running.prompt_ids, 7, EOS)  # pyright: ignore
+
+
 class RealizesNothing(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         pass
@@ -190,7 +205,40 @@ def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments:
         run(generate_with(wrong), *arguments)
     sentence = getattr(ConformanceSuite, case).__doc__.partition("\n")[0]
     assert sentence
-    assert raised.value.__notes__ == [sentence]
+    assert raised.value.__notes__[0] == sentence
+
+
+def test_a_failed_case_has_what_the_realizer_logged():
+    with pytest.raises(AssertionError) as raised:
+        ToySuite().test_kind(generate_with(PassesATokenForTheOutput), ForcedTokenSequenceSpec)
+    logged = raised.value.__notes__[1]
+    assert logged.startswith("Logged: The specs of the request in row 0 cannot be realized: ")
+    assert "TypeError" in logged
+
+
+@pytest.mark.parametrize("kind", [DrySpec, NoLoopSpec])
+def test_the_model_must_repeat_itself(
+    kind: type[LogitsProcessorSpec], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(conformance, "model", lambda history: model([hash(tuple(history))]))
+    with pytest.raises(pytest.skip.Exception, match="use a model that repeats itself"):
+        ToySuite().test_kind(generate_with(LogitportEditor), kind)
+
+
+@pytest.mark.parametrize("ids", [(1, 2), np.array([1, 2], np.int32), torch.tensor([1, 2])])
+def test_outputs_of_any_kind_are_lists_of_integers(ids: Any):
+    token_ids = Output(ids).token_ids
+    assert token_ids == [1, 2]
+    assert [*map(type, token_ids)] == [int, int]
+
+
+def test_kinds_of_a_backend_are_classes():
+    made = Backend("engine", realizes={ChoiceSpec}, lowers=[GrammarSpec])  # pyright: ignore
+    assert (made.realizes, made.lowers) == (frozenset({ChoiceSpec}), frozenset({GrammarSpec}))
+    kinds: tuple[Any, ...] = {"choice"}, ChoiceSpec, [ChoiceSpec(((1,),))], [{ChoiceSpec}]
+    for wrong in kinds:
+        with pytest.raises(TypeError, match=r"`realizes` of Backend 'engine': expected classes of"):
+            Backend("engine", realizes=wrong)
 
 
 @pytest.mark.parametrize("wrong", [EditsACopy, EditsInFloat32])
@@ -276,21 +324,48 @@ SELECTED = (
         ("dtypes", "test_dtype"),
         ("slots", "test_slots_are_left_clean"),
         ("long_prompt", "test_long_prompt"),
+        ("backend", "test_kind"),
+        ("vocab_size", "test_kind"),
+        ("eos_token_id", "test_kind"),
     ],
 )
 def test_what_is_not_declared_fails(capability: str, case: str):
-    declared = {"backend": BACKEND, "vocab_size": VOCABULARY, "eos_token_id": EOS}
-    declared |= {name: getattr(ToySuite, name) for name in base.CAPABILITIES.keys() - {capability}}
+    declared = {name: getattr(ToySuite, name) for name in base.CAPABILITIES.keys() - {capability}}
     suite: Any = type("Suite", (ConformanceSuite,), declared)()
     method = getattr(suite, case)
     arguments: dict[str, tuple[Any, ...]] = {
         "test_stages": (Stage.PREFILL,),
         "test_dtype": ("float16", ForcedTokenSequenceSpec),
     }
-    kind = (ForcedTokenSequenceSpec,) if case in ("test_resumption", "test_scores") else ()
+    of_kinds = "test_resumption", "test_scores", "test_kind"
+    kind = (ForcedTokenSequenceSpec,) if case in of_kinds else ()
     with pytest.raises(pytest.fail.Exception, match=f"Declare `{capability}` in Suite: "):
         method(generate_with(LogitportEditor), *arguments.get(case, kind))
-    with pytest.raises(AssertionError, match=capability):
+    with pytest.raises(pytest.fail.Exception, match=f"Declare `{capability}` in Suite: "):
+        suite.test_declaration()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("backend", "toy"),
+        ("vocab_size", 32),
+        ("eos_token_id", None),
+        ("eos_token_id", VOCABULARY),
+        ("slots", 0),
+        ("long_prompt", 0),
+        ("long_prompt", None),
+        ("resumes", "no"),
+        ("dtypes", "float32"),
+        ("dtypes", ()),
+        ("dtypes", ("float33",)),
+        ("dtypes", (np.float32,)),
+    ],
+)
+def test_what_is_declared_wrongly_fails(name: str, value: Any):
+    suite = type("Suite", (ToySuite,), {name: value})()
+    expected = f"Declare `{name}` in Suite: .*; got {re.escape(repr(value))}"
+    with pytest.raises(AssertionError, match=expected):
         suite.test_declaration()
 
 
@@ -321,5 +396,5 @@ def test_the_page_has_the_suite_of_the_example():
     code = {line.partition("  #")[0] for line in source.splitlines()}
     assert [line for line in suite.splitlines() if line not in code] == []
     for name in base.CAPABILITIES:
-        assert f"| `{name}` |" in page
+        assert re.search(rf"^\| .*`{name}`.* \| ", page, re.MULTILINE)
         assert f"    {name} = " in suite

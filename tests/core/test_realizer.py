@@ -1,5 +1,6 @@
 """The neutral core on whole batches: rows, histories, failures, every layout of the logits."""
 
+import re
 import tracemalloc
 import weakref
 from collections.abc import Sequence
@@ -368,6 +369,35 @@ def test_logits_without_an_editor_hurt_nobody() -> None:
         editor_for([[0.0]])
     realizer.apply([[0.0] * VOCABULARY])
     assert realizer.failed_requests == 1
+
+
+@pytest.mark.parametrize(
+    ("logits", "given"),
+    [
+        (np.zeros(VOCABULARY, np.float32), rf"\[{VOCABULARY}\] of float32"),
+        (np.zeros((1, VOCABULARY), np.int32), rf"\[1, {VOCABULARY}\] of int32"),
+        (torch.zeros(1, 1, VOCABULARY), rf"\[1, 1, {VOCABULARY}\] of torch.float32"),
+        (torch.zeros(1, VOCABULARY, dtype=torch.long), rf"\[1, {VOCABULARY}\] of torch.int64"),
+        ([[0.0]], r"\[\] of list"),
+    ],
+    ids=str,
+)
+def test_what_is_no_logits_is_named(logits: Any, given: str):
+    errors: list[Exception] = []
+    realizer = Realizer(VOCABULARY, report=lambda row, error, ends: errors.append(error))
+    realizer.enter(0, CHAIN, [], [], STOP)
+    realizer.apply(logits)
+    (error,) = errors
+    assert re.match(
+        rf"Expected logits \[rows, vocabulary\] of a floating.*, got {given}", str(error)
+    )
+
+
+def test_a_negative_row_is_refused():
+    realizer = Realizer(VOCABULARY)
+    with pytest.raises(IndexError, match="Expected a row from 0, got -1"):
+        realizer.enter(-1, CHAIN, [], [])
+    assert realizer.rows == []
 
 
 # Code of a request's own.

@@ -26,7 +26,7 @@ class TestRows(KindTests):
         ({"n": MOST + 1}, f"Expected `int` <= {MOST}", "n"),
         ({"n": 1, "texts": [""]}, "Expected `str` of length >= 1", "texts[0]"),
         ({"n": 1, "texts": ["é" * 33]}, "Expected at most 64 bytes in UTF-8, got 66", "texts[0]"),
-        ({"n": 1, "texts": ["ab", "b", "abc"]}, "Begins with `$.texts[0]`", "texts[2]"),
+        ({"n": 1, "texts": ["ab", "c", "abd"]}, "Begins with `$.texts[0]`", "texts[2]"),
         ({"n": 1, "texts": ["a", "a"]}, "Begins with `$.texts[0]`", "texts[1]"),
         ({"n": 1, "texts": ["\n", "\r\n"]}, "Ends like `$.texts[0]` begins", "texts[1]"),
         ({"n": 1, "texts": ["ab", "bc"]}, "Ends like `$.texts[1]` begins", "texts[0]"),

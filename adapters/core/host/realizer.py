@@ -19,7 +19,7 @@ from .advance import Automata
 from .editors import Editor, Edits
 from .end_tokens import EndTokens
 from .history_rules import HistoryRules
-from .registry import editor_for
+from .registry import check_logits, editor_for
 from .requests import Outputs, Request
 from .warm_up import compile_loops, wait_for_loops
 
@@ -292,6 +292,7 @@ class Realizer:
 
     def _step(self, logits: Any) -> None:
         if self._editor is None:
+            check_logits(logits)
             self._editor = editor_for(logits)
         self._editor.has_written = False
         if self._with_code and not self._has_run:

@@ -33,6 +33,19 @@ def _(logits: np.ndarray) -> Editor:
     return HostEditor()
 
 
+def check_logits(logits: Any) -> None:
+    """Check the shape and the type of an array, of whatever library it is.
+
+    Raises:
+        TypeError: if they are not those of logits.
+    """
+    shape = getattr(logits, "shape", ())
+    dtype = str(getattr(logits, "dtype", type(logits).__name__))
+    if len(shape) != 2 or "float" not in dtype:
+        expected = "Expected logits [rows, vocabulary] of a floating-point type"
+        raise TypeError(f"{expected}, got {[*shape]} of {dtype}")
+
+
 def _editor_for_tensor(logits: Any) -> Editor:
     from .tensor_editors import HostTensorEditor, TensorEditor
 

@@ -34,6 +34,10 @@ class Request(TokenHistory):
     index: int = -1
     ends: bool = False
 
+    def __post_init__(self) -> None:
+        if self.row < 0:  # no logits would be edited
+            raise IndexError(f"Expected a row from 0, got {self.row}")
+
     @property
     def reads_output(self) -> bool:
         """Whether anything depends on the output."""
