@@ -1,7 +1,7 @@
 """``logitport body``: the fields that a client adds to the body of a request."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,8 +31,7 @@ def body(
         for problem in problems:
             say(problem, err=True)
         raise typer.Exit(1)
-    checked = source.specs
-    specs = [checked[i] if i in checked else each for i, each in enumerate(source.entries)]
+    specs = [*(dict[int, Any](enumerate(source.entries)) | source.specs).values()]
     try:
         fields = extra_body(
             engine,
