@@ -30,7 +30,7 @@ from .limits import (
 from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
-from .texts import TEXT_FIELDS, Entry, Given, StandIn, TextResolver, add_text_fields, as_given
+from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, as_given, is_about_a_field
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -213,7 +213,7 @@ def decode_texts(payload: Encoded, resolver: TextResolver) -> Payload:
                 return msgspec.convert(body, Payload, str_keys=True)
         except msgspec.ValidationError as error:
             failure = _with_entry(_validation_error(error), lambda i: body["specs"][i]["bias"])
-            raise resolver.restore(failure) from None
+            raise resolver.refusal(failure, body) from None
     except SpecError as error:
         if is_entry_list:
             raise error.moved(lambda path: path[1:]) from error.__cause__
@@ -246,7 +246,6 @@ class _Version(msgspec.Struct):
 
 
 _INVALID_KIND = re.compile(r"Invalid value '(.*)'", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 
 _decoder = msgspec.json.Decoder(Payload)
 _version_decoder = msgspec.json.Decoder(_Version)
@@ -270,7 +269,7 @@ def _bias_of(text: bytes, index: int) -> object:
 
 
 def _decoded(text: bytes) -> Payload | None:
-    """Decode a payload; return ``None`` for texts, a wrong JSON or version, or Dynamo's list.
+    """Decode a payload; return ``None`` for texts, wrong fields, JSON or version, or a list.
 
     Decoded like this, a payload takes half as many objects as with a parser that does not have the
     types. Most errors are found like this, too.
@@ -287,7 +286,7 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = spec_error(error)
         elif isinstance(error, msgspec.ValidationError):
             refusal = _validation_error(error)
-            if (name := _UNKNOWN.fullmatch(refusal.message)) and name[1] in TEXT_FIELDS:
+            if is_about_a_field(refusal):
                 return None
     except (UnicodeError, RecursionError):
         pass
@@ -334,6 +333,8 @@ def _parsed(text: bytes) -> Any:
 
 def _check_version(body: Any) -> None:
     """Check the version before anything else: the rest of a newer payload may mean anything."""
+    if "kind" in body and "version" not in body:
+        raise SpecError("Expected a payload or a list of specs, got one spec: put it into a list")
     version = msgspec.convert(body, _Version).version
     if version > VERSION:
         raise SpecError(

@@ -4,8 +4,11 @@ A kind names its text fields in ``TEXTS``. They exist on the wire alone: before 
 specs, its texts have become token ids, and everything else is as if the client had sent these.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
+
+import msgspec
 
 from .base import LogitsProcessorSpec, as_specs, kind_of
 from .errors import Path, SpecError, text_of
@@ -14,16 +17,21 @@ from .limits import (
     MAX_CLIENT_TEXT_BYTES,
     MAX_INT,
 )
+from .suggestions import nearest
 from .tokenization import Tokenizer, resolved_eos, token_ids_of
 
-_KINDS: dict[object, Mapping[str, str]] = {kind_of(kind): kind.TEXTS for kind in WIRE_KINDS}
+_KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
 
-_NONE: Mapping[str, str] = {}
+
+def _kind_of(entry: Mapping[str, Any]) -> type[LogitsProcessorSpec] | None:
+    kind = entry.get("kind")
+    return _KINDS.get(kind) if isinstance(kind, str) else None
+
 
 _BYTES_OF_TEXT = 8
 """A tokenizer's work for a text, besides that for its bytes, in bytes."""
 
-TEXT_FIELDS = frozenset(name for each in (*_KINDS.values(), PhaseEnd.TEXTS) for name in each)
+TEXT_FIELDS = frozenset(name for each in (*WIRE_KINDS, PhaseEnd) for name in each.TEXTS)
 """The names of all text fields."""
 
 Entry = Mapping[str, Any]
@@ -43,6 +51,45 @@ def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
     if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
         return (*given,)
     return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+
+
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
+
+
+def is_about_a_field(error: SpecError) -> bool:
+    """Whether an error is about a field that is unknown or missing."""
+    return _FIELD.fullmatch(error.message) is not None
+
+
+def is_about_a_text(error: SpecError) -> bool:
+    """Whether an error is about a text field that has not been resolved."""
+    found = _FIELD.fullmatch(error.message)
+    return found is not None and found[1] != "missing required" and found[2] in TEXT_FIELDS
+
+
+def missing_field(name: str, texts: Mapping[str, str]) -> str:
+    """Name a missing field, and the texts that can stand for it."""
+    names = (name, *(text for text, target in texts.items() if target == name))
+    return f"Object missing required field {' or '.join(f'`{each}`' for each in names)}"
+
+
+def known_fields(kind: type[LogitsProcessorSpec]) -> set[str]:
+    """List the fields of a kind on the wire."""
+    return {"kind", *kind.TEXTS, *(each.encode_name for each in msgspec.structs.fields(kind))}
+
+
+def _with_field(error: SpecError, content: Any) -> SpecError:
+    """Add to an error about a field of a spec which field of its kind may be meant."""
+    if not (found := _FIELD.fullmatch(error.message)):
+        return error
+    for step in error.location:
+        content = content[step]
+    if not (kind := _kind_of(content)):
+        return error
+    if found[1] == "missing required":
+        return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
+    hint = nearest(found[2], known_fields(kind))
+    return SpecError(error.message + (hint and f"; {hint}"), *error.location)
 
 
 class StandIn:
@@ -98,6 +145,10 @@ class TextResolver:
         """Have an error at token ids name the text that they were made of."""
         return error.moved(self._path)
 
+    def refusal(self, error: SpecError, content: Any) -> SpecError:
+        """Have an error in the resolved ``content`` name what the client has sent, or may mean."""
+        return self.restore(_with_field(error, content))
+
     def _path(self, path: Path) -> Path:
         for ids, text in self._fields.items():
             if path[: len(ids)] == ids:  # an index is that of a text, or of a token of one text
@@ -105,9 +156,8 @@ class TextResolver:
         return path
 
     def _spec(self, entry: dict[str, Any], path: Path) -> None:
-        kind = entry.get("kind")
-        texts = _KINDS.get(kind, _NONE) if isinstance(kind, str) else _NONE
-        has_texts = self._replace(entry, texts, path)
+        kind, known = entry.get("kind"), _kind_of(entry)
+        has_texts = known is not None and self._replace(entry, known.TEXTS, path)
         if has_texts and kind in _ENDED and "eos_token_id" not in entry:
             entry["eos_token_id"] = self._eos(path)
         if kind == "phases" and "phases" in entry:

@@ -1,7 +1,7 @@
 """``logitport body``: the fields that a client adds to the body of a request."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,7 +9,7 @@ from ...spec import SpecError, Stage
 from ..gateway.extra_body import Carrier, extra_body
 from .failures import failing_plainly
 from .printing import say
-from .source import read_specs
+from .source import UNRESOLVED, read_specs
 
 
 @failing_plainly
@@ -26,11 +26,12 @@ def body(
     """Print the JSON fields that send the specs in a file to an engine's server."""
     extra_body(engine, ())  # raises for an engine without a server
     source = read_specs(file)
-    if source.problems:
-        for problem in source.problems:
+    problems = [each for each in source.problems if not each.message.startswith(UNRESOLVED)]
+    if problems:
+        for problem in problems:
             say(problem, err=True)
         raise typer.Exit(1)
-    specs = tuple(source.specs.values())
+    specs = [*(dict[int, Any](enumerate(source.entries)) | source.specs).values()]
     try:
         fields = extra_body(
             engine,

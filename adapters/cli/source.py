@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
@@ -26,6 +26,7 @@ from ...spec.conflicts import check_native
 from ...spec.errors import Path, path_text
 from ...spec.limits import MAX_SPECS
 from ...spec.suggestions import instead_of
+from ...spec.texts import is_about_a_text, known_fields, missing_field
 from ..environment import CONFIGURATION_VARIABLE
 from ..files import MAX_FILE_BYTES, decode_text, read_file
 from ..policy import Policy, policy_of
@@ -69,6 +70,7 @@ class Source:
         generation_only: as in ``Payload``.
         problems: everything that is wrong.
         notes: what could not be checked here.
+        entries: all specs, as they are in the file.
     """
 
     specs: dict[int, LogitsProcessorSpec]
@@ -76,6 +78,7 @@ class Source:
     generation_only: bool
     problems: list[Problem]
     notes: list[str]
+    entries: Sequence[Any] = ()
 
 
 def read_text(file: str) -> str:
@@ -171,7 +174,7 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     positions = _positions(text) if errors else {}
     problems = [_problem(file, text, positions, error.specs_at(path_of)) for error in errors]
     paths = [path_text(path_of(i)) for i in range(len(entries))]
-    return Source(specs, paths, generation_only, sorted(problems, key=_order), notes)
+    return Source(specs, paths, generation_only, sorted(problems, key=_order), notes, entries)
 
 
 def _order(problem: Problem) -> tuple[int, int]:
@@ -196,7 +199,7 @@ def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
     kind = cast("Any", entry).get("kind") if isinstance(entry, Mapping) else None
     of_kind = [each for each in WIRE_KINDS if kind_of(each) == kind]
     fields = msgspec.structs.fields(of_kind[0]) if of_kind else ()
-    named = [*_names(entry, fields, of_kind[0].TEXTS)] if of_kind else []
+    named = [*_names(entry, of_kind[0])] if of_kind else []
     is_about_names = not first.location and first.message.startswith("Object ")
     yield from named if named and is_about_names else (first, *named)
     for field in fields:
@@ -204,22 +207,19 @@ def _all_of(entry: Any, first: SpecError) -> Iterator[SpecError]:
             try:
                 msgspec.convert(entry[field.encode_name], field.type, str_keys=True)
             except msgspec.ValidationError as error:
-                yield spec_error(error).at(field.name)
+                if not is_about_a_text(found := spec_error(error)):
+                    yield found.at(field.name)
 
 
-def _names(
-    entry: Mapping[str, Any],
-    fields: Iterable[msgspec.structs.FieldInfo],
-    texts: Mapping[str, str],
-) -> Iterator[SpecError]:
+def _names(entry: Mapping[str, Any], kind: type[LogitsProcessorSpec]) -> Iterator[SpecError]:
     """Yield an error for each field that is unknown, and for each that is missing."""
-    known = {"kind", *texts, *(field.encode_name for field in fields)}
+    known, texts = known_fields(kind), kind.TEXTS
     for name in entry.keys() - known:
         yield SpecError(f"There is no field {name!r}; {instead_of(name, known)}", name)
     there = {*entry, *(texts[name] for name in entry.keys() & texts.keys())}
-    for field in fields:
+    for field in msgspec.structs.fields(kind):
         if field.required and field.encode_name not in there:
-            yield SpecError(f"Object missing required field `{field.encode_name}`")
+            yield SpecError(missing_field(field.encode_name, texts))
 
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
@@ -277,9 +277,12 @@ def _problem(file: str, text: str, positions: Mapping[Path, int], error: SpecErr
     return Problem(file, line, column, error.path, error.message, advice)
 
 
+UNRESOLVED = "A text needs"
+"""How the error of a text begins that only lacks the tokenizer."""
+
 _ADVICE = {
     "Conflicts with": "Remove one of them",
-    "A text needs": "A server has it; here, use --tokenizer to name the model",
+    UNRESOLVED: "A server has it; here, use --tokenizer to name the model",
 }
 """What to do about errors, by the beginnings of their messages."""
 

@@ -12,7 +12,7 @@ from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
 from .. import KEY, admit_live, check_own_fields
 from ..core import Program, Realizer
-from .backend import BACKEND
+from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
 
 
@@ -72,6 +72,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         if not (together := as_specs(specs)):
             return {}
         check_own_fields(together, own_fields(self._config, eos_token_ids_of(self._config), 0))
+        check_tokenizer(self._backend, together)
         return {KEY: admit_live(self._backend, together, self._vocab_size)}
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:

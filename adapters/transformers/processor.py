@@ -11,7 +11,7 @@ from ...spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, SpecError
 from ...spec.base import as_specs
 from .. import admit_live, check_own_fields
 from ..core import Program, Realizer, compile_specs, log_failure
-from .backend import BACKEND
+from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
 
 
@@ -74,6 +74,7 @@ class LogitportProcessor(LogitsProcessor):
             try:
                 of_prompt = as_specs(each)
                 check_own_fields(of_prompt, own)
+                check_tokenizer(backend, of_prompt)
                 key = tuple(map(id, of_prompt))
                 if key not in made:
                     made[key] = of_prompt, admit_live(backend, of_prompt, self._vocab_size)

@@ -36,6 +36,12 @@ PHASES = {
     "phases": [{"specs": [CHOICE], "ends": [{"complete": True}]}, {"specs": []}],
 }
 
+NESTED_TEXTS = {
+    "kind": "phases",
+    "phases": [{"specs": [{"kind": "choice", "texts": ["a", "b"]}]}],
+    "stop_tokens": ["x"],
+}
+
 
 def run(*arguments: str | Path, text: str | None = None) -> Any:
     return CliRunner().invoke(app, [*map(str, arguments)], input=text)
@@ -149,7 +155,11 @@ class TestCheck:
             ('{"version": 2,\n"specs": []}', ["1:13: $.version: Version 2 is newer"]),
             ('{"version": 1,\n"specs": []}', ["2:10: $.specs: Expected `array` of length >= 1"]),
             ('[\n{"kind": "nope"}]', ["2:10: $[0].kind: Invalid value 'nope'"]),
-            ('[\n{"kind": "choice"}]', ["2:1: $[0]: Object missing required field `choices`"]),
+            (
+                '[\n{"kind": "choice"}]',
+                ["2:1: $[0]: Object missing required field `choices` or `texts`"],
+            ),
+            (json.dumps([NESTED_TEXTS]), ["$[0].stop_tokens[0]: A text needs the model's"]),
             (
                 '[{"kind": "baned_tokens"}]',
                 ["$[0].kind: Invalid value 'baned_tokens' (did you mean banned_tokens?); "],
@@ -296,6 +306,12 @@ class TestBody:
         spec = ForcedTokenSequenceSpec((7, 8), 2)
         assert json.loads(result.stdout) == extra_body("vllm", spec, carrier="schema")
 
+    def test_texts_are_for_the_server(self):
+        text = json.dumps([BANNED, NESTED_TEXTS])
+        result = run("body", "vllm", "-", text=text)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == extra_body("vllm", [BANNED, NESTED_TEXTS])
+
     def test_stages_are_kept(self):
         text = json.dumps({"version": 1, "specs": [FORCED], "generation_only": False})
         result = run("body", "vllm", "-", "--stage", "prefill", text=text)
@@ -305,6 +321,8 @@ class TestBody:
         ("engine", "content", "status", "message"),
         [
             ("vllm", payload(FORCED, BANNED), 1, "Conflicts with"),
+            ("vllm", payload({"kind": "choice", "texts": ["a", "a"]}), 1, "specs[0].texts[1]"),
+            ("vllm", payload({"kind": "choice", "texts": ["a"], "x": 1}), 1, "no field 'x'"),
             ("no_engine", payload(FORCED), 2, "Expected an installed backend"),
             ("vlm", payload(FORCED), 2, "got 'vlm'; did you mean vllm?"),
             ("dynamo", payload(FORCED), 2, "`annotation` of logitport.adapters.dynamo"),

@@ -322,7 +322,10 @@ def test_objects_of_the_wire_do_not_act_on_prefill():
     ("specs", "message"),
     [
         ({"kind": "choice", "texts": ["yes", ""]}, r"at `\$\.specs\[0\]\.texts\[1\]`"),
-        ([SPEC, {"kind": "choice", "text": "yes"}], r"unknown field `text` - at `\$\.specs\[1\]`"),
+        (
+            [SPEC, {"kind": "choice", "text": "yes"}],
+            r"unknown field `text`; did you mean texts\? - at `\$\.specs\[1\]`",
+        ),
         ({}, r"required field `kind` - at `\$\.specs\[0\]`"),
         ([IDS, {"kind": "?"}], r"at `\$\.specs\[1\]\.kind`"),
         ([IDS, 5], r"at `\$\.specs\[1\]`"),

@@ -313,13 +313,14 @@ class TestRows(RealizedKindTests):
     [
         (
             Phase((THINK,), (COMPLETE, PhaseEnd(n=9))),
-            "Expected only the end `complete` beside `$.specs[0]`, which reads the prompt",
+            "Expected only the end `complete`: `$.specs[0].phases[0].specs[0]` reads the prompt, "
+            "and this only the output",
             "ends[1]",
         ),
         (
             Phase((THINK, BannedSequencesSpec(((1, 2),))), (COMPLETE,)),
-            "Expected a spec that does not follow the output, beside `$.specs[0]`, "
-            "which reads the prompt",
+            "Expected no spec that follows the output: `$.specs[0].phases[0].specs[0]` reads the "
+            "prompt, and this only the output",
             "specs[1]",
         ),
         (
@@ -329,7 +330,8 @@ class TestRows(RealizedKindTests):
         ),
         (
             Phase((MinTokensSpec(3, (0,)),), (PhaseEnd(n=65),)),
-            "Expected at most 64 tokens, beside `$.specs[0]`, which counts, too; got 65",
+            "Expected at most 64 tokens, beside `$.specs[0].phases[0].specs[0]`, which counts, "
+            "too; got 65",
             "ends[0].n",
         ),
         (
@@ -611,8 +613,8 @@ def test_texts_that_begin_like_many_tokens_end(specs: Any, text: str, path: str)
 
 
 REFUSALS = (
-    "Expected only the end `complete` beside",
-    "Expected a spec that does not follow the output, beside",
+    "Expected only the end `complete`: ",
+    "Expected no spec that follows the output: ",
     "Expected specs that count one thing at a time",
 )
 """What the tables cannot hold, with small numbers."""

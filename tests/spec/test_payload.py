@@ -130,7 +130,11 @@ BAD_PAYLOADS: list[tuple[Any, str, str]] = [
         "$.specs[0].kind",
     ),
     (sent({"kind": 1}), "Expected `str`", "$.specs[0].kind"),
-    (sent({"kind": "forced_sequence"}), "Object missing required field `token_ids`", "$.specs[0]"),
+    (
+        sent({"kind": "forced_sequence"}),
+        "Object missing required field `token_ids` or `text`",
+        "$.specs[0]",
+    ),
     (sent(FORCED | {"x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
     (sent(FORCED, x=1), "Object contains unknown field `x`", "$"),
     (sent(FORCED, generation_only=1), "Expected `bool`, got `int`", "$.generation_only"),
@@ -157,6 +161,16 @@ BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
         "$.specs[0]",
     ),
 ]
+# What the neutral vectors do not have.
+WITH_ADVICE: list[tuple[Any, str, str]] = [
+    (FORCED, "Expected a payload or a list of specs, got one spec: put it into a list", "$"),
+    (
+        sent(FORCED | {"tokens_id": 1}),
+        "Object contains unknown field `tokens_id`; did you mean token_ids?",
+        "$.specs[0]",
+    ),
+    (sent(FORCED, kind=[1]), "Object contains unknown field `kind`", "$"),
+]
 BAD_ENTRIES: list[tuple[Any, str, str]] = [
     ([], "Expected `array` of length >= 1", "$"),
     ([FORCED, 1], "Expected `object`, got `int`", "$[1]"),
@@ -173,7 +187,9 @@ BAD_ENTRIES: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("payload", "message", "path"), [*BAD_PAYLOADS, *BEYOND_SCHEMA, *BAD_ENTRIES], ids=repr
+    ("payload", "message", "path"),
+    [*BAD_PAYLOADS, *BEYOND_SCHEMA, *BAD_ENTRIES, *WITH_ADVICE],
+    ids=repr,
 )
 def test_decode_refuses(payload: Any, message: str, path: str):
     for form in (payload, json.dumps(payload), json.dumps(payload).encode()):

@@ -236,10 +236,8 @@ class _CompiledPhase:
         if self._count is not None:
             n, k = self._count
             if timed and n > MAX_PATTERN:
-                what = (
-                    f"Expected at most {MAX_PATTERN} tokens, beside `$.specs[{timed[0].of_spec}]`, "
-                    f"which counts, too; got {n}"
-                )
+                beside = f"Expected at most {MAX_PATTERN} tokens, beside "
+                what = beside, ("specs", timed[0].of_spec), f", which counts, too; got {n}"
                 raise SpecError(what, "ends", k, "n")
             yield counter(n, 1 << k, timed=not timed and n > SHORT)
 
@@ -248,13 +246,14 @@ class _CompiledPhase:
         readers = [part for part in parts if part.marked.automaton.reads_prompt]
         if not readers or not self.ends:
             return
-        reader = f"beside `$.specs[{readers[0].of_spec}]`, which reads the prompt"
+        reader = ("specs", readers[0].of_spec), " reads the prompt, and this only the output"
         for k, end in enumerate(self.ends):
             if not end.complete:
-                raise SpecError(f"Expected only the end `complete` {reader}", "ends", k)
+                what = "Expected only the end `complete`: ", *reader
+                raise SpecError(what, "ends", k)
         for part in parts:
             if part not in readers and part.marked.automaton.states > 1:
-                what = f"Expected a spec that does not follow the output, {reader}"
+                what = "Expected no spec that follows the output: ", *reader
                 raise SpecError(what, "specs", part.of_spec)
 
 

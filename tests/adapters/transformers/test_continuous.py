@@ -123,7 +123,7 @@ def test_what_it_does_not_run_beside(name: str):
 
 def test_what_is_refused(running: tuple[Any, ContinuousLogitportProcessor]):
     _, processor = running
-    with pytest.raises(SpecError, match="needs the vocabulary"):
+    with pytest.raises(SpecError, match="pass tokenizer="):
         processor.fields(BannedTextSpec(("a",)))
     with pytest.raises(SpecError, match="beyond the vocabulary") as error:
         processor.fields([BannedTokensSpec((1,)), ForcedTokenSequenceSpec((1, 512))])

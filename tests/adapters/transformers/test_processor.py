@@ -127,7 +127,7 @@ def test_several_rows_for_a_prompt(generator: Any, inputs: Any, arguments: dict[
 
 def test_banned_text(generator: Any, tokenizer: Any, inputs: Any):
     specs = [BANNED, (), BANNED]
-    with pytest.raises(lp.SpecError, match="the vocabulary of the engine's tokenizer") as error:
+    with pytest.raises(lp.SpecError, match="needs the model's tokenizer: pass tokenizer=") as error:
         LogitportProcessor(generator, specs, **inputs)
     assert error.value.path == "$[0].specs[0]"
     processor = LogitportProcessor(generator, specs, tokenizer=tokenizer, **inputs)
