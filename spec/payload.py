@@ -21,12 +21,7 @@ from .errors import SpecError
 from .json_values import parts
 from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
 from .kinds.logit_bias import wrong_entry
-from .limits import (
-    MAX_EXTREME_NUMBERS,
-    MAX_PARTS,
-    MAX_PAYLOAD_BYTES,
-    MAX_SPECS,
-)
+from .limits import MAX_EXTREME_NUMBERS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
@@ -271,8 +266,7 @@ def _bias_of(text: bytes, index: int) -> object:
 def _decoded(text: bytes) -> Payload | None:
     """Decode a payload; return ``None`` for texts, wrong fields, JSON or version, or a list.
 
-    Decoded like this, a payload takes half as many objects as with a parser that does not have the
-    types. Most errors are found like this, too.
+    Decoded like this, a payload takes half as many objects as without the types.
 
     Raises:
         SpecError: for an error of a payload whose JSON and version are right.
@@ -301,10 +295,14 @@ def _with_entry(failure: SpecError, bias_of: Callable[[int], object]) -> SpecErr
     """Add to an error in a bias which token id it is about; msgspec does not report it."""
     match failure.location:
         case ("specs", int(index), "bias") | ("specs", int(index), "bias", "..."):
-            wrong = wrong_entry(bias_of(index))
+            try:
+                wrong = wrong_entry(bias_of(index))
+            except (LookupError, TypeError):  # the name of a field may look like this path
+                wrong = None
             return wrong.at("specs", index) if wrong else failure
         case _:
-            return failure
+            pass
+    return failure
 
 
 def _validation_error(error: msgspec.ValidationError) -> SpecError:

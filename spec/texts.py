@@ -82,13 +82,18 @@ def _with_field(error: SpecError, content: Any) -> SpecError:
     """Add to an error about a field of a spec which field of its kind may be meant."""
     if not (found := _FIELD.fullmatch(error.message)):
         return error
-    for step in error.location:
-        content = content[step]
-    if not (kind := _kind_of(content)):
+    try:
+        for step in error.location:
+            content = content[step]
+    except (LookupError, TypeError):  # the name of a field may look like a path
+        return error
+    entry = cast("Mapping[str, Any]", content if isinstance(content, Mapping) else {})
+    if not (kind := _kind_of(entry)):
         return error
     if found[1] == "missing required":
         return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
-    hint = nearest(found[2], known_fields(kind))
+    known = known_fields(kind)
+    hint = "" if found[2] in known else nearest(found[2], known)
     return SpecError(error.message + (hint and f"; {hint}"), *error.location)
 
 

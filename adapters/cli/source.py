@@ -18,6 +18,7 @@ from ...spec import (
     NativeSpec,
     PluginSpec,
     SpecError,
+    StandIn,
     Tokenizer,
     decode,
 )
@@ -166,7 +167,7 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     notes: list[str] = []
     errors += _costs(specs, notes)
     try:
-        generation_only = decode(whole, tokenizer).generation_only
+        generation_only = decode(whole, tokenizer or StandIn()).generation_only
     except SpecError as error:
         generation_only = True
         if not errors or len(error.location) < 2 or error.location[0] != "specs":

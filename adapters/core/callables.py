@@ -37,11 +37,14 @@ class CallableProcessor:
 
     Raises:
         TypeError: if the processor is not callable or takes other arguments.
+        ImportError: without torch, whose tensors it takes.
     """
 
     def __init__(self, processor: Callable[..., Any]) -> None:
+        from torch import Tensor  # without it, this request ends, and no other one
+
         self._takes_prompt = takes_prompt(processor)
-        self._processor = processor
+        self._processor, self._tensor = processor, Tensor
 
     def __call__(
         self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: "torch.Tensor"
@@ -51,15 +54,13 @@ class CallableProcessor:
         Raises:
             ValueError: if the result has another shape or leaves no token to choose.
         """
-        from torch import Tensor
-
         row = logits.clone()
         if self._takes_prompt:
             returned = self._processor(prompt_ids, output_ids, row)
         else:
             returned = self._processor(output_ids, row)
         result = row if returned is None else returned
-        if not isinstance(result, Tensor) or result.shape != logits.shape:
+        if not isinstance(result, self._tensor) or result.shape != logits.shape:
             shape = tuple(getattr(result, "shape", ())) or type(result).__name__
             raise ValueError(
                 f"{self._processor!r} returned {shape}, expected {tuple(logits.shape)}"

@@ -33,10 +33,10 @@ _SCHEMAS = {
     (_FORMAT, "schema"): 1,  # SGLang's short form
     ("text", "format", "schema"): 2,  # of /v1/responses
     ("output_config", "format", "schema"): 2,  # of /v1/messages
-    ("structured_outputs", "json"): 1,  # vLLM's
+    ("structured_outputs", "json"): 0,  # vLLM's
 }
-"""The paths at which a request may have a schema, and how many of the names lead to the field that
-asks for it. ``extra_body`` uses the first."""
+"""The paths at which a request may have a schema, and how many of the names lead to the format that
+asks for it, if that is one. ``extra_body`` uses the first."""
 
 _AROUND_SCHEMAS = frozenset(path[0] for path in _SCHEMAS).union(
     ("tools", "functions", "json_schema", "structural_tag")
@@ -73,6 +73,7 @@ def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
     Raises:
         SpecError: for a misspelt keyword.
     """
+    formats: list[tuple[Fields, str]] = []  # that ask for our schema, with the objects around them
     for path, names_of_format in _SCHEMAS.items():
         objects = [fields]
         for name in path:
@@ -86,13 +87,19 @@ def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
             if KEYWORD in schema:
                 payload = schema.text(KEYWORD) if schema.is_nested(KEYWORD) else schema[KEYWORD]
                 schema.drop(KEYWORD)
-                if around.get("name") == KEYWORD or _is_missing(schema):
-                    objects[names_of_format - 1].drop(path[names_of_format - 1])
+                if names_of_format and (around.get("name") == KEYWORD or _is_missing(schema)):
+                    formats.append((objects[names_of_format - 1], path[names_of_format - 1]))
                 yield f"{where}.{KEYWORD}", payload
+    for around, name in formats:
+        if name in around:
+            around.drop(name)
 
 
 def _is_missing(schema: Fields) -> bool:
-    return schema.keys() == _MISSING.keys() and dict(schema) == _MISSING
+    """Whether it is our schema. A large one is not, and is not decoded."""
+    if schema.keys() != _MISSING.keys() or any(len(schema.text(name)) > 256 for name in schema):
+        return False
+    return dict(schema) == _MISSING
 
 
 def check_strays(fields: Fields) -> None:

@@ -312,6 +312,13 @@ class TestBody:
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout) == extra_body("vllm", [BANNED, NESTED_TEXTS])
 
+    def test_texts_leave_the_stages(self):
+        text = json.dumps({"version": 1, "specs": [NESTED_TEXTS], "generation_only": False})
+        result = run("body", "vllm", "-", text=text)
+        sent = extra_body("vllm", [NESTED_TEXTS], generation_only=False)
+        assert json.loads(result.stdout) == sent
+        assert run("body", "vllm", "-", text=text.replace("_only", "only")).exit_code == 1
+
     def test_stages_are_kept(self):
         text = json.dumps({"version": 1, "specs": [FORCED], "generation_only": False})
         result = run("body", "vllm", "-", "--stage", "prefill", text=text)

@@ -1,6 +1,7 @@
 """The neutral core on whole batches: rows, histories, failures, every layout of the logits."""
 
 import re
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Sequence
@@ -450,6 +451,16 @@ def test_callables_of_all_forms(processor: Any, layout: str) -> None:
         assert_row(before[1], after[1], [Add({step: 2.0}), Add({0: BAN_BIAS})])
         output.append(step)
     assert realizer.failed_requests == 0
+
+
+def test_callables_without_torch_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    realizer, logits = Realizer(VOCABULARY), np.zeros((2, VOCABULARY), np.float32)
+    realizer.add(0, compile_specs([python(in_place)]), [], [], STOP)
+    realizer.add(1, compile_specs([s.AllowedTokensSpec((5,))]), [], [], STOP)
+    realizer.apply(logits)
+    assert logits.argmax(1).tolist() == [STOP, 5]
+    assert realizer.failed_requests == 1
 
 
 def test_history_rules_of_plugins(install: Any) -> None:

@@ -198,6 +198,18 @@ def test_decode_refuses(payload: Any, message: str, path: str):
         assert (error.value.message, error.value.path) == (message, path)
 
 
+@pytest.mark.parametrize(
+    "path", ["$.specs[99]", "$.specs[99].bias", "$.specs", "$.version", "$.foo", "$[...]"]
+)
+def test_a_field_with_the_name_of_a_path_is_refused(path: str):
+    """msgspec's message of it has two paths, or one that is none."""
+    named = {f"x` - at `{path}": 1}
+    for payload in (sent(FORCED, **named), sent(FORCED | named), [FORCED | named]):
+        for form in (payload, json.dumps(payload)):
+            with pytest.raises(SpecError):
+                decode(form)
+
+
 @pytest.mark.parametrize("payload", [payload for payload, _, _ in BAD_PAYLOADS], ids=repr)
 def test_schema_refuses(payload: Any):
     assert not validator().is_valid(payload)

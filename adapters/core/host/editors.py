@@ -203,7 +203,7 @@ class OtherEditor(Editor):
         at, columns = self.array(rows, logits), self.array(tokens, logits)
         highest, kept = self.highest_logit(logits.dtype), logits[at, columns]
         is_lost = logits[at].max(1) < -highest / 2
-        logits[at, columns] = self.like(self.where(is_lost, highest, self.floats(kept)), kept)
+        logits[at, columns] = self.like(self.where(is_lost, highest, kept), kept)
 
     def highest_logit(self, dtype: Any) -> float:
         """See ``Editor``."""
@@ -269,8 +269,9 @@ class HostEditor(OtherEditor):
         return values
 
     def floats(self, values: npt.NDArray[Any]) -> Any:
-        """See ``OtherEditor``."""
-        return values.astype(np.float32)
+        """See ``OtherEditor``. What float32 does not have, as -1.8e308, is infinite."""
+        with np.errstate(over="ignore"):
+            return values.astype(np.float32)
 
     def like(self, values: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
         """See ``OtherEditor``."""
