@@ -99,7 +99,7 @@ demo-portable: $(LLAMA) $(SGLANG)/ready ## run one script on every engine and co
 	$(SGLANG)/bin/python -m examples.portable run sglang
 	$(BIN)/python -m examples.portable compare
 
-test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: a minute
+test-fast: $(CORE)/ready ## run the tests of specs and core, with no engine installed: two minutes
 	$(CORE)/bin/python -m pytest -n 2 tests/spec tests/core tests/kinds tests/conformance $(ARGS)
 
 # Compiled loops check no bounds. Here they do, and then they run as Python.
