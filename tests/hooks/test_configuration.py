@@ -452,6 +452,7 @@ BOMB = "b0: &b0 [x]\n" + "".join(
         ("a.json", '{"own" "add"}', "line 1"),
         ("a.toml", "own = add", "line 1, column 7"),
         ("a.json", '{"own": "add",\n "own": "add"}', "line 2: $.own is there twice"),
+        ("a.json", '{"presets": {},\n\t"own": "ad"}', "line 2: $.own: There is no value 'ad'"),
         ("a.yaml", "own: \a", "unacceptable character"),
         ("a.yaml", "default: &a [*a]", "$.default[0] is an alias of the value in line 1: write"),
         ("a.yaml", "own: &a add\nmodels: {m: {own: *a}}", "$.models.m.own is an alias"),
