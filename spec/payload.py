@@ -295,11 +295,9 @@ def _with_entry(failure: SpecError, bias_of: Callable[[int], object]) -> SpecErr
     """Add to an error in a bias which token id it is about; msgspec does not report it."""
     match failure.location:
         case ("specs", int(index), "bias") | ("specs", int(index), "bias", "..."):
-            try:
-                wrong = wrong_entry(bias_of(index))
-            except (LookupError, TypeError):  # the name of a field may look like this path
-                wrong = None
-            return wrong.at("specs", index) if wrong else failure
+            with suppress(LookupError, TypeError):  # the name of a field may look like this path
+                if wrong := wrong_entry(bias_of(index)):
+                    return wrong.at("specs", index)
         case _:
             pass
     return failure

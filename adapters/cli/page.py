@@ -117,19 +117,19 @@ def standing(steps: Sequence[Step]) -> dict[str, str]:
     return found
 
 
-def without(step: Step, standing: Mapping[str, str]) -> Step:
+def without(step: Step, always: Mapping[str, str]) -> Step:
     """Leave out what stands, except where a token breaks a spec."""
     if not step.obeyed:
         return step
-    left = {path: what for path, what in step.acting.items() if standing.get(path) != what}
+    left = {path: what for path, what in step.acting.items() if always.get(path) != what}
     return replace(step, acting=left)
 
 
-def _rule(step: Step, standing: Mapping[str, str]) -> str:
+def _rule(step: Step, always: Mapping[str, str]) -> str:
     """Return the rule of a token's colour, which tells it from other tokens."""
     if not step.obeyed:
         return "broken"
-    return step.rule if without(step, standing).acting else "free"
+    return step.rule if without(step, always).acting else "free"
 
 
 def _quoted(text: str) -> str:

@@ -63,7 +63,7 @@ __all__ = [
     "unsupported",
 ]
 
-# What a worker needs: loops, torch and Triton.
+# What compiles loops, or needs torch or Triton.
 __getattr__ = lazy(
     __name__,
     Realizer=".host.realizer",
