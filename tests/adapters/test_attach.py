@@ -35,21 +35,14 @@ def make_params(request: pytest.FixtureRequest) -> MakeParams:
     return request.param
 
 
-@pytest.mark.parametrize(
-    ("stage", "generation_only", "sent"),
-    [
-        (lp.Stage.AGGREGATED, True, True),
-        (lp.Stage.DECODE, True, True),
-        (lp.Stage.PREFILL, True, False),
-        (lp.Stage.ENCODE, True, False),
-        (lp.Stage.AGGREGATED, False, True),
-        (lp.Stage.DECODE, False, True),
-        (lp.Stage.PREFILL, False, True),
-        (lp.Stage.ENCODE, False, True),
-    ],
-)
-def test_gate(make_params: MakeParams, stage: lp.Stage, generation_only: bool, sent: bool):
+GENERATING = lp.Stage.AGGREGATED, lp.Stage.DECODE
+
+
+@pytest.mark.parametrize("generation_only", [True, False])
+@pytest.mark.parametrize("stage", lp.Stage)
+def test_gate(make_params: MakeParams, stage: lp.Stage, generation_only: bool):
     payload = lp.encode(SPEC, generation_only=generation_only)
+    sent = stage in GENERATING or not generation_only
     for before in (None, {}, {"a": [1]}, {KEY: "old"}, {"a": [1], KEY: "old"}):
         rest = {"a": [1]} if before and "a" in before else {}
         params = make_params(before)
@@ -150,59 +143,45 @@ FAR_FROM_DEFAULT = {
     "repetition_penalty": 1.5,
 }
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}, "required": ["a"]}
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
+TAG_TEXT = '{"type":"structural_tag","format":{"type":"any_text"}}'
 BY_REGEX = lp.GrammarSpec(regex="a+")
+OF_GRAMMAR = "'s structured_outputs, which may not take the tokens that `forced_sequence` forces"
+GREEDY, WARM, HOT = (lp.SamplingSpec(temperature=each) for each in (0, 0.5, 1))
+SETS = ", which sets"
+
+
+def structured(form: str, value: Any) -> dict[str, Any]:
+    return {"structured_outputs": {form: value}}
+
 
 # What the caller has set | what is attached | what the caller could have set instead.
 LOWERED: dict[str, tuple[dict[str, Any], list[lp.LogitsProcessorSpec], dict[str, Any]]] = {
     "everything": ({}, [lp.SamplingSpec(**FAR_FROM_DEFAULT)], FAR_FROM_DEFAULT),
     "one thing": ({"seed": 3, "n": 2}, [lp.SamplingSpec(min_p=0.5)], {"min_p": 0.5}),
     "the defaults": ({}, [lp.SamplingSpec(temperature=1, top_k=0)], {}),
-    "greedy": ({}, [lp.SamplingSpec(temperature=0)], {"temperature": 0}),
+    "greedy": ({}, [GREEDY], {"temperature": 0}),
     "greedy, top_p without effect": (
         {"top_p": 0.5, "min_p": 0.5},
         [lp.SamplingSpec(temperature=0, top_k=9)],
         {"temperature": 0, "top_k": 9},
     ),
     "too cold for vLLM": ({}, [lp.SamplingSpec(temperature=0.005)], {"temperature": 0.005}),
-    "set already, to the same": (
-        {"temperature": 0.5, "top_p": 0.5},
-        [lp.SamplingSpec(temperature=0.5)],
-        {},
-    ),
+    "set already, to the same": ({"temperature": 0.5, "top_p": 0.5}, [WARM], {}),
     "from two specs": (
         {},
         [lp.SamplingSpec(temperature=0.5, top_k=3), lp.SamplingSpec(temperature=0.5, min_p=0.5)],
         {"temperature": 0.5, "top_k": 3, "min_p": 0.5},
     ),
-    "a schema": (
-        {},
-        [lp.GrammarSpec(json_schema=SCHEMA)],
-        {"structured_outputs": {"json": SCHEMA}},
-    ),
-    "a regex": ({}, [BY_REGEX], {"structured_outputs": {"regex": "a+"}}),
-    "a grammar": (
-        {},
-        [lp.GrammarSpec(ebnf='root ::= "a"')],
-        {"structured_outputs": {"grammar": 'root ::= "a"'}},
-    ),
-    "choices": (
-        {},
-        [lp.GrammarSpec(choices=("yes", "no"))],
-        {"structured_outputs": {"choice": ["yes", "no"]}},
-    ),
-    "a structural tag": (
-        {},
-        [lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {"type": "any_text"}})],
-        {
-            "structured_outputs": {
-                "structural_tag": '{"type":"structural_tag","format":{"type":"any_text"}}'
-            }
-        },
-    ),
+    "a schema": ({}, [lp.GrammarSpec(json_schema=SCHEMA)], structured("json", SCHEMA)),
+    "a regex": ({}, [BY_REGEX], structured("regex", "a+")),
+    "a grammar": ({}, [lp.GrammarSpec(ebnf="root ::= a")], structured("grammar", "root ::= a")),
+    "choices": ({}, [lp.GrammarSpec(choices=("a", "b"))], structured("choice", ["a", "b"])),
+    "a tag": ({}, [lp.GrammarSpec(structural_tag=TAG)], structured("structural_tag", TAG_TEXT)),
     "both kinds": (
         {"max_tokens": 5},
-        [lp.SamplingSpec(temperature=0), BY_REGEX],
-        {"temperature": 0, "structured_outputs": {"regex": "a+"}},
+        [GREEDY, BY_REGEX],
+        {"temperature": 0, **structured("regex", "a+")},
     ),
     "a grammar set already, with options": (
         {"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}},
@@ -249,12 +228,10 @@ class TestNativeKinds:
 
     def test_only_the_others_are_the_payload(self):
         params = sampling_params()
-        attach(
-            params, [OTHER_SPEC, lp.SamplingSpec(temperature=0.5), BANNED], generation_only=False
-        )
+        attach(params, [OTHER_SPEC, WARM, BANNED], generation_only=False)
         expected = lp.encode([OTHER_SPEC, BANNED], generation_only=False)
         assert (params.temperature, params.extra_args) == (0.5, {KEY: expected})
-        attach(params, lp.SamplingSpec(temperature=0.5))
+        attach(params, WARM)
         assert params.extra_args is None
 
     def test_beside_live_callables(self):
@@ -266,58 +243,19 @@ class TestNativeKinds:
     @pytest.mark.parametrize("generation_only", [True, False])
     @pytest.mark.parametrize("stage", lp.Stage)
     def test_gate(self, stage: lp.Stage, generation_only: bool):
-        specs = [lp.SamplingSpec(temperature=0.5), BY_REGEX]
+        specs = [WARM, BY_REGEX]
         params = attach(sampling_params(), specs, stage=stage, generation_only=generation_only)
-        sent = stage.generates or not generation_only
+        sent = stage in GENERATING or not generation_only
         assert params.temperature == (0.5 if sent else 1.0)
         assert (params.structured_outputs is not None) == sent
-
-    def test_a_prefill_workers_own_parameters_are_not_asked(self):
-        fields = {"temperature": 0, "structured_outputs": {"regex": "a+"}}
-        for specs in ([lp.SamplingSpec(temperature=0.5)], [SPEC]):
-            params = attach(sampling_params(**fields), specs, stage=lp.Stage.PREFILL)
-            assert params == sampling_params(**fields)
 
     @pytest.mark.parametrize(
         ("fields", "specs", "message", "path"),
         [
-            (
-                {"temperature": 0.7},
-                [BANNED, lp.SamplingSpec(top_k=5, temperature=0.5)],
-                "Conflicts with the request, which sets temperature to 0.7",
-                "$.specs[1].temperature",
-            ),
-            (
-                {"temperature": 0},
-                [lp.SamplingSpec(temperature=1)],
-                "Conflicts with the request, which sets temperature to 0",
-                "$.specs[0].temperature",
-            ),
-            (
-                {"top_p": 0.5},
-                [lp.SamplingSpec(temperature=0.5), lp.SamplingSpec(top_p=1)],
-                "Conflicts with the request, which sets top_p to 0.5",
-                "$.specs[1].top_p",
-            ),
-            (
-                {"structured_outputs": {"regex": "a"}},
-                [BY_REGEX],
-                "Conflicts with the request, which sets structured_outputs to Structured",
-                "$.specs[0]",
-            ),
-            (
-                {"structured_outputs": {"choice": ["yes"]}},
-                [lp.GrammarSpec(choices=("yes", "no"))],
-                "Conflicts with the request, which sets structured_outputs to Structured",
-                "$.specs[0]",
-            ),
-            (
-                {"structured_outputs": {"json": {}}},
-                [lp.SamplingSpec(temperature=0.5), SPEC],
-                "Conflicts with the request's structured_outputs, which may not take the tokens "
-                "that `forced_sequence` forces",
-                "$.specs[1]",
-            ),
+            ({"temperature": 0.7}, [BANNED, WARM], f"{SETS} temperature to 0.7", "[1].temperature"),
+            ({"temperature": 0}, [HOT], f"{SETS} temperature to 0", "[0].temperature"),
+            (structured("regex", "a"), [BY_REGEX], f"{SETS} structured_outputs to Struct", "[0]"),
+            (structured("json", {}), [WARM, SPEC], OF_GRAMMAR, "[1]"),
         ],
     )
     def test_conflicts_with_the_request(
@@ -326,8 +264,8 @@ class TestNativeKinds:
         params = sampling_params(extra_args={KEY: "old"}, **fields)
         with pytest.raises(lp.SpecError) as error:
             attach(params, specs)
-        assert error.value.message.startswith(message)
-        assert error.value.path == path
+        assert error.value.message.startswith(f"Conflicts with the request{message}")
+        assert error.value.path == f"$.specs{path}"
         assert params == sampling_params(extra_args={KEY: "old"}, **fields)
 
     def test_what_vllm_refuses_together(self):
@@ -364,7 +302,7 @@ class TestNativeKinds:
         ("spec", "fields"),
         [
             (BY_REGEX, "response_format or structured_outputs"),
-            (lp.SamplingSpec(temperature=0.5), "temperature, top_p"),
+            (WARM, "temperature, top_p"),
         ],
     )
     def test_in_a_payload_they_are_refused(self, spec: lp.LogitsProcessorSpec, fields: str):

@@ -3,7 +3,7 @@
 import math
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from logitport import spec as lp
@@ -21,46 +21,34 @@ EARLY = f"the request's `min_tokens`, which bans token {EOS}"
 BAD = "the request's `bad_words`, which bans"
 ABSENT = "the request's `allowed_token_ids`, which does not allow"
 SECOND = "$.specs[1].token_ids[1]"
-THERE, FIELD = "`$.specs[1]`", "allowed_token_ids"
+LEFT, FIELD = "`$.specs[1]`: no token is left", "allowed_token_ids"
 
 
-class Refused(NamedTuple):
-    """A spec beside a request's own fields, and what the error has."""
-
-    spec: lp.LogitsProcessorSpec
-    own_fields: Fields
-    message: str
-    path: str
+SHORT = lp.ChoiceSpec(((5,), (6,) * 12), EOS)
+LATER = {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS
 
 
-REFUSED = {
-    "EOS before min_tokens": Refused(FORCED, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
-    "a choice shorter than min_tokens": Refused(
-        lp.ChoiceSpec(((5,), (6,) * 12), EOS), MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"
-    ),
-    "a forced bad word": Refused(FORCED, BAD_WORDS, f"{BAD} token 6", SECOND),
-    "a bad word of several tokens": Refused(
-        lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} token 8", SECOND
-    ),
-    "a forced token that is not allowed": Refused(FORCED, ALLOWED, f"{ABSENT} token 6", SECOND),
-    "no token allowed by both": Refused(
-        lp.AllowedTokensSpec((6, 7)), ALLOWED, f"{THERE}: no token is left", FIELD
-    ),
-    "every allowed token banned": Refused(
-        lp.BannedTokensSpec((5, 9)), ALLOWED, f"{THERE}: no token is left", FIELD
-    ),
-    "the later of two fields": Refused(
-        FORCED, {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS, f"{BAD} token 6", SECOND
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
-def test_what_contradicts_is_refused(case: Refused):
+# a spec | the request's own fields | what the error has
+@pytest.mark.parametrize(
+    ("spec", "own_fields", "message", "path"),
+    [
+        (FORCED, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
+        (SHORT, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
+        (FORCED, BAD_WORDS, f"{BAD} token 6", SECOND),
+        (lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} token 8", SECOND),
+        (FORCED, ALLOWED, f"{ABSENT} token 6", SECOND),
+        (lp.AllowedTokensSpec((6, 7)), ALLOWED, LEFT, FIELD),
+        (lp.BannedTokensSpec((5, 9)), ALLOWED, LEFT, FIELD),
+        (FORCED, LATER, f"{BAD} token 6", SECOND),
+    ],
+)
+def test_what_contradicts_is_refused(
+    spec: lp.LogitsProcessorSpec, own_fields: Fields, message: str, path: str
+):
     with pytest.raises(lp.SpecError) as error:
-        check_own_fields((lp.LogitBiasSpec({1: 2.0}), case.spec), case.own_fields)
-    assert error.value.message == f"Conflicts with {case.message}"
-    assert error.value.path == case.path
+        check_own_fields((lp.LogitBiasSpec({1: 2.0}), spec), own_fields)
+    assert error.value.message == f"Conflicts with {message}"
+    assert error.value.path == path
 
 
 @pytest.mark.parametrize(
@@ -81,9 +69,8 @@ def test_what_can_be_obeyed_together_is_admitted(spec: lp.LogitsProcessorSpec, o
 def test_a_field_beyond_the_limits_of_a_spec_is_not_compared():
     token_ids = tuple(range(lp.limits.MAX_TOKEN_IDS + 1))
     assert same_as(lp.AllowedTokensSpec, token_ids=token_ids) is None
-    assert same_as(lp.AllowedTokensSpec, token_ids=token_ids[1:]) == lp.AllowedTokensSpec(
-        token_ids[1:]
-    )
+    kept = token_ids[1:]
+    assert same_as(lp.AllowedTokensSpec, token_ids=kept) == lp.AllowedTokensSpec(kept)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from logitport.adapters import extra_body
 from logitport.adapters.sglang import KEY, PROCESSOR, attach
 
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
+SCHEMA = {"required": ["b", "a"]}
 TAG_TEXT = '{"type":"structural_tag","format":{"type":"any_text"}}'
 BANNED = lp.BannedTokensSpec((1, 2))
 FORCED = lp.ForcedTokenSequenceSpec((1, 2), 3)
@@ -35,6 +36,9 @@ def test_no_engine_is_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+EARLY = request(min_new_tokens=3, stop_token_ids=[3])
+
+
 class TestAttach:
     def test_where_it_goes(self):
         asked = request(temperature=0, custom_params={"mine": 1})
@@ -51,18 +55,12 @@ class TestAttach:
         assert attach(attach(request(), FORCED), BANNED) == once
         assert attach(once, ()) == request() | {"custom_logit_processor": None}
 
-    @pytest.mark.parametrize(
-        ("stage", "generation_only", "acts"),
-        [
-            (lp.Stage.AGGREGATED, True, True),
-            (lp.Stage.DECODE, True, True),
-            (lp.Stage.PREFILL, True, False),
-            (lp.Stage.PREFILL, False, True),
-        ],
-    )
-    def test_stages(self, stage: lp.Stage, generation_only: bool, acts: bool):
+    @pytest.mark.parametrize("generation_only", [True, False])
+    @pytest.mark.parametrize("stage", ["agg", "prefill", "decode"])
+    def test_stages(self, stage: str, generation_only: bool):
         specs = (BANNED, lp.SamplingSpec(temperature=0.5))
-        asked = attach(request(), specs, stage=stage, generation_only=generation_only)
+        asked = attach(request(), specs, stage=lp.Stage(stage), generation_only=generation_only)
+        acts = stage != "prefill" or not generation_only
         assert (asked["custom_logit_processor"] == PROCESSOR) is acts
         assert asked["sampling_params"]["temperature"] == 0.5  # prefill chooses the first token
 
@@ -75,10 +73,7 @@ class TestAttach:
             (lp.GrammarSpec(regex="a+"), {"regex": "a+"}),
             (lp.GrammarSpec(ebnf='root ::= "a"'), {"ebnf": 'root ::= "a"'}),
             (lp.GrammarSpec(choices=('"a"', "ß\n")), {"ebnf": r'root ::= "\"a\"" | "ß\n"'}),
-            (
-                lp.GrammarSpec(json_schema={"required": ["b", "a"]}),
-                {"json_schema": '{"required":["b","a"]}'},
-            ),
+            (lp.GrammarSpec(json_schema=SCHEMA), {"json_schema": '{"required":["b","a"]}'}),
             (lp.GrammarSpec(structural_tag=TAG), {"structural_tag": TAG_TEXT}),
         ],
     )
@@ -94,11 +89,7 @@ class TestAttach:
             (request(ebnf="x"), lp.GrammarSpec(regex="a"), "which sets ebnf"),
             (request(regex="b"), lp.GrammarSpec(regex="a"), "which sets regex"),
             (request(structural_tag="x"), FORCED, "Conflicts with the request's structural_tag"),
-            (
-                request(min_new_tokens=3, stop_token_ids=[3]),
-                FORCED,
-                r"the request's `min_new_tokens`, which bans token 3",
-            ),
+            (EARLY, FORCED, "the request's `min_new_tokens`, which bans token 3"),
             (request(logit_bias={"2": -math.inf}), FORCED, "`logit_bias`, which bans token 2"),
             (request(), lp.SamplingSpec(repetition_penalty=1.5), "sglang cannot do it as meant"),
             (request(), lp.PythonProcessorSpec(lambda: None), "sglang cannot do `python`"),
@@ -155,13 +146,16 @@ def test_body():
     assert extra_body("sglang", lp.GrammarSpec(structural_tag=TAG)) == {"response_format": TAG}
 
 
+PAYLOAD = {"custom_logit_processor", "custom_params"}
+
+
 @pytest.mark.parametrize(
     ("engine", "stage", "generation_only", "fields"),
     [
-        ("sglang", "agg", True, {"top_k", "custom_logit_processor", "custom_params"}),
-        ("sglang", "decode", True, {"top_k", "custom_logit_processor", "custom_params"}),
+        ("sglang", "agg", True, {"top_k"} | PAYLOAD),
+        ("sglang", "decode", True, {"top_k"} | PAYLOAD),
         ("sglang", "prefill", True, {"top_k"}),
-        ("sglang", "prefill", False, {"top_k", "custom_logit_processor", "custom_params"}),
+        ("sglang", "prefill", False, {"top_k"} | PAYLOAD),
         ("vllm", "agg", True, {"top_k", "vllm_xargs"}),
         ("vllm", "prefill", True, set()),
         ("vllm", "prefill", False, {"top_k", "vllm_xargs"}),
