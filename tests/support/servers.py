@@ -113,3 +113,10 @@ def native(*payloads: Any) -> dict[str, Any]:
     """The body of SGLang's own route, with parameters for each of several prompts."""
     each = [{"custom_params": {} if payload is None else {KEY: payload}} for payload in payloads]
     return {"text": ["a"] * len(each), "sampling_params": each}
+
+
+def refusal(path: str, body: Any, *, engine: str = "vllm") -> str:
+    """The message with which a request is refused."""
+    reply = post(path, body, engine=engine)
+    assert reply.status_code == 400
+    return reply.json()["error"]["message"]
