@@ -44,14 +44,26 @@ ANSWER = {"id": "1", "choices": [{"message": {"content": '{"a": 1}'}}]}
 CHUNKS = ['{"id":"1","choices":[]}', '{"id":"2","choices":[]}', "[DONE]"]
 
 
+# Besides a JSON object, answers that have no room for a field.
+ANSWERS = {
+    "whole": JSONResponse(ANSWER),
+    "list": JSONResponse([ANSWER, ANSWER]),
+    "behind": JSONResponse(
+        {"logitport": EXPECTED, **ANSWER}, headers={HEADER: json.dumps(EXPECTED)}
+    ),
+    "empty": JSONResponse({}),
+    "text": Response('{"a": 1}', media_type="text/plain"),
+    "compressed": Response(
+        b'{"x', headers={"content-encoding": "x"}, media_type="application/json"
+    ),
+    "nothing": Response(b"", media_type="application/json"),
+    "error": JSONResponse({"error": 1}, 500),
+}
+
+
 async def whole(request: Request) -> Response:
     await request.body()
-    return JSONResponse(ANSWER)
-
-
-async def listed(request: Request) -> Response:
-    await request.body()
-    return JSONResponse([ANSWER, ANSWER])
+    return ANSWERS[request.path_params.get("kind", "whole")]
 
 
 async def streamed(request: Request) -> Response:
@@ -63,28 +75,6 @@ async def streamed(request: Request) -> Response:
             yield f"event: message\ndata: {chunk}\n\n"
 
     return StreamingResponse(chunks(), media_type="text/event-stream")
-
-
-async def other(request: Request) -> Response:
-    """Answers that have no room for a field."""
-    await request.body()
-    match request.query_params["kind"]:
-        case "empty":
-            return JSONResponse({})
-        case "text":
-            return Response('{"a": 1}', media_type="text/plain")
-        case "compressed":
-            return Response(
-                b'{"x', headers={"content-encoding": "x"}, media_type="application/json"
-            )
-        case "nothing":
-            return Response(b"", media_type="application/json")
-        case _:
-            return JSONResponse({"error": 1}, 500)
-
-
-async def closed(request: Request) -> Response:
-    return JSONResponse({"error": "no key"}, 401)
 
 
 class Middleware(SpecMiddleware):
@@ -102,34 +92,24 @@ class Middleware(SpecMiddleware):
         return admit(self.behind, payload, 100)[1].may_lose
 
 
-async def behind(request: Request) -> Response:
-    """A server that has given a receipt."""
-    return JSONResponse({"logitport": EXPECTED, **ANSWER}, headers={HEADER: json.dumps(EXPECTED)})
-
-
-def client(policy: Policy | None = None) -> Any:
+def ask(
+    path: str, body: Any = None, *, policy: Policy | None = None, method: str = "POST"
+) -> httpx.Response:
     routes = [
-        Route("/list/v1/completions", listed, methods=["POST"]),
-        Route("/other/v1/completions", other, methods=["POST"]),
         Route("/stream" + CHAT, streamed, methods=["POST"]),
-        Route("/closed/logitport", closed),
-        Route("/behind" + CHAT, behind, methods=["POST"]),
+        Route("/closed/logitport", JSONResponse({"error": "no key"}, 401)),
+        Route("/{kind}/v1/completions", whole, methods=["POST"]),
         Route("/{path:path}", whole, methods=["POST"]),
     ]
     app = Starlette(routes=routes)
     made = type("Made", (Middleware,), {"behind": Backend(**{**vars(BACKEND), "policy": policy})})
     app.add_middleware(made, engine="vllm", is_server=True)
-    return httpx.ASGITransport(app)
+    return asyncio.run(send(app, method, path, body))
 
 
-def ask(
-    path: str, body: Any = None, *, policy: Policy | None = None, method: str = "POST"
-) -> httpx.Response:
-    async def send() -> httpx.Response:
-        async with httpx.AsyncClient(transport=client(policy), base_url="http://s") as asking:
-            return await asking.request(method, path, json=body)
-
-    return asyncio.run(send())
+async def send(app: Any, method: str, path: str, body: Any = None) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://s") as asking:
+        return await asking.request(method, path, json=body)
 
 
 @pytest.mark.parametrize("carrier", ["field", "schema"])
@@ -154,7 +134,7 @@ def test_of_the_first_chunk_alone():
 
 
 def test_a_receipt_of_the_server_behind_stays():
-    reply = ask("/behind" + CHAT, extra_body("vllm", SPEC))
+    reply = ask("/behind/v1/completions", extra_body("vllm", SPEC))
     assert reply.headers.get_list(HEADER) == [json.dumps(EXPECTED)]
     assert reply.json() == {"logitport": EXPECTED, **ANSWER}
 
@@ -168,19 +148,15 @@ def test_a_gateway_checks_and_changes_nothing(carrier: Any):
         received.append((await receive())["body"])
         await JSONResponse(ANSWER)(scope, receive, send)
 
-    async def send(method: str, path: str, body: Any = None) -> httpx.Response:
-        transport = httpx.ASGITransport(SpecMiddleware(app))  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://s") as asking:
-            return await asking.request(method, path, json=body)
-
+    gateway = SpecMiddleware(app)  # type: ignore[arg-type]
     body = extra_body("vllm", SPEC, carrier=carrier)
-    reply = asyncio.run(send("POST", CHAT, body))
+    reply = asyncio.run(send(gateway, "POST", CHAT, body))
     assert [json.loads(each) for each in received] == [body]
     assert (reply.json(), HEADER in reply.headers) == (ANSWER, False)
     with pytest.raises(ReceiptError, match="no receipt"):
         receipt(reply, SPEC, carrier=carrier)
-    assert asyncio.run(send("POST", "/health", body)).status_code == 400
-    assert asyncio.run(send("GET", "/v1/logitport")).json() == ANSWER
+    assert asyncio.run(send(gateway, "POST", "/health", body)).status_code == 400
+    assert asyncio.run(send(gateway, "GET", "/v1/logitport")).json() == ANSWER
 
 
 def test_of_several_prompts():
@@ -204,20 +180,14 @@ def test_of_a_list_where_some_prompts_have_no_specs(with_specs: int):
     [("empty", "{}"), ("text", '{"a": 1}'), ("compressed", '{"x'), ("nothing", "")],
 )
 def test_the_header_alone(kind: str, text: str):
-    async def send() -> Any:
-        async with httpx.AsyncClient(transport=client(), base_url="http://s") as asking:
-            path = f"/other/v1/completions?kind={kind}"
-            async with asking.stream("POST", path, json=extra_body("vllm", SPEC)) as reply:
-                return reply.headers, b"".join([each async for each in reply.aiter_raw()])
-
-    headers, content = asyncio.run(send())
-    assert json.loads(headers[HEADER]) == EXPECTED
-    assert content == text.encode()
+    reply = ask(f"/{kind}/v1/completions", extra_body("vllm", SPEC))
+    assert json.loads(reply.headers[HEADER]) == EXPECTED
+    assert reply.content == text.encode()
 
 
 def test_none_with_an_error_or_without_specs():
     for reply in (
-        ask("/other/v1/completions?kind=error", extra_body("vllm", SPEC)),
+        ask("/error/v1/completions", extra_body("vllm", SPEC)),
         ask(CHAT, {"model": "m"}),
         ask("/v1/chat/completions/render", extra_body("vllm", SPEC)),
     ):
@@ -228,37 +198,36 @@ def test_none_with_an_error_or_without_specs():
 PRESETS = {"calm": (BAN, SPEC), "other": (BAN,)}
 
 
+END = TriggerSpec((7,), (5,))
+
+
+# policy | specs | kinds | what else the receipt has
 @pytest.mark.parametrize(
-    ("policy", "specs", "expected"),
+    ("policy", "specs", "kinds", "more"),
     [
-        (Policy((SPEC,)), BAN, {"kinds": ["banned_tokens"]}),
+        (Policy((SPEC,)), BAN, ["banned_tokens"], {}),
+        (Policy((SPEC,), "add"), BAN, ["forced_sequence", "banned_tokens"], {"default": True}),
         (
-            Policy((SPEC,), "add"),
-            BAN,
-            {"kinds": ["forced_sequence", "banned_tokens"], "default": True},
-        ),
-        (
-            Policy(presets=PRESETS),
-            PluginSpec("calm"),
-            {"kinds": ["banned_tokens", "forced_sequence"], "presets": ["calm"]},
+            *(Policy(presets=PRESETS), PluginSpec("calm")),
+            *(["banned_tokens", "forced_sequence"], {"presets": ["calm"]}),
         ),
         (
             Policy(),
-            (TriggerSpec((7,), (5, 2)), MinTokensSpec(9, (2,))),
-            {"kinds": ["trigger", "min_tokens"], "may_lose": ["min_tokens"]},
+            (END, MinTokensSpec(9, (5,))),
+            ["trigger", "min_tokens"],
+            {"may_lose": ["min_tokens"]},
         ),
         (
-            Policy((TriggerSpec((7,), (5,)),), "add"),
-            TriggerSpec((8, 7), (6,)),
-            {"kinds": ["trigger"], "default": True, "may_lose": ["trigger"]},
+            *(Policy((END,), "add"), TriggerSpec((8, 7), (6,))),
+            *(["trigger"], {"default": True, "may_lose": ["trigger"]}),
         ),
     ],
 )
-def test_what_the_server_fills_in(policy: Policy, specs: Any, expected: Any):
+def test_what_the_server_fills_in(policy: Policy, specs: Any, kinds: list[str], more: Any):
     reply = ask(CHAT, extra_body("vllm", specs), policy=policy)
     found = reply.json()["logitport"]
-    assert found == {**expected, "digest": digest_of(encode(specs)), "stage": "agg"}
-    assert receipt(reply, specs).default is expected.get("default", False)
+    assert found == {"kinds": kinds, "digest": digest_of(encode(specs)), "stage": "agg", **more}
+    assert receipt(reply, specs).default is more.get("default", False)
 
 
 def test_a_prefill_server(monkeypatch: pytest.MonkeyPatch):
