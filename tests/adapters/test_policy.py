@@ -59,6 +59,10 @@ def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
     return PhasesSpec((Phase((BIAS, spec), (PhaseEnd(n=5),)), Phase()))
 
 
+NAMED, THINKS = Policy(presets=PRESETS), Policy(most_thinking=5)
+SLOW = Policy(presets={"slow": (thinking(9),)}, most_thinking=5)
+
+
 # policy | what a request brings | what acts
 @pytest.mark.parametrize(
     ("made", "given", "acting"),
@@ -69,21 +73,17 @@ def phases(spec: LogitsProcessorSpec) -> PhasesSpec:
         (Policy((BAN,), guard=(FLOOR,)), (BIAS,), (FLOOR, BIAS)),
         (Policy((BAN,), "add", guard=(FLOOR,)), (BIAS,), (FLOOR, BAN, BIAS)),
         (Policy((), "add"), (BIAS,), (BIAS,)),
-        (Policy(presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
-        (Policy(presets=PRESETS), (BOT, BIAS), (CHOICE, BIAS, FLOOR)),
-        (Policy(presets=PRESETS), (BIAS, BOT, PluginSpec("quiet")), (BIAS, CHOICE, BAN, FLOOR)),
+        (NAMED, (BOT,), (CHOICE, FLOOR)),
+        (NAMED, (BOT, BIAS), (CHOICE, BIAS, FLOOR)),
+        (NAMED, (BIAS, BOT, PluginSpec("quiet")), (BIAS, CHOICE, BAN, FLOOR)),
         (Policy((BAN,), "add", PRESETS), (BOT,), (BAN, CHOICE, FLOOR)),
         (Policy((BAN,), "refuse", PRESETS), (BOT,), (BAN, CHOICE, FLOOR)),
         (Policy((BAN,), presets=PRESETS), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS, most_specs=1), (BOT,), (CHOICE, FLOOR)),
         (Policy(presets=PRESETS, forbid=frozenset({"choice", "plugin"})), (BOT,), (CHOICE, FLOOR)),
-        (Policy(most_thinking=5), (thinking(5),), (thinking(5),)),
-        (Policy(most_thinking=5), (thinking(3, 2),), (thinking(3, 2),)),
-        (
-            Policy(presets={"slow": (thinking(9),)}, most_thinking=5),
-            (PluginSpec("slow"),),
-            (thinking(9),),
-        ),
+        (THINKS, (thinking(5),), (thinking(5),)),
+        (THINKS, (thinking(3, 2),), (thinking(3, 2),)),
+        (SLOW, (PluginSpec("slow"),), (thinking(9),)),
     ],
 )
 @pytest.mark.parametrize("generation_only", [True, False])
@@ -94,136 +94,74 @@ def test_what_acts(made: Policy, given: Specs, acting: Specs, generation_only: b
     assert bool(program.automata)
 
 
+def forbids(kind: str) -> Policy:
+    return Policy(forbid=frozenset({kind}))
+
+
+ONLY = Policy(own="refuse", presets=PRESETS)
+NO_PLUGIN = Policy(presets=PRESETS, forbid=frozenset({"plugin"}))
+OF_BOTS = "No plugin 'bots' is installed on the server; installed: none; presets: bot, quiet"
+NO_BOTS = "does not admit `plugin`, and has no preset 'bots'; presets: bot, quiet"
+FAR = BannedTokensSpec((100,))
+SIXTEEN = Policy(presets={"a": (BAN,) * 16, "b": (BIAS,)})
+ADDED = "With a spec that the server adds: "
+TOKEN, IN_PHASE = "$.specs[0].token_ids[0]", "$.specs[0].phases[0].specs[1]"
+NONE_LEFT = "Conflicts with the server's guard[0]: no token is left"
+
+
 # policy | what a request brings | where it is refused, and why
 @pytest.mark.parametrize(
     ("made", "given", "path", "message"),
     [
-        (
-            Policy(own="refuse", presets=PRESETS),
-            (BOT, BIAS),
-            "$.specs[1]",
-            "no specs but its presets: bot, quiet",
-        ),
+        (ONLY, (BOT, BIAS), "$.specs[1]", "no specs but its presets: bot, quiet"),
         (Policy(own="refuse"), (BIAS,), "$.specs[0]", "no specs but its presets: it has none"),
-        (
-            Policy(presets=PRESETS),
-            (PluginSpec("bots"),),
-            "$.specs[0].name",
-            "No plugin 'bots' is installed on the server; installed: none; presets: bot, quiet",
-        ),
-        (
-            Policy(presets=PRESETS),
-            (PluginSpec("bot", {"a": 1}),),
-            "$.specs[0].params",
-            "takes no parameters",
-        ),
-        (Policy(presets=PRESETS), (BOT, BAN, BOT), "$.specs[2]", "'bot' is named twice"),
+        (NAMED, (PluginSpec("bots"),), "$.specs[0].name", OF_BOTS),
+        (NAMED, (PluginSpec("bot", {"a": 1}),), "$.specs[0].params", "takes no parameters"),
+        (NAMED, (BOT, BAN, BOT), "$.specs[2]", "'bot' is named twice"),
         (Policy(most_specs=1), (BAN, BIAS), "$.specs", "at most 1 specs, got 2"),
-        (Policy(most_thinking=5), (BAN, thinking(6)), "$.specs[1].budget", "at most 5, got 6"),
-        (
-            Policy(most_thinking=100),
-            (BAN, thinking(100, 2_000_000_000)),
-            "$.specs[1].grace",
-            "budget and grace of at most 100, got 2000000100",
-        ),
-        (
-            Policy(most_thinking=5),
-            (phases(thinking(5, 1)),),
-            "$.specs[0].phases[0].specs[1].grace",
-            "at most 5, got 6",
-        ),
-        (
-            Policy(most_thinking=5),
-            (phases(thinking(6)),),
-            "$.specs[0].phases[0].specs[1].budget",
-            "at most 5",
-        ),
-        (
-            Policy(forbid=frozenset({"choice"})),
-            (BAN, CHOICE),
-            "$.specs[1]",
-            "does not admit `choice`",
-        ),
-        (
-            Policy(forbid=frozenset({"choice"})),
-            (phases(CHOICE),),
-            "$.specs[0].phases[0].specs[1]",
-            "`choice`",
-        ),
-        (
-            Policy(forbid=frozenset({"phases"})),
-            (phases(CHOICE),),
-            "$.specs[0]",
-            "does not admit `phases`",
-        ),
-        (Policy(forbid=frozenset({"plugin"})), (PluginSpec("a"),), "$.specs[0]", "`plugin`"),
-        (
-            Policy(presets=PRESETS, forbid=frozenset({"plugin"})),
-            (PluginSpec("bots"),),
-            "$.specs[0]",
-            "does not admit `plugin`, and has no preset 'bots'; presets: bot, quiet",
-        ),
+        (THINKS, (BAN, thinking(6)), "$.specs[1].budget", "at most 5, got 6"),
+        (THINKS, (thinking(5, 9),), "$.specs[0].grace", "budget and grace of at most 5, got 14"),
+        (THINKS, (phases(thinking(5, 1)),), f"{IN_PHASE}.grace", "at most 5, got 6"),
+        (THINKS, (phases(thinking(6)),), f"{IN_PHASE}.budget", "at most 5"),
+        (forbids("choice"), (BAN, CHOICE), "$.specs[1]", "does not admit `choice`"),
+        (forbids("choice"), (phases(CHOICE),), IN_PHASE, "`choice`"),
+        (forbids("phases"), (phases(CHOICE),), "$.specs[0]", "does not admit `phases`"),
+        (forbids("plugin"), (PluginSpec("a"),), "$.specs[0]", "`plugin`"),
+        (NO_PLUGIN, (PluginSpec("bots"),), "$.specs[0]", NO_BOTS),
         # What is filled in has no index in the request.
         (
-            Policy((FORCE,), "add"),
-            (BIAS, CHOICE),
-            "$.specs",
-            "With a spec that the server adds: Conflicts with `$.specs[1]`, which refuses token 7",
+            *(Policy((FORCE,), "add"), (BIAS, CHOICE), "$.specs"),
+            f"{ADDED}Conflicts with `$.specs[1]`, which refuses token 7",
         ),
         (
-            Policy((BIAS, FORCE), "add"),
-            (BIAS, BannedTokensSpec((7,))),
-            "$.specs",
-            "With a spec that the server adds: Conflicts with `$.specs[1]`, which bans token 7",
+            *(Policy((BIAS, FORCE), "add"), (BIAS, BannedTokensSpec((7,))), "$.specs"),
+            f"{ADDED}Conflicts with `$.specs[1]`, which bans token 7",
         ),
         (
-            Policy((BAN,), "add"),
-            (FORCE, CHOICE),
-            "$.specs[0].token_ids[0]",
+            *(Policy((BAN,), "add"), (FORCE, CHOICE), TOKEN),
             "Conflicts with `$.specs[1]`, which refuses token 7",
         ),
         # No client can undo a guard, which has a name.
         *(
             (
-                Policy((BIAS,), own, guard=(BIAS, BAN)),
-                (ForcedTokenSequenceSpec((6, 5)),),
-                "$.specs[0].token_ids[1]",
-                "Conflicts with the server's guard[1], which bans token 5",
+                *(Policy((BIAS,), own, guard=(BIAS, BAN)), (ForcedTokenSequenceSpec((6, 5)),)),
+                *("$.specs[0].token_ids[1]", "the server's guard[1], which bans token 5"),
             )
             for own in ("replace", "add")
         ),
         (
-            Policy((), guard=(AllowedTokensSpec((1, 2)),)),
-            (BIAS, AllowedTokensSpec((3,))),
-            "$.specs[1]",
-            "Conflicts with the server's guard[0]: no token is left",
+            *(Policy(guard=(AllowedTokensSpec((1, 2)),)), (BIAS, AllowedTokensSpec((3,)))),
+            *("$.specs[1]", NONE_LEFT),
         ),
         (
-            Policy((), guard=(MinTokensSpec(4, (2,)),)),
-            (AllowedTokensSpec((2,)),),
-            "$.specs[0]",
-            "Conflicts with the server's guard[0]: no token is left",
+            *(Policy(guard=(MinTokensSpec(4, (2,)),)), (AllowedTokensSpec((2,)),)),
+            *("$.specs[0]", NONE_LEFT),
         ),
-        (Policy((BAN,), "add"), (BIAS, BannedTokensSpec((100,))), "$.specs[1].token_ids[0]", "100"),
-        (
-            Policy((BannedTokensSpec((100,)),), "add"),
-            (BIAS,),
-            "$.specs",
-            "With a spec that the server adds: ",
-        ),
-        (
-            Policy(presets=PRESETS),
-            (FORCE, BOT),
-            "$.specs[0].token_ids[0]",
-            "Conflicts with `$.specs[1]`",
-        ),
+        (Policy((BAN,), "add"), (BIAS, FAR), "$.specs[1].token_ids[0]", "100"),
+        (Policy((FAR,), "add"), (BIAS,), "$.specs", ADDED),
+        (NAMED, (FORCE, BOT), TOKEN, "Conflicts with `$.specs[1]`"),
         (Policy((BAN,), "add"), (BIAS,) * 16, "$.specs", "at most 16 specs, with those that the "),
-        (
-            Policy(presets={"a": (BAN,) * 16, "b": (BIAS,)}),
-            (PluginSpec("a"), PluginSpec("b")),
-            "$.specs",
-            "server adds, got 17",
-        ),
+        (SIXTEEN, (PluginSpec("a"), PluginSpec("b")), "$.specs", "server adds, got 17"),
     ],
 )
 def test_refused(made: Policy, given: Specs, path: str, message: str):
@@ -291,16 +229,10 @@ def test_nothing_to_fill_in_costs_nothing():
 @pytest.mark.parametrize(
     ("made", "problem"),
     [
-        (Policy(presets=PRESETS), None),
-        (
-            Policy(presets={"far": (BannedTokensSpec((100,)),)}),
-            "The preset 'far' cannot be realized",
-        ),
+        (NAMED, None),
+        (Policy(presets={"far": (FAR,)}), "The preset 'far' cannot be realized"),
         (Policy(presets={"far": (PluginSpec("absent"),)}), "No plugin 'absent'"),
-        (
-            Policy((FORCE,), "add", {"bot": (CHOICE,)}),
-            "With a spec that the server adds: Conflicts with",
-        ),
+        (Policy((FORCE,), "add", {"bot": (CHOICE,)}), f"{ADDED}Conflicts with"),
         (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
     ],
 )
