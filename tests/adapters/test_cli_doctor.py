@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.cli.app import app
 from logitport.adapters.gateway.receipt import digest_of
-from typer.testing import CliRunner
+
+from .command import run
 
 Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 """Of a route and a body: the status and the content."""
@@ -42,7 +42,7 @@ def serve() -> Generator[Callable[[Answer], str]]:
     def start(answer: Answer) -> str:
         handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
         servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{servers[-1].server_port}/"
 
     yield start
@@ -119,51 +119,43 @@ HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
     ],
 )
 def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Answer], str]):
-    result = CliRunner().invoke(app, ["doctor", serve(answer), "--engine", "vllm"])
+    result = run("doctor", serve(answer), "--engine", "vllm")
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (1, 2)
     assert result.output.replace("\n", "").isprintable()
     assert "\nA forced text: obeyed" not in result.output
 
 
+OBEYED = ["obeyed", "refused", "refused"]
+LOST = ["lost, in `vllm_xargs"] * 2
+HALF = ["arrive in the field, not in a schema"] * 2
+OF_CHATS = "`vllm_xargs.logitport` is lost on the way"
+GATED = "not acted on at the stage prefill"
+ACTED = "forced_sequence at agg"
+
+
 @pytest.mark.parametrize(
     ("answer", "found", "advice"),
     [
-        (
-            engine(True, True, True),
-            [*("obeyed", "refused", "refused"), BOTH, BOTH, "forced_sequence at agg", "logitport "],
-            "",
-        ),
+        (engine(True, True, True), [*OBEYED, BOTH, BOTH, ACTED, "logitport "], ""),
         (
             engine(False, False, False),
-            [
-                *("ignored", "not refused", "not refused"),
-                *(["lost, in `vllm_xargs"] * 2),
-                "status 404",
-            ],
+            ["ignored", "not refused", "not refused", *LOST, "status 404"],
             "serve vllm",
         ),
         (
             engine(True, True, False),
-            [
-                *("obeyed", "refused", "not refused"),
-                *(["arrive in the field, not in a schema"] * 2),
-                *("missing", "status 404"),
-            ],
+            ["obeyed", "refused", "not refused", *HALF, "missing", "status 404"],
             "--print",
         ),
         (
             engine(False, True, True, "prefill"),
-            ["not acted on at the stage prefill", "refused", "refused", BOTH, BOTH, "logitport "],
+            [GATED, "refused", "refused", BOTH, BOTH, "logitport "],
             "LOGITPORT_STAGE",
         ),
         (
             gateway(engine(True, True, True), "vllm_xargs"),
-            [
-                *("obeyed", "refused", "refused", BOTH),
-                *("`vllm_xargs.logitport` is lost on the way", "forced_sequence at agg"),
-                "status 404",
-            ],
+            [*OBEYED, BOTH, OF_CHATS, ACTED, "status 404"],
             "carrier='schema', which passes",
         ),
     ],
@@ -171,14 +163,14 @@ def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Ans
 def test_findings(
     answer: Answer, found: list[str], advice: str, serve: Callable[[Answer], str]
 ) -> None:
-    result = CliRunner().invoke(app, ["doctor", serve(answer)])
+    result = run("doctor", serve(answer))
     lines = [line for line in result.stdout.splitlines() if line[0] != " "]
     assert lines[0].startswith("vllm at http://127.0.0.1:")
     for line, expected in zip(lines[1:], found, strict=True):
         assert line.partition(": ")[2].startswith(expected)
     assert result.exit_code == bool(advice)
     assert advice in result.stdout
-    result = CliRunner().invoke(app, ["doctor", serve(answer), "--json"])
+    result = run("doctor", serve(answer), "--json")
     assert [
         each["found"].startswith(expected)
         for each, expected in zip(json.loads(result.stdout)["findings"], found, strict=True)
@@ -190,16 +182,16 @@ def test_findings(
     [
         ("http://127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
         ("127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
-        (lambda route, body: (404, "no"), (), "use --engine"),
-        (lambda route, body: (404, "no"), ("--engine", "vllm"), "lists no model (status 404)"),
-        (lambda route, body: (200, {}), ("--engine", "mlx"), "has no server"),
+        (lambda *_: (404, "no"), (), "use --engine"),
+        (lambda *_: (404, "no"), ("--engine", "vllm"), "lists no model (status 404)"),
+        (lambda *_: (200, {}), ("--engine", "mlx"), "has no server"),
         (
-            lambda route, body: (403, {"error": {"message": "no key"}}),
+            lambda *_: (403, {"error": {"message": "no key"}}),
             ("--engine", "vllm", "--model", "m"),
             "refuses a request without specs (403): no key",
         ),
         (
-            lambda route, body: (200, "<html>"),
+            lambda *_: (200, "<html>"),
             ("--engine", "vllm", "--model", "m"),
             "Expected the answer of /v1/completions, got '<html>'",
         ),
@@ -209,6 +201,6 @@ def test_no_such_server(
     answer: Answer | str, arguments: tuple[str, ...], message: str, serve: Callable[[Answer], str]
 ) -> None:
     url = answer if isinstance(answer, str) else serve(answer)
-    result = CliRunner().invoke(app, ["doctor", url, *arguments])
+    result = run("doctor", url, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr

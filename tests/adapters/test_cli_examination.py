@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from logitport.adapters.backend import backend, backends
-from logitport.adapters.cli.app import app
 from logitport.adapters.vllm.names import MIDDLEWARE, PROCESSOR
-from typer.testing import CliRunner
 
+from .command import run
 from .packages import plugin_package
 
 Install = Callable[..., None]
@@ -22,6 +21,10 @@ Found = dict[str, dict[str, str]]
 VLLM = ("vllm", "serve", "some/model")
 DRAFTS = ("--speculative-config", '{"method":"ngram"}')
 BOTH = ("--logits-processors", PROCESSOR, "--middleware", MIDDLEWARE)
+PRODUCER = '{"kv_role":"kv_producer"}'
+NONE = "no finding"
+DRAFTING, ASYNC = "Speculative decoding", "Asynchronous scheduling"
+TEST_VARIABLES = [f"{name}_ENABLE_TEST_LOGITS_PROCESSOR" for name in ("LOGITPORT", "DYN")]
 V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": number} for number in "01")
 
 
@@ -49,8 +52,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def examine(*arguments: str) -> Found:
-    result = CliRunner().invoke(app, ["doctor", "--json", *arguments])
+def examine(*arguments: str, **variables: str) -> Found:
+    result = run("doctor", "--json", *arguments, **variables)
     assert result.exit_code < 2, result.output
     findings = json.loads(result.stdout)["findings"]
     assert result.exit_code == any(each["status"] == "error" for each in findings)
@@ -58,8 +61,8 @@ def examine(*arguments: str) -> Found:
     return {each["what"]: each for each in findings}
 
 
-def of_command(engine: str, *command: str) -> Found:
-    return examine("--engine", engine, "--", *command)
+def of_command(engine: str, *command: str, **variables: str) -> Found:
+    return examine("--engine", engine, "--", *command, **variables)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +113,6 @@ def test_a_requirement_that_is_not_installed(install: Install, monkeypatch: pyte
     assert "logitport[sglang]" in found["advice"]
 
 
-def test_every_engine_has_packages():
-    for each in backends().values():
-        assert each.packages, each.name
-
-
 @pytest.mark.parametrize(
     ("content", "status", "parts"),
     [
@@ -124,13 +122,10 @@ def test_every_engine_has_packages():
         ("own: [", "error", ["line 1, column 7"]),
     ],
 )
-def test_a_configuration_is_read(
-    content: str, status: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_configuration_is_read(content: str, status: str, parts: list[str], tmp_path: Path):
     file = tmp_path / "bot.yaml"
     file.write_text(content)
-    monkeypatch.setenv("LOGITPORT_CONFIG", str(file))
-    found = examine("--engine", "transformers")["LOGITPORT_CONFIG"]
+    found = examine("--engine", "transformers", LOGITPORT_CONFIG=str(file))["LOGITPORT_CONFIG"]
     assert found["status"] == status
     for part in [str(file), *parts]:
         assert part in f"{found['found']} {found['advice']}"
@@ -172,7 +167,6 @@ class TestEntryPoint:
 @pytest.mark.parametrize(
     ("name", "value", "what", "status", "part"),
     [
-        ("LOGITPORT_STAG", "prefill", "LOGITPORT_STAG", "warning", "Is it LOGITPORT_STAGE?"),
         ("LOGITPORT_LIMIT", "", "LOGITPORT_LIMIT", "warning", "Is it LOGITPORT_LIMITS?"),
         ("LOGITPORT_XYZ", "1", "LOGITPORT_XYZ", "warning", "Nothing reads it"),
         ("LOGITPORT_LIMITS", "", "LOGITPORT_LIMITS", "ok", "no limit is lowered"),
@@ -186,25 +180,13 @@ class TestEntryPoint:
         ("LOGITPORT_ROUTE", "perhaps", "LOGITPORT_ROUTE", "error", "expected 1 or 0"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "1", "LOGITPORT_SGLANG_ADMIT_OTHERS", "warning", "code"),
         ("LOGITPORT_SGLANG_ADMIT_OTHERS", "0", "LOGITPORT_SGLANG_ADMIT_OTHERS", "ok", "off"),
-        *(
-            (name, value, name, status, part)
-            for name in (
-                "LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR",
-                "DYN_ENABLE_TEST_LOGITS_PROCESSOR",
-            )
-            for value, status, part in (
-                ("1", "note", "on"),
-                ("0", "ok", "off"),
-                ("maybe", "error", "'maybe': expected 1 or 0"),
-            )
-        ),
+        *((name, "1", name, "note", "on") for name in TEST_VARIABLES),
+        *((name, "0", name, "ok", "off") for name in TEST_VARIABLES),
+        *((name, "maybe", name, "error", "'maybe': expected 1 or 0") for name in TEST_VARIABLES),
     ],
 )
-def test_variables(
-    name: str, value: str, what: str, status: str, part: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv(name, value)
-    found = examine("--engine", "transformers")[what]
+def test_variables(name: str, value: str, what: str, status: str, part: str):
+    found = examine("--engine", "transformers", **{name: value})[what]
     assert found["status"] == status
     assert part in f"{found['found']} {found['advice']}"
 
@@ -227,22 +209,28 @@ def test_plugins(tmp_path: Path):
         ({}, (), "Model runner", "note", "vLLM chooses"),
         ({"VLLM_USE_V2_MODEL_RUNNER": "yes"}, (), "Variable", "error", "'yes'"),
         ({"VLLM_USE_RUST_FRONTEND": "1"}, (), "Rust front end", "warning", "does not check"),
-        (V1, DRAFTS, "Speculative decoding", "error", "VLLM_USE_V2_MODEL_RUNNER=1"),
-        (V2, DRAFTS, "Speculative decoding", "ok", "specs hold"),
-        ({}, DRAFTS, "Speculative decoding", "ok", "under V2: "),
-        (V1, ("-sc", DRAFTS[1]), "Speculative decoding", "error", "loads no"),
-        (V1, ("--spec-method", "ngram"), "Speculative decoding", "error", "loads no"),
-        (V1, ("--speculative_config.method=ngram",), "Speculative decoding", "error", "loads no"),
+        (V1, DRAFTS, DRAFTING, "error", "VLLM_USE_V2_MODEL_RUNNER=1"),
+        (V2, DRAFTS, DRAFTING, "ok", "specs hold"),
+        ({}, DRAFTS, DRAFTING, "ok", "under V2: "),
+        (V1, ("-sc", DRAFTS[1]), DRAFTING, "error", "loads no"),
+        (V1, ("--spec-method", "ngram"), DRAFTING, "error", "loads no"),
+        (V1, ("--speculative_config.method=ngram",), DRAFTING, "error", "loads no"),
         (
-            *(V2, ("--speculative-config", '{"rejection_sample_method":"fly"}')),
-            *("Speculative decoding", "error", "standard or block"),
+            V2,
+            (DRAFTS[0], '{"rejection_sample_method":"fly"}'),
+            DRAFTING,
+            "error",
+            "standard or block",
         ),
         (
-            *({}, ("--speculative-config.rejection_sample_method", "synthetic")),
-            *("Speculative decoding", "error", "under V2: "),
+            {},
+            (f"{DRAFTS[0]}.rejection_sample_method", "synthetic"),
+            DRAFTING,
+            "error",
+            "under V2: ",
         ),
-        (V1, (), "Asynchronous scheduling", "warning", "--no-async-scheduling"),
-        ({}, (), "Asynchronous scheduling", "warning", "under V1: "),
+        (V1, (), ASYNC, "warning", "--no-async-scheduling"),
+        ({}, (), ASYNC, "warning", "under V1: "),
         (V1, BOTH, "--logits-processors", "ok", "one acts"),
         (V1, BOTH, "--middleware", "ok", "before an answer"),
         (V1, (), "--middleware", "warning", MIDDLEWARE),
@@ -251,63 +239,47 @@ def test_plugins(tmp_path: Path):
         (V1, ("--logits_procesors=x",), "--logits-procesors", "error", "mean --logits-processors?"),
         (V1, ("--midleware", MIDDLEWARE), "--midleware", "error", "did you mean --middleware?"),
         (V1, (), "Stage", "ok", "agg (no KV transfer)"),
-        (
-            *(V1, ("--kv-transfer-config", '{"kv_role":"kv_producer"}')),
-            *("Stage", "note", "prefill (kv_role=kv_producer)"),
-        ),
+        (V1, ("--kv-transfer-config", PRODUCER), "Stage", "note", "prefill (kv_role=kv_producer)"),
         (V1, ("--kv-transfer-config.kv_role", "kv_consumer"), "Stage", "ok", "decode"),
         ({"LOGITPORT_STAGE": "prefill"}, (), "Stage", "note", "LOGITPORT_STAGE"),
         (V1, ("--config", "a.yaml"), "--config", "note", "a.yaml"),
+        (V2, (), ASYNC, NONE, ""),
+        (V1, BOTH, ASYNC, NONE, ""),
+        (V1, ("--no-async-scheduling",), ASYNC, NONE, ""),
+        (V1, DRAFTS, ASYNC, NONE, ""),  # worse is found
+        (V1, (), DRAFTING, NONE, ""),
+        (V1, (), "Rust front end", NONE, ""),
+        (V1, (BOTH[0], "another.package:Processor"), "--logits-processors", NONE, ""),
+        ({"LOGITPORT_STAGE": "first"}, (), "Stage", NONE, ""),
     ],
 )
 def test_vllm(
-    environment: dict[str, str],
-    command: tuple[str, ...],
-    what: str,
-    status: str,
-    part: str,
-    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str], command: tuple[str, ...], what: str, status: str, part: str
 ):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    found = of_command("vllm", *VLLM, *command)[f"vllm: {what}"]
-    assert found["status"] == status
-    assert part in f"{found['found']} {found['advice']}"
+    found = of_command("vllm", *VLLM, *command, **environment)
+    if status == NONE:
+        assert f"vllm: {what}" not in found
+    else:
+        finding = found[f"vllm: {what}"]
+        assert finding["status"] == status
+        assert part in f"{finding['found']} {finding['advice']}"
 
 
-@pytest.mark.parametrize(
-    ("environment", "command", "what"),
-    [
-        (V2, (), "Asynchronous scheduling"),
-        (V1, BOTH, "Asynchronous scheduling"),
-        (V1, ("--no-async-scheduling",), "Asynchronous scheduling"),
-        (V1, DRAFTS, "Asynchronous scheduling"),  # worse is found
-        (V1, (), "Speculative decoding"),
-        (V1, (), "Rust front end"),
-        (V1, (BOTH[0], "another.package:Processor"), "--logits-processors"),
-        ({"LOGITPORT_STAGE": "first"}, (), "Stage"),
-    ],
-)
-def test_vllm_without_a_finding(
-    environment: dict[str, str],
-    command: tuple[str, ...],
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert f"vllm: {what}" not in of_command("vllm", *VLLM, *command)
+AUDIO = {"torchaudio": "2.13.0"}
+CPUS = {
+    f"vllm: {each}" for each in ("KV cache", "torchvision", "torchaudio", "torchcodec", "--dtype")
+}
 
 
 @pytest.mark.parametrize(
     ("versions", "environment", "command", "found"),
     [
-        ({"vllm": "0.32.0", "torchaudio": "2.13.0"}, {}, (), []),
+        (AUDIO | {"vllm": "0.32.0"}, {}, (), []),
         ({"torchaudio": "2.13.0+cpu"}, {"VLLM_CPU_KVCACHE_SPACE": "1"}, (), []),
-        ({"torchaudio": "2.13.0", "torchvision": "0.28"}, {}, (), ["torchvision", "torchaudio"]),
-        ({}, {}, (), []),
-        ({}, {}, VLLM, ["--dtype"]),
-        ({}, {}, (*VLLM, "--dtype", "float32"), []),
+        (AUDIO | {"torchvision": "0.28"}, {}, (), ["KV cache", "torchvision", "torchaudio"]),
+        ({}, {}, (), ["KV cache"]),
+        ({}, {}, VLLM, ["KV cache", "--dtype"]),
+        ({}, {}, (*VLLM, "--dtype", "float32"), ["KV cache"]),
     ],
 )
 def test_vllm_on_cpus(
@@ -319,13 +291,9 @@ def test_vllm_on_cpus(
 ):
     there = {"vllm-cpu": "0.32.0", **versions}
     monkeypatch.setattr("logitport.adapters.vllm.examination._version", there.get)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    findings = of_command("vllm", *command) if command else examine("--engine", "vllm")
-    cpus = ("KV cache", "torchvision", "torchaudio", "torchcodec", "--dtype")
-    named = [each for each in cpus if f"vllm: {each}" in findings]
-    is_silent = "vllm" in versions or environment
-    assert sorted(named) == sorted([*found, *([] if is_silent else ["KV cache"])])
+    separated = ("--", *command) if command else ()
+    findings = examine("--engine", "vllm", *separated, **environment)
+    assert CPUS & {*findings} == {f"vllm: {each}" for each in found}
     if "torchvision" in found:
         finding = findings["vllm: torchvision"]
         assert finding["status"] == "warning"
@@ -333,10 +301,9 @@ def test_vllm_on_cpus(
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_the_command_lines_of_serve_are_right(engine: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+def test_the_command_lines_of_serve_are_right(engine: str):
     serve: Any = backend(engine).serve
-    found = of_command(engine, *serve("some/model", ["--port", "1"]))
+    found = of_command(engine, *serve("some/model", ["--port", "1"]), **V2)
     ours = [each["status"] for what, each in found.items() if what.startswith(f"{engine}: ")]
     assert {*ours} <= {"ok", "note"}
 
@@ -352,11 +319,8 @@ def test_the_command_lines_of_serve_are_right(engine: str, monkeypatch: pytest.M
         ),
     ],
 )
-def test_sglang(
-    plugins: str, command: tuple[str, ...], what: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("SGLANG_PLUGINS", plugins)
-    found = of_command("sglang", "sglang", "serve", *command)
+def test_sglang(plugins: str, command: tuple[str, ...], what: list[str]):
+    found = of_command("sglang", "sglang", "serve", *command, SGLANG_PLUGINS=plugins)
     ours = {each: found[each]["status"] for each in found if each.startswith("sglang: ")}
     assert ours == {f"sglang: {each}": "error" for each in what}
 
@@ -372,7 +336,7 @@ def test_sglang(
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], message: str):
-    result = CliRunner().invoke(app, ["doctor", *arguments])
+    result = run("doctor", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
 
@@ -381,14 +345,14 @@ def test_without_packaging(monkeypatch: pytest.MonkeyPatch):
     for name in ("logitport.adapters.cli.installation", "packaging.requirements"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "packaging", None)
-    result = CliRunner().invoke(app, ["doctor"])
+    result = run("doctor")
     assert result.exit_code == 2
     assert result.stderr == "packaging is missing: pip install 'logitport[cli]'\n"
 
 
 def test_text(install: Install):
     install("vllm", "0.32.0")
-    result = CliRunner().invoke(app, ["doctor", "--engine", "vllm", "--", *VLLM, *DRAFTS])
+    result = run("doctor", "--engine", "vllm", "--", *VLLM, *DRAFTS)
     assert result.exit_code == 0
     for line in (
         "vllm: Speculative decoding: under V1: vLLM's V1 model runner loads no logits processors "

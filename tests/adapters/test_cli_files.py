@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from logitport.adapters import files
 from logitport.adapters.cli import source
-from logitport.adapters.cli.app import app
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.spec import WIRE_KINDS, encode
 from logitport.spec.limits import MAX_SPECS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from typer.testing import CliRunner
+
+from .command import run
 
 HOSTILE = "a\x1b[2J\nAll tokens obey the specs.\u202e\x9b"
 FORCED = {"kind": "forced_sequence", "token_ids": [7, 8], "eos_token_id": 2}
@@ -39,10 +39,6 @@ COMMANDS = [
     ("tags", FILE),
     ("tags", "model"),
 ]
-
-
-def run(*arguments: str | Path, text: str | None = None) -> Any:
-    return CliRunner().invoke(app, [*map(str, arguments)], input=text)
 
 
 @pytest.fixture
@@ -99,12 +95,6 @@ def test_more_specs_than_a_request_may_have(folder: Path, monkeypatch: pytest.Mo
     assert not compared
     assert run("check", "-", text=json.dumps(specs[:-1])).exit_code == 0
     assert len(compared) == MAX_SPECS * (MAX_SPECS - 1) // 2 + 1
-
-
-def test_a_problem_is_at_the_key_of_a_bias(folder: Path):
-    text = '[{"kind": "logit_bias",\n"bias": {"1": 0,\n"2": 1e9}}]'
-    result = run("check", "-", text=text)
-    assert result.stdout == "-:3:6: $[0].bias[2]: Expected `float` <= 10000.0\n"
 
 
 @pytest.mark.parametrize(

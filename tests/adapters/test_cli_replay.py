@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.cli.app import app
 from logitport.adapters.cli.page import STYLES
 from logitport.adapters.cli.reply import Reply, read_reply
 from logitport.adapters.cli.steps import trace
@@ -41,10 +40,11 @@ from logitport.spec.base import kind_of
 from tokenizers import Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
-from typer.testing import CliRunner
 
 from tests.support.markup import Parsed
 from tests.support.strategies import specs
+
+from .command import run
 
 VOCAB = 32
 STEPS = 10
@@ -109,11 +109,10 @@ def test_any_spec_with_one_token_changed(spec: LogitsProcessorSpec, prompt: list
 def replay(folder: Path, specs: Any, reply: Any, *options: str | Path) -> Any:
     (folder / "spec.json").write_text(encode(specs))
     (folder / "reply.json").write_text(json.dumps(reply))
-    files = [str(folder / "spec.json"), "--reply", str(folder / "reply.json")]
-    return CliRunner().invoke(app, ["replay", *files, *map(str, options)])
+    return run("replay", folder / "spec.json", "--reply", folder / "reply.json", *options)
 
 
-FORCED = ForcedTokenSequenceSpec((7, 8), 2)
+FORCED, ALLOW = ForcedTokenSequenceSpec((7, 8), 2), AllowedTokensSpec((7, 8, 2))
 
 
 @pytest.mark.parametrize(
@@ -136,26 +135,21 @@ def test_forms_of_replies(reply: Any, tmp_path: Path):
     assert lines[-1] == "All tokens obey the specs."
 
 
-@pytest.mark.parametrize(
-    "scored",
-    [
-        {**ONE, "logprobs": [0.0, -0.7, None]},
-        {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"token_logprobs": [0, -0.7, None]}}]},
-        {
-            "choices": [
-                {
-                    "token_ids": [7, 8, 2],
-                    "logprobs": {"content": [{"logprob": 0}, {"logprob": -0.7}, {"logprob": -1}]},
-                }
-            ]
-        },
-        {
-            "output_ids": [7, 8, 2],
-            "meta_info": {"output_token_logprobs": [[0, 7, None], [-0.7, 8, None], [-1, 2, None]]},
-        },
-    ],
-    ids=json.dumps,
-)
+CONTENT = [{"logprob": 0}, {"logprob": -0.7}, {"logprob": -1}]
+META = {
+    "prompt_tokens": 1,
+    "input_token_logprobs": [[None, 5, None]],
+    "output_token_logprobs": [[0, 7, None], [-0.7, 8, None], [-1, 2, None]],
+}
+ANSWERS: list[Any] = [
+    {**ONE, "logprobs": [0.0, -0.7, None]},
+    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"token_logprobs": [0, -0.7, None]}}]},
+    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"content": CONTENT}}]},
+    [{"output_ids": [7, 8, 2], "meta_info": META}],
+]
+
+
+@pytest.mark.parametrize("scored", ANSWERS, ids=json.dumps)
 def test_probabilities(scored: Any, tmp_path: Path):
     result = replay(tmp_path, FORCED, scored)
     assert "1: 8: $.specs[0] forced 8, probability 0.5\n" in result.stdout
@@ -168,24 +162,18 @@ def test_the_prompt_of_sglang(tmp_path: Path):
     assert result.stdout.startswith("0: 5: $.specs[0] added +2 to this token")
 
 
+BAN, BIAS = BannedTokensSpec((1, 2)), LogitBiasSpec({3: 2})
+ADDED_AND_BANNED = "$.specs[0] added to 1 other token(s); $.specs[1] banned 1 token(s)"
+
+
 @pytest.mark.parametrize(
     ("specs", "output", "line", "status"),
     [
         (FORCED, [7, 9], "1: 9: $.specs[0] forced 8; breaks $.specs[0]", 1),
-        (
-            AllowedTokensSpec((1, 2)),
-            [3],
-            "0: 3: $.specs[0] allowed 2 token(s); breaks $.specs[0]",
-            1,
-        ),
-        (BannedTokensSpec((1, 2)), [3], "0: 3: $.specs[0] banned 2 token(s)", 0),
-        (LogitBiasSpec({3: 2}), [4], "0: 4: $.specs[0] added to 1 other token(s)", 0),
-        (
-            (LogitBiasSpec({3: 5000}), BannedTokensSpec((3,))),
-            [4],
-            "0: 4: $.specs[0] added to 1 other token(s); $.specs[1] banned 1 token(s)",
-            0,
-        ),
+        (ALLOW, [3], "0: 3: $.specs[0] allowed 3 token(s); breaks $.specs[0]", 1),
+        (BAN, [3], "0: 3: $.specs[0] banned 2 token(s)", 0),
+        (BIAS, [4], "0: 4: $.specs[0] added to 1 other token(s)", 0),
+        ((LogitBiasSpec({3: 5000}), BannedTokensSpec((3,))), [4], f"0: 4: {ADDED_AND_BANNED}", 0),
     ],
 )
 def test_words(specs: Any, output: list[int], line: str, status: int, tmp_path: Path):
@@ -200,10 +188,8 @@ def test_json_and_page(tmp_path: Path):
     )
     assert result.exit_code == 1
     steps = json.loads(result.stdout)["steps"]
-    assert [(step["rule"], step["obeyed"]) for step in steps] == [
-        ("forced", True),
-        ("forced", False),
-    ]
+    assert [step["rule"] for step in steps] == ["forced", "forced"]
+    assert [step["obeyed"] for step in steps] == [True, False]
     page = (tmp_path / "page.html").read_text()
     assert page.startswith("<!doctype html>")
     assert f'{STYLES["broken"]}" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
@@ -229,16 +215,15 @@ def test_a_page_is_read_without_pointing(tmp_path: Path):
     scored = [{"logprob": -0.7, "top_logprobs": likeliest}] * 2
     answer = {"choices": [{"token_ids": [7, 8], "logprobs": {"content": scored}}]}
     (tmp_path / "reply.json").write_text(json.dumps(answer))
-    specs = {"$.a": BannedTokensSpec((1, 2)), "$.b": ForcedTokenSequenceSpec((7,))}
+    specs = {"$.a": BAN, "$.b": ForcedTokenSequenceSpec((7,))}
     found = trace(specs, read_reply(str(tmp_path / "reply.json")), lambda token_id: f"{token_id}\n")
     text = Parsed(view := found._repr_html_()).text
     assert text.startswith("All tokens obey the specs.")
     assert text.index("$.a banned_tokens: ") < text.index("7\u21b5\n8\u21b5\n")
-    assert (
-        text.index("7\u21b5")
-        < text.index('07 "7\\n"forced$.b forced 7')
-        < text.index('18 "8\\n"free')
-    )
+    rows = [
+        text.index(each) for each in ("7\u21b5", '07 "7\\n"forced$.b forced 7', '18 "8\\n"free')
+    ]
+    assert rows == sorted(rows)
     assert "Unless noted, at each token: $.a banned 2 token(s)." in text
     assert '"yes" 0.5, "\\n" 0.05' in text
     assert view.count('class="free"') == 2  # the legend's, and the token that no other spec forces
@@ -248,21 +233,13 @@ def test_a_page_is_read_without_pointing(tmp_path: Path):
 @pytest.mark.parametrize(
     ("specs", "output", "shown"),
     [
-        (BannedTokensSpec((1, 2)), [3, 4], ["banned 2 token(s)", "free", "free"]),
-        (BannedTokensSpec((1, 2)), [3], ["banned 2 token(s)"]),
-        (
-            LogitBiasSpec({3: 2, 4: 2}),
-            [5, 6, 3],
-            ["added to 2 other token(s)", "free", "free", "added +2 to this token"],
-        ),
-        (LogitBiasSpec({3: 2}), [5, 3], ["added to 1 other token(s)", "added +2 to this token"]),
+        (BAN, [3, 4], ["banned 2 token(s)", "free", "free"]),
+        (BAN, [3], ["banned 2 token(s)"]),
+        (BIAS, [5, 6, 3], ["added to 1 other token(s)", "free", "free", "added +2 to this token"]),
+        (BIAS, [5, 3], ["added to 1 other token(s)", "added +2 to this token"]),
         (MinTokensSpec(2, (2,)), [3, 4, 5], ["banned 1 token(s)"] * 2 + ["free"]),
-        (AllowedTokensSpec((1, 3)), [1, 1], ["allowed 2 token(s)"] * 2),
-        (
-            BannedTokensSpec((1, 2)),
-            [3, 1],
-            ["banned 2 token(s)", "free", "banned 2 token(s); breaks $.specs[0]"],
-        ),
+        (ALLOW, [7, 7], ["allowed 3 token(s)"] * 2),
+        (BAN, [3, 1], ["banned 2 token(s)", "free", "banned 2 token(s); breaks $.specs[0]"]),
     ],
 )
 def test_what_stands_at_most_tokens_is_said_once(
@@ -283,7 +260,7 @@ def test_what_stands_at_most_tokens_is_said_once(
 @pytest.mark.parametrize("command", ["explain", "replay"])
 def test_specs_of_a_configuration(command: str, tmp_path: Path):
     (tmp_path / "reply.json").write_text('{"output_ids": [5]}')
-    options = ["--reply", str(tmp_path / "reply.json")] if command == "replay" else []
+    options = ["--reply", tmp_path / "reply.json"] if command == "replay" else []
     spec = "[{kind: banned_tokens, token_ids: [5]}]"
     text = "[{kind: choice, from_text: {choices: [a]}}]"
     for content, status, named in (
@@ -294,31 +271,28 @@ def test_specs_of_a_configuration(command: str, tmp_path: Path):
         (f"default: {text}", 2, "Use --tokenizer"),
     ):
         (tmp_path / "a.yaml").write_text(content)
-        result = CliRunner().invoke(app, [command, str(tmp_path / "a.yaml"), *options])
+        result = run(command, tmp_path / "a.yaml", *options)
         assert result.exit_code == status, result.output
         assert named in result.output
 
 
+TOP = {"a": -1, "b": -2}
+LIKELIEST = [*TOP.items()]
+
+
 @pytest.mark.parametrize(
-    "part",
+    ("part", "likeliest"),
     [
-        {"logprobs": {"token_logprobs": [-1], "top_logprobs": [{"a": -1, "b": -2}]}},
-        {"logprobs": {"top_logprobs": [{"a": -1, "none": None, "b": -2}]}},
-        {"meta_info": {"output_top_logprobs": [[[-1, 7, "a"], [-2, 8, "b"]]]}},
+        ({"logprobs": {"token_logprobs": [-1], "top_logprobs": [TOP]}}, LIKELIEST),
+        ({"logprobs": {"top_logprobs": [TOP | {"none": None}]}}, LIKELIEST),
+        ({"meta_info": {"output_top_logprobs": [[[-1, 7, "a"], [-2, 8, "b"]]]}}, LIKELIEST),
+        ({"logprobs": {"content": [{"logprob": -1, "top_logprobs": None}]}}, []),
     ],
-    ids=["completion", "completion with a null", "SGLang"],
+    ids=["completion", "completion with a null", "SGLang", "chat without"],
 )
-def test_the_likeliest_tokens(part: Any, tmp_path: Path):
+def test_the_likeliest_tokens(part: Any, likeliest: Any, tmp_path: Path):
     (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], **part}))
-    assert read_reply(str(tmp_path / "reply.json")).likeliest == [[("a", -1), ("b", -2)]]
-
-
-def test_a_chat_without_the_likeliest_tokens(tmp_path: Path):
-    scored = {"content": [{"logprob": -1, "top_logprobs": None}]}
-    (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], "logprobs": scored}))
-    reply = read_reply(str(tmp_path / "reply.json"))
-    assert reply.logprobs == [-1]
-    assert [*reply.likeliest] == [[]]
+    assert read_reply(str(tmp_path / "reply.json")).likeliest == [likeliest]
 
 
 def test_the_likeliest_tokens_are_shown_as_they_are(tmp_path: Path):
@@ -332,44 +306,31 @@ def test_the_likeliest_tokens_are_shown_as_they_are(tmp_path: Path):
 
 
 BAN_TEXT = BannedTextSpec(("yes",))
-ALLOW = AllowedTokensSpec((7, 8, 2))
 NO_TOKENIZER = "needs the vocabulary of the engine's tokenizer"
 LATER = PhasesSpec((Phase((BAN_TEXT,), (PhaseEnd(n=3),)), Phase((FORCED,))))
+
+
+ONE_OF_ONE = "1 of 1 spec(s) are not replayed; none is checked."
+ONE_OF_TWO = "1 of 2 spec(s) are not replayed; all tokens obey the other 1."
+ENGINES = "$.specs[0] `sampling` is not replayed: the engine realizes it. To replay the other"
+NOT_HERE = "$.specs[1] `plugin` is not replayed: No plugin 'not-here' is installed"
 
 
 # specs | output | status | the last line of the output | what is named on standard error
 @pytest.mark.parametrize(
     ("specs", "output", "status", "verdict", "named"),
     [
-        ([BAN_TEXT], [7], 2, "1 of 1 spec(s) are not replayed; none is checked.", NO_TOKENIZER),
+        ([BAN_TEXT], [7], 2, ONE_OF_ONE, NO_TOKENIZER),
+        ([SamplingSpec(temperature=0), FORCED], [7], 2, ONE_OF_TWO, ENGINES),
+        ([ALLOW, PluginSpec("not-here")], [7], 2, ONE_OF_TWO, NOT_HERE),
         (
-            [SamplingSpec(temperature=0), FORCED],
-            [7],
-            2,
-            "1 of 2 spec(s) are not replayed; all tokens obey the other 1.",
-            "$.specs[0] `sampling` is not replayed: the engine realizes it. To replay the other",
-        ),
-        (
-            [ALLOW, PluginSpec("not-here")],
-            [7],
-            2,
-            "1 of 2 spec(s) are not replayed; all tokens obey the other 1.",
-            "$.specs[1] `plugin` is not replayed: No plugin 'not-here' is installed",
-        ),
-        (
-            [LATER],
-            [7],
-            2,
-            "1 of 1 spec(s) are not replayed; none is checked.",
+            *([LATER], [7], 2, ONE_OF_ONE),
             f"$.specs[0] `phases` is not replayed: `banned_text` {NO_TOKENIZER}, which is not "
             "known here - at `$.specs[0].phases[0].specs[0]`. Use --tokenizer to name the served "
             "model",
         ),
         (
-            [FORCED, BAN_TEXT],
-            [9],
-            1,
-            "1 token(s) break a spec, the first at index 0.",
+            *([FORCED, BAN_TEXT], [9], 1, "1 token(s) break a spec, the first at index 0."),
             "$.specs[1] `banned_text` is not replayed",
         ),
     ],
@@ -421,7 +382,7 @@ def test_a_spec_that_another_overrides_is_broken(
     [
         (BannedTextSpec(("banana",)), '1: 1 "nana": $.specs[0] banned 1 token(s); breaks', 1),
         (BannedTextSpec(("banane",)), '1: 1 "nana": free', 0),
-        (PhasesSpec((Phase((), (PhaseEnd(text="ba"),)), Phase((BannedTokensSpec((1,)),)))), "", 1),
+        (PhasesSpec((Phase((), (PhaseEnd(text="ba"),)), Phase((BAN,)))), "", 1),
     ],
 )
 def test_texts_are_those_of_the_tokenizer(spec: Any, line: str, status: int, tmp_path: Path):
@@ -470,23 +431,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
     max_leaves=4,
 )
-ANSWERS = [
-    {**ONE, "logprobs": [0.0, -0.7, None]},
-    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"token_logprobs": [0, -0.7, None]}}]},
-    {"choices": [{"token_ids": [7, 8, 2], "logprobs": {"content": [{"logprob": 0}] * 3}}]},
-    [
-        {
-            "output_ids": [7, 8, 2],
-            "meta_info": {
-                "prompt_tokens": 1,
-                "input_token_logprobs": [[None, 5, None]],
-                "output_token_logprobs": [[0, 7, None], [-0.7, 8, None], [-1, 2, None]],
-            },
-        }
-    ],
-]
-
-
 GO_DEEPER = st.sampled_from([True] * 5 + [False])
 
 

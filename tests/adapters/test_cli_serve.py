@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logitport.adapters import backends
-from logitport.adapters.cli.app import app
-from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
+
+from . import command
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 VLLM = (
@@ -24,8 +23,8 @@ VLLM = (
 MODULE = "python -m vllm.entrypoints.openai.api_server --model MODEL"
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["serve", *arguments])
+def run(*arguments: str, **variables: str) -> Any:
+    return command.run("serve", *arguments, **variables)
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +68,6 @@ def test_print(arguments: str, line: str):
     assert run("--print", engine, *rest).stdout == f"{line}\n"
     if "--" not in rest:
         assert run(engine, *rest, "--print").stdout == f"{line}\n"
-
-
-def test_every_server_is_printed():
-    servers = {name for name, backend in backends().items() if backend.serve}
-    assert servers == {name for name, backend in backends().items() if backend.body}
-    assert servers == {"vllm", "sglang"}
 
 
 @pytest.mark.parametrize(
@@ -136,9 +129,8 @@ def test_refused(arguments: str, message: str, printed: tuple[str, ...]):
     ("plugins", "status"),
     [("", 0), ("logitport", 0), ("other, logitport", 0), ("none", 2), ("logitport2", 2)],
 )
-def test_plugins_of_sglang(plugins: str, status: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("SGLANG_PLUGINS", plugins)
-    result = run("--print", "sglang", "MODEL")
+def test_plugins_of_sglang(plugins: str, status: int):
+    result = run("--print", "sglang", "MODEL", SGLANG_PLUGINS=plugins)
     assert result.exit_code == status
     assert ("add `logitport` to the list" in result.stderr) is bool(status)
 
@@ -188,8 +180,7 @@ def test_is_called_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    result = run("sglang", "MODEL")
+    result = run("sglang", "MODEL", PATH=str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr == "There is no command 'sglang': is sglang installed?\n"
 
@@ -203,13 +194,12 @@ def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_a_wrong_configuration_is_found_before_the_server_starts(
-    content: str | None, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: str | None, lines: list[str], tmp_path: Path
 ):
     file = tmp_path / "bot.yaml"
     if content:
         file.write_text(content)
-    monkeypatch.setenv("LOGITPORT_CONFIG", str(file))
-    result = run("vllm", "MODEL")
+    result = run("vllm", "MODEL", LOGITPORT_CONFIG=str(file))
     assert result.exit_code == 2
     first, *others = result.stderr.splitlines()
     assert first.startswith(f"{file} has " if content else f"{file}: No such file")

@@ -7,18 +7,14 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from logitport.adapters.cli.app import app
 from logitport.spec import THINKING_FAMILIES, ThinkingBudgetSpec
-from typer.testing import CliRunner
 
 from tests.support.families import FAMILIES, filled, spec_of, tokenizer_of
 
+from .command import run
+
 ASKED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 OPENING = ASKED + "{% if add_generation_prompt %}<a><think>\n{% endif %}"
-
-
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["tags", *map(str, arguments)])
 
 
 def model(folder: Path, family: str = "think", template: Any = None, **config: Any) -> Path:
@@ -32,7 +28,7 @@ def model(folder: Path, family: str = "think", template: Any = None, **config: A
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name: str, tmp_path: Path):
     by_name = [] if FAMILIES[name].tokens else ["--family", name]
-    result = run(model(tmp_path, name), *by_name, "--json")
+    result = run("tags", model(tmp_path, name), *by_name, "--json")
     assert result.exit_code == 0, result.output
     found, family = json.loads(result.stdout), filled(FAMILIES[name])
     ids = {part: [tuple(tag["token_ids"]) for tag in found[part]] for part in ("start", "end")}
@@ -52,7 +48,7 @@ def test_every_family(name: str, tmp_path: Path):
 
 
 def test_words(tmp_path: Path):
-    result = run(model(tmp_path, "think", OPENING))
+    result = run("tags", model(tmp_path, "think", OPENING))
     start, end = map(tokenizer_of("think").token_to_id, ("<think>", "</think>"))
     assert result.stdout.splitlines() == [
         f"family: think ({FAMILIES['think'].models})",
@@ -85,16 +81,16 @@ def test_words(tmp_path: Path):
 )
 def test_templates(template: Any, opens: bool | None, tmp_path: Path):
     tokens = {"bos_token": {"content": "hello"}, "eos_token": "<s>", "pad_token": None}
-    result = run(model(tmp_path, template=template, **tokens), "--json")
+    result = run("tags", model(tmp_path, template=template, **tokens), "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["template_opens"] is opens
     assert bool(result.stderr) is (opens is None)
-    assert ("opens a block: unknown" in run(tmp_path).stdout) is (opens is None)
+    assert ("opens a block: unknown" in run("tags", tmp_path).stdout) is (opens is None)
 
 
 def test_a_file_replaces_the_template_in_the_configuration(tmp_path: Path):
     (tmp_path / "chat_template.jinja").write_text(ASKED)
-    result = run(model(tmp_path, template=OPENING))
+    result = run("tags", model(tmp_path, template=OPENING))
     assert "opens a block: no" in result.stdout
 
 
@@ -110,13 +106,13 @@ def test_model_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     loaded = tokenizer_of("think")
     monkeypatch.setattr("logitport.adapters.cli.tags.load_tokenizer", lambda name: loaded)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert "opens a block: yes" in run("some/model").stdout
+    assert "opens a block: yes" in run("tags", "some/model").stdout
 
 
 def test_without_jinja2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "logitport.adapters.cli.template", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    result = run(model(tmp_path, template=OPENING))
+    result = run("tags", model(tmp_path, template=OPENING))
     assert "opens a block: unknown" in result.stdout
     assert "pip install 'logitport[tokenizer]'" in result.stderr
 
@@ -130,12 +126,12 @@ def test_without_jinja2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_no_tags(arguments: list[str], status: int, message: str, tmp_path: Path):
-    result = run(model(tmp_path, "olmo-3"), *arguments)
+    result = run("tags", model(tmp_path, "olmo-3"), *arguments)
     assert (result.exit_code, result.stdout) == (status, "")
     assert message in result.stderr
 
 
 def test_no_tokenizer(tmp_path: Path):
-    result = run(tmp_path)
+    result = run("tags", tmp_path)
     assert result.exit_code == 2
     assert "No tokenizer at" in result.stderr
