@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -37,12 +38,12 @@ def post(policy: Policy, body: Any, asked: Asked = VLLM) -> httpx.Response:
         return servers.post(path, body, engine=engine)
 
 
-EFFORT = {"reasoning_effort": "low"}
+EFFORT: dict[str, Any] = {"reasoning_effort": "low"}
 BUDGET = {"thinking_budget": 5}
-PRESET = {"vllm_xargs": {"logitport": GOOD}}
+PRESET: dict[str, Any] = {"vllm_xargs": {"logitport": GOOD}}
 SEED = Policy(default_fields={"seed": 1}, forbid_fields=frozenset({"seed"}))
 # policy | engine and route | body | what is added to it
-FILLED: dict[str, tuple[Policy, Asked, dict[str, Any], dict[str, Any]]] = {
+FILLED: dict[str, tuple[Policy, Asked, dict[str, Any], Mapping[str, Any]]] = {
     "effort": (EFFORTS, VLLM, EFFORT, {"thinking_token_budget": 5}),
     "effort, SGLang": (EFFORTS, SGLANG, EFFORT, {"custom_params": BUDGET}),
     "effort, SGLang, beside others": (
@@ -75,11 +76,11 @@ FILLED: dict[str, tuple[Policy, Asked, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("policy", "asked", "body", "added"), FILLED.values(), ids=FILLED.keys())
 def test_what_reaches_the_engine(
-    policy: Policy, asked: Asked, body: dict[str, Any], added: dict[str, Any]
+    policy: Policy, asked: Asked, body: dict[str, Any], added: Mapping[str, Any]
 ):
     reply = post(policy, body, asked)
     assert reply.status_code == 200
-    assert json.loads(reply.content) == body | added
+    assert json.loads(reply.content) == {**body, **added}
     assert int(reply.headers["x-length"]) == len(reply.content)
     if not added:
         assert reply.content == json.dumps(body).encode()

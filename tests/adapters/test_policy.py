@@ -1,6 +1,7 @@
 """What an operator's policy makes of requests, wherever they are admitted."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -250,17 +251,13 @@ def test_default_specs_of_a_policy():
 
 
 def test_two_policies(monkeypatch: pytest.MonkeyPatch):
-    class Entry:
-        def __init__(self, name: str, made: Policy | None) -> None:
-            self.name, self.made = name, made
+    def entry(name: str, made: Policy | None) -> Any:
+        return SimpleNamespace(name=name, load=lambda: lambda *_: made)
 
-        def load(self) -> Any:
-            return lambda *_: self.made
-
-    entries = [Entry("a", Policy()), Entry("b", None)]
+    entries = [entry("a", made := Policy()), entry("b", None)]
     monkeypatch.setattr(policy, "entry_points", lambda group: entries)
-    assert policy_of(list) is entries[0].made
-    entries.append(Entry("c", Policy()))
+    assert policy_of(list) is made
+    entries.append(entry("c", Policy()))
     with pytest.raises(ValueError, match="Expected one policy, got those of a, c"):
         policy_of(list)
 
