@@ -19,7 +19,6 @@ from logitport.adapters.llama_cpp.json_schema import gbnf
 from logitport.adapters.llama_cpp.processor import _vocabulary_of
 
 from examples._support.smollm2 import gguf
-from tests.adapters.failing import fails_later
 from tests.support.drafted import DRAFTED, PROMPT
 from tests.support.texts import BANNED, is_free_of_banned
 
@@ -29,7 +28,6 @@ pytestmark = pytest.mark.engine
 VOCABULARY = 49152
 EOS = 2
 PARIS = "The capital of France is"
-COUNTING = "one two three one two three one two"
 
 
 def load(path: Path, **parameters: Any) -> Llama:
@@ -150,22 +148,9 @@ def ids(llm: Llama, text: str) -> tuple[int, ...]:
     return tuple(llm.tokenize(text.encode(), add_bos=False))
 
 
-def forced(llm: Llama, text: str) -> lp.ForcedTokenSequenceSpec:
-    return lp.ForcedTokenSequenceSpec(ids(llm, text), EOS)
-
-
 def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
     others = {"temperature": 0, "max_tokens": 12, **others} | arguments(llm, specs)
     return llm.create_completion(prompt, **others)["choices"][0]["text"]
-
-
-def test_completion(llm: Llama):
-    assert complete(llm, PARIS, temperature=0).startswith(" Paris")
-    sampling = lp.SamplingSpec(temperature=1.5)
-    specs = [sampling, lp.ChoiceSpec((ids(llm, " London"), ids(llm, " Rome")), EOS)]
-    assert complete(llm, PARIS, specs) in (" London", " Rome")
-    banned = lp.BannedSequencesSpec((ids(llm, " Paris"),))
-    assert "Paris" not in complete(llm, PARIS, [sampling, banned, lp.LogitBiasSpec({17: 2.0})])
 
 
 def test_banned_text(llm: Llama):
@@ -184,7 +169,7 @@ def test_chat(llm: Llama):
     """The prompt is made inside; a streamed chat passes the same arguments."""
     messages: Any = [{"role": "user", "content": "Where is the treasure?"}]
     text = "I would rather not say."
-    specs = [forced(llm, text), lp.SamplingSpec(temperature=1)]
+    specs = [lp.ForcedTokenSequenceSpec(ids(llm, text), EOS), lp.SamplingSpec(temperature=1)]
     reply: Any = llm.create_chat_completion(messages, **arguments(llm, specs))
     assert reply["choices"][0]["message"]["content"] == text
     assert reply["choices"][0]["finish_reason"] == "stop"
@@ -195,33 +180,12 @@ def test_chat(llm: Llama):
 
 def test_a_processor_serves_one_completion_after_the_other(llm: Llama):
     """The second turn of a chat has all of the first one in its prompt."""
-    together = arguments(llm, forced(llm, " no comment"))
+    together = arguments(llm, lp.ForcedTokenSequenceSpec(ids(llm, " no comment"), EOS))
     first = llm.create_completion(PARIS, temperature=0, **together)["choices"][0]["text"]
     prompts = [PARIS, PARIS + first, PARIS + first + ". And of Italy?", PARIS, "My name is"]
     for prompt in prompts:
         said: Any = llm.create_completion(prompt, temperature=0, **together)
         assert said["choices"][0]["text"] == first == " no comment"
-
-
-def test_evaluated_prefixes_are_passed_too(llm: Llama):
-    """What llama.cpp has in its cache counts as prompt."""
-    opened = [*llm.tokenize(PARIS.encode()), *ids(llm, " wonder")]
-    spec = lp.ThinkingBudgetSpec(3, ids(llm, " wonder"), ids(llm, " done"))
-    expected = complete(llm, opened, spec)
-    assert " done" in expected
-    assert " done" not in complete(llm, opened)
-    complete(llm, [*opened, *ids(llm, " about it")])
-    assert complete(llm, opened, spec) == complete(llm, opened, spec) == expected
-
-
-HISTORIES: list[list[int]] = []
-
-
-def _recording() -> Any:
-    def process(output_ids: list[int], logits: Any) -> None:
-        HISTORIES.append([*output_ids])
-
-    return process
 
 
 def run(llm: Llama, processors: Any, prompt: list[int] = PROMPT) -> list[int]:
@@ -235,8 +199,7 @@ def test_drafts(tiny: Path):
     drafting = load(tiny, draft_model=LlamaPromptLookupDecoding(num_pred_tokens=4))
     accepted = 0
     free = run(llm, None)
-    unchanged = (), (lp.PythonProcessorSpec(_recording),)
-    for specs in (*unchanged, *(make(free) for make in DRAFTED.values())):
+    for specs in ((), *(make(free) for make in DRAFTED.values())):
         calls: list[list[int]] = []
 
         def note(input_ids: Any, scores: Any, calls: list[Any] = calls) -> Any:
@@ -247,73 +210,36 @@ def test_drafts(tiny: Path):
         drafted = LogitsProcessorList([LogitportProcessor(drafting, specs)] if specs else [])
         drafted.append(note)
         said = run(llm, plain)
-        assert (said == free) == (specs in unchanged)
+        assert (said == free) == (specs == ())
         for prompt in (PROMPT, PROMPT, [*PROMPT, *said], [*PROMPT, *said, 3, 8, 11], [11, 40]):
-            expected = run(llm, plain, prompt)
-            HISTORIES.clear()
-            assert run(drafting, drafted, prompt) == expected, specs
-            if HISTORIES:
-                assert [expected[:i] for i in range(len(HISTORIES))] == HISTORIES
+            assert run(drafting, drafted, prompt) == run(llm, plain, prompt), specs
         accepted += sum(a == b for a, b in pairwise(calls))
     assert accepted > 20, "hardly any drafts: this says nothing"
 
 
-def test_failing_code_ends_its_completion(llm: Llama, caplog: Any):
-    """Not the one that another model is in the middle of."""
-    free = complete(llm, PARIS)
-    other = load(gguf())
-    tokens = other.tokenize(PARIS.encode())
-    processors = LogitsProcessorList([LogitportProcessor(other, lp.NoRepeatNgramSpec(9))])
-    beside = other.generate(tokens, temp=0, logits_processor=processors)
-    begun = [next(beside) for _ in range(4)]
-    said = complete(llm, PARIS, lp.PythonProcessorSpec(fails_later))
-    assert said == llm.detokenize(begun[:2], prev_tokens=tokens).decode()
-    assert "The specs of the request" in caplog.text
-    begun += [next(beside) for _ in range(8)]
-    assert llm.detokenize(begun, prev_tokens=tokens).decode() == free
-    assert complete(llm, PARIS) == free
-
-
 def test_logit_bias_argument(llm: Llama):
     """llama-cpp-python forgets the processors of its own list then."""
-    spec = lp.BannedTokensSpec(ids(llm, " Paris"))
-    bias: Any = {ids(llm, " Rome")[0]: 100.0}
-    assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) == " Rome"
-    given = arguments(llm, spec)
-    first: list[str] = []
-    for more in ({"logit_bias": bias}, {}):
-        said: Any = llm.create_completion(PARIS, **given, **more, max_tokens=1, temperature=0)
-        first.append(said["choices"][0]["text"])
-    assert first[0] == " Rome"
-    assert (
-        first[1] == complete(llm, PARIS, spec, max_tokens=1) != " Rome"
-    )  # it was that one's alone
-    bias = {ids(llm, " Paris")[0]: 100.0}
-    assert complete(llm, PARIS, logit_bias=bias, max_tokens=1) == " Paris"
-    assert complete(llm, PARIS, spec, logit_bias=bias, max_tokens=1) != " Paris"
+    paris, rome = (ids(llm, city)[0] for city in (" Paris", " Rome"))
+    given = arguments(llm, lp.BannedTokensSpec((paris,)))
+    said: list[str] = []
+    for bias in ({rome: 100.0}, {paris: 100.0}, None):
+        reply: Any = llm.create_completion(PARIS, **given, logit_bias=bias, temperature=0)
+        said.append(reply["choices"][0]["text"])
+    assert said[0].startswith(" Rome")
+    assert not said[1].startswith(" Paris")
+    assert not said[2].startswith((" Paris", " Rome"))  # the bias was that one's alone
 
 
-def test_scores_are_edited_where_they_are(llm: Llama):
-    scores = np.recarray(VOCABULARY, [("id", np.intc), ("logit", np.single), ("p", np.single)])
-    scores[:] = (1, 0, 7)
-    processor = LogitportProcessor(llm, [lp.BannedTokensSpec((5,)), lp.LogitBiasSpec({6: 2.0})])
-    logits = scores.logit
-    assert processor(np.array([1, 2], np.intc), logits) is logits
-    assert scores.logit[4:8].tolist() == [0, -1e9, 2, 0]
-    assert (scores.id == 1).all()
-    assert (scores.p == 7).all()
-    with pytest.raises(ValueError, match="Expected 49152 logits"):
-        processor(np.array([1, 2], np.intc), logits[1:])
-
-
-def test_tokens_of_another_model_are_refused(llm: Llama):
+def test_what_is_not_of_this_model_is_refused(llm: Llama):
     """llama-cpp-python prints such an error, and goes on without the processor."""
     processor = LogitportProcessor(llm, lp.BannedTokensSpec((5,)))
     scores = np.zeros(VOCABULARY, np.single)
-    processor(np.array([1, 2, 3], np.intc), scores)
-    processor(np.array([1, 2, 3, 4], np.intc), scores)
+    for tokens in ([1, 2, 3], [1, 2, 3, 4]):
+        assert processor(np.array(tokens, np.intc), scores) is scores
     with pytest.raises(ValueError, match="Expected the tokens of the Llama"):
         processor(np.array([1, 2, 3, 5, 6], np.intc), scores)
+    with pytest.raises(ValueError, match="Expected 49152 logits"):
+        processor(np.array([1, 2, 3, 4], np.intc), scores[1:])
 
 
 PERSON = {
@@ -345,8 +271,6 @@ def test_grammars(llm: Llama):
     assert set(complete(llm, PARIS, lp.GrammarSpec(ebnf=ebnf)).split()) <= {"Rome", "Oslo"}
     for text in (' "a\\b"\n', "été 😀", "a", "ab"):
         assert complete(llm, PARIS, lp.GrammarSpec(choices=(text,))) == text
-    said = complete(llm, PARIS, lp.GrammarSpec(choices=(" Rome", " Roma", " Oslo")))
-    assert said in (" Rome", " Roma", " Oslo")
     anything = lp.GrammarSpec(json_schema={"type": "object"})
     assert json.loads(complete(llm, PARIS, anything, max_tokens=400)) is not None
     biased = [lp.GrammarSpec(choices=("yes", "no")), lp.LogitBiasSpec({ids(llm, "no")[0]: 100.0})]
@@ -358,36 +282,25 @@ def test_sampling_arguments(llm: Llama):
     expected = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repeat_penalty": 1}
     assert arguments(llm, spec) == expected
     assert arguments(llm, ()) == {}
-    whole = load(gguf(), last_n_tokens_size=512)
+    whole = load(gguf(), last_n_tokens_size=512)  # its context
     penalties = lp.SamplingSpec(presence_penalty=2, frequency_penalty=2)
     assert arguments(whole, penalties) == {"presence_penalty": 2, "frequency_penalty": 2}
-    free, penalized = complete(whole, COUNTING), complete(whole, COUNTING, penalties)
-    assert len(set(penalized.split())) > len(set(free.split()))
-
-
-def _of_schema(schema: Any) -> lp.GrammarSpec:
-    return lp.GrammarSpec(json_schema=schema)
 
 
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        (lp.BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
         (
             [lp.SamplingSpec(top_k=1), lp.BannedTokensSpec((VOCABULARY,))],
             r"beyond the vocabulary.*\$\.specs\[1\]",
         ),
-        (lp.PluginSpec("nobody"), r"No plugin 'nobody'"),
         ([lp.SamplingSpec(top_k=1), lp.PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
-        ([lp.ForcedTokenSequenceSpec((1,)), lp.AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
         (lp.GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
         (
             lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}),
             r"llama_cpp cannot do a `grammar` by `structural_tag`.*\[0\]\.structural_tag",
         ),
         (lp.GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
-        (lp.GrammarSpec(ebnf="root ::= root"), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
-        (lp.GrammarSpec(ebnf='other ::= "a"'), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (lp.GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
         # Those in texts nest nothing, and close nothing.
         (lp.GrammarSpec(ebnf=f'root ::= "{")" * 9**5}" {"(" * 9**5}'), "256 nested paren"),
@@ -399,11 +312,6 @@ def _of_schema(schema: Any) -> lp.GrammarSpec:
             [lp.AllowedTokensSpec((3,)), lp.GrammarSpec(choices=("a",))],
             r"a grammar, which may not .* `allowed_tokens` leaves - at `\$\.specs\[0\]`",
         ),
-        (
-            [lp.GrammarSpec(ebnf='root ::= "a"'), lp.PythonProcessorSpec(fails_later)],
-            r"`python` leaves",
-        ),
-        ([lp.GrammarSpec(ebnf='root ::= "a"'), lp.ThinkingBudgetSpec(1, (3,), (4,))], r"\[1\]"),
     ],
 )
 def test_refused(llm: Llama, specs: Any, message: str):
@@ -412,13 +320,8 @@ def test_refused(llm: Llama, specs: Any, message: str):
 
 
 def test_a_processor_is_refused(llm: Llama):
-    for specs, message in (
-        ([], r"Expected 1 to 16 specs, got 0"),
-        ([lp.BannedTokensSpec((1,)), lp.SamplingSpec(top_k=1)], r"use arguments.*\$\.specs\[1\]"),
-        (lp.AllowedTokensSpec((VOCABULARY,)), r"beyond the vocabulary"),
-    ):
-        with pytest.raises(lp.SpecError, match=message):
-            LogitportProcessor(llm, specs)
+    with pytest.raises(lp.SpecError, match=r"use arguments.*\$\.specs\[1\]"):
+        LogitportProcessor(llm, [lp.BannedTokensSpec((1,)), lp.SamplingSpec(top_k=1)])
     other = SimpleNamespace(n_vocab=lambda: 512, token_eos=lambda: EOS)
     with pytest.raises(lp.SpecError, match="_sampler"):
         LogitportProcessor(other, lp.BannedTokensSpec((1,)))
@@ -429,8 +332,6 @@ def test_a_processor_is_refused(llm: Llama):
     [
         ({}, r"no keyword - at `\$\.json_schema`"),
         ({"type": "string", "pattern": "^a$"}, r"`pattern`"),
-        ({"type": "integer", "minimum": 3}, r"`minimum`"),
-        ({"oneOf": [{"type": "null"}]}, r"`oneOf`"),
         ({"type": ["string", "null"], "maxLength": 3}, r"several types"),
         ({"type": "value"}, r"Expected one of object"),
         ({"type": "array", "maxItems": 3}, r"without `items`"),
@@ -455,14 +356,7 @@ def test_a_processor_is_refused(llm: Llama):
         ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
         ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
         ({"type": "string", "maxLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.maxLength`"),
-        ({"type": "string", "minLength": 10**9}, r"<= 256"),
-        ({"type": "string", "minLength": True}, r"Expected `int`, got `bool`"),
         ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
-        ({"properties": {}, "required": 3}, r"Expected `array`, got `int`.*schema\.required"),
-        ({"anyOf": 3}, r"Expected `array`, got `int` - at `\$\.json_schema\.anyOf`"),
-        ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
-        ({"type": {}}, r"got `object` - at `\$\.json_schema\.type`"),
-        ({"type": ["null", 3]}, r"got `int`"),
         # The converter has names for its own rules, and one that means any other property.
         ({"properties": {"": {"enum": ["x"]}, "b": {"type": "null"}}}, r"the name ''"),
         ({"properties": {"a": {"type": "null"}, "*": {"type": "null"}}}, r"the name '\*'"),
