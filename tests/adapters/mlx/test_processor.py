@@ -10,17 +10,16 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import pytest
+import torch
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import Realizer
 from logitport.adapters.core.program import compile_specs
 from logitport.adapters.mlx import BACKEND, LogitportProcessor
-from logitport.adapters.mlx.editor import MlxEditor
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
-from mlx_lm.sample_utils import make_sampler
 
 from tests.support.drafted import DRAFTED
 from tests.support.texts import BANNED, is_free_of_banned
@@ -29,13 +28,9 @@ from tests.support.tiny_model import EOS, tiny_model
 pytestmark = pytest.mark.engine
 
 
-VOCABULARY = 49152
-PARIS = "The capital of France is"
-
-
-def of_chance(seed: int, dtype: str = "float32", vocab_size: int = 512) -> Model:
+def of_chance(seed: int, dtype: str = "float32") -> Model:
     """A model of chance, as MLX runs it."""
-    source = tiny_model(seed, vocab_size)
+    source = tiny_model(seed)
     config = source.config.to_dict()
     made = Model(
         ModelArgs.from_dict({**config, "rope_theta": 10000.0, "tie_word_embeddings": False})
@@ -73,38 +68,32 @@ class TestConformance(ConformanceSuite):
                 [LogitportProcessor(model, tokenizer, each.specs)] if each.specs else []
                 for each in requests
             ]
-            batch = together(
+            batch = BatchGenerator(
                 model,
-                [[*request.prompt_ids] for request in requests],
-                processors,
-                [request.max_tokens for request in requests],
+                stop_tokens=[[EOS]],
                 completion_batch_size=self.slots,
                 prefill_batch_size=2,
                 prefill_step_size=64,
             )
+            numbers = batch.insert(
+                [[*request.prompt_ids] for request in requests],
+                max_tokens=[request.max_tokens for request in requests],
+                logits_processors=processors,
+            )
+            outputs: dict[int, list[Any]] = {number: [] for number in numbers}
+            while responses := batch.next_generated():
+                for response in responses:
+                    outputs[response.uid].append(response)
+            batch.close()
             return [
                 Output(
                     [response.token for response in responses],
                     np.array(responses[0].logprobs.astype(mx.float32)),
                 )
-                for responses in batch
+                for responses in outputs.values()
             ]
 
         return generate
-
-
-def together(
-    model: Model, prompts: Any, processors: Any, max_tokens: list[int], **arguments: Any
-) -> list[list[Any]]:
-    """All responses to each of the prompts, which share a batch."""
-    batch = BatchGenerator(model, stop_tokens=[[EOS]], **arguments)
-    numbers = batch.insert(prompts, max_tokens=max_tokens, logits_processors=processors)
-    outputs: dict[int, list[Any]] = {number: [] for number in numbers}
-    while responses := batch.next_generated():
-        for response in responses:
-            outputs[response.uid].append(response)
-    batch.close()
-    return list(outputs.values())
 
 
 @pytest.fixture(scope="module")
@@ -112,27 +101,13 @@ def loaded(model: Path) -> tuple[Any, Any]:
     return mlx_lm.load(str(model))[:2]
 
 
-def ids(tokenizer: Any, text: str) -> tuple[int, ...]:
-    return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-
 def say(loaded: Any, prompt: Any, specs: Any, **others: Any) -> str:
-    processors = [LogitportProcessor(*loaded, specs)] if specs else []
+    processors = [LogitportProcessor(*loaded, specs)]
     return mlx_lm.generate(*loaded, prompt, logits_processors=processors, **others)
 
 
-def test_generate(loaded: Any):
-    _, tokenizer = loaded
-    sampler = make_sampler(1.5, top_p=0.9)
-    assert say(loaded, PARIS, (), max_tokens=1) == "Paris"
-    cities = lp.ChoiceSpec.from_text([" London", " Rome"], tokenizer)
-    assert say(loaded, PARIS, cities, sampler=sampler) in ("London", "Rome")
-    specs = [lp.BannedSequencesSpec((ids(tokenizer, " Paris"),)), lp.LogitBiasSpec({17: 2.0})]
-    assert "Paris" not in say(loaded, PARIS, specs, sampler=sampler, max_tokens=4)
-
-
 def test_banned_text(loaded: Any):
-    text = say(loaded, PARIS, BANNED, sampler=make_sampler(1.0), max_tokens=24)
+    text = say(loaded, "The capital of France is", BANNED, max_tokens=24)
     assert is_free_of_banned(text), text
 
 
@@ -154,37 +129,6 @@ def steps(model: Any, prompt: Sequence[int], processors: Any = None, **others: A
     return list(takewhile(lambda token: token != EOS, (token for token, _ in generated)))
 
 
-def test_samples_of_one_prompt_go_their_own_ways(tiny: dict[str, Model], loaded: Any):
-    """They share a prompt and a processor, and draw different tokens."""
-    model, tokenizer = tiny["float32"], loaded[1]
-    specs = [
-        lp.TriggerSpec((7,), (19, 20), None),
-        lp.LogitBiasSpec({7: 50.0}),
-        lp.BannedTokensSpec((EOS,)),
-    ]
-    mx.random.seed(0)
-    said = mlx_lm.batch_generate(
-        model,
-        tokenizer,
-        [PROMPT] * 40,  # more than run at a time, and than are kept ready
-        max_tokens=24,
-        sampler=make_sampler(10.0),
-        logits_processors=[LogitportProcessor(model, tokenizer, specs)],
-        return_token_ids=True,
-        completion_batch_size=36,
-    ).token_ids
-    assert said is not None
-    assert len({tuple(output) for output in said}) == len(said)
-    after = [
-        output[i + 1 : i + 3]
-        for output in said
-        for i, token in enumerate(output[:-2])
-        if token == 7
-    ]
-    assert after == [[19, 20]] * len(after)
-    assert len(after) > 40
-
-
 def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model], tokenizer: Any):
     """The second turn of a chat has all of the first one in its prompt."""
     model, text = tiny["float32"], [30, 31, 32]
@@ -193,27 +137,12 @@ def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model
         assert steps(model, prompt, [processor]) == text
 
 
-def test_a_generation_in_pieces(tiny: dict[str, Model], tokenizer: Any):
-    """A prompt that is an earlier history and one more token goes on with it."""
-    model, text = tiny["float32"], [30, 31, 32, 33, 34]
-    processor = LogitportProcessor(model, tokenizer, lp.ForcedTokenSequenceSpec(tuple(text), EOS))
-    tokens = [*PROMPT]
-    while tokens[len(PROMPT) :] != text:
-        said = steps(model, tokens, [processor], max_tokens=1)
-        assert said
-        tokens += said
-
-
-def test_long_prompts_and_caches(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
-    """A prompt in chunks; a prompt of which a cache has the first part, and that is given."""
+def test_caches(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
+    """A prompt of which a cache has the first part, and that is given."""
     model = tiny["float32"]
     prompt = [*range(100, 130), 9, *range(130, 180)]
-    free = steps(model, prompt)
     opened = lp.ThinkingBudgetSpec(60, (9,), (40, 41))
     expected = steps(model, prompt, [LogitportProcessor(model, tokenizer, opened)])
-    assert expected[10:12] == [40, 41] != free[10:12]
-    processors = [LogitportProcessor(model, tokenizer, opened)]
-    assert steps(model, prompt, processors, prefill_step_size=16) == expected
 
     def with_cache(prompt_ids: Any) -> list[int]:
         cache = make_prompt_cache(model)
@@ -222,7 +151,7 @@ def test_long_prompts_and_caches(tiny: dict[str, Model], tokenizer: Any, caplog:
         return steps(model, prompt[50:], [processor], prompt_cache=cache)
 
     assert with_cache(prompt) == expected
-    assert with_cache(None) == free  # the block begins where it is not shown
+    assert with_cache(None) == steps(model, prompt) != expected  # the block's begin is not shown
     assert with_cache([*prompt[:-1], 5]) == []  # ended: it is not the prompt
     assert "Expected the prompt that this processor has been made for" in caplog.text
 
@@ -276,28 +205,15 @@ def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: 
         return next(generated)[0]
 
     assert first(lp.ForcedTokenSequenceSpec((7,))) == 7
-    for spec in (
-        lp.NoRepeatNgramSpec(1),
-        lp.PromptBiasSpec(1.0),
-        lp.ThinkingBudgetSpec(1, (3,), (4,)),
-        lp.PythonProcessorSpec(_seventh),
-    ):
+    for spec in (lp.NoRepeatNgramSpec(1), lp.PythonProcessorSpec(_seventh)):
         caplog.clear()
         assert first(spec) == EOS
         assert "Expected prompt_ids" in caplog.text
 
 
-def test_prompts_of_one_token_end_nobody_else(tiny: dict[str, Model], tokenizer: Any):
-    """They begin in the same step as others."""
-    model = tiny["float32"]
-    processors = [[LogitportProcessor(model, tokenizer, lp.NoRepeatNgramSpec(2))], []]
-    _, beside = together(model, [[5], PROMPT], processors, [4, 4])
-    assert [response.token for response in beside] == steps(model, PROMPT, max_tokens=4)
-
-
-def test_an_assistant_with_another_vocabulary_is_left_alone(loaded: Any):
-    processor = LogitportProcessor(*loaded, lp.BannedTokensSpec((5,)))
-    logits = mx.zeros((1, VOCABULARY // 2))
+def test_an_assistant_with_another_vocabulary_is_left_alone(tiny: dict[str, Model], tokenizer: Any):
+    processor = LogitportProcessor(tiny["float32"], tokenizer, lp.BannedTokensSpec((5,)))
+    logits = mx.zeros((1, 256))
     assert processor(mx.array([1, 2, 3]), logits) is logits
 
 
@@ -323,45 +239,19 @@ def test_a_generation_that_cannot_begin(
     assert ("cannot be realized" in caplog.text) == (times == 2)
 
 
-@pytest.mark.parametrize(
-    ("specs", "message"),
-    [
-        ([], r"Expected 1 to"),
-        (lp.SamplingSpec(temperature=1), r"mlx cannot do `sampling`.*\$\.specs\[0\]"),
-        ([lp.MinTokensSpec(1, (2,)), lp.GrammarSpec(regex="a")], r"mlx cannot do `grammar`.*\[1\]"),
-        (lp.BannedTokensSpec((VOCABULARY,)), r"beyond the vocabulary.*\$\.specs\[0\]"),
-        ([lp.ForcedTokenSequenceSpec((1,)), lp.AllowedTokensSpec((3,))], r"\$\.specs\[0\]"),
-        (lp.PluginSpec("nobody"), r"No plugin 'nobody'"),
-        ("text", r"Expected a LogitsProcessorSpec"),
-    ],
-)
-def test_refused(loaded: Any, specs: Any, message: str):
-    with pytest.raises(lp.SpecError, match=message):
-        LogitportProcessor(*loaded, specs)
-
-
-def test_a_model_that_does_not_say_its_vocabulary(loaded: Any):
-    with pytest.raises(lp.SpecError, match="vocab_size"):
-        LogitportProcessor(object(), loaded[1], lp.BannedTokensSpec((5,)))
-
-
 @pytest.mark.parametrize("text", [{"vocab_size": 5}, SimpleNamespace(vocab_size=5)])
-def test_a_model_of_text_and_more(loaded: Any, text: Any):
+def test_a_model_of_text_and_more(tokenizer: Any, text: Any):
     """It says its vocabulary in its ``text_config``, a dict or a dataclass."""
     model = SimpleNamespace(args=SimpleNamespace(text_config=text))
-    LogitportProcessor(model, loaded[1], lp.BannedTokensSpec((4,)))
     with pytest.raises(lp.SpecError, match="beyond the vocabulary of 5 tokens"):
-        LogitportProcessor(model, loaded[1], lp.BannedTokensSpec((5,)))
-
-
-# --- the editor ---
+        LogitportProcessor(model, tokenizer, lp.BannedTokensSpec((5,)))
+    with pytest.raises(lp.SpecError, match="vocab_size"):
+        LogitportProcessor(object(), tokenizer, lp.BannedTokensSpec((5,)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_editor_agrees_with_that_of_torch(dtype: str):
-    """On several rows, with specs that contradict one another."""
-    import torch
-
+    """On several rows, with specs that contradict one another, and in narrow logits to the bit."""
     rows: list[list[Any]] = [
         [lp.BannedTokensSpec((1, 2)), lp.LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
         [
@@ -371,53 +261,18 @@ def test_editor_agrees_with_that_of_torch(dtype: str):
         ],
         [lp.ForcedTokenSequenceSpec((3, 4)), lp.BannedTokensSpec((3,))],
         [lp.AllowedTokensSpec((6, 7))],
-        [],
-        [
-            lp.ForcedTokenSequenceSpec((3,)),
-            lp.BannedSequencesSpec(((3,), (5, 6))),
-            lp.MinTokensSpec(2, (0,)),
-        ],
+        [lp.ForcedTokenSequenceSpec((3,)), lp.BannedSequencesSpec(((3,), (5, 6)))],
     ]
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(len(rows), 12, generator=generator)
+    values = torch.randn(len(rows), 12, generator=torch.Generator().manual_seed(0))
     values[3] = -torch.inf
     values[1, 2] = -torch.inf
     expected = values.to(getattr(torch, dtype))
     edited = mx.array(values.numpy()).astype(getattr(mx, dtype))
-    on_host = values.half().numpy() if dtype == "float16" else values.numpy().copy()
-    # Columns need not be next to each other.
-    on_host = np.stack([on_host, on_host + 7], axis=-1)
-    for logits in (expected, edited, on_host[..., 0]):
+    for logits in (expected, edited):
         realizer = Realizer(12)
         for row, specs in enumerate(rows):
-            if specs:
-                realizer.add(row, compile_specs(specs), (), [])
+            realizer.add(row, compile_specs(specs), (), [])
         for _ in range(2):
             realizer.apply(logits)
         assert realizer.failed_requests == 0
     np.testing.assert_array_equal(np.array(edited.astype(mx.float32)), expected.float().numpy())
-    if dtype != "bfloat16":
-        np.testing.assert_array_equal(on_host[..., 0], expected.numpy())
-
-
-def test_a_defect_ends_the_generation(monkeypatch: Any):
-    """As with torch: EOS, once, and nothing is raised."""
-    realizer = Realizer(8)
-    realizer.add(0, compile_specs([lp.BannedTokensSpec((1,))]), (), [], EOS)
-    with monkeypatch.context() as patch:
-        broken = MlxEditor.apply
-        patch.setattr(
-            MlxEditor, "apply", lambda self, *args: 1 / 0 if self.fails else broken(self, *args)
-        )
-        patch.setattr(MlxEditor, "fails", True, raising=False)
-        original = Realizer._fail
-
-        def fail(self: Any, *arguments: Any) -> None:
-            original(self, *arguments)
-            MlxEditor.fails = False
-
-        patch.setattr(Realizer, "_fail", fail)
-        logits = mx.zeros((1, 8))
-        realizer.apply(logits)
-    assert int(logits[0].argmax()) == EOS
-    assert realizer.failed_requests == 1
