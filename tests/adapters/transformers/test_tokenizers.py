@@ -4,9 +4,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from logitport import spec as lp
 from logitport.adapters import extra_body
+from logitport.adapters.cli.reply import Reply
+from logitport.adapters.cli.steps import trace
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -110,3 +114,28 @@ def test_real_tokenizer(tokenizer: Any):
     thinking = lp.ThinkingBudgetSpec.from_text(8, tokenizer, message="\nEnough.\n")
     assert texts([thinking.start_token_ids, thinking.end_token_ids]) == ["<think>", "</think>"]
     assert texts([thinking.message_token_ids]) == ["\nEnough.\n"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        lp.BannedTextSpec(("paris", "capital"), ignore_case=True),
+        lp.MaxRunSpec(1),
+        lp.BannedScriptsSpec(("Latin",)),
+        lp.AllowedScriptsSpec(("Greek",)),
+    ],
+    ids=lambda spec: spec.kind,
+)
+def test_replay(tokenizer: Any, spec: lp.LogitsProcessorSpec):
+    """It finds in a real vocabulary what the realizer bans there."""
+    vocabulary = Vocabulary.of_tokenizer(tokenizer)
+    output = tokenizer.encode("##")
+    realizer, logits = Realizer(vocabulary.size), np.zeros((1, vocabulary.size), np.float32)
+    realizer.add(0, compile_specs((spec,), lambda: vocabulary), [], output)
+    realizer.apply(logits)
+    banned = logits[0] < 0
+    for token in (banned.argmax(), banned.argmin()):
+        reply = Reply(None, [*output, int(token)], ())
+        *_, last = trace({"$": spec}, reply, vocabulary=lambda: vocabulary).steps
+        assert last.obeyed == (not banned[token])
+        assert last.acting == {"$": f"banned {banned.sum()} token(s)"}
