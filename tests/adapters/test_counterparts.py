@@ -434,6 +434,7 @@ ACT_AT_TIMES = {
     "vLLM no-repeat bigrams": vllm_no_repeat(2, 100),
     "vLLM no-repeat trigrams in a window, some allowed": vllm_no_repeat(3, 4, [0, 3]),
     "vLLM thinking_token_budget": vllm_budget(3),
+    "vLLM thinking_token_budget of 0": vllm_budget(0),
     "vLLM thinking_token_budget, with a phrase before the end tag": vllm_budget(
         2, (9, 10), speak=endless_thinking
     ),
