@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.conformance.reference import obeys
-from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, admission, attach
+from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
 
 from tests.support.tiny_model import EOS
@@ -105,7 +104,6 @@ CODE = '{"callable": "' + b"cos\nabort\n.".hex() + '"}'
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
     ("no JSON", request(processor=PROCESSOR, **{KEY: "{"}), "not valid JSON"),
-    ("no text", request(processor=PROCESSOR, **{KEY: 7}), "Expected"),
     (
         "no such token",
         attach(request(), lp.BannedTokensSpec((512,))),
@@ -152,33 +150,3 @@ def test_several_outputs_of_a_prompt(small: Any):
     results = small.generate(input_ids=PROMPTS[0], **asked)
     assert len(results) == 4
     assert all(each["output_ids"] in ([5, 6, EOS], [7, 8, EOS]) for each in results)
-
-
-@pytest.mark.parametrize(
-    ("option", "reason"),
-    [
-        ("speculative_algorithm", "draft tokens of speculative decoding"),
-        ("dllm_algorithm", "diffusion models"),
-    ],
-)
-def test_engines_that_call_no_processors(
-    small: Any, monkeypatch: pytest.MonkeyPatch, option: str, reason: str
-):
-    """They let in no specs. That this engine is one of them is made up."""
-    options = SimpleNamespace(speculative_algorithm=None, dllm_algorithm=None)
-    monkeypatch.setattr(admission, "get_spec", lambda: options)
-    monkeypatch.setattr(admission, "get_exec", lambda: SimpleNamespace(dllm=options))
-    assert generate(small, [FORCED])[0]["output_ids"] == [10, 11, 12, EOS]
-    setattr(options, option, "any")
-    assert reason in str(generate(small, [FORCED])[0])
-
-
-def test_mlx_backend(small: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "use_mlx", lambda: True)
-    assert "MLX backend" in str(generate(small, [FORCED])[0])
-
-
-def test_beams(small: Any):
-    asked = attach(request(), FORCED)
-    asked["sampling_params"]["beam_width"] = 2
-    assert "beams" in str(generate(small, [asked])[0])

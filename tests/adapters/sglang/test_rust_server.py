@@ -6,10 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from logitport.adapters import extra_body
+from logitport.adapters import Support, extra_body, probe
 from logitport.adapters.sglang import KEY
 from logitport.adapters.sglang.worker import RUST_SERVER, UNCHECKED
 from logitport.spec import ForcedTokenSequenceSpec
+from openai import OpenAI
 
 from examples._support.sglang_server import SglangServer
 
@@ -57,8 +58,10 @@ def test_the_worker_refuses_what_is_bad(server: SglangServer):
     assert "$.specs[0].choices[0]" in reply.json()["error"]["message"]
 
 
-def test_completions_lose_their_specs(server: SglangServer, good: Json):
-    """As ``docs/sglang.md`` says. Nothing of ours sees such a request."""
+def test_completions_lose_their_specs(server: SglangServer, good: Json, model: Path):
+    """As ``docs/sglang.md`` says. Nothing of ours sees such a request, and a client can ask."""
+    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+        assert probe(client, model.name, "sglang") is Support.IGNORED
     for extra in (good, BAD):
         reply = ask(server, "/v1/completions", completions(extra))
         assert reply.status_code == 200

@@ -1,4 +1,4 @@
-"""Default specs and guards beside what requests ask for. There is no engine in it."""
+"""What admission looks at: the engine, default specs and guards. There is no engine in it."""
 
 import math
 from dataclasses import replace
@@ -111,6 +111,30 @@ def test_a_guard_leaves_no_room_for_another_processor(monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="This server has a guard, and SGLang takes one"):
         guarded(monkeypatch, GUARD).admit(request)
     guarded(monkeypatch, Policy()).admit(request)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "reason"),
+    [
+        ("get_spec", SimpleNamespace(speculative_algorithm="any"), "draft tokens of speculative"),
+        (
+            "get_exec",
+            SimpleNamespace(dllm=SimpleNamespace(dllm_algorithm="any")),
+            "diffusion models",
+        ),
+        ("use_mlx", True, "MLX backend"),
+    ],
+)
+def test_engines_that_call_no_processors(
+    monkeypatch: pytest.MonkeyPatch, fact: str, value: Any, reason: str
+):
+    """They let in no specs."""
+    admission = guarded(monkeypatch, Policy())
+    request = GenerateReqInput("Hello", **attach({"sampling_params": {}}, FORCED))
+    admission.admit(request)
+    monkeypatch.setattr(module, fact, lambda: value)
+    with pytest.raises(ValueError, match=reason):
+        admission.admit(request)
 
 
 def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
