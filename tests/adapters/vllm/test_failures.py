@@ -16,6 +16,7 @@ from logitport.spec import ForcedTokenSequenceSpec, encode
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
 from .in_process import params
+from .stand_ins import configuration
 
 SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
 
@@ -36,18 +37,6 @@ def set_groups(
         "get_pp_group": SimpleNamespace(is_last_rank=last),
     }.items():
         monkeypatch.setattr(failures, name, lambda group=group: group)
-
-
-def configuration(**parallel: Any) -> Any:
-    """What is asked of vLLM's."""
-
-    class Configuration:
-        kv_transfer_config = None
-        use_v2_model_runner = False
-        parallel_config = SimpleNamespace(**parallel)
-        scheduler_config = SimpleNamespace(async_scheduling=False)
-
-    return Configuration()
 
 
 @pytest.fixture
@@ -85,7 +74,9 @@ def test_one_worker_reports(
     rows: list[int],
 ):
     set_groups(monkeypatch, **worker)
-    report = FailureReport(configuration(**parallel), "abcd".__getitem__)
+    report = FailureReport(
+        configuration(parallel_config=SimpleNamespace(**parallel)), "abcd".__getitem__
+    )
     for row in range(4):
         report(row, ValueError("no"), True)
     assert reported == [f"request {'abcd'[row]}" for row in rows]
@@ -108,7 +99,6 @@ class Runner:
         self._batch.update(update)
 
 
-@pytest.mark.parametrize("is_last", [True, False], ids=["last stage", "other stage"])
 @pytest.mark.parametrize(
     ("row", "moved", "ids", "name"),
     [
@@ -128,10 +118,9 @@ def test_a_request_has_its_id_while_rows_move(
     moved: list[Any],
     ids: str,
     name: str,
-    is_last: bool,
 ):
-    """In an update the engine has done the moves already. Other stages than the last are silent."""
-    set_groups(monkeypatch, last=is_last)
+    """In an update the engine has done the moves already."""
+    set_groups(monkeypatch)
 
     def fail(params: Any) -> None:
         if params.extra_args:
@@ -141,7 +130,7 @@ def test_a_request_has_its_id_while_rows_move(
     specs = params(extra_args={KEY: encode(ForcedTokenSequenceSpec([1]))})
     added: list[Any] = [(i, specs if i == row else params(), [1], []) for i in range(3)]
     Runner(batch, ids).update(BatchUpdate(3, removed=[], added=added, moved=moved))
-    assert reported == ([f"request {name}"] if is_last else [])
+    assert reported == [f"request {name}"]
     assert batch.realizer.failed_requests == 1
 
 

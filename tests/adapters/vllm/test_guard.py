@@ -1,7 +1,6 @@
 """A guard beside a request's own fields, with vLLM's classes and no engine."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from logitport.adapters.vllm.processor import _program_of
 from vllm.sampling_params import StructuredOutputsParams
 
 from .in_process import params
+from .stand_ins import configuration
 
 pytestmark = [pytest.mark.engine, pytest.mark.only("v1", reason="no runner is involved")]
 
@@ -29,28 +29,10 @@ READS = [{"logprob_token_ids": [5]}, {"logprobs": 1, "detokenize": False}]
 DECODES_ELSEWHERE = {"kv_transfer_params": {"do_remote_decode": True}}
 
 
-class Config:
-    """The parts of a ``VllmConfig`` that admission reads."""
-
-    def __init__(self, kv_role: str | None = None) -> None:
-        self.model_config = SimpleNamespace(
-            served_model_name=None,
-            model="a model",
-            get_vocab_size=lambda: 100,
-            try_get_generation_config=dict,
-            logits_processors=None,
-        )
-        self.scheduler_config = SimpleNamespace(async_scheduling=False)
-        self.additional_config: Any = None
-        self.speculative_config = None
-        self.use_v2_model_runner = False
-        self.kv_transfer_config = kv_role and SimpleNamespace(kv_role=kv_role)
-
-
 def admit(
     monkeypatch: pytest.MonkeyPatch, policy: Policy, asked: Any, kv_role: str | None = None
 ) -> None:
-    config: Any = Config(kv_role)
+    config = configuration(kv_role=kv_role)
     monkeypatch.setattr(admission, "policy_of", lambda *_: policy)
     monkeypatch.setattr(admission, "tokenizer_of", lambda _: None)
     monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config))

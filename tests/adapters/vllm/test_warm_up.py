@@ -11,7 +11,7 @@ from logitport.adapters.vllm.v1_batch import V1Batch
 
 from tests.support.kernels import Launches
 
-from .test_failures import configuration
+from .stand_ins import configuration
 
 
 def on_gpu(logits: torch.Tensor) -> TritonEditor:
