@@ -145,21 +145,12 @@ def refused(match: str | None = None) -> Any:
 
 
 @contextmanager
-def engine(
-    model: Path,
-    *,
-    runner: str | None = None,
-    entry_point: bool = True,
-    pooling: bool = False,
-    **arguments: Any,
-) -> Iterator[Engine]:
+def engine(model: Path, *, runner: str | None = None, **arguments: Any) -> Iterator[Engine]:
     """An engine that is gone, with its memory, when the block ends.
 
     Args:
         model: the checkpoint.
         runner: the model runner, ``v1`` or ``v2``; by default the one that pytest was asked for.
-        entry_point: ``False`` starts it as if our package were not installed.
-        pooling: ``True`` starts one that makes embeddings of texts, and generates none.
         arguments: for ``vllm.LLM``.
     """
     from vllm import envs
@@ -184,14 +175,8 @@ def engine(
     with ExitStack() as stack:
         stack.callback(forget)
         stack.enter_context(patch.dict(os.environ, environment))
-        if not entry_point:
-            stack.enter_context(patch.object(v1, "_load_logitsprocs_plugins", list))
-            if v2 is not None:
-                stack.enter_context(patch.object(v2, "_load_v2_logitsprocs_plugins", list))
         forget()
         gc.freeze()  # vLLM collects garbage time and again, and need not look at all of pytest
-        if pooling:
-            arguments |= {"runner": "pooling"}  # which vLLM has two meanings for
         running = Engine(model, **arguments)
         try:
             yield running

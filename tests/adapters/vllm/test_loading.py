@@ -16,10 +16,12 @@ from logitport.hooks.hello_world import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, GrammarSpec, PluginSpec
 from logitport.spec.kinds import forced_sequence
 from vllm import EngineArgs
+from vllm.v1.sample.logits_processor import build_logitsprocs
 
 from examples._support.smollm2 import prepare
 
 from .in_process import FLAG, engine, params, v2_takes_processors
+from .stand_ins import configuration
 
 pytestmark = pytest.mark.engine
 
@@ -40,33 +42,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Event:
     return has_read
 
 
-@pytest.mark.parametrize(
-    ("entry_point", "flag", "instances"),
-    [
-        (False, FLAG, 1),
-        (True, [*FLAG, LogitportProcessor], 3),
-    ],
-    ids=["flag", "entry point, flag and class"],
-)
-def test_several_instances_act_once(
-    model: Path,
-    tokenizer: Any,
-    reads: Event,
-    entry_point: bool,
-    flag: list[Any] | None,
-    instances: int,
-):
-    spec = ForcedTokenSequenceSpec.from_text("Only once.", tokenizer)
-    with engine(model, entry_point=entry_point, logits_processors=flag) as running:
-        assert reads.wait(60)  # before a request needs it
-        realizers = [processor._realizer for processor in running.processors]
-        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
-        (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
-
-    assert [add.call_count for add in adds] == [0] * (instances - 1) + [1]
-    assert output.text == "Only once."
-
-
 def test_a_front_end_reads_the_vocabulary_at_a_request_without_specs(model: Path, reads: Event):
     config = EngineArgs(str(model)).create_engine_config()
     check_free(config)
@@ -83,24 +58,36 @@ def test_engine_that_takes_no_processors_does_not_start(runner: str):
         pass
 
 
-def test_environment_variable(model: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch):
-    """Dynamo's, with two instances: what is asked for nothing else says hello."""
+def test_several_instances_act_once(
+    model: Path, tokenizer: Any, reads: Event, monkeypatch: pytest.MonkeyPatch
+):
+    """From the entry point, by name and as a class; then with Dynamo's variable.
+
+    With the variable, what is asked for nothing else says hello.
+    """
     from logitport.adapters.vllm import processor
     from vllm.sampling_params import BeamSearchParams
 
     search = BeamSearchParams(beam_width=2, max_tokens=4)
     prompts: list[Any] = [{"prompt": "My name is"}]
+    spec = ForcedTokenSequenceSpec.from_text("My own words.", tokenizer)
     requests = {
         "free": params(max_tokens=20),
-        "own": params(ForcedTokenSequenceSpec.from_text("My own words.", tokenizer), max_tokens=20),
+        "own": params(spec, max_tokens=20),
         "random": params(max_tokens=20, temperature=1.5),
         "grammar": attach(params(max_tokens=20), GrammarSpec(choices=("Oslo", "Rome"))),
         "a read": params(max_tokens=1, logprobs=2, detokenize=False),
         "a reply of one token": params(max_tokens=1, logprobs=2),
     }
-    with engine(model) as running:
+    with engine(model, logits_processors=[*FLAG, LogitportProcessor]) as running:
+        assert reads.wait(60)  # before a request needs it
+        realizers = [processor._realizer for processor in running.processors]
+        adds = [patch.object(realizer, "add", wraps=realizer.add).start() for realizer in realizers]
+        own, read = running.generate(["My name is"] * 2, [requests["own"], requests["a read"]])
         (free,) = running.llm.beam_search(prompts, search)
-        (read,) = running.generate(["My name is"], [requests["a read"]])
+    assert [add.call_count for add in adds] == [0, 0, 1]
+    assert own.text == "My own words."
+
     monkeypatch.delenv(VARIABLES[0], raising=False)
     monkeypatch.setenv(VARIABLES[1], "1")
     with (
@@ -126,17 +113,10 @@ def test_environment_variable(model: Path, tokenizer: Any, monkeypatch: pytest.M
     assert look_up.call_count == load.call_count == tokenize.call_count == 1
 
 
-@pytest.mark.only("v1", reason="a pooling model has no sampler to look into")
-def test_pooling_model(model: Path, runner: str, monkeypatch: pytest.MonkeyPatch):
-    """vLLM loads no processors there, so that the variable does nothing."""
-    monkeypatch.setenv(VARIABLES[0], "1")
-    with engine(model, pooling=True) as running:
-        assert running.processors == []
-        (pooled,) = running.llm.embed(["Hello"], use_tqdm=False)
-        assert len(pooled.outputs.embedding) == 576
-    with pytest.raises(ValueError, match="Pooling models do not support custom logits processors"):
-        with engine(model, pooling=True, logits_processors=FLAG):
-            pass
+def test_a_pooling_model_has_no_processors():
+    """So the variable does nothing there."""
+    made = build_logitsprocs(configuration(), torch.device("cpu"), False, is_pooling_model=True)
+    assert [*made.all] == []
 
 
 @pytest.mark.only("v1", reason="tokenizers are loaded alike under both")
