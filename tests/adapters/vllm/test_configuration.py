@@ -1,7 +1,6 @@
 """The operator's configuration on the real engine, under either runner."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import httpx
 import pytest
 from logitport import spec as lp
 from logitport.adapters import extra_body
+from vllm.sampling_params import StructuredOutputsParams
 
 from examples._support.vllm_server import VllmServer
 from tests.adapters.configured import (
@@ -22,53 +22,28 @@ from tests.adapters.configured import (
     WRONG,
 )
 
-from .in_process import Engine, engine, params, refused
+from .in_process import engine, params
 
 pytestmark = pytest.mark.engine
 
 ONE_RUNNER = pytest.mark.only("v1", reason="both runners have the same front end")
 
 
-@pytest.fixture(scope="module")
-def running(model: Path, runner: str) -> Iterator[Engine]:
+@pytest.mark.only("v2", reason="the server of the test below has the V1 runner")
+def test_what_acts(model: Path, runner: str):
     with engine(model, additional_config={"logitport": CONFIGURATION}) as running:
-        yield running
+        prompts = ["The capital of Italy is"] * len(ACTS)
+        sampling = [params(specs, max_tokens=8) for specs, _ in ACTS]
+        outputs = running.generate(prompts, sampling)
+        assert [output.text for output in outputs] == [text for _, text in ACTS]
 
-
-def test_what_acts(running: Engine):
-    prompts = ["The capital of Italy is"] * len(ACTS)
-    sampling = [params(specs, max_tokens=8) for specs, _ in ACTS]
-    outputs = running.generate(prompts, sampling)
-    assert [output.text for output in outputs] == [text for _, text in ACTS]
-
-
-@pytest.mark.parametrize("more", [{}, {"ignore_eos": True}])
-def test_a_guard_beside_a_grammar_of_what_it_bans(running: Engine, more: dict[str, Any]):
-    from vllm.sampling_params import StructuredOutputsParams
-
-    grammar = StructuredOutputsParams(regex=BANNED)
-    more |= {"max_tokens": 8, "structured_outputs": grammar}
-    sampling = [params(specs, **more) for specs in (None, BAN)]
-    for output in running.generate(["The capital of Norway is"] * 2, sampling):
-        assert output.finish_reason in ("stop", "error")
-        assert BANNED.strip() not in output.text
-
-
-@ONE_RUNNER
-def test_own_specs_beside_the_default(model: Path, runner: str, tokenizer: Any, tmp_path: Path):
-    file = tmp_path / "bot.yaml"
-    file.write_text("default: [{kind: banned_text, texts: [Paris]}]\nown: add\n")
-    forced = lp.ForcedTokenSequenceSpec.from_text(" Paris", tokenizer)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("LOGITPORT_CONFIG", str(file))
-        with engine(model) as running:
-            prompt = "The capital of France is"
-            sampling = [params(each, max_tokens=4) for each in ((), BAN)]
-            for output in running.generate([prompt] * 2, sampling):
-                assert "Paris" not in output.text
-            # What the operator bans wins over what a client forces.
-            with refused("a spec that the server adds, which bans token"):
-                running.generate([prompt], [params(forced)])
+        grammar = StructuredOutputsParams(regex=BANNED)
+        for more in ({}, {"ignore_eos": True}):
+            fields: dict[str, Any] = {"max_tokens": 8, "structured_outputs": grammar, **more}
+            sampling = [params(specs, **fields) for specs in (None, BAN)]
+            for output in running.generate(["The capital of Norway is"] * 2, sampling):
+                assert output.finish_reason in ("stop", "error")
+                assert BANNED.strip() not in output.text
 
 
 @ONE_RUNNER
@@ -105,6 +80,10 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
 
         for specs, text in ACTS:
             assert ask(specs).json()["choices"][0]["text"] == text
+        for specs in ((), BAN):  # beside a grammar of what the guard bans
+            for more in ({}, {"ignore_eos": True}):
+                answer = ask(specs, structured_outputs={"regex": BANNED}, **more)
+                assert BANNED.strip() not in answer.text
         for specs, message in REFUSED:
             for more in ({}, {"stream": True}):
                 answer = ask(specs, **more)
