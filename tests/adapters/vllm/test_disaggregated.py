@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import KEY
-from openai import BadRequestError, InternalServerError, OpenAI
+from openai import BadRequestError, OpenAI
 
 from examples.disaggregated.deployment import Deployment, counted
 from tests.adapters.packages import plugin_package
@@ -124,20 +124,6 @@ def test_outputs_are_those_of_one_engine(
 def test_bad_payload_is_a_400(proxied: OpenAI):
     with pytest.raises(BadRequestError, match="not valid JSON"):
         _ask(proxied, vllm_xargs={KEY: "{"})
-
-
-@pytest.mark.parametrize("proxied", [True], ids=["copied whole"], indirect=True)
-def test_killed_decode_worker(proxied: OpenAI, deployment: Deployment, aggregated: Aggregated):
-    assert deployment.decode.process is not None
-    for process in [*deployment.decode.process.children(recursive=True), deployment.decode.process]:
-        process.kill()
-    deployment.decode.process.wait()
-    with pytest.raises(InternalServerError, match="does not answer"):
-        _ask(proxied)
-    deployment.decode.stop()
-    deployment.decode.start()
-    for kind in ("forced_sequence", "thinking_budget"):
-        assert _ask(proxied, **_body(aggregated.specs[kind])) == aggregated.outputs[kind]
 
 
 def _body(spec: lp.LogitsProcessorSpec) -> dict[str, Any]:

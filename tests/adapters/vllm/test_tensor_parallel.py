@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +16,9 @@ from openai import OpenAI
 from examples._support.vllm_server import VllmServer
 from tests.adapters.packages import plugin_package
 from tests.support.doctor import findings
+from tests.support.tiny_model import tiny_model
 
 from .in_process import FLAG, engine, params
-from .more_heads import with_more_heads
 
 pytestmark = pytest.mark.engine
 
@@ -44,10 +43,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def divisible(model: Path) -> Iterator[Path]:
-    """The checkpoint with heads that two workers can share."""
-    with tempfile.TemporaryDirectory(prefix="logitport-") as folder:
-        yield with_more_heads(model, Path(folder) / model.name)
+def divisible(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of chance, whose heads two workers can share; nine heads they cannot."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model(0, len(tokenizer), heads=2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
