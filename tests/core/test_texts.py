@@ -82,37 +82,6 @@ def symbols(text: str) -> list[Symbol]:
     return [(c.encode(),) for c in text]
 
 
-WORDS = (b" Ban", b"anas", b"ana", b"a", b"n", b"Banana", b"bananas", b"b", None)
-
-
-@pytest.mark.parametrize(
-    ("texts", "output", "banned"),
-    [
-        (["banana"], [], {6}),
-        (["Banana"], [0], {1, 2, 5}),
-        (["Banana"], [0, 3], {5}),
-        (["Banana"], [0, 3, 4], {1, 2, 3, 5}),
-        (["Banana"], [0, 4], {5}),
-        (["Banana"], [0, 8], {5}),  # a special token
-        (["nan"], [], {5, 6}),
-        (["nan"], [2, 4], {1, 2, 5, 6}),
-        (["aa", "ba"], [7, 3], {1, 2, 3, 6}),
-        (["Banana!", "an"], [], {0, 1, 2, 5, 6}),
-        (["Bans", "anb"], [0], {6, 7}),
-        (["Banaa", "nab"], [0, 3], {1, 2, 3, 6, 7}),
-        (["Banan", "bananas", "ananas"], [0], {1, 2, 5, 6}),
-        (["Banb", "anana"], [0], {1, 2, 5, 6, 7}),
-    ],
-)
-def test_words(texts: list[str], output: list[int], banned: set[int]):
-    made = [symbols(text) for text in texts]
-    everywhere, automaton = completing_texts(made, Vocabulary.of_tokens(WORDS), no_limit)
-    assert automaton is not None
-    in_state = edit_of(automaton, automaton.fold([], output)[0])
-    assert {*everywhere, *(in_state.values if in_state else ())} == banned
-    assert completing(made, WORDS, output) == banned
-
-
 @pytest.mark.parametrize(
     ("texts", "tokens", "banned"),
     [
