@@ -110,15 +110,6 @@ def test_long_prompts(prompt: str, window: int | None, exempt: tuple[int, ...]) 
                 del one.output[-20:]
 
 
-def test_repetitions_of_tokens_beyond_the_vocabulary() -> None:
-    """They count as a part of what is repeated, and are never penalized."""
-    repeated = [1, 2, LARGE, 3, LARGE, LARGE, 4]
-    one = One([DrySpec(1.0, 1.5, 1)], [*repeated, 5, 6])
-    for token in repeated:
-        one.output.append(token)
-        one.check()
-
-
 def test_a_history_that_is_read_again_has_other_matches() -> None:
     """Though it is one token longer than before."""
     repeated = [1, 2, 3, 4] * 3

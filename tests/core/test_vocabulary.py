@@ -20,9 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from tests.support.paths import ROOT
-
-SMOLLM2 = ROOT / ".models" / "SmolLM2-135M-Instruct" / "tokenizer.json"
+from tests.support.families import SMOLLM2
 
 TEXT = "Ünï — the quick\n\tbrown 狐 jumps over the lazy dog 🙂, 42 times"
 BYTES = [bytes([i]) for i in range(256)]
@@ -154,7 +152,7 @@ def test_tiktoken():
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tekken.json", "tokenizer.model"])
-def test_files_in_a_folder(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+def test_files_in_a_folder(tmp_path: Path, name: str):
     if name == "tokenizer.json":
         content, made = byte_level().to_str().encode(), byte_level()
     elif name == "tekken.json":
