@@ -192,7 +192,6 @@ class TestCache:
             ('{"version":1,"specs":[]}', "length >= 1"),
             (encode(s.BannedTokensSpec((VOCAB,))), "beyond the vocabulary"),
             (encode(s.PluginSpec("absent")), "No plugin 'absent'"),
-            ("[]", "length >= 1"),
         ],
     )
     def test_a_refusal_is_looked_up(
@@ -323,7 +322,6 @@ class TestShown:
             ("stops", "refuses its parameters"),
             ("unprintable", "refuses its parameters: UnprintableError"),
             ("echoes", r"refuses its parameters: \\x1b\[2J\\n\\u202e"),
-            ("nothing", "returned no logits processor: expected a callable"),
         ],
     )
     def test_plugins(self, name: str, message: str):
@@ -342,7 +340,6 @@ class TestShown:
 
     def test_text_of(self):
         assert text_of(ValueError("a\n")) == r"a\n"
-        assert text_of(target.UnprintableError()) == "UnprintableError"
 
 
 class TestFrozen:
@@ -431,11 +428,3 @@ def test_fuzz():
     assert {outcome.admitted for outcome in outcomes} == {True, False}
     assert target.admit(payloads.expanded("x"), vocab_size="no number").wrong is None
     assert target.admit(encode(s.BannedTokensSpec((1,))), vocab_size="no number").wrong  # pyright: ignore
-
-
-def test_macros_within_macros_do_not_explode():
-    short = {"$repeat": [1024, {"$repeat": [1024, {"$each": [1024, ["$i"]]}]}]}
-    with pytest.raises(ValueError, match="far too long"):
-        payloads.text_of(short)
-    for name, each in CORPUS.items():
-        assert len(payloads.text_of(each)) <= 8 * payloads.size_of(each), name
