@@ -44,10 +44,10 @@ from tests.support.requests import (
     Rule,
     assert_row,
     break_updates,
-    forcing,
     python,
     raises,
     random_logits,
+    writes_and_raises,
 )
 from tests.support.triton_process import (
     DEVICES,
@@ -106,14 +106,6 @@ def free_run(engine: Engine, slots: Sequence[int], steps: int, drafts: int = 2) 
 @pytest.mark.parametrize("seed", range(10))
 def test_any_lives(device: torch.device, seed: int) -> None:
     lead(Device, seed, 25)
-
-
-def test_every_kind_in_one_batch(device: torch.device) -> None:
-    engine = Engine(device, slots=len(ONE_OF_EACH) + 1)
-    wanted = [*(Request((spec,), [1, 5, 2, 1]) for spec in ONE_OF_EACH), Request()]
-    slots = [engine.add(request) for request in wanted]
-    free_run(engine, slots, 25)
-    assert engine.realizer.failed_requests == 0
 
 
 @pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
@@ -332,27 +324,13 @@ def test_code_sees_drafts_as_output(engine: Engine, install: Any) -> None:
 
 def test_code_is_not_run_where_there_is_no_history(engine: Engine, install: Any) -> None:
     """An engine that measures its memory has slots, and rows of logits, but no requests."""
-    rule, called = Rule(raises), python(only(5))
+    rule, called = Rule(raises), python(writes_and_raises)
     slots = [engine.add(Request((spec,))) for spec in (install(rule), called, *ONE_OF_EACH[:2])]
     before = torch.zeros(4, VOCABULARY)
     after, _ = engine.apply({slot: [] for slot in slots}, before)
     assert torch.equal(after[:2], before[:2])
     assert not torch.equal(after[2:], before[2:])
     assert engine.realizer.failed_requests == 0
-
-
-def only(token: int) -> Any:
-    def process(output_ids: list[int], logits: torch.Tensor) -> None:
-        logits[torch.arange(len(logits)) != token] = -torch.inf
-
-    return process
-
-
-def test_callables_and_automata_of_plugins(engine: Engine, install: Any) -> None:
-    forced = engine.add(Request((install(forcing(3)),), [1]))
-    called = engine.add(Request((python(only(5)),), [1]))
-    after, _ = engine.apply({forced: [1], called: [1]}, torch.zeros(4, VOCABULARY))
-    assert after.argmax(1).tolist() == [3, 3, 5, 5]
 
 
 class TestLifeCycle(LifeCycleTests):
@@ -459,8 +437,9 @@ def test_requests_enter(device: torch.device) -> None:
     realizer = DeviceRealizer(VOCABULARY, 3, device, lambda name: {"acts": acting, "": None}[name])
     assert realizer.enter(0, "acts", [], [], STOP)
     assert not realizer.enter(1, "", [], [], STOP)
-    assert realizer.enter(2, "unknown", [], [], STOP)  # to be ended
-    assert realizer.failed_requests == 1
+    for failed in (1, 2):  # an engine may leave a request in its slot until another one comes
+        assert realizer.enter(2, "unknown", [], [], STOP)  # to be ended
+        assert realizer.failed_requests == failed
     assert not realizer.enter(2, "unknown", [], [])
     assert not realizer.enter(0, "", [], [], STOP)
     assert not len(realizer)
@@ -602,18 +581,6 @@ def test_nothing_to_do(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     before = random_logits(1, VOCABULARY, 0, torch.float32)
     after, _ = engine.apply({free: []}, before)
     assert torch.equal(after, before)
-
-
-def test_a_failure_after_another_in_the_same_slot(engine: Engine) -> None:
-    """An engine may leave a request in its slot until another one comes."""
-
-    def refuse(_: Any) -> Any:
-        raise BrokenError
-
-    realizer = DeviceRealizer(VOCABULARY, 2, engine.device, refuse)
-    for failed in (1, 2):
-        assert realizer.enter(0, "a request", [1], [], STOP)  # it is ended
-        assert realizer.failed_requests == failed
 
 
 @pytest.mark.gpu

@@ -156,16 +156,6 @@ def test_bans_of_all_other_tokens(device: torch.device, dtype: torch.dtype) -> N
     pair.step(random_logits(rng, 3 * len(beside), VOCABULARY, dtype), rounding)
 
 
-def test_list_of_10_000_tokens(device: torch.device) -> None:
-    rng = np.random.default_rng(0)
-    tokens = rng.permutation(3 * BLOCK)[:10_000].tolist()
-    pair = Pair(device, 3 * BLOCK)
-    pair.add(0, s.BannedTokensSpec(tokens))
-    pair.add(1, s.AllowedTokensSpec(tokens))
-    pair.add(2, s.AllowedTokensSpec(tokens[5:]), s.AllowedTokensSpec(tokens[:-5]))
-    pair.step(random_logits(rng, 3, 3 * BLOCK, torch.float32))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_contradictions(device: torch.device, dtype: torch.dtype, blocks: int) -> None:
@@ -231,19 +221,6 @@ def test_nothing_is_written_between_rows(device: torch.device) -> None:
     pair.triton.apply(room[:, :50])
     assert (room[:, 50:] == 3).all()
     assert (room[2] == 3).all()
-
-
-def test_automata_that_move_in_the_pool(device: torch.device) -> None:
-    """More than the pool holds at first: it is rebuilt without what is not in use any more."""
-    rng = np.random.default_rng(0)
-    pair = Pair(device)
-    tables = pair.triton._automata.tables
-    for i in range(12):
-        tokens = tuple(rng.permutation(VOCABULARY)[:3000].tolist())
-        pair.add(i % 4, s.ForcedTokenSequenceSpec((i, i + 1, i + 2)), s.LogitBiasSpec({i: 2.0}))
-        pair.add(4 + i % 3, s.AllowedTokensSpec(tokens), s.BannedTokensSpec(tokens[:50]))
-        pair.choose(pair.step(random_logits(rng, 8, VOCABULARY, torch.float32)))
-    assert tables.generation > 1
 
 
 def test_state_that_means_something_else_after_a_move(device: torch.device) -> None:

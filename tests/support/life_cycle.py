@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as s
-from logitport.adapters.conformance.reference import (
-    Add,
-    Force,
-)
-from logitport.adapters.core import (
-    AutomatonBuilder,
-)
+from logitport.adapters.conformance.reference import Add
 
 from tests.support.requests import (
     END,
@@ -127,13 +121,3 @@ class LifeCycleTests:
         for request, before, after, _ in rows:
             assert_row(before, after, [Add({3: 2.0})] if request is one else END)
         assert (calls, engine.realizer.failed_requests) == (len(rows) // 2, 1)
-
-    def test_automata_of_plugins(self, engine: Any, install: Any) -> None:
-        builder = AutomatonBuilder()
-        builder.chain((4, 5))
-        builder.free()
-        slot = engine.add(Request((install(builder.build()),)))
-        for forced in (4, 5, None):
-            (_, before, after, _), *_ = engine.step()
-            assert_row(before, after, [Force(forced)] if forced else [])
-            engine.accept(slot, [forced or 0])
