@@ -24,24 +24,10 @@ from logitport.spec import (
     PhaseEnd,
     PhasesSpec,
     PluginSpec,
-    ThinkingBudgetSpec,
-    TriggerSpec,
 )
 
+from tests.hooks.test_hello_world import Characters, unwanted
 from tests.support.paths import ROOT
-
-
-class Characters:
-    """One token per character, its code point; EOS is 0."""
-
-    eos_token_id = 0
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(character) for character in text]
-
-
-def unwanted() -> Any:
-    raise AssertionError("the tokenizer was loaded for nothing")
 
 
 def ids(text: str) -> tuple[int, ...]:
@@ -146,10 +132,6 @@ def test_the_engines_own_settings(tmp_path: Path):
     ("fields", "spec"),
     [
         (
-            {"kind": "forced_sequence", "from_text": {"text": "Hi"}},
-            ForcedTokenSequenceSpec(ids("Hi"), 0),
-        ),
-        (
             {"kind": "forced_sequence", "from_text": {"text": "Hi", "eos_token_id": None}},
             ForcedTokenSequenceSpec(ids("Hi")),
         ),
@@ -157,21 +139,9 @@ def test_the_engines_own_settings(tmp_path: Path):
             {"kind": "banned_sequences", "from_words": {"words": ["ab"], "leading_space": "with"}},
             BannedSequencesSpec((ids(" ab"),)),
         ),
-        (
-            {"kind": "logit_bias", "from_words": {"bias": {"5": 2.5}, "leading_space": "without"}},
-            LogitBiasSpec({ord("5"): 2.5}),
-        ),
         ({"kind": "logit_bias", "bias": {"5": 2.5}}, LogitBiasSpec({5: 2.5})),
         ({"kind": "logit_bias", "bias": {5: 2.5}}, LogitBiasSpec({5: 2.5})),
         ({"kind": "min_tokens", "from_tokenizer": {"n": 3}}, MinTokensSpec(3, (0,))),
-        (
-            {"kind": "thinking_budget", "from_text": {"budget": 3, "start": "<", "end": ">"}},
-            ThinkingBudgetSpec(3, ids("<"), ids(">")),
-        ),
-        (
-            {"kind": "trigger", "from_text": {"trigger": "a", "text": "bc", "times": None}},
-            TriggerSpec(ids("a"), ids("bc"), None),
-        ),
         ({"kind": "banned_text", "texts": ["ab"]}, BannedTextSpec(("ab",))),
         (
             {"kind": "plugin", "name": "ours", "params": {"from_text": 1}},
@@ -258,12 +228,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"models": [1]}, "$.models", "Expected an object with a section"),
         ({"models": {"m": 1}}, "$.models.m", "Expected an object, like the whole file's"),
         ({"models": {"m": {"own": 1}}}, "$.models.m.own", "no value 1; there are add,"),
-        ({"own": "ad"}, "$.own", "There is no value 'ad'; did you mean add?"),
-        ({"ceiling": {"spec": 1}}, "$.ceiling.spec", "no ceiling 'spec'; did you mean specs?"),
         ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
-        ({"ceiling": {"max_tokens": 0}}, "$.ceiling.max_tokens", "Expected `int` >= 1"),
-        ({"effort": {"lo": 5}}, "$.effort.lo", "There is no effort 'lo'; did you mean low?"),
-        ({"effort": {"low": -1}}, "$.effort.low", "Expected `int` >= 0"),
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
         ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
@@ -271,7 +236,6 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"default_fields": {"a": float("nan")}}, "$.default_fields.a", "Expected a value of JSON"),
         ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
-        ({"forbid": ["plugins"]}, "$.forbid[0]", "no kind 'plugins'; did you mean plugin?"),
         ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
         ({"default": BAN}, "$.default", "Expected a list of specs"),
         ({"default": [5]}, "$.default[0]", "Expected `object`, got `int`"),
@@ -294,7 +258,6 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"models": {None: {}}}, "$.models.None", "the name of a model, in quotes, got None"),
         ({"default": [{"kind": "x"}]}, "$.default[0].kind", "Invalid value 'x'; "),
         ({"default": [{**BAN, "n": 1}]}, "$.default[0]", "unknown field `n`"),
-        ({"default": [{**BAN, "token_ids": [-1]}]}, "$.default[0].token_ids[0]", "Expected `int`"),
         ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
         ({"default": [BAN, FORCE]}, "$.default[1].token_ids[0]: Conflicts with `$.default[0]`", ""),
         ({"guard": [FORCE]}, "$.guard[0]", "`forced_sequence` forces tokens into a reply"),
@@ -310,16 +273,6 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
             {"default": [{"kind": "choice", "from_words": {"words": ["a"]}}]},
             "$.default[0].from_words",
             "ChoiceSpec has no from_words; it has from_text",
-        ),
-        (
-            {"default": [{"kind": "choice", "from_text": {"texts": ["a"]}}]},
-            "$.default[0].from_text",
-            "There is no argument 'texts'; there are choices, ",
-        ),
-        (
-            {"default": [{"kind": "choice", "from_text": ["a"]}]},
-            "$.default[0].from_text",
-            "Expected an object with choices, ",
         ),
         (
             {"default": [{"kind": "choice", "from_text": {"choices": [""]}}]},
@@ -392,37 +345,33 @@ def test_all_problems_of_a_section(content: Any, problems: list[str]):
 
 @pytest.mark.parametrize("tokenizer", [Characters, None])
 @pytest.mark.parametrize(
-    ("kind", "name", "arguments", "message"),
+    ("arguments", "message"),
     [
-        ("banned_sequences", "from_words", {"wrds": ["a"]}, "argument 'wrds'; did you mean words?"),
-        ("banned_sequences", "from_words", {"x": 1}, "no argument 'x'; there are leading_space, "),
-        ("banned_sequences", "from_words", {}, "Expected the argument 'words'"),
-        ("banned_sequences", "from_words", ["a"], "Expected an object with words, leading_space"),
+        ({"wrds": ["a"]}, "There is no argument 'wrds'; did you mean words?"),
+        ({"x": 1}, "There is no argument 'x'; there are leading_space, "),
+        ({}, "Expected the argument 'words'"),
+        (["a"], "Expected an object with words, leading_space"),
     ],
 )
-def test_arguments_of_constructors(
-    tokenizer: Any, kind: str, name: str, arguments: Any, message: str
-):
-    content = {"default": [{"kind": kind, name: arguments}]}
+def test_arguments_of_constructors(tokenizer: Any, arguments: Any, message: str):
+    content = {"default": [{"kind": "banned_sequences", "from_words": arguments}]}
     with pytest.raises(ConfigurationError) as raised:
         policy(tokenizer, (), content)
     (problem,) = raised.value.problems
-    assert problem.startswith(f"$.default[0].{name}: ")
-    assert message in problem
+    assert problem.startswith(f"$.default[0].from_words: {message}")
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "arguments"),
+    "fields",
     [
-        ("choice", "from_text", {"choices": [True]}),
-        ("banned_sequences", "from_words", {"words": [True]}),
-        ("forced_sequence", "from_text", {"text": True}),
+        {"kind": "choice", "from_text": {"choices": [True]}},
+        {"kind": "banned_sequences", "from_words": {"words": [True]}},
     ],
 )
-def test_a_text_without_quotes(kind: str, name: str, arguments: dict[str, Any]):
+def test_a_text_without_quotes(fields: dict[str, Any]):
     """YAML takes ``yes`` for a boolean."""
     with pytest.raises(ConfigurationError, match="Expected a text, in quotes, got True"):
-        policy(Characters, (), {"default": [{"kind": kind, name: arguments}]})
+        policy(Characters, (), {"default": [fields]})
 
 
 def test_without_a_tokenizer_a_configuration_is_only_checked():
@@ -550,7 +499,7 @@ def test_names_cannot_steer_a_terminal(content: Any, as_file: bool, tmp_path: Pa
     with pytest.raises(ConfigurationError) as raised:
         made(str(tmp_path / f"{HOSTILE[:6]}.json") if as_file else content)
     first, *problems = str(raised.value).split("\n")
-    assert [first, *(f"  {each}" for each in raised.value.problems)] == [first, *problems]
+    assert problems == [f"  {each}" for each in raised.value.problems]
     assert all(line.isprintable() for line in (first, *problems))
 
 

@@ -9,20 +9,17 @@ from logitport import adapters
 from logitport.hooks.hello_world import TEXT, VARIABLES, default_specs
 from logitport.spec import ForcedTokenSequenceSpec
 
-OURS, DYNAMO = VARIABLES
+SPECS = [ForcedTokenSequenceSpec(tuple(map(ord, TEXT)), 0)]
 
 
 class Characters:
     """One token per character, its code point; EOS is 0."""
 
-    eos_token_id = 0
+    eos_token_id: int | None = 0
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         assert not add_special_tokens
         return [ord(character) for character in text]
-
-
-SPECS = [ForcedTokenSequenceSpec(tuple(map(ord, TEXT)), 0)]
 
 
 def unwanted() -> Any:
@@ -35,30 +32,32 @@ def unset(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_names():
-    assert VARIABLES == (
-        "LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR",
-        "DYN_ENABLE_TEST_LOGITS_PROCESSOR",
-    )
-    assert TEXT == "Hello world!"
-
-
-@pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("value", ["1", "true", "True", "yes", "on", " ON "])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_on(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
-    monkeypatch.setenv(name, value)
+    """One variable is enough."""
+    for each in VARIABLES:
+        monkeypatch.setenv(each, value if each == name else "0")
     assert list(default_specs(Characters)) == SPECS
 
 
+@pytest.mark.parametrize("value", [None, "", " ", "0", "false", "False", "no", "OFF"])
+def test_off(monkeypatch: pytest.MonkeyPatch, value: str | None):
+    for name in VARIABLES if value is not None else ():
+        monkeypatch.setenv(name, value)
+    assert adapters.default_specs(unwanted) == []
+
+
+@pytest.mark.parametrize("value", ["2", "yess", "Hello world!"])
 @pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("value", ["", " ", "0", "false", "False", "no", "OFF"])
-def test_off(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
+def test_neither(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
     monkeypatch.setenv(name, value)
-    assert not default_specs(unwanted)
+    with pytest.raises(ValueError, match=f"^{name}='{value}': expected 1 or 0$"):
+        default_specs(unwanted)
 
 
-@pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize("eos_token_id", [0, 7, None])
+@pytest.mark.parametrize("name", VARIABLES)
 def test_without_eos_the_model_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -69,7 +68,7 @@ def test_without_eos_the_model_goes_on(
     monkeypatch.setenv(name, "1")
     monkeypatch.setattr(Characters, "eos_token_id", eos_token_id)
     assert list(default_specs(Characters)) == [
-        ForcedTokenSequenceSpec(tuple(map(ord, TEXT)), eos_token_id)
+        ForcedTokenSequenceSpec(tuple(map(ord, "Hello world!")), eos_token_id)
     ]
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{name} is on")
@@ -85,7 +84,6 @@ class Silent(Characters):
         return []
 
 
-@pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize(
     ("load", "why"),
     [
@@ -96,31 +94,12 @@ class Silent(Characters):
     ids=["cannot be loaded", "none", "makes no tokens"],
 )
 def test_without_a_tokenizer_the_variable_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, load: Any, why: str
+    monkeypatch: pytest.MonkeyPatch, load: Any, why: str
 ):
+    (name, *_) = VARIABLES
     monkeypatch.setenv(name, "1")
     with pytest.raises(ValueError, match=f"^{name} is on, .*{re.escape(why)}.*without the var"):
         adapters.default_specs(load)
-
-
-def test_unset():
-    assert not default_specs(unwanted)
-    assert adapters.default_specs(unwanted) == []
-
-
-@pytest.mark.parametrize("name", VARIABLES)
-@pytest.mark.parametrize("value", ["2", "yess", "Hello world!"])
-def test_neither(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"^{name}='{value}': expected 1 or 0$"):
-        default_specs(unwanted)
-
-
-def test_one_is_enough(monkeypatch: pytest.MonkeyPatch):
-    for on, off in [(OURS, DYNAMO), (DYNAMO, OURS)]:
-        monkeypatch.setenv(on, "1")
-        monkeypatch.setenv(off, "0")
-        assert list(default_specs(Characters)) == SPECS
 
 
 def test_text_is_tokenized_once(monkeypatch: pytest.MonkeyPatch):
