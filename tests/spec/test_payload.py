@@ -2,10 +2,8 @@
 
 import json
 import math
-from functools import cache
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +17,6 @@ from logitport.spec import (
     Payload,
     PythonProcessorSpec,
     SpecError,
-    Stage,
     decode,
     dynamo_entries,
     encode,
@@ -29,6 +26,7 @@ from logitport.spec import (
 from logitport.spec.base import kind_of
 
 from tests.support import strategies
+from tests.support.kinds import VALIDATOR
 from tests.support.paths import GOLDEN
 
 GOLDEN_SPECS = (ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
@@ -51,29 +49,12 @@ class TestFormat:
         golden = (GOLDEN / "payload_v1.json").read_text()
         assert encode(GOLDEN_SPECS) + "\n" == golden
 
-    def test_decode(self):
-        golden = (GOLDEN / "payload_v1.json").read_bytes()
-        assert decode(golden) == Payload(1, GOLDEN_SPECS, generation_only=True)
-
     def test_json_schema(self):
         golden = json.loads((GOLDEN / "schema_v1.json").read_text())
         assert json.loads(json.dumps(without_descriptions(json_schema()))) == golden
 
-    def test_payload_is_valid(self):
-        validator().validate(json.loads((GOLDEN / "payload_v1.json").read_text()))
-
-    def test_optional_fields_may_be_left_out(self):
-        payload = decode({"version": 1, "specs": [FORCED]})
-        assert payload == Payload(1, (ForcedTokenSequenceSpec((1,)),), generation_only=True)
-
     def test_one_spec_is_as_good_as_a_list_of_one(self):
         assert encode(GOLDEN_SPECS[0]) == encode(GOLDEN_SPECS) == encode(list(GOLDEN_SPECS))
-
-    def test_generation_only(self):
-        payload = decode(encode(GOLDEN_SPECS))
-        assert [stage for stage in Stage if payload.is_active(stage)] == ["agg", "decode"]
-        everywhere = decode(encode(GOLDEN_SPECS, generation_only=False))
-        assert all(everywhere.is_active(stage) for stage in Stage)
 
 
 def without_descriptions(schema: Any) -> Any:
@@ -85,12 +66,6 @@ def without_descriptions(schema: Any) -> Any:
             if not (key == "description" and isinstance(value, str))
         }
     return [without_descriptions(value) for value in schema] if isinstance(schema, list) else schema
-
-
-@cache
-def validator() -> jsonschema.Draft202012Validator:
-    jsonschema.Draft202012Validator.check_schema(json_schema())
-    return jsonschema.Draft202012Validator(json_schema())
 
 
 def sent(*specs: Any, **fields: Any) -> dict[str, Any]:
@@ -212,7 +187,7 @@ def test_a_field_with_the_name_of_a_path_is_refused(path: str):
 
 @pytest.mark.parametrize("payload", [payload for payload, _, _ in BAD_PAYLOADS], ids=repr)
 def test_schema_refuses(payload: Any):
-    assert not validator().is_valid(payload)
+    assert not VALIDATOR.is_valid(payload)
 
 
 # A text or object that is no payload at all | what its error says.
@@ -220,7 +195,6 @@ def test_schema_refuses(payload: Any):
     ("payload", "message"),
     [
         ("", "is not valid JSON"),
-        ("Hello world!", "is not valid JSON"),
         ('{"version": 1', "is not valid JSON"),
         (b"\xff\xfe", "is not valid JSON"),
         ('{"version": NaN}', "is not valid JSON"),
@@ -233,8 +207,6 @@ def test_schema_refuses(payload: Any):
         ('{"a":' * (NEST // 4), "nested too deeply"),
         ("null", "Expected a payload made by encode(), got an object of type NoneType"),
         ('"text"', "Expected a payload made by encode(), got an object of type str"),
-        (1, "Expected a payload made by encode(), got an object of type int"),
-        (None, "Expected a payload made by encode(), got an object of type NoneType"),
         (object(), "Expected a payload made by encode(), got an object of type object"),
         (PythonProcessorSpec(dict), "got an object of type PythonProcessorSpec"),
         (sent(PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
@@ -250,7 +222,7 @@ def test_schema_refuses(payload: Any):
         (sent(FORCED, **{"\ud800": 1}), "is not valid Unicode"),
         ({**sent(FORCED), 1: 2}, "Expected `str`"),
     ],
-    ids=range(29),
+    ids=range(26),
 )
 def test_no_payload_at_all(payload: Any, message: str):
     with pytest.raises(SpecError) as error:
@@ -315,21 +287,7 @@ class TestEncodeRefuses:
             encode([ForcedTokenSequenceSpec((1,)), thing])
         assert error.value.path == "$.specs[1]"
 
-    @pytest.mark.parametrize(
-        "thing",
-        [
-            None,
-            set[Any](),
-            1,
-            "text",
-            b"{}",
-            {},
-            FORCED,
-            PythonProcessorSpec,
-            decode(encode(GOLDEN_SPECS)),
-            object(),
-        ],
-    )
+    @pytest.mark.parametrize("thing", [None, set[Any](), "text", b"{}", {}, FORCED, object()])
     def test_neither_one_spec_nor_several(self, thing: Any):
         takes_objects = () if isinstance(thing, dict) else (encode,)
         for refuse in (*takes_objects, dynamo_entries, live):
