@@ -1,10 +1,20 @@
-"""What several edits make of a row together."""
+"""What several edits make of a row together, and which outputs obey a spec."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from logitport.adapters.conformance.reference import BAN, FORCED, Add, combine
+from logitport.adapters.conformance.reference import (
+    BAN,
+    FORCED,
+    Add,
+    Edit,
+    Several,
+    combine,
+    obeys,
+    permits,
+)
+from logitport.spec import NoRepeatNgramSpec
 
 from tests.support.kinds import F, allow, ban
 
@@ -31,3 +41,26 @@ COMBINED: list[tuple[list[Any], list[float]]] = [
 def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None:
     np.testing.assert_array_equal(combine(ROW, acting), expected)
     assert ROW.tolist() == [1, 2, 3, GONE]
+
+
+@pytest.mark.parametrize(
+    ("acting", "permitted"),
+    [
+        (None, [0, 1, 2, 3]),
+        (F(1), [1]),
+        (allow(0, 2), [0, 2]),
+        (Add({1: -1000, 2: -999}), [0, 2, 3]),
+        (Add({0: -1, 1: 1000, 2: 1000, 3: 999}), [1, 2]),
+        (Several((ban(2), F(1), F(2))), [1]),
+        (Several((allow(0, 1), ban(1))), [0]),
+    ],
+)
+def test_what_an_edit_permits(acting: Edit, permitted: list[int]) -> None:
+    assert [token for token in range(4) if permits(acting, token)] == permitted
+
+
+@pytest.mark.parametrize(
+    ("output", "obeyed"), [([3, 1, 2, 4], True), ([3, 1, 2, 3], False), ([3, 1, 2, 3, 4], False)]
+)
+def test_every_token_obeys_what_comes_before_it(output: list[int], obeyed: bool) -> None:
+    assert obeys(NoRepeatNgramSpec(3), [1, 2], output) is obeyed

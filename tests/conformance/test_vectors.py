@@ -3,11 +3,9 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from logitport.adapters.conformance.kinds import REALIZED
-from logitport.adapters.conformance.reference import combine
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.walk import Walk
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
@@ -94,15 +92,6 @@ def test_payloads(vector: Any):
     else:
         payload = decode(vector["text"])
         assert [stage for stage in Stage if payload.is_active(stage)] == vector["stages"]
-
-
-@pytest.mark.parametrize("vector", VECTORS["rows"])
-def test_edits_together(vector: Any):
-    before, after = (
-        np.array([-np.inf if value is None else value for value in vector[name]])
-        for name in ("logits", "edited")
-    )
-    np.testing.assert_array_equal(combine(before, map(read_edit, vector["edits"])), after)
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["path"])

@@ -15,8 +15,6 @@ class TestRows(RealizedKindTests):
     largest = (AllowedTokensSpec(tuple(LONG[1:])),)
     beyond = ((AllowedTokensSpec((1, 9)), "token_ids[1]"),)
     histories = ((SPEC, [], [allow(1, 3), 2, allow(1, 3)]),)
-    handed_over = ((AllowedTokensSpec((3,)), [], 9, [3, 3]),)
-    outputs = ((SPEC, [2], [1, 3, 1], True), (SPEC, [2], [1, 2], False))
 
 
 @pytest.mark.parametrize(

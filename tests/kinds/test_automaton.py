@@ -3,16 +3,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.core import Realizer, compile_specs
-from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import (
     AutomatonEdge,
     AutomatonSpec,
     AutomatonState,
-    BannedTokensSpec,
-    GrammarSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
-    Payload,
     SpecError,
     TriggerSpec,
     decode,
@@ -20,7 +16,7 @@ from logitport.spec import (
     limits,
 )
 
-from tests.support.kinds import LIKED, SECOND, F, RealizedKindTests, allow, ban
+from tests.support.kinds import F, RealizedKindTests, allow, ban
 from tests.support.strategies import specs
 
 MOST = limits.MAX_STATES
@@ -125,22 +121,6 @@ class TestRows(RealizedKindTests):
             [allow(1, 3), 2, allow(1, 3), 3, None, 3, None],
         ),
     )
-    handed_over = (
-        (ON_TIME, [], 4, [LIKED, LIKED, 7]),
-        (AutomatonSpec((FREE, AutomatonState(ban=1)), ((9,), (LIKED,))), [], 9, [LIKED]),
-        (
-            AutomatonSpec((AutomatonState(edges=(TO_1,)), AutomatonState(ban=1)), ((9,), (LIKED,))),
-            [],
-            9,
-            [SECOND, SECOND],
-        ),
-    )
-    outputs = (
-        (ON_TIME, [], [4, 1, 1, 7], True),
-        (ON_TIME, [], [4, 1, 1, 8], False),
-        (BRACKETS, [], [1, 3, 2, 1], True),
-        (BRACKETS, [], [1, 3, 1], False),
-    )
 
 
 def test_edges_and_states_count_as_token_ids():
@@ -153,23 +133,9 @@ def test_edges_and_states_count_as_token_ids():
             decode(encode(spec))
 
 
-def test_the_first_of_several_edges_counts():
-    edges = (AutomatonEdge(0, 1), AutomatonEdge(1, 2))
-    spec = AutomatonSpec((AutomatonState(edges=edges), FREE, FREE), ((3,), (3, 4)))
-    (automaton,) = compile_specs([spec]).automata
-    assert [automaton.fold((), [token])[0] for token in (3, 4, 5)] == [1, 2, 0]
-
-
-@pytest.mark.parametrize("other", [GrammarSpec(regex="a"), BannedTokensSpec((7,))])
-def test_conflicts_of_a_forced_token(other: GrammarSpec | BannedTokensSpec):
-    def admit(spec: AutomatonSpec) -> None:
-        specs = Payload(1, (spec, other)).specs
-        if not isinstance(other, GrammarSpec):
-            check_contradictions(specs, compile_specs(specs))
-
-    with pytest.raises(SpecError, match="Conflicts with"):
-        admit(ON_TIME)
-    admit(BRACKETS)
+def test_a_forced_token_breaks_a_grammar():
+    assert ON_TIME.breaks_grammar
+    assert not BRACKETS.breaks_grammar
 
 
 @given(specs(4, kinds=[AutomatonSpec]), st.data())

@@ -1,6 +1,5 @@
 """Banned and allowed scripts, over a vocabulary whose tokens overlap and split characters."""
 
-import random
 import re
 import sys
 from collections.abc import Sequence
@@ -9,18 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters import REALIZABLE, Backend, admit
-from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.banned_scripts import completing
 from logitport.adapters.conformance.kinds.base import Draws
-from logitport.adapters.core import Automaton, Realizer, Vocabulary, compile_specs
-from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, encode, limits
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, limits
 
 from tests.support.families import SMOLLM2
 from tests.support.kinds import ScriptsTests, with_table
 from tests.support.requests import assert_row, random_logits
 from tests.support.scripts import BYTES, CASES, Specs, compiled, edits_of
+from tests.support.texts import banned_after
 
 
 class TestRows(ScriptsTests):
@@ -33,17 +31,6 @@ class TestRows(ScriptsTests):
 
 TOKENS = {BYTES[i]: i for i in range(len(BYTES))}
 Spec = BannedScriptsSpec | AllowedScriptsSpec
-
-
-def banned_after(
-    specs: Sequence[Spec], tokens: Sequence[bytes | None], output: Sequence[int]
-) -> set[int]:
-    """The tokens that may not come after an output."""
-    realizer = Realizer(len(tokens))
-    realizer.add(0, compile_specs(specs, lambda: Vocabulary.of_tokens(tokens)), [], [*output])
-    logits = torch.zeros(1, len(tokens))
-    realizer.apply(logits)
-    return {i for i, logit in enumerate(logits[0].tolist()) if logit < 0}
 
 
 CYRILLIC = [" Привет", b"\xd0", b"\xd0\x9f\xd1"]
@@ -165,42 +152,12 @@ def test_without_the_table(monkeypatch: pytest.MonkeyPatch):
 
 
 @with_table
-def test_without_a_vocabulary():
-    backend = Backend("engine", REALIZABLE)
-    for spec in (BannedScriptsSpec(("Han",)), AllowedScriptsSpec(("Latin",))):
-        with pytest.raises(SpecError, match=f"`{spec.kind}` needs the vocabulary") as error:
-            admit(backend, encode(spec), None)
-        assert error.value.path == "$.specs[0]"
-
-
-def edit_values(automaton: Automaton, output: list[int]) -> set[int]:
-    edit = edit_of(automaton, automaton.fold([], output)[0])
-    return {*edit.values} if edit else set()
-
-
-@with_table
 def test_a_real_vocabulary():
-    """Each token that ends a Cyrillic or Han character is banned, however the text is split."""
+    """Each token that holds a Cyrillic or Han character is banned."""
     if not SMOLLM2.exists():
         pytest.skip("SmolLM2 is not here")
-    vocabulary = Vocabulary.of_tokenizer(SMOLLM2)
-    tokens = vocabulary.tokens()
-    ids = {token: i for i, token in enumerate(tokens) if token}
-    spec = BannedScriptsSpec(("Cyrillic", "Han"))
-    program = compile_specs([spec], lambda: vocabulary)
-    banned = {i for a in program.automata for i in edit_values(a, [])}
+    tokens = Vocabulary.of_tokenizer(SMOLLM2).tokens()
+    banned = banned_after([BannedScriptsSpec(("Cyrillic", "Han"))], tokens, [])
     for i, token in enumerate(tokens):
         if re.search("[\u0410-\u044f\u4e00-\u9fa5]", token.decode(errors="ignore")):
             assert i in banned, token
-    choose = random.Random(0)
-    for text in ("Привет, мир", "Hej 中文 ok", "a \u0485\u0486 ䷀䷁ b"):
-        for _ in range(100):
-            left, output = text.encode(), list[int]()
-            while left:
-                token = ids[left[: choose.choice([n for n in range(1, 9) if left[:n] in ids])]]
-                if token in {i for a in program.automata for i in edit_values(a, output)}:
-                    break
-                output.append(token)
-                left = left[len(tokens[token]) :]
-            written = b"".join(tokens[i] for i in output).decode(errors="ignore")
-            assert written == {"П": "", "H": "Hej ", "a": text}[text[0]]

@@ -1,8 +1,6 @@
 from logitport.spec import BannedSequencesSpec, limits
 
 from tests.support.kinds import (
-    LIKED,
-    SECOND,
     SOME,
     SOUGHT,
     TOO_LONG_TO_FIND,
@@ -38,11 +36,6 @@ class TestRows(RealizedKindTests):
         (WORDS, [1], [ban(5), 1, ban(5, 2), 1, ban(5, 2, 3), 1, ban(5, 2, 3), 4, ban(5)]),
         (WORDS, [], [ban(5), 4, ban(5), 1, ban(5, 2), 2, ban(5, 6), 6, ban(5)]),
     )
-    handed_over = (
-        (BannedSequencesSpec(((9, LIKED),)), [], 9, [SECOND, LIKED]),  # it begins a sequence
-        (BannedSequencesSpec(((9, LIKED),)), [], 8, [LIKED, LIKED]),
-    )
-    outputs = ((WORDS, [1], [2, 1, 1, 4], True), (WORDS, [], [1, 1, 3], False))
 
 
 def test_words():

@@ -1,7 +1,7 @@
 import pytest
 from logitport.spec import BannedTokensSpec, SpecError, limits
 
-from tests.support.kinds import LIKED, LONG, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
+from tests.support.kinds import LONG, SOME, TOO_LARGE, RealizedKindTests, ban
 from tests.support.small_tokenizer import CAT, FIVE, GREEDY, SPACE_CAT, SPACE_DOG
 
 SPEC = BannedTokensSpec((3, 1))
@@ -16,8 +16,6 @@ class TestRows(RealizedKindTests):
     largest = (BannedTokensSpec(tuple(LONG[1:])),)
     beyond = ((BannedTokensSpec((1, 9)), "token_ids[1]"),)
     histories = ((SPEC, [], [ban(3, 1), 2, ban(3, 1)]),)
-    handed_over = ((BannedTokensSpec((LIKED,)), [], LIKED, [SECOND, SECOND]),)  # what is out is out
-    outputs = ((SPEC, [1], [2, 2], True), (SPEC, [2], [2, 3], False))
 
 
 def test_words_of_one_token():

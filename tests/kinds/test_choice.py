@@ -1,7 +1,7 @@
 import pytest
 from logitport.spec import ChoiceSpec, SpecError, limits
 
-from tests.support.kinds import AT_LEAST_0, LIKED, SOME, TOO_MANY, F, RealizedKindTests, allow
+from tests.support.kinds import AT_LEAST_0, SOME, TOO_MANY, F, RealizedKindTests, allow
 from tests.support.small_tokenizer import CAT, FIVE, GREEDY, NoEos, S
 
 CHOICE = ChoiceSpec(((1,), (1, 2, 3), (4, 5)), eos_token_id=0)
@@ -40,12 +40,6 @@ class TestRows(RealizedKindTests):
         (OPEN, [], [allow(1, 5), 9, allow(1, 5), 5, None, 1, None]),
         (OPEN, [], [allow(1, 5), 1, allow(2, 4), 5, None, 1, None]),
     )
-    handed_over = (
-        (ChoiceSpec(((1, 2), (3, 4)), 0), [], 3, [4, 0, 0]),
-        (ChoiceSpec(((1, 2), (3, 4)), 0), [], 9, [1, 2, 0]),
-        (ChoiceSpec(((1, 2), (3, 4))), [], 3, [4, LIKED, LIKED]),
-    )
-    outputs = ((CHOICE, [], [1, 2, 3, 0], True), (CHOICE, [], [1, 2, 0], False))
 
 
 def test_text():

@@ -1,19 +1,9 @@
 import pytest
 from logitport.adapters.conformance.reference import edit
-from logitport.adapters.core import compile_specs
-from logitport.spec import DrySpec, SpecError, limits
+from logitport.spec import DrySpec, limits
 from logitport.spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 
-from tests.support.kinds import (
-    AT_LEAST_1,
-    LIKED,
-    LONG,
-    SECOND,
-    TOO_HIGH,
-    TOO_LONG,
-    Add,
-    RealizedKindTests,
-)
+from tests.support.kinds import AT_LEAST_1, LONG, TOO_HIGH, TOO_LONG, Add, RealizedKindTests
 
 A, B, C, Y = 1, 2, 3, 4
 EXAMPLE = [A, B, C, C, B, C, Y, A, B, C]
@@ -61,11 +51,6 @@ class TestRows(RealizedKindTests):
         ),
         (DrySpec(1, 2), [], [None, 5, None, 5, None, 5, Add({5: -1}), 5, Add({5: -2})]),
     )
-    handed_over = ((DrySpec(9.0, 2, 1), [3, LIKED], 3, [SECOND, LIKED]),)
-    outputs = (
-        (DrySpec(1000, 1, 1), [1, 2], [1, 3], True),
-        (DrySpec(1000, 1, 1), [1, 2], [1, 2], False),
-    )
 
 
 @pytest.mark.parametrize(
@@ -93,10 +78,3 @@ class TestRows(RealizedKindTests):
 def test_bounds(spec: DrySpec, history: list[int], expected: dict[int, float]):
     assert edit(spec, history, []) == Add(expected)
     assert edit(spec, [], history) == Add(expected)
-
-
-def test_rules_that_are_too_many():
-    assert compile_specs([DrySpec(1)]).dry == (DrySpec(1),)
-    with pytest.raises(SpecError, match="at most 1 `dry`") as error:
-        compile_specs([DrySpec(1), DrySpec(1)])
-    assert error.value.path == "$.specs[1]"

@@ -1,13 +1,11 @@
 """What holds for every kind, by the rows that each kind has in a file of its name."""
 
 import json
-from collections.abc import Sequence
 from importlib import import_module
 
 import jsonschema
 import msgspec
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS, REALIZED
@@ -20,7 +18,6 @@ from logitport.spec import (
     LogitsProcessorSpec,
     MaxRunSpec,
     PluginSpec,
-    PythonProcessorSpec,
     SamplingSpec,
     SpecError,
     decode,
@@ -30,7 +27,7 @@ from logitport.spec import (
 )
 from logitport.spec.base import kind_of
 
-from tests.support.kinds import LIKED, SECOND, VALIDATOR, RealizedKindTests, decoded
+from tests.support.kinds import VALIDATOR, RealizedKindTests
 from tests.support.strategies import payload_specs, specs
 
 
@@ -45,23 +42,8 @@ def test_each_kind_has_its_rows():
     assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)
 
 
-def test_code_is_handed_the_first_token():
-    def process(output_ids: Sequence[int], logits: torch.Tensor) -> None:
-        if len(output_ids) % 2:
-            logits[LIKED] = -1e9
-
-    code = PythonProcessorSpec(lambda: process)
-    assert decoded(code, [], 9, 3) == [SECOND, LIKED, SECOND]
-
-
 def test_schema_is_valid():
     jsonschema.Draft202012Validator.check_schema(json_schema())
-
-
-def test_unknown_kind_names_all():
-    with pytest.raises(SpecError) as error:
-        decode([{"kind": "nope"}])
-    assert error.value.message.split(" are ")[1].split(", ") == [*map(kind_of, WIRE_KINDS)]
 
 
 small = specs(8, kinds=WIRE_KINDS)

@@ -1,7 +1,7 @@
 import pytest
 from logitport.spec import ForcedEndSpec, SpecError, limits
 
-from tests.support.kinds import AT_LEAST_0, LIKED, SOME, TOO_LARGE, F, RealizedKindTests
+from tests.support.kinds import AT_LEAST_0, SOME, TOO_LARGE, F, RealizedKindTests
 from tests.support.small_tokenizer import FIVE, GREEDY, SPACE_CAT, NoEos, S
 
 END = ForcedEndSpec(2, (1, 2), eos_token_id=0)
@@ -24,11 +24,6 @@ class TestRows(RealizedKindTests):
         (END, [], [None, 1, None, 1, F(1), 2, F(1), 1, F(2), 1, F(0)]),
         (ForcedEndSpec(0, (1,)), [], [F(1), 1, None]),
     )
-    handed_over = (
-        (ForcedEndSpec(2, (5, 6), 0), [], 9, [LIKED, 5, 6, 0]),  # it counts
-        (ForcedEndSpec(1, (5, 6), 0), [], 5, [5, 6, 0]),  # nothing has begun before its time
-    )
-    outputs = ((END, [], [7, 7, 1, 2, 0], True), (END, [], [7, 7, 7], False))
 
 
 def test_text():

@@ -1,8 +1,4 @@
-from typing import Any
-
-import msgspec
-import pytest
-from logitport.spec import ForcedTokenSequenceSpec, SpecError, limits
+from logitport.spec import ForcedTokenSequenceSpec, limits
 
 from tests.support.kinds import AT_LEAST_0, LONG, SOME, TOO_LARGE, TOO_LONG, F, RealizedKindTests
 
@@ -45,17 +41,3 @@ class TestRows(RealizedKindTests):
         (TEXT, [], [F(1), 9, F(1), 2, F(1), 1, F(2), 9, F(1), 9, F(0)]),
         (ForcedTokenSequenceSpec((1,)), [], [F(1), 1, None, 1, None]),
     )
-    handed_over = (
-        (ForcedTokenSequenceSpec((1, 2, 3), 0), [], 1, [2, 3, 0, 0]),  # it fits: the text goes on
-        # It does not: the whole text comes after it.
-        (ForcedTokenSequenceSpec((1, 2, 3), 0), [], 9, [1, 2, 3, 0]),
-        (ForcedTokenSequenceSpec((1, 2, 3), 0), [], 2, [1, 2, 3, 0]),
-    )
-    outputs = ((TEXT, [1], [1, 2, 1, 0], True), (TEXT, [1], [1, 2, 1, 1], False))
-
-
-@pytest.mark.parametrize(("fields", "message", "path"), TestRows.refused)
-def test_replace_refuses(fields: dict[str, Any], message: str, path: str):
-    with pytest.raises(SpecError) as error:
-        msgspec.structs.replace(TestRows.golden, **fields)
-    assert (error.value.message, error.value.path) == (message, f"$.{path}")

@@ -33,13 +33,6 @@ class TestRows(RealizedKindTests):
     largest = (LogitBiasSpec(dict.fromkeys(range(MOST), -limits.MAX_BIAS)),)
     beyond = ((LogitBiasSpec({1: 1.0, 9: 1.0}), "bias[...]"),)
     histories = ((SPEC, [], [Add({2: 1.5}), 0, Add({2: 1.5})]),)
-    handed_over = ((LogitBiasSpec({3: 9.0}), [], 9, [3, 3]),)
-    outputs = (
-        (SPEC, [], [0, 2], True),
-        (LogitBiasSpec({1: 1000, 2: 1000, 3: -1}), [], [1, 2], True),
-        (LogitBiasSpec({1: 1000, 2: 1000, 3: -1}), [], [1, 3], False),
-        (LogitBiasSpec({1: -1000}), [], [3, 1], False),
-    )
 
 
 @pytest.mark.parametrize("key", ["x", "01", "-1", "1.0", ""])
@@ -48,10 +41,9 @@ def test_schema_knows_the_keys(key: str):
     assert not VALIDATOR.is_valid({"version": 1, "specs": specs})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_bias_is_finite(value: float):
+def test_no_bias_is_nan():
     with pytest.raises(SpecError, match="Expected `float`") as error:
-        LogitBiasSpec({9: 1.0, 1: value})
+        LogitBiasSpec({9: 1.0, 1: float("nan")})
     assert error.value.path == "$.bias[1]"
 
 

@@ -3,17 +3,17 @@
 import re
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.conformance.kinds.max_run import KIND, completing
-from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.adapters.core import Vocabulary
 from logitport.spec import GrammarSpec, MaxRunSpec, SpecError, encode, limits
 from logitport.spec.kinds.max_run import WHITE_SPACE
 
 from tests.support.families import SMOLLM2
 from tests.support.kinds import AT_LEAST_1, KindTests
+from tests.support.texts import banned_after
 
 MOST = limits.MAX_PATTERN
 IN_ALL = f"Expected at most {limits.MAX_TEXT_BYTES} bytes in all, got "
@@ -34,11 +34,6 @@ class TestRows(KindTests):
         ({"n": 64, "texts": ["\u3000", "é"]}, f"{IN_ALL}256", "texts"),
     )
     largest = (MaxRunSpec(MOST), MaxRunSpec(3, ("x" + "y" * (MOST - 1),)))
-
-
-def test_text_is_unicode():
-    with pytest.raises(SpecError, match="Expected valid Unicode"):
-        MaxRunSpec(1, ("\ud800",))
 
 
 def test_white_space_is_left_out_of_a_payload():
@@ -70,15 +65,7 @@ OPEN, SPACE, TWO, LINES, SPACE_A, A_SPACE, A, IDEO, GRAPHIC, SPECIAL = range(10)
 )
 def test_what_is_banned(spec: MaxRunSpec, output: list[int], expected: set[int]):
     assert completing(spec, TOKENS, tuple(output)) == expected
-    assert banned(spec, TOKENS, output) == expected
-
-
-def banned(spec: MaxRunSpec, tokens: tuple[bytes | None, ...], output: list[int]) -> set[int]:
-    realizer = Realizer(len(tokens))
-    realizer.add(0, compile_specs((spec,), lambda: Vocabulary.of_tokens(tokens)), [], output)
-    logits = torch.zeros(1, len(tokens))
-    realizer.apply(logits)
-    return {i for i, logit in enumerate(logits[0].tolist()) if logit < 0}
+    assert banned_after([spec], TOKENS, output) == expected
 
 
 PIECES = (*"ab ", "\n", "h", "ha", "é", "è", "e", "\u3000")
@@ -96,7 +83,7 @@ def test_bans_what_the_reference_bans(
     spec: MaxRunSpec, tokens: tuple[bytes | None, ...], data: st.DataObject
 ):
     output = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=12))
-    assert banned(spec, tokens, output) == completing(spec, tokens, tuple(output))
+    assert banned_after([spec], tokens, output) == completing(spec, tokens, tuple(output))
 
 
 @given(KIND.strategy(Draws(2)), st.text("aha é\u3000\n", max_size=20))
@@ -125,6 +112,8 @@ def test_runs_in_a_real_vocabulary():
             if token is not None
             and re.search(b"[ \t\n\r\v\f]{6}", b"\n" + b" " * (2 + more) + token)
         }
-        assert banned(MaxRunSpec(5), tokens, output + [tokens.index(b" ")] * more) == of_tokens
+        assert (
+            banned_after([MaxRunSpec(5)], tokens, output + [tokens.index(b" ")] * more) == of_tokens
+        )
     assert len(of_tokens) > len(tokens) / 3
     assert MaxRunSpec(5).characters == WHITE_SPACE

@@ -1,7 +1,7 @@
 import pytest
 from logitport.spec import MinTokensSpec, SpecError, limits
 
-from tests.support.kinds import AT_LEAST_1, LIKED, SECOND, SOME, TOO_LARGE, RealizedKindTests, ban
+from tests.support.kinds import AT_LEAST_1, SOME, TOO_LARGE, RealizedKindTests, ban
 from tests.support.small_tokenizer import GREEDY, NoEos
 
 SPEC = MinTokensSpec(2, (0, 4))
@@ -18,8 +18,6 @@ class TestRows(RealizedKindTests):
     largest = (MinTokensSpec(limits.MAX_INT, (limits.MAX_INT,)),)
     beyond = ((MinTokensSpec(1, (1, 9)), "stop_token_ids[1]"),)
     histories = ((SPEC, [8, 8], [ban(0, 4), 1, ban(0, 4), 1, None, 1, None]),)
-    handed_over = ((MinTokensSpec(2, (LIKED,)), [], 9, [SECOND, LIKED]),)  # it counts
-    outputs = ((SPEC, [8, 8], [1, 1, 0], True), (SPEC, [8, 8], [1, 0], False))
 
 
 def test_tokenizer():

@@ -12,7 +12,7 @@ from logitport.spec import (
     limits,
 )
 
-from tests.support.kinds import LIKED, SECOND, F, RealizedKindTests, ban
+from tests.support.kinds import F, RealizedKindTests, ban
 
 MOST = limits.MAX_LOOP
 BOTH = "Expected both of start_token_ids and end_token_ids, or neither"
@@ -114,19 +114,6 @@ class TestRows(RealizedKindTests):
             [None, 5, None, 5, None, 5, F(6), 6, F(2), 2, F(7), 7, None, 5, None, 5, None, 5, None],
         ),
     )
-    handed_over = (
-        (NoLoopSpec(2), [], LIKED, [SECOND, LIKED, 0]),
-        (NoLoopSpec(3), [], 9, [LIKED, LIKED, SECOND]),
-        (NoLoopSpec(3, then_token_ids=(7, 8)), [], LIKED, [*[LIKED] * 2, 7, 8, *[LIKED] * 3, 7, 8]),
-    )
-    outputs = (
-        (NoLoopSpec(3), [], [1, 2, 1, 2, 1, 3], True),
-        (NoLoopSpec(3), [], [1, 2, 1, 2, 1, 2], False),
-        (NoLoopSpec(3), [1, 2], [1, 2, 1, 2], True),
-        (NoLoopSpec(3, output_only=False), [1, 2], [1, 2, 1, 2], False),
-        (NoLoopSpec(2, then_token_ids=(3,)), [], [1, 1, 3, 3], True),
-        (NoLoopSpec(2, then_token_ids=(3,)), [], [1, 1, 4], False),
-    )
 
 
 def test_a_thinking_block_is_closed_as_by_its_budget():
@@ -150,8 +137,6 @@ def test_programs():
     assert equal.needs_output_ids
     assert compile_specs([NoLoopSpec(2, output_only=False)]).reads_prompt
     assert compile_specs([NoLoopSpec(2, start_token_ids=(1,), end_token_ids=(2,))]).reads_prompt
-    with pytest.raises(SpecError, match="at most 2 rules about loops, got 3"):
-        compile_specs([NoLoopSpec(n) for n in (2, 3, 4)])
 
 
 def test_what_a_grammar_takes_beside_it():

@@ -1,8 +1,7 @@
-import pytest
 from logitport.adapters.core import compile_specs
-from logitport.spec import DrySpec, NoRepeatNgramSpec, SpecError, decode, encode, limits
+from logitport.spec import NoRepeatNgramSpec, decode, encode, limits
 
-from tests.support.kinds import AT_LEAST_1, LIKED, LONG, SECOND, TOO_LONG, RealizedKindTests, ban
+from tests.support.kinds import AT_LEAST_1, LONG, TOO_LONG, RealizedKindTests, ban
 
 MOST = limits.MAX_PATTERN
 
@@ -39,19 +38,6 @@ class TestRows(RealizedKindTests):
             [None, 2, ban(2), 3, ban(2, 3), 4, ban(3, 4)],
         ),
     )
-    handed_over = (
-        (NoRepeatNgramSpec(1), [], LIKED, [SECOND]),
-        (NoRepeatNgramSpec(1), [], 9, [LIKED, SECOND]),
-    )
-    outputs = (
-        # No n-grams begin before the prompt, so they repeat nothing.
-        (NoRepeatNgramSpec(3), [5], [1, 2, 3, 4, 6, 7], True),
-        (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 4], True),
-        (NoRepeatNgramSpec(3), [], [1, 2, 3, 1, 2, 3], False),
-        (NoRepeatNgramSpec(3), [1, 2], [3, 1, 2, 3], False),
-        (NoRepeatNgramSpec(3, output_only=True), [1, 2], [3, 1, 2, 3], True),
-        (NoRepeatNgramSpec(3, output_only=True), [1, 2], [1, 2, 3, 1, 2, 3], False),
-    )
 
 
 def test_output_only_is_sent_only_if_it_is_set():
@@ -72,12 +58,3 @@ def test_output_only_does_not_read_the_prompt():
     one = NoRepeatNgramSpec(2, output_only=True)
     assert not compile_specs([one]).reads_prompt
     assert compile_specs([one, NoRepeatNgramSpec(2)]).reads_prompt
-
-
-def test_rules_that_are_too_many():
-    most = [NoRepeatNgramSpec(1 + i) for i in range(limits.MAX_HISTORY_RULES)]
-    assert compile_specs(most * 4).ngrams == tuple(most)  # equal ones are one
-    for one_more in (NoRepeatNgramSpec(9), DrySpec(1, 2, 1)):
-        with pytest.raises(SpecError, match="at most 2 rules about the history, got 3") as e:
-            compile_specs([*most, most[0], one_more])
-        assert e.value.path == "$.specs"

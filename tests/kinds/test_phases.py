@@ -3,7 +3,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import Draws, Several
 from logitport.adapters.conformance.kinds.phases import strategy
-from logitport.adapters.conformance.reference import combine, edit
+from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import (
@@ -42,7 +41,6 @@ from logitport.spec import (
 
 from tests.support.kinds import (
     AT_LEAST_1,
-    LIKED,
     SOME,
     TOO_LONG_TO_FIND,
     F,
@@ -52,6 +50,8 @@ from tests.support.kinds import (
     below,
     with_table,
 )
+from tests.support.requests import assert_row
+from tests.support.texts import banned_after
 
 COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))
 Forced = ForcedTokenSequenceSpec
@@ -291,21 +291,6 @@ class TestRows(RealizedKindTests):
             ],
         ),
     )
-    handed_over = (
-        (THINK_THEN, [7], 9, [LIKED, LIKED, 8, 4, 5, 1, 0]),
-        (THINK_THEN, [7], 8, [4, 5, 1, 0]),
-        (PREFIX, [], 9, [4, 5, 1, 0]),
-        (LOOP, [], 9, [LIKED, 4, LIKED, LIKED, 4]),
-        (LOOP, [], 4, [LIKED, 4, LIKED]),
-    )
-    outputs = (
-        (THINK_THEN, [7], [9, 8, 4, 5, 6, 0], True),
-        (THINK_THEN, [7], [9, 8, 4, 5, 2, 0], False),
-        (THINK_THEN, [7, 8], [9, 8, 4, 5], False),
-        (LOOP, [], [1, 1, 4, 6, 1, 1, 4], True),
-        (LOOP, [], [1, 1, 1], False),
-        (BESIDE, [], [4, 5, 0], False),
-    )
 
 
 @pytest.mark.parametrize(
@@ -381,21 +366,6 @@ def test_kinds_that_can_complete_have_a_reference_for_it():
     assert has_reference == {kind for kind in KINDS if KINDS[kind].minimal.can_complete}
 
 
-def test_helpers():
-    assert PhasesSpec.think_then(THINK, CHOICE, Phase((BANNED,))).phases == (
-        Phase((THINK,), (COMPLETE,)),
-        Phase((CHOICE,), (COMPLETE,)),
-        Phase((BANNED,)),
-    )
-    assert PREFIX.phases == (
-        Phase((Forced((4, 5)),), (COMPLETE,)),
-        Phase((ChoiceSpec(((1,), (2,)), 0),)),
-    )
-    with pytest.raises(SpecError) as error:
-        PhasesSpec.prefix_then((4,), BANNED, CHOICE)
-    assert error.value.path == "$.phases[1].ends"
-
-
 @pytest.mark.parametrize(
     ("beside", "path"),
     [
@@ -433,27 +403,25 @@ def check_against_reference(
     if (program := compiled(spec, tokens)) is None:
         return
 
-    def expected(logits: Any, output: list[int]) -> Any:
+    def step(realizer: Realizer, output: list[int], token: int) -> int:
+        before = torch.zeros(1, 5)
+        before[0, token] = 1
+        after = before.clone()
+        realizer.apply(after)
         found: Any = KINDS[PhasesSpec].edit(spec, tuple(prompt), tuple(output), tokens)  # pyright: ignore
-        return shown(combine(logits[0].numpy(), [found]))
+        assert_row(before[0], after[0], [found])
+        return int(after[0].argmax())
 
     realizer, output = Realizer(5), list[int]()
     realizer.add(0, program, prompt, output)
     for token in liked:
-        logits = torch.zeros(1, 5)
-        logits[0, token] = 1
-        wanted = expected(logits, output)
-        realizer.apply(logits)
-        chosen = int(logits[0].argmax())
-        assert shown(logits[0].numpy()) == wanted, output
+        chosen = step(realizer, output, token)
         output.append(chosen if obeys else token)
     # A request that comes with its output, or with some of it, goes on from there.
     for n in range(len(output) + 1):
-        logits, resumed = torch.zeros(1, 5), Realizer(5)
-        wanted = expected(logits, output[:n])
+        resumed = Realizer(5)
         resumed.add(0, program, prompt, output[:n])
-        resumed.apply(logits)
-        assert shown(logits[0].numpy()) == wanted, output[:n]
+        step(resumed, output[:n], 0)
 
 
 histories = (
@@ -518,40 +486,6 @@ def until(text: str, *specs: LogitsProcessorSpec) -> PhasesSpec:
     return PhasesSpec((Phase(specs, (PhaseEnd(text=text),)), Phase((Forced((9,)),))))
 
 
-WORDS = (b"</", b"think", b">", b"<", b"/t", b"hink", b">\n", b"x</think>y", b"</th", b".", None)
-
-
-@pytest.mark.parametrize(
-    ("output", "is_over"),
-    [
-        ([0, 1], False),
-        ([0, 1, 2], True),
-        ([0, 1, 6], True),
-        ([3, 4, 5, 2], True),
-        ([3, 0, 1, 2], True),
-        ([7], True),
-        ([0, 10, 1, 2], False),
-        ([8, 10, 0, 1, 2], True),
-        ([8, 0, 1, 6, 7], True),
-    ],
-)
-@pytest.mark.parametrize(
-    "spec",
-    [
-        until("</think>"),
-        until("</think>", BannedTokensSpec((9,))),
-        until("</think>", BannedSequencesSpec(((9, 9),)), MinTokensSpec(9, (9,))),
-    ],
-)
-def test_a_text_in_any_tokenization(spec: PhasesSpec, output: list[int], is_over: bool):
-    program = compile_specs((spec,), lambda: Vocabulary.of_tokens(WORDS))
-    realizer = Realizer(len(WORDS))
-    realizer.add(0, program, [0, 1, 2], output)
-    logits = torch.zeros(1, len(WORDS))
-    realizer.apply(logits)
-    assert (int(logits[0].argmax()) == 9) is is_over
-
-
 FEW = f"at most {limits.MAX_TEXT_RULES} rules about text on a request, got 3"
 
 
@@ -559,32 +493,28 @@ def test_rules_about_text_are_few():
     bans = [BannedTextSpec(("a",)), BannedTextSpec(("b",))]  # one rule
     specs = [*bans, until("a"), PhasesSpec((Phase((BannedTextSpec(("b",)),)),))]
     with pytest.raises(SpecError, match=FEW) as error:
-        compile_specs(specs, lambda: Vocabulary.of_tokens(WORDS))
+        compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
     assert error.value.path == "$.specs"
-    compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+    compile_specs((*specs[:3], BESIDE), lambda: Vocabulary.of_tokens(TOKENS))
     ended = PhasesSpec((Phase((BannedTextSpec(("b",)),), until("a").phases[0].ends), Phase()))
-    compile_specs((ended, BESIDE), lambda: Vocabulary.of_tokens(WORDS))
+    compile_specs((ended, BESIDE), lambda: Vocabulary.of_tokens(TOKENS))
     with pytest.raises(SpecError, match=FEW):
-        compile_specs((ended, bans[0]), lambda: Vocabulary.of_tokens(WORDS))
+        compile_specs((ended, bans[0]), lambda: Vocabulary.of_tokens(TOKENS))
 
 
 @with_table
 def test_scripts_in_a_phase():
     """A character that the phase before has begun is not completed in this one."""
-    tokens = ["中".encode(), b".", b"\xe4", b"\xb8", b"\xad", None]
-    phases = (Phase((), (PhaseEnd(text="."),)), Phase((BannedScriptsSpec(("Han",)),)))
-    program = compile_specs((PhasesSpec(phases),), lambda: Vocabulary.of_tokens(tokens))
+    tokens = "中".encode(), b".", b"\xe4", b"\xb8", b"\xad", None
+    phases = Phase((), (PhaseEnd(text="."),)), Phase((BannedScriptsSpec(("Han",)),))
     for output, banned in (
-        ([0], []),
-        ([0, 1], [0]),
-        ([0, 1, 2], [0, 3, 4]),
-        ([1, 3], [0]),
-        ([2, 5, 1], [0]),
+        ([0], set()),
+        ([0, 1], {0}),
+        ([0, 1, 2], {0, 3, 4}),
+        ([1, 3], {0}),
+        ([2, 5, 1], {0}),
     ):
-        realizer, logits = Realizer(len(tokens)), torch.zeros(1, len(tokens))
-        realizer.add(0, program, [], output)
-        realizer.apply(logits)
-        assert [i for i, logit in enumerate(logits[0].tolist()) if logit < 0] == banned, output
+        assert banned_after([PhasesSpec(phases)], tokens, output) == banned, output
 
 
 def test_a_text_needs_a_vocabulary():
@@ -630,11 +560,3 @@ def compiled(spec: PhasesSpec, tokens: Sequence[bytes | None]) -> Program | None
         if not is_large and not (at_a_part and error.message.startswith(REFUSALS)):
             raise
         return None
-
-
-def shown(row: np.ndarray) -> list[float | str]:
-    """The logits, without the differences between a forced token's and between bans."""
-    forced = row.argmax() if row.max() > 1e6 or np.isneginf(row).sum() == len(row) - 1 else None
-    if forced is not None:
-        return [f"forced {forced}"]
-    return [round(float(value), 3) if value > -1e6 else "banned" for value in row]

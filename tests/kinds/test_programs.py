@@ -35,32 +35,43 @@ def test_tables_that_are_too_large():
     assert error.value.path == "$.specs[0]"
 
 
-NGRAMS = tuple(s.NoRepeatNgramSpec(n) for n in (1, 2))
+NGRAMS, DRY = tuple(s.NoRepeatNgramSpec(n) for n in (1, 2)), s.DrySpec(1.0)
+LOOPS = s.NoLoopSpec(2), s.NoLoopSpec(3), s.NoLoopSpec(2)
 BUDGET, BIAS = s.ThinkingBudgetSpec(9, (1,), (2,)), s.PromptBiasSpec(1.0)
 
 
-# Specs at a limit | one more | what is said.
+# Specs at a limit | one more | what is said | where
 @pytest.mark.parametrize(
-    ("most", "more", "message"),
+    ("most", "more", "message", "path"),
     [
-        ((*NGRAMS, NGRAMS[0]), s.DrySpec(1.0), "at most 2 rules about the history, got 3"),
-        ((BUDGET, BUDGET, BIAS, BIAS), BUDGET, "at most 4 rules that read the prompt, got 5"),
+        ((*NGRAMS, NGRAMS[0]), DRY, "at most 2 rules about the history, got 3", "$.specs"),
+        ((NGRAMS[0], DRY), DRY, "at most 1 `dry` on a request", "$.specs[2]"),
+        (LOOPS, s.NoLoopSpec(4), "at most 2 rules about loops, got 3", "$.specs"),
+        (
+            (BUDGET, BUDGET, BIAS, BIAS),
+            BUDGET,
+            "at most 4 rules that read the prompt, got 5",
+            "$.specs",
+        ),
         (
             (s.BannedTextSpec(("a",)), s.BannedTextSpec(("b",)), s.BannedTextSpec(("b",), True)),
             s.BannedTextSpec(("b",), True, True),
             "at most 2 rules about text on a request, got 3",
+            "$.specs",
         ),
     ],
-    ids=["history", "prompt", "texts"],
+    ids=["history", "dry", "loops", "prompt", "texts"],
 )
-def test_caps(most: tuple[LogitsProcessorSpec, ...], more: LogitsProcessorSpec, message: str):
+def test_caps(
+    most: tuple[LogitsProcessorSpec, ...], more: LogitsProcessorSpec, message: str, path: str
+):
     def compiled(*specs: LogitsProcessorSpec) -> Program:
         return compile_specs(specs, lambda: Vocabulary.of_tokens([b"a", b"b"]))
 
     compiled(*most)
     with pytest.raises(SpecError, match=message) as error:
         compiled(*most, more)
-    assert error.value.path == "$.specs"
+    assert error.value.path == path
 
 
 def test_kinds_are_not_refused_for_their_company():
@@ -71,12 +82,6 @@ def test_tables_of_a_request_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("logitport.adapters.core.program.MAX_PROGRAM_BYTES", 2)
     with pytest.raises(SpecError, match=r"at most 2 bytes of tables, got \d+"):
         compile_specs((s.BannedTokensSpec((1,)),))
-
-
-def test_bans_of_texts_that_are_compiled_as_one_are_one_rule():
-    vocabulary = Vocabulary.of_tokens([b"a", b"b", b"c"])
-    texts = [s.BannedTextSpec((text,)) for text in "abc"]
-    assert len(compile_specs(texts, lambda: vocabulary).automata) == 1
 
 
 def test_what_a_parser_has_made_of_a_text_shares_its_program():

@@ -3,8 +3,6 @@ from logitport.spec import SequenceBiasSpec, SpecError, limits
 
 from tests.support.kinds import (
     AT_LEAST_0,
-    LIKED,
-    SECOND,
     SOME,
     SOUGHT,
     TOO_HIGH,
@@ -54,13 +52,6 @@ class TestRows(RealizedKindTests):
             ],
         ),
         (SequenceBiasSpec(((7, 8),), (1,)), [7], [None, 7, Add({8: 1.0}), 8, None]),
-    )
-    handed_over = ((SequenceBiasSpec(((9, LIKED),), (-5,)), [], 9, [SECOND, LIKED]),)
-    outputs = (
-        (SPEC, [], [1, 2], True),
-        (SequenceBiasSpec(((1, 2),), (-1000,)), [1], [2, 1, 3], True),
-        (SequenceBiasSpec(((1, 2),), (-1000,)), [], [1, 2], False),
-        (SequenceBiasSpec(((1, 2),), (1000,)), [], [1, 3], False),
     )
 
 

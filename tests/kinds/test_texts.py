@@ -1,4 +1,4 @@
-"""Specs from texts: a tokenizer for the tests, and what holds for several kinds."""
+"""Specs from texts: what holds for several kinds."""
 
 from collections.abc import Iterable
 

@@ -1,12 +1,12 @@
 from functools import partial
 
 import msgspec
+import pytest
 from logitport.spec import ThinkingBudgetSpec, decode, encode, limits
 from logitport.spec.base import Sizes
 
 from tests.support.kinds import (
     AT_LEAST_0,
-    LIKED,
     LONG,
     SOME,
     TOO_LONG,
@@ -22,11 +22,6 @@ SPEC = ThinkingBudgetSpec(3, (1, 2), (3, 3, 4), (9,))
 BARE = ThinkingBudgetSpec(2, (1,), (2,))
 SOON = ThinkingBudgetSpec(0, (1,), (2, 3))
 CLOSED = ThinkingBudgetSpec(0, (1,), (2,), (9,))
-OPEN = ThinkingBudgetSpec(2, (7,), (8,))
-SPENT = ThinkingBudgetSpec(0, (7,), (8,), (3, 4))
-WITH_ANSWER = ThinkingBudgetSpec(0, (7,), (8,), (3, 4), then_token_ids=(5,))
-TWO = ThinkingBudgetSpec(0, (7,), (8,), other_end_token_ids=((9,), (5, 6)), then_token_ids=(3,))
-HALF = ThinkingBudgetSpec(3, (1,), (7, 8, 9), (5,))
 TAGS = ThinkingBudgetSpec(
     2, (1,), (2, 3), other_start_token_ids=((4, 4),), other_end_token_ids=((5,), (6, 3, 3))
 )
@@ -185,47 +180,14 @@ class TestRows(RealizedKindTests):
             [ban(0, 5), 2, ban(0, 3, 5), 9, ban(0), 9, ban(0), 9, F(2), 2, F(3), 3, None],
         ),
     )
-    handed_over = (
-        (OPEN, [], 7, [LIKED, LIKED, 8, LIKED]),  # it opens a block
-        (OPEN, [7], 9, [LIKED, 8, LIKED]),  # it is the first thought of a block that is open
-        (OPEN, [7], 8, [LIKED, LIKED, LIKED]),  # it closes it
-        (SPENT, [7], 8, [LIKED, LIKED, LIKED]),  # also where the message was due
-        (WITH_ANSWER, [7], 8, [5, LIKED]),
-        (SPENT, [7], 3, [4, 8, LIKED]),  # it begins the message
-        (SPENT, [7], 9, [3, 4, 8]),
-        (TWO, [7], 9, [LIKED, LIKED]),  # it is another end tag, where the first was due
-        (TWO, [7], 5, [6, LIKED, LIKED]),
-    )
-    outputs = (
-        # A tag that is half out when the budget is spent, and cut off by max_tokens.
-        (HALF, [], [1, 2, 2, 7, 8], True),
-        (HALF, [], [1, 2, 2, 7, 8, 9, 4], True),
-        (HALF, [], [1, 2, 2, 7, 5], False),
-        (HALF, [], [1, 2, 2, 2, 5, 7], True),
-        (HALF, [], [1, 2, 2, 2, 2], False),
-        # A block that the first token closes.
-        (CLOSED, [1], [2, 4, 4], False),
-        (CLOSED, [1], [9, 2, 4], True),
-        (CLOSED, [1], [4, 2, 4], False),
-        (CLOSED, [4], [1, 2, 4], False),
-        # A block that ends too soon.
-        (FLOOR, [1], [9, 2, 3, 4], True),
-        (FLOOR, [1], [2, 3, 4], False),
-        (FLOOR, [1], [9, 5, 4], False),
-    )
 
 
-def test_what_was_on_the_wire_before_stays():
+@pytest.mark.parametrize(("name", "spec"), [("short", BARE), ("all", ALL)])
+def test_other_golden_files(name: str, spec: ThinkingBudgetSpec):
     """Payloads of other versions are read, and those without the new fields look as before."""
-    golden = (GOLDEN / "thinking_budget_short.json").read_text()
-    assert encode(BARE) + "\n" == golden
-    assert decode(golden).specs == (BARE,)
-
-
-def test_all_fields():
-    golden = (GOLDEN / "thinking_budget_all.json").read_text()
-    assert encode(ALL) + "\n" == golden
-    assert decode(golden).specs == (ALL,)
+    golden = (GOLDEN / f"thinking_budget_{name}.json").read_text()
+    assert encode(spec) + "\n" == golden
+    assert decode(golden).specs == (spec,)
 
 
 def test_edges_count():

@@ -1,12 +1,11 @@
 from logitport.spec import TriggerSpec, limits
 
-from tests.support.kinds import AT_LEAST_1, LIKED, SOME, TOO_LONG_TO_FIND, F, RealizedKindTests
+from tests.support.kinds import AT_LEAST_1, SOME, TOO_LONG_TO_FIND, F, RealizedKindTests
 from tests.support.small_tokenizer import CAT, END, GREEDY, NEWLINE
 
 ONCE = TriggerSpec((1, 1, 2), (7, 8))
 TWICE = TriggerSpec((1,), (1, 1), times=2)
 ALWAYS = TriggerSpec((1,), (2,), times=None)
-PAIR = TriggerSpec((1,), (2, 3))
 FIELDS = {"trigger_token_ids": [1], "token_ids": [1]}
 MOST = limits.MAX_TIMES
 
@@ -38,16 +37,6 @@ class TestRows(RealizedKindTests):
         (ONCE, [], [None, 1, None, 1, None, 2, F(7), 1, F(7), 7, F(8), 1, None, 1, None, 2, None]),
         (TWICE, [], [None, 1, F(1), 1, F(1), 1, None, 1, F(1), 1, F(1), 1, None, 1, None]),
         (ALWAYS, [], [None, 1, F(2), 2, None, 1, F(2), 1, F(2), 2, None]),
-    )
-    handed_over = (
-        (TriggerSpec((9,), (1, 2)), [], 9, [1, 2, LIKED]),  # it triggers
-        (TriggerSpec((9,), (1, 2)), [], 8, [LIKED, LIKED]),
-    )
-    outputs = (
-        (PAIR, [], [4, 5, 6], True),
-        (PAIR, [], [4, 1, 2, 3, 1], True),
-        (PAIR, [], [4, 1, 2], True),
-        (PAIR, [], [4, 1, 5], False),
     )
 
 

@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 import jsonschema
 import msgspec
 import pytest
-import torch
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Force
-from logitport.adapters.conformance.reference import edit, obeys
-from logitport.adapters.core import Realizer, compile_specs
+from logitport.adapters.conformance.reference import edit
 from logitport.spec import (
     LogitsProcessorSpec,
     Payload,
@@ -78,22 +76,6 @@ def below(parent: str, path: str) -> str:
     return f"{parent}.{path}" if path else parent
 
 
-LIKED, SECOND = 12, 11
-"""What a model says by itself, and what it says when that is out of the question."""
-
-
-def decoded(spec: LogitsProcessorSpec, prompt: list[int], first: int, count: int) -> list[int]:
-    """The tokens that come after one that was handed over."""
-    realizer, output = Realizer(16), [first]
-    realizer.add(0, compile_specs((spec,)), prompt, output)
-    for _ in range(count):
-        logits = torch.zeros(1, 16)
-        logits[0, [SECOND, LIKED]] = torch.tensor([1.0, 2.0])
-        realizer.apply(logits)
-        output.append(int(logits[0].argmax()))
-    return output[1:]
-
-
 class KindTests:
     """The rows of a kind, and what they are held to.
 
@@ -112,8 +94,6 @@ class KindTests:
         "largest": "spec",
         "beyond": "spec, path",
         "histories": "spec, prompt, steps",
-        "handed_over": "spec, prompt, first, rest",
-        "outputs": "spec, prompt, output, obeyed",
     }
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -165,15 +145,10 @@ class RealizedKindTests(KindTests):
         beyond: spec whose largest token id is 9 | path of that below the spec.
         histories: spec | prompt | the first output tokens, with what happens to the next one
             before and after each, written down by hand.
-        handed_over: spec | prompt | a first token that another worker chose, which may be any,
-            since specs do not act on prefill | how decode goes on.
-        outputs: spec | prompt | output | whether it obeys the spec.
     """
 
     beyond: ClassVar[Tables]
     histories: ClassVar[Tables]
-    handed_over: ClassVar[Tables]
-    outputs: ClassVar[Tables]
 
     def test_beyond(self, spec: LogitsProcessorSpec, path: str):
         spec.check_vocabulary(10)
@@ -191,12 +166,6 @@ class RealizedKindTests(KindTests):
             if type(spec) in AUTOMATA:
                 assert_edits(automata(spec), [spec], prompt, output)
             output.append(token)
-
-    def test_handed_over(self, spec: Any, prompt: list[int], first: int, rest: list[int]):
-        assert decoded(spec, prompt, first, len(rest)) == rest
-
-    def test_outputs(self, spec: Any, prompt: list[int], output: list[int], obeyed: bool):
-        assert obeys(spec, prompt, output) is obeyed
 
 
 with_table = pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
