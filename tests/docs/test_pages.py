@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 from html import unescape
 from pathlib import Path
 from typing import Any, get_args
@@ -138,3 +139,28 @@ def test_kinds_by_example(tmp_path: Path):
         assert section.splitlines()[2] == explained.stdout.splitlines()[0].split(f"{kind}: ", 1)[1]
     others = {"grammar", "sampling", "plugin"}
     assert sorted(found) == sorted({*map(kind_of, WIRE_KINDS)} - others)
+
+
+COMMANDS = text("docs/command-line.md")
+FILES = re.findall(r"^`(\S+)`:\n\n```json\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL)
+RUNS = re.findall(
+    r"^```console\n\$ logitport (.*?)\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize(("command", "output"), RUNS, ids=[command for command, _ in RUNS])
+def test_console(command: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES:
+        Path(name).write_text(content, encoding="utf-8")
+    assert CliRunner().invoke(app, shlex.split(command)).output == output
+
+
+def test_blocks_are_found():
+    assert len(FILES) == 3
+    assert len(RUNS) == 5
+
+
+def test_every_command_has_a_row():
+    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert [name for name in names if f"`{name}" not in COMMANDS] == []

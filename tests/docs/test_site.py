@@ -8,12 +8,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from functools import partial
 from html import unescape
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import logitport.adapters
@@ -49,17 +45,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def url(site: Path) -> Iterator[str]:
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=site)) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def shown(url: str, folder: Path, name: str, size: str) -> str:
     """Return the page's DOM after its scripts have run, and take the screenshot if it is asked."""
     browser = CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size}"
@@ -74,15 +59,15 @@ def shown(url: str, folder: Path, name: str, size: str) -> str:
 
 @needs_mkdocs
 @needs_chromium
-def test_home(url: str, tmp_path: Path):
-    dom = shown(f"{url}/index.html", tmp_path, "home", "1280,960")
+def test_home(site: Path, tmp_path: Path):
+    dom = shown((site / "index.html").as_uri(), tmp_path, "home", "1280,960")
     text = " ".join(unescape(re.sub(r"<[^>]*>", "", dom)).split())
     assert "# -> I would rather not say." in text
     for reader in ("operate", "gateway", "application", "backend"):
         assert f"<strong>{reader}</strong>" in dom
     assert "md-search__input" in dom
     loaded = re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(\w+:[^"]*)"', dom)
-    assert [each for each in loaded if not each.startswith(("data:", url))] == []
+    assert [each for each in loaded if not each.startswith(("data:", "file:"))] == []
 
 
 @needs_mkdocs
@@ -108,20 +93,18 @@ def test_replay(model: Path, tokenizer: Any, tmp_path: Path):
         )
     )
     thoughts = " France is a country in Europe, and its capital lies on the Seine.\nAnswer:"
-    for answer, broken in ((" Paris", []), (" Not bad", [" bad"])):
-        reply = [*ids("Let me think."), *ids(thoughts), *ids(answer), eos]
-        (tmp_path / "spec.json").write_text(encode(spec))
-        (tmp_path / "reply.json").write_text(json.dumps({"output_ids": reply}))
-        page = tmp_path / "replay.html"
-        paths = "--reply", tmp_path / "reply.json", "--tokenizer", model, "--html", page
-        run = ["replay", tmp_path / "spec.json", *paths]
-        assert CliRunner().invoke(app, [*map(str, run)]).exit_code == bool(broken)
-        dom = shown(page.as_uri(), tmp_path, "replay", "900,210")
-        spans = re.findall(r'<span class="(\w+)" style="[^"]*" title="([^"]+)">([^<]*)</span>', dom)
-        said = [unescape(token).replace("\u21b5", "") for _, _, token in spans]
-        assert said == [tokenizer.decode([t]) for t in reply]
-        assert [token for rule, _, token in spans if rule == "forced"][:4] == [
-            tokenizer.decode([t]) for t in ids("Let me think.")
-        ]
-        assert [token for rule, _, token in spans if rule == "broken"][:1] == broken
-        assert all(title.startswith(f"{i}: ") for i, (_, title, _) in enumerate(spans))
+    reply = [*ids("Let me think."), *ids(thoughts), *ids(" Not bad"), eos]
+    (tmp_path / "spec.json").write_text(encode(spec))
+    (tmp_path / "reply.json").write_text(json.dumps({"output_ids": reply}))
+    page = tmp_path / "replay.html"
+    paths = "--reply", tmp_path / "reply.json", "--tokenizer", model, "--html", page
+    run = ["replay", tmp_path / "spec.json", *paths]
+    assert CliRunner().invoke(app, [*map(str, run)]).exit_code == 1
+    dom = shown(page.as_uri(), tmp_path, "replay", "900,210")
+    spans = re.findall(r'<span class="(\w+)" style="[^"]*" title="([^"]+)">([^<]*)</span>', dom)
+    said = [unescape(token).replace("\u21b5", "") for _, _, token in spans]
+    assert said == [tokenizer.decode([t]) for t in reply]
+    forced = [token for rule, _, token in spans if rule == "forced"][:4]
+    assert forced == [tokenizer.decode([t]) for t in ids("Let me think.")]
+    assert [token for rule, _, token in spans if rule == "broken"][:1] == [" bad"]
+    assert all(title.startswith(f"{i}: ") for i, (_, title, _) in enumerate(spans))
