@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from examples._support.ending import run
-from examples._support.server import HOST, Server
+from examples._support.server import Server
 
 from .asks import Outcome
 from .gateway import GATEWAYS
@@ -31,28 +31,24 @@ class Servers(StrEnum):
 
 
 @contextmanager
-def _running(servers: Servers) -> Iterator[tuple[str, Sequence[str]]]:
-    """Start real servers; yield the engine's name and the servers' URLs."""
+def _running(servers: Servers) -> Iterator[Sequence[Server]]:
+    """Start real servers."""
     python = ROOT / (".venv-sglang" if servers is Servers.SGLANG else ".venv") / "bin" / "python"
     if servers is Servers.VLLM_PAIR:
         from examples.disaggregated.deployment import Deployment
 
         with Deployment(MODEL, python=python) as pair:
-            yield "vllm", [_url(pair.prefill), _url(pair.decode)]
+            yield pair.prefill, pair.decode
     elif servers is Servers.VLLM:
         from examples._support.vllm_server import LOGITPORT, VllmServer
 
         with VllmServer(MODEL, *LOGITPORT, "--enable-scale-out", python=python) as server:
-            yield "vllm", [_url(server)]
+            yield (server,)
     else:
         from examples._support.sglang_server import SglangServer
 
         with SglangServer(MODEL, python=python) as server:
-            yield "sglang", [_url(server)]
-
-
-def _url(server: Server) -> str:
-    return f"http://{HOST}:{server.port}"
+            yield (server,)
 
 
 def main(
@@ -74,8 +70,9 @@ def main(
     if servers is Servers.RECORDERS:
         results = {engine: before_recorders(engine, names) for engine in ("vllm", "sglang")}
     else:
-        with _running(servers) as (engine, urls):
-            results = {str(servers): [matrix(engine, urls, names)]}
+        with _running(servers) as running:
+            urls = [server.base_url.removesuffix("/v1") for server in running]
+            results = {str(servers): [matrix(servers.partition("-")[0], urls, names)]}
     for title, matrices in results.items():
         print(f"\n{title}\n\n{table(*matrices)}")
         for (name, ask), (outcome, reason) in chain(*(found.items() for found in matrices)):

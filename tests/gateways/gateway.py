@@ -3,10 +3,10 @@
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import httpx
 import psutil
@@ -20,19 +20,8 @@ PYTHON = FOLDER / "bin" / "python"
 """Made by ``make test-gateways``."""
 
 
-class Kind(NamedTuple):
-    """How a gateway is started.
-
-    Attributes:
-        command: makes the command line from the gateway's port, the URLs of its servers without
-            ``/v1``, and the model's name.
-        headers: make the headers of a client's requests from the URL of the server.
-        program: what has to be installed.
-    """
-
-    command: Callable[[int, Sequence[str], str], list[str]]
-    headers: Callable[[str], Mapping[str, str]] = lambda url: {}
-    program: Path = PYTHON
+Command = Callable[[int, Sequence[str], str], list[str]]
+"""Makes the command line from the port, the servers' URLs without ``/v1``, and the model's name."""
 
 
 class Gateway(Server):
@@ -49,12 +38,11 @@ class Gateway(Server):
     def __init__(self, name: str, urls: Sequence[str], model_name: str) -> None:
         self.engine = name  # read by the base class, for its messages
         super().__init__(Path(model_name), timeout_s=300)
-        self._kind = (GATEWAYS | OTHERS)[name]
         self._urls = urls
-        self.headers = self._kind.headers(urls[-1])
+        self.headers = HEADERS.get(name, lambda url: {})(urls[-1])
 
     def _command(self) -> list[str]:
-        return self._kind.command(self.port, self._urls, self.model_name)
+        return (GATEWAYS | OTHERS)[self.engine](self.port, self._urls, self.model_name)
 
     def _wait_until_healthy(self, process: psutil.Popen) -> None:
         """Wait until a request gets through: a gateway may be healthy before it has servers."""
@@ -69,8 +57,8 @@ class Gateway(Server):
         raise failed_start(self.engine, self.log)
 
 
-def _router(module: str, pair: str, *more: str) -> Kind:
-    """Make the kind of a router.
+def _router(module: str, pair: str, *more: str) -> Command:
+    """Make the command of a router.
 
     The console commands ``smg`` and ``sglang-router`` overwrite each other, so modules are run.
     """
@@ -83,7 +71,7 @@ def _router(module: str, pair: str, *more: str) -> Kind:
         own = [str(PYTHON), "-m", *module.split(), "--host", HOST, "--port", str(port)]
         return [*own, "--prometheus-port", str(free_port()), *more, *servers]
 
-    return Kind(command)
+    return command
 
 
 def _litellm(port: int, urls: Sequence[str], model_name: str) -> list[str]:
@@ -101,11 +89,6 @@ def _portkey(port: int, urls: Sequence[str], model_name: str) -> list[str]:
     return ["node", str(PORTKEY), "--headless", f"--port={port}"]
 
 
-def _to_openai(url: str) -> dict[str, str]:
-    own = {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{url}/v1"}
-    return own | {"authorization": "Bearer -"}
-
-
 KEY = "sk-of-a-test-on-loopback-0123456789abcdef"
 LITELLM = FOLDER / "litellm" / "bin" / "litellm"
 PORTKEY = FOLDER / "portkey/node_modules/@portkey-ai/gateway/build/start-server.js"
@@ -117,8 +100,15 @@ GATEWAYS = {
 }
 """The gateways of the tests."""
 
-OTHERS = {
-    "litellm": Kind(_litellm, lambda url: {"authorization": f"Bearer {KEY}"}, LITELLM),
-    "portkey": Kind(_portkey, _to_openai, PORTKEY),
-}
+OTHERS = {"litellm": _litellm, "portkey": _portkey}
 """Gateways that take long to install: ``make gateways-others``."""
+
+HEADERS: dict[str, Callable[[str], dict[str, str]]] = {
+    "litellm": lambda url: {"authorization": f"Bearer {KEY}"},
+    "portkey": lambda url: {
+        "x-portkey-provider": "openai",
+        "x-portkey-custom-host": f"{url}/v1",
+        "authorization": "Bearer -",
+    },
+}
+"""Of a client's requests, by the URL of the server."""

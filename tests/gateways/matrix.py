@@ -1,27 +1,17 @@
 """The matrix of gateways: what becomes of specs on each route, with each carrier."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from .asks import CARRIERS, MODEL, Ask, Outcome, asks, send
 from .gateway import GATEWAYS, OTHERS, Gateway
-from .recorder import recorder
+from .recorder import recorders
 
 Matrix = dict[tuple[str, Ask], tuple[Outcome, str]]
 """By gateway and request: the outcome and the reason."""
 
 DIRECT = "none"
 """No gateway: the client asks the server."""
-
-
-@contextmanager
-def recorders(engine: str, number: int, *, has_logitport: bool = True) -> Iterator[list[str]]:
-    """Serve so many recorders; yield their URLs."""
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(recorder(engine, has_logitport=has_logitport))
-            for _ in range(number)
-        ]
 
 
 def matrix(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from logitport.adapters import KEY, SpecMiddleware
@@ -19,20 +19,24 @@ MISSING = json.dumps({KEY: "missing"})
 
 
 @contextmanager
-def recorder(engine: str, *, has_logitport: bool = True) -> Iterator[str]:
-    """Serve the routes of an engine on loopback; yield the URL.
+def recorders(engine: str, number: int = 1, *, has_logitport: bool = True) -> Iterator[list[str]]:
+    """Serve the routes of an engine so many times on loopback; yield the URLs.
 
     The answer is ``EXPECTED`` where the engine would find the specs, as its middleware leaves the
     body, and otherwise ``MISSING`` or anything else.
 
     Args:
         engine: ``vllm`` or ``sglang``.
+        number: of servers.
         has_logitport: whether there is a middleware, and the engine obeys specs.
     """
-    application = _Engine(engine, has_logitport)
-    wrapped = SpecMiddleware(application, engine, is_server=True) if has_logitport else application
-    with serving(wrapped) as url:
-        yield url
+
+    def application() -> Any:
+        made = _Engine(engine, has_logitport)
+        return SpecMiddleware(made, engine, is_server=True) if has_logitport else made
+
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(application())) for _ in range(number)]
 
 
 class _Engine:
