@@ -19,8 +19,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -56,21 +56,16 @@ def groups_of(make: type[Driver], seed: int) -> Sequence[Sequence[Any]]:
 
 
 def run(make: type[Driver], seed: int, faults: Faults, failing: list[int]) -> int:
-    """Run a script; return how many requests were ended besides those that had to.
-
-    Raises:
-        AssertionError: if a request got other edits than its own.
-        Exception: whatever the core raises into the engine.
-    """
+    """Run a script; return how many requests were ended besides those that had to."""
     with pytest.MonkeyPatch.context() as patch:
-        groups = groups_of(make, seed)
-        lives = Lives(make, seed, patch, groups, failing, faults)
+        lives = Lives(make, seed, patch, groups_of(make, seed), failing, faults)
         lives.lead(EVENTS)
     return lives.ended
 
 
-def watched(run: Any) -> Any:
-    """Run it, but not for ever."""
+@contextmanager
+def not_for_ever() -> Iterator[None]:
+    """Raise ``TimeoutError`` after ``SECONDS``."""
 
     def stop(*_: object) -> None:
         raise TimeoutError
@@ -78,7 +73,7 @@ def watched(run: Any) -> Any:
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
     try:
-        return run()
+        yield
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -87,29 +82,21 @@ def watched(run: Any) -> Any:
 def try_out(
     singles: int, doubles: int, seed: int = 0, make: type[Driver] = Host, most: int = 40
 ) -> Figures:
-    """Let so many calls fail, and so many pairs of calls.
-
-    Args:
-        singles: how many calls.
-        doubles: how many pairs.
-        seed: of the first script.
-        make: the engine's driver.
-        most: so many of a script's calls are tried.
-    """
+    """Let so many calls fail, and so many pairs of calls; of one script, ``most`` at most."""
     faults, figures = Faults(), Figures()
     logging.disable(logging.CRITICAL)
     try:
         with faults.installed(make.modules):
             for name, count in (("single", singles), ("double", doubles)):
-                tried = 0
-                while tried < count:
+                tried = f"{name} tried"
+                while (missing := count - figures.counts[tried]) > 0:
                     run(make, seed, faults, [])
                     calls, choose = faults.calls, random.Random(seed)
-                    for first in choose.sample(range(calls), min(calls, count - tried, most)):
+                    for first in choose.sample(range(calls), min(calls, missing, most)):
                         failing = [first]
                         if name == "double":
                             failing.append(first + choose.choice((1, 1, 2, 3, 5, 9, 30)))
-                        tried += 1
+                        figures.counts[tried] += 1
                         _try(make, faults, failing, name, figures, seed)
                     seed += 1
     finally:
@@ -120,10 +107,10 @@ def try_out(
 def _try(
     make: type[Driver], faults: Faults, failing: list[int], name: str, figures: Figures, seed: int
 ) -> None:
-    figures.counts[f"{name} tried"] += 1
     where = f"script {seed}, calls {failing}"
     try:
-        ended = watched(lambda: run(make, seed, faults, failing))
+        with not_for_ever():
+            ended = run(make, seed, faults, failing)
     except TimeoutError:
         figures.note("hangs", where)
     except AssertionError as error:
@@ -165,8 +152,7 @@ def main() -> None:
         for name in (*(f"{each} {what}" for each in ("single", "double") for what in WHAT), *BAD):
             print(f"  {name:24} {figures.counts[name]:8}")
         print(f"  {'seconds':24} {time.monotonic() - started:8.0f}", flush=True)
-        with suppress(BrokenPipeError):
-            print(*figures.examples, sep="\n")
+        print(*figures.examples, sep="\n")
         is_bad |= any(figures.counts[bad] for bad in BAD)
     sys.exit(is_bad)
 

@@ -7,10 +7,9 @@ reaches it must have been checked: no bad payload, no payload in another place, 
 import asyncio
 import json
 import math
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -27,14 +26,13 @@ GOOD = [
     encode(ChoiceSpec(((1,), (2, 3)), eos_token_id=0)),
 ]
 BAD = ['{"version":1,"specs":[{"kind":"mind_reader"}]}', '{"version":9,"specs":[]}', "", "\ud800"]
+CONTAINERS = (
+    *("vllm_xargs", "sampling_params", "extra_args", "custom_params", "extra_body", "parameters"),
+)
 NAMES = [
-    *(KEY, "vllm_xargs", "sampling_params", "extra_args", "custom_params", "extra_body"),
-    *("parameters", "logit_port", "logitprot", "logitport_spec", "vllm_xarg", "nvext", "messages"),
-    *("temperature", "x", "logprobs", "\ud800", "é", ""),
+    *(KEY, *CONTAINERS, "logit_port", "logitprot", "logitport_spec", "vllm_xarg", "nvext"),
+    *("messages", "temperature", "x", "logprobs", "\ud800", "é", ""),
 ]
-CONTAINERS = {"custom_params", "extra_args", "extra_body", "parameters", "sampling_params"} | {
-    "vllm_xargs"
-}
 SCHEMAS = ("response_format", "json_schema", "schema"), ("text", "format", "schema")
 MISSPELT = {"logit_port", "logitprot", "logitport_spec"}
 LIMIT = 0.010
@@ -65,22 +63,23 @@ def request(random: Random, depth: int = 3) -> dict[str, Any]:
     return {random.choice(NAMES): value(random, depth) for _ in range(random.randrange(5))}
 
 
+def inner(made: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The object in an object at a path, made where there is none."""
+    for name in names:
+        made[name] = made[name] if isinstance(made.get(name), dict) else {}
+        made = made[name]
+    return made
+
+
 def body(random: Random, path: str) -> bytes:
     """The bytes of a body: one that may be good, written or broken in some way."""
     made: Any = request(random)
     if random.random() < 0.5:  # in the right place
         payload = random.choice(GOOD) if random.random() < 0.7 else value(random)
-        inner = made
-        for name in (PLACES[path] or "vllm_xargs").split("."):
-            inner[name] = inner[name] if isinstance(inner.get(name), dict) else {}
-            inner = inner[name]
-        inner[KEY] = payload
+        inner(made, (PLACES[path] or "vllm_xargs").split("."))[KEY] = payload
     if random.random() < 0.2:  # in the other carrier
-        inner = made
-        for name in random.choice(SCHEMAS):
-            inner[name] = inner[name] if isinstance(inner.get(name), dict) else {}
-            inner = inner[name]
-        inner[random.choice([KEYWORD] * 4 + [KEY])] = random.choice([*GOOD, value(random)])
+        key = random.choice([KEYWORD] * 4 + [KEY])
+        inner(made, random.choice(SCHEMAS))[key] = random.choice([*GOOD, value(random)])
     text = json.dumps(made, ensure_ascii=random.random() < 0.5)
     for _ in range(random.randrange(3)):
         text = broken(random, text)
@@ -151,10 +150,10 @@ def unchecked(text: bytes, path: str) -> str | None:
     if not isinstance(made, dict):
         return None
     for names in SCHEMAS:
-        inner: Any = made
+        part: Any = made
         for name in names:
-            inner = inner.get(name) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and {KEY, KEYWORD} & inner.keys():
+            part = part.get(name) if isinstance(part, dict) else None
+        if isinstance(part, dict) and {KEY, KEYWORD} & part.keys():
             return f"specs in {'.'.join(names)}"
     return next(_wrong(made, "", PLACES[path]), None)
 
@@ -172,12 +171,12 @@ def _wrong(made: dict[str, Any], at: str, place: str | None) -> Iterator[str]:
                 decode(made[KEY])
             except ValueError as error:
                 yield f"bad specs: {error}"
-    for name, inner in made.items():
+    for name, part in made.items():
         where = f"{at}.{name}".lstrip(".")
-        if isinstance(inner, dict) and (not at or name in CONTAINERS) and at.count(".") < 3:
+        if isinstance(part, dict) and (not at or name in CONTAINERS) and at.count(".") < 3:
             if name in CONTAINERS:
-                yield from _wrong(inner, where, place)
-            elif MISSPELT & inner.keys() or KEY in inner:
+                yield from _wrong(part, where, place)
+            elif {*MISSPELT, KEY} & part.keys():
                 yield f"specs in {where!r}"
 
 
@@ -238,21 +237,19 @@ class Server:
         return longest
 
 
-def fuzz(number: int, most: int, seconds: float) -> tuple[Counter[str], list[str], list[Held]]:
+Found = tuple[Counter[str], list[str], list[Held]]
+
+
+def fuzz(number: int, most: int, seconds: float) -> Found:
     """Send bodies: the counts, what passed unchecked, and those that held the loop too long."""
     return asyncio.run(_fuzz(Random(number), most, seconds))
 
 
-async def _fuzz(
-    random: Random, most: int, seconds: float
-) -> tuple[Counter[str], list[str], list[Held]]:
+async def _fuzz(random: Random, most: int, seconds: float) -> Found:
     server, counts = Server(), Counter[str]()
     wrong, held = list[str](), list[Held]()
-    started = said = time.monotonic()
-    while counts["tried"] < most and (now := time.monotonic()) - started < seconds:
-        if now - said > 20:
-            print(f"{counts['tried']:,} bodies", file=sys.stderr, flush=True)
-            said = now
+    started = time.monotonic()
+    while counts["tried"] < most and time.monotonic() - started < seconds:
         path = random.choice([CHAT, CHAT, GENERATE, TOKENIZE])
         is_large = counts["tried"] % 20_000 == 0
         text = large(random) if is_large else body(random, path)
@@ -273,7 +270,7 @@ async def _fuzz(
     return counts, wrong[:20], held
 
 
-def report(results: list[tuple[Counter[str], list[str], list[Held]]]) -> int:
+def report(results: list[Found]) -> int:
     """Print what came of it; return 1 if a body passed unchecked, or held the loop too long."""
     counts = sum((counts for counts, _, _ in results), Counter[str]())
     wrong = [line for _, lines, _ in results for line in lines]

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -19,18 +20,8 @@ PLANTED: tuple[Any, ...] = (
 )
 KEYS = (
     *("version", "specs", "kind", "token_ids", "eos_token_id", "sequences", "bias", "n", "after"),
-    *(
-        "times",
-        "budget",
-        "params",
-        "name",
-        "json_schema",
-        "choices",
-        "x",
-        "\x1b[0m",
-        "a" * 999,
-        "0",
-    ),
+    *("times", "budget", "params", "name", "json_schema", "choices", "x", "\x1b[0m", "0"),
+    "a" * 999,
 )
 KINDS = (*map(kind_of, WIRE_KINDS), "python", "nope")
 PLUGIN_NAMES = (*target.PLUGINS, "absent")
@@ -49,16 +40,18 @@ def _changed(random: Random, payload: Any, other: Any) -> Any:
     parents = [node for node in _nodes(payload) if node]
     if not parents:
         return copy.deepcopy(random.choice(PLANTED))
-    node = random.choice(parents)
-    key = random.choice(list(node)) if isinstance(node, dict) else random.randrange(len(node))
+    node, key = _any_part(random, parents)
     change = random.randrange(8)
     if change == 0:
         del node[key]
     elif change == 1:
         node[key] = copy.deepcopy(random.choice(PLANTED))
     elif change == 2:
-        parts = list(_nodes(other))
-        node[key] = copy.deepcopy(random.choice(parts)) if parts else 0
+        part = copy.deepcopy(random.choice(_nodes(other) or [0]))
+        if isinstance(node, list) and random.random() < 0.5:
+            node.insert(key, part)
+        else:
+            node[key] = part
     elif change == 3 and isinstance(node, dict):
         node[random.choice(KEYS)] = copy.deepcopy(random.choice(PLANTED))
     elif change == 3 or (change == 4 and isinstance(node, list)):
@@ -82,6 +75,16 @@ def _nodes(value: Any) -> list[Any]:
         items = node.values() if isinstance(node, dict) else node
         nodes.extend(item for item in items if isinstance(item, dict | list))
     return nodes
+
+
+def _any_part(random: Random, nodes: list[Any]) -> tuple[Any, Any]:
+    """An array or object, and where in it a part is."""
+    node = random.choice(nodes)
+    return node, random.choice(_keys(node))
+
+
+def _keys(node: Any) -> Sequence[Any]:
+    return list(node) if isinstance(node, dict) else range(len(node))
 
 
 def sent(random: Random, payload: Any) -> Any:
@@ -112,36 +115,17 @@ def grown(random: Random, payload: Any, other: Any) -> Any:
     result = copy.deepcopy(payload)
     for _ in range(random.choice((1, 1, 2))):
         nodes = [node for node in _nodes(result) if node]
-        if not nodes:
-            return result
-        numbers = [
-            (node, key)
-            for node in nodes
-            for key in (node if isinstance(node, dict) else range(len(node)))
-            if type(node[key]) is int
-        ]
+        parts = [(node, key) for node in nodes for key in _keys(node)]
+        numbers = [(node, key) for node, key in parts if type(node[key]) is int]
         if numbers and random.random() < 0.6:
             node, key = random.choice(numbers)
             n = node[key]
             node[key] = random.choice((n * 2, n // 2, n + 1, n - 1, n * 5 // 4, n * 4 // 5, 1, 64))
-            continue
-        node = random.choice(nodes)
-        key = random.choice(list(node)) if isinstance(node, dict) else random.randrange(len(node))
-        change = random.randrange(7)
-        if change == 0 and isinstance(node, list):
-            node.insert(key, copy.deepcopy(node[key]))
-        elif change == 1:
-            node[key] = {"$repeat": [random.choice((4, 16, 64, 1024)), node[key]]}
-        elif change == 2:
-            node[key] = {"$each": [random.choice((4, 16, 64, 1024)), node[key]]}
-        elif change == 3:
-            node[key] = copy.deepcopy(random.choice(_nodes(other) or [0]))
-        elif change == 4:
-            node[key] = {"$mixed": [random.choice((2, 4, 64, 1024)), 150_000]}
-        elif change == 5 and isinstance(node, list) and isinstance(other, dict):
-            specs = other.get("specs")
-            one = random.choice(specs) if specs and isinstance(specs, list) else 0
-            node.insert(key, copy.deepcopy(one))
+        elif nodes and random.random() < 0.5:
+            node, key = _any_part(random, nodes)
+            many = random.choice((4, 16, 64, 1024))
+            made = {"$repeat": [many, node[key]]}, {"$each": [many, node[key]]}
+            node[key] = random.choice((*made, {"$mixed": [many, 150_000]}, "$i"))
         else:
-            node[key] = "$i"
+            result = _changed(random, result, other)
     return result

@@ -14,7 +14,8 @@ A file of the corpus has ``what`` it is, and a ``payload``, or a ``text`` that i
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,9 @@ def expanded(value: Any, index: int = 0) -> Any:
     if len(value) == 1:
         ((name, arguments),) = value.items()
         if name in MACROS and isinstance(arguments, list):
-            try:
-                return MACROS[name](arguments, index)
-            except (TypeError, ValueError, ArithmeticError):
-                return value
+            with suppress(TypeError, ValueError, ArithmeticError):
+                return MACROS[name](index, *arguments)
+            return value
     return {key: expanded(item, index) for key, item in value.items()}
 
 
@@ -65,51 +65,23 @@ def _count(n: Any, size: int = 1) -> int:
     return n
 
 
-def _repeat(arguments: list[Any], index: int) -> Any:
-    n, value = arguments
-    return [expanded(value, index)] * _count(n)
-
-
-def _each(arguments: list[Any], index: int) -> Any:
-    n, value = arguments
-    return [expanded(value, i) for i in range(_count(n, 8))]
-
-
-def _mixed(arguments: list[Any], index: int) -> Any:
-    n, below = arguments
-    return [(i * 2654435761 + index * 40503) % below for i in range(_count(n))]
-
-
-def _concat(arguments: list[Any], index: int) -> Any:
-    return [item for array in arguments for item in expanded(array, index)]
-
-
-def _nest(arguments: list[Any], index: int) -> Any:
-    n, value = arguments
+def _nest(index: int, n: Any, value: Any) -> Any:
     made = expanded(value, index)
     for _ in range(_count(n, 4096)):
         made = [made]
     return made
 
 
-def _object(arguments: list[Any], index: int) -> Any:
-    n, value = arguments
-    return {str(i): expanded(value, i) for i in range(_count(n, 8))}
-
-
-def _text(arguments: list[Any], index: int) -> Any:
-    n, text = arguments
-    return str(text) * _count(n, len(str(text)))
-
-
-MACROS = {
-    "$repeat": _repeat,
-    "$each": _each,
-    "$mixed": _mixed,
-    "$concat": _concat,
+MACROS: dict[str, Callable[..., Any]] = {
+    "$repeat": lambda index, n, value: [expanded(value, index)] * _count(n),
+    "$each": lambda _, n, value: [expanded(value, i) for i in range(_count(n, 8))],
+    "$mixed": lambda index, n, below: [
+        (i * 2654435761 + index * 40503) % below for i in range(_count(n))
+    ],
+    "$concat": lambda index, *arrays: [item for array in arrays for item in expanded(array, index)],
     "$nest": _nest,
-    "$object": _object,
-    "$text": _text,
+    "$object": lambda _, n, value: {str(i): expanded(value, i) for i in range(_count(n, 8))},
+    "$text": lambda _, n, text: str(text) * _count(n, len(str(text))),
 }
 
 
@@ -117,7 +89,7 @@ def load() -> Iterator[tuple[str, Any]]:
     """The name and the short form of each payload of the corpus."""
     for path in sorted(FOLDER.glob("*.json")):
         content = json.loads(path.read_text())
-        yield path.stem, content["payload"] if "payload" in content else content["text"]
+        yield path.stem, content.get("payload", content.get("text"))
 
 
 def text_of(payload: Any) -> str:
@@ -132,9 +104,7 @@ def text_of(payload: Any) -> str:
     return made if isinstance(made, str) else json.dumps(made, separators=(",", ":"))
 
 
-def keep(name: str, what: str, payload: Any) -> Path:
+def keep(name: str, what: str, payload: Any) -> None:
     """Put a payload into the corpus."""
-    path = FOLDER / f"{name}.json"
     field = "text" if isinstance(payload, str) or set(payload) <= set(MACROS) else "payload"
-    path.write_text(json.dumps({"what": what, field: payload}, ensure_ascii=True) + "\n")
-    return path
+    (FOLDER / f"{name}.json").write_text(json.dumps({"what": what, field: payload}) + "\n")

@@ -27,10 +27,10 @@ ROWS = 64
 STEPS = 6
 
 
-COSTS = ("entry", "resume", "join", "step", "memory")
-"""What is measured: seconds until a request is in the batch with a prompt of ``PROMPT`` tokens, or
-again with an output of as many; of a step of ``ROWS`` rows of which one is new, of a step with the
-rows of the last one; and bytes."""
+COSTS = ("admission", "entry", "resume", "join", "step", "memory")
+"""What is measured: seconds of admission; until a request is in the batch with a prompt of
+``PROMPT`` tokens, or again with an output of as many; of a step of ``ROWS`` rows of which one is
+new, of a step with the rows of the last one; and bytes."""
 
 
 @cache
@@ -125,7 +125,9 @@ def memory(text: str) -> int:
 
 
 def cost_of(text: str, times: int, of: str) -> float:
-    """What an admitted payload costs; 0 for one that is refused or has nothing to run here."""
+    """What a payload costs; later than admission, 0 for one that is refused or has no rules."""
+    if of == "admission":
+        return target.seconds_of(text, times)
     if not target.admit(text).admitted:
         return 0.0
     program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
@@ -138,49 +140,22 @@ def cost_of(text: str, times: int, of: str) -> float:
     return steps([program] * ROWS, times)[of == "step"]
 
 
-@cache
-def _lists() -> list[Program]:
-    """Programs that allow each row some tokens only, of its own list."""
-    lists = [tuple(range(row, row + (1 << 14))) for row in range(ROWS)]
-    return [compile_specs([AllowedTokensSpec(each)]) for each in lists]
+def one_pass() -> tuple[float, float]:
+    """Seconds of a step in which each row may have some tokens only, of its own list.
 
-
-def one_pass() -> float:
-    """Seconds that a step takes in which each row may have some tokens only, of its own list."""
-    return steps(_lists(), 5)[1]
-
-
-@cache
-def _banned() -> torch.Tensor:
-    """The mask of vLLM for the same lists."""
-    is_banned = torch.ones(ROWS, target.VOCAB, dtype=torch.bool)
-    for row, program in enumerate(_lists()):
-        is_banned[row, program.automata[0].set_tokens] = False
-    return is_banned
-
-
-def engine_pass() -> float:
-    """Seconds of vLLM's own pass for `allowed_token_ids` (``vllm/v1/sample/sampler.py``)."""
-    logits, is_banned = torch.zeros(ROWS, target.VOCAB), _banned()
-    start = time.thread_time()
-    logits.masked_fill_(is_banned, float("-inf"))
-    return time.thread_time() - start
-
-
-def beside_pass(text: str, times: int = 12) -> tuple[float, float, float]:
-    """Measure a payload beside the pass over each row that an ALLOW needs, in turn.
-
-    Returns:
-        Seconds of the slowest step with the payload, of one pass, and of vLLM's pass.
+    The second is vLLM's own pass for `allowed_token_ids` (``vllm/v1/sample/sampler.py``).
     """
-    program = admission.admit(target.BACKEND, text, target.VOCAB)[1]
-    every = [*histories(program, HISTORY + STEPS)]
-    turns: list[list[list[float]]] = [[] for _ in range(len(every) + 1)]
-    of_engine: list[float] = []
-    for _ in range(times):
-        of_engine.append(engine_pass())
-        turns[0].append(turn(_lists(), every[0]))
-        for i, history in enumerate(every, start=1):
-            turns[i].append(turn([program] * ROWS, history))
-    one_pass, *costs = (max(np.min(each, axis=0)[1:-1].tolist()) for each in turns)
-    return max(costs), one_pass, min(of_engine)
+    programs = [
+        compile_specs([AllowedTokensSpec(tuple(range(row, row + (1 << 14))))])
+        for row in range(ROWS)
+    ]
+    logits = torch.zeros(ROWS, target.VOCAB)
+    is_banned = torch.ones(ROWS, target.VOCAB, dtype=torch.bool)
+    for row, program in enumerate(programs):
+        is_banned[row, program.automata[0].set_tokens] = False
+    engines: list[float] = []
+    for _ in range(12):
+        start = time.thread_time()
+        logits.masked_fill_(is_banned, float("-inf"))
+        engines.append(time.thread_time() - start)
+    return steps(programs, 5)[1], min(engines)

@@ -1,6 +1,5 @@
 """What is fuzzed: admission, as a front end calls it, with plugins that do their worst."""
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from logitport.adapters import admission
 from logitport.adapters.backend import REALIZABLE, Backend
 from logitport.adapters.core import Vocabulary, plugins
-from logitport.spec import GrammarSpec, SamplingSpec, SpecError, limits
+from logitport.spec import GrammarSpec, SamplingSpec, SpecError
 from logitport.spec.limits import MAX_MESSAGE, MAX_PATH
 
 from benchmarks.workload import vocabulary
@@ -23,12 +22,8 @@ def _vocabulary() -> Vocabulary:
     return vocabulary(Random(0), VOCAB)
 
 
-BACKEND = Backend(
-    "fuzzed",
-    REALIZABLE,
-    frozenset({GrammarSpec, SamplingSpec}),
-    load_vocabulary=_vocabulary,
-)
+LOWERED = frozenset({GrammarSpec, SamplingSpec})
+BACKEND = Backend("fuzzed", REALIZABLE, LOWERED, load_vocabulary=_vocabulary)
 VOCAB = 151_936
 
 
@@ -88,13 +83,7 @@ def install() -> None:
 
 
 class Outcome(NamedTuple):
-    """What admission came to.
-
-    Attributes:
-        admitted: whether it did.
-        wrong: what else happened, which never may.
-        seconds: of this thread's own time.
-    """
+    """What admission came to: whether it did, what never may happen, and this thread's own time."""
 
     admitted: bool
     wrong: str | None
@@ -103,37 +92,27 @@ class Outcome(NamedTuple):
 
 def admit(payload: Any, vocab_size: int | None = VOCAB) -> Outcome:
     """Admit a payload, which may be a text, bytes or an object."""
-    start = time.thread_time()
-    admitted, wrong = False, None
+    start, refusal = time.thread_time(), None
     try:
         admission.admit(BACKEND, payload, vocab_size)
-        admitted = True
-    except SpecError as error:
-        seconds = time.thread_time() - start
-        return Outcome(False, unsafe(error), seconds)
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        wrong = type(error).__name__
-        with suppress(BaseException):
-            wrong += f": {error}"[:300]
-    return Outcome(admitted, wrong, time.thread_time() - start)
+        refusal = error
+    seconds = time.thread_time() - start
+    return Outcome(refusal is None, None if refusal is None else unsafe(refusal), seconds)
 
 
-def unsafe(error: SpecError) -> str | None:
+def unsafe(error: BaseException) -> str | None:
     """What is wrong with an error that is shown to somebody."""
+    if not isinstance(error, SpecError):
+        with suppress(BaseException):
+            return f"{type(error).__name__}: {error}"[:300]
+        return type(error).__name__
     text = str(error)
     if len(text) > MAX_MESSAGE + MAX_PATH + 20:
         return f"an error of {len(text)} characters"
     return None if text.isprintable() else f"an error that is not printable: {text!r}"
-
-
-def harmless(size: int) -> str:
-    """A payload of about so many bytes that costs as little as one can."""
-    start, end = '{"version":1,"specs":[{"kind":"banned_tokens","token_ids":[0', "]}]}"
-    more = max(0, min(limits.MAX_TOKEN_IDS - 1, (size - len(start) - len(end)) // 7))
-    text = start + "".join(f",{i}" for i in range(100_000, 100_000 + more)) + end
-    return text + " " * max(0, size - len(text))
 
 
 def seconds_of(payload: Any, times: int = 3) -> float:
@@ -160,13 +139,3 @@ def calls_of(payload: Any) -> int:
     finally:
         sys.setprofile(None)
     return calls
-
-
-def kind_of(payload: Any) -> str:
-    """The kinds in a payload, for whoever reads a report."""
-    with suppress(Exception):
-        made = json.loads(payload) if isinstance(payload, str | bytes) else payload
-        specs = made["specs"] if isinstance(made, dict) else made
-        kinds = dict.fromkeys(str(spec.get("kind"))[:30] for spec in specs)
-        return "+".join(kinds)[:60] or "empty"
-    return "no payload"
