@@ -630,17 +630,26 @@ def test_zoo_generation_length_as_a_plugin(tokenizer: Any, factor: float):
 
 
 ZOO = {
+    "generation length": lambda tokenizer: zoo.GenLengthLogitsProcessor(
+        tokenizer, 1.0, complete_sentences=True
+    ),
     "cite from prompt": lambda tokenizer: zoo.CiteFromPromptLogitsProcessor(
         tokenizer, 2.0, conditional_boost_factor=1.0
     ),
     "force last phrase": lambda tokenizer: zoo.ForceLastPhraseLogitsProcessor(
         " Thanks.", tokenizer, 1
     ),
+    "multiple choice": lambda tokenizer: zoo.MultipleChoiceLogitsProcessor(
+        tokenizer, [*"123"], boost_first_words=0.5
+    ),
     "trigger phrase": lambda tokenizer: zoo.TriggerPhraseLogitsProcessor(
         tokenizer, 1, " and more", "so"
     ),
+    "prevent hallucination": lambda tokenizer: zoo.PreventHallucinationLogitsProcessor(
+        tokenizer, 1
+    ),
+    "max time": lambda tokenizer: zoo.MaxTimeLogitsProcessor(tokenizer, 2.5),
 }
-"""Some that read the prompt, and some that keep state."""
 
 
 @pytest.mark.parametrize("make", ZOO.values(), ids=ZOO)
@@ -649,11 +658,21 @@ def test_zoo_as_live_callables(tokenizer: Any, make: Callable[[Any], Any]):
     prompt = tokenizer.encode(PROMPT)
     eos, word, stop = tokenizer.eos_token_id, token(tokenizer, "so"), token(tokenizer, ".")
     favourites = [word, None, None, None, stop, None, eos, None, None, None, stop, None]
+    clocks = [itertools.count(0.0, 0.5), itertools.count(0.0, 0.5)]
     theirs, mine = (of_transformers(make(tokenizer)) for _ in range(2))
+
+    def with_clock(peer: Peer, clock: Iterator[float]) -> Peer:
+        def call(prompt: list[int], output: list[int], logits: torch.Tensor) -> torch.Tensor:
+            with patch("time.time", side_effect=clock):
+                return peer(prompt, output, logits)
+
+        return call
+
+    spec = lp.PythonProcessorSpec(lambda: with_clock(mine, clocks[0]))
     plan = [stop if favourite is None else favourite for favourite in favourites[:-1]]
     logits = rows(tokenizer, favourites)
     acted = 0
-    for step in steps(lp.PythonProcessorSpec(lambda: mine), theirs, prompt, plan, logits=logits):
+    for step in steps(spec, with_clock(theirs, clocks[1]), prompt, plan, logits=logits):
         assert torch.equal(step.ours, step.theirs)
         acted += step.acted
     assert acted
@@ -824,7 +843,7 @@ def test_differs_vllm_ngrams_of_one_token_are_never_found():
 
 
 def test_differs_dynamo_counts_calls():
-    """As vLLM calls a processor for each chunk of a prompt; see ``engine/test_contrast.py``."""
+    """As vLLM calls a processor for each chunk of a prompt."""
     realizer, peer = Realizer(VOCAB), ForcedSequenceLogitsProcessor((7, 1, 9), EOS)
     realizer.add(0, compile_specs([lp.ForcedTokenSequenceSpec((7, 1, 9), EOS)]), [8], [])
     chosen: list[tuple[int | None, int | None]] = []

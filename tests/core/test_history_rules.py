@@ -13,6 +13,7 @@ from logitport.adapters.conformance.reference import Add, edit
 from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
 from logitport.adapters.core.host.history_rules import HistoryRules, Scratch
+from logitport.adapters.core.host.search import BLOCK
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 from logitport.spec.limits import MAX_HISTORY_RULES
 
@@ -108,6 +109,14 @@ def test_long_prompts(prompt: str, window: int | None, exempt: tuple[int, ...]) 
             one.output.append(5 if step % 2 else step)
             if step == 25:
                 del one.output[-20:]
+
+
+@pytest.mark.parametrize("distance", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1])
+def test_a_token_that_came_once(distance: int) -> None:
+    """The blocks around it, which are compared at once, do not have it."""
+    prompt = [*range(LONG), LONG - distance]
+    for spec in (NoRepeatNgramSpec(2), DrySpec(1.0, 1.5, 1)):
+        One([spec], prompt).check()
 
 
 def test_a_history_that_is_read_again_has_other_matches() -> None:
