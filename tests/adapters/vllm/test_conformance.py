@@ -1,0 +1,85 @@
+"""vLLM passes the suite that logitport ships for backends."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.vllm import BACKEND, attach
+
+from tests.support.compatibility import NO_PROCESSORS
+from tests.support.tiny_model import EOS, tiny_model
+
+from .in_process import FLAG, Engine, engine, params, v2_takes_processors
+
+pytestmark = pytest.mark.engine
+
+VOCABULARY = 512
+
+
+@pytest.fixture(scope="module")
+def running(runner: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A model of chance: the suite runs hundreds of requests, and any model will do."""
+    if runner == "v2" and not v2_takes_processors():
+        pytest.skip(NO_PROCESSORS)
+    model = tmp_path_factory.mktemp("model")
+    tiny_model(0, heads=2).save_pretrained(model)  # vLLM has no heads of 16 on CPUs
+    with engine(
+        model,
+        skip_tokenizer_init=True,
+        logits_processors=FLAG,
+        max_model_len=256,
+        max_num_seqs=TestConformance.slots,
+        max_num_batched_tokens=32,  # so that a long prompt is prefilled in chunks
+        enable_chunked_prefill=True,
+        enable_prefix_caching=False,
+        logprobs_mode="processed_logits",
+        max_logprobs=-1,
+    ) as running:
+        yield running
+
+
+class TestConformance(ConformanceSuite):
+    backend = BACKEND
+    vocab_size = VOCABULARY
+    eos_token_id = EOS
+    slots = 4
+    long_prompt = 100
+    resumes = False
+    has_stages = False
+    shows_scores = True
+    dtypes = ("float32",)
+
+    @pytest.fixture
+    def generate(self, running: Engine) -> Generate:
+        def generate(requests: Sequence[Request]) -> list[Output]:
+            asked = [
+                attach(
+                    params(
+                        max_tokens=request.max_tokens,
+                        logprobs=-1 if request.shows_scores else None,
+                    ),
+                    request.specs,
+                )
+                for request in requests
+            ]
+            prompts = [{"prompt_token_ids": [*request.prompt_ids]} for request in requests]
+            return [
+                Output([*result.token_ids], _first_scores(result.logprobs))
+                for result in running.generate(prompts, asked)
+            ]
+
+        return generate
+
+    @pytest.mark.only("v1", reason="under V2, a request stays until another takes its slot")
+    def test_what_has_left_is_forgotten(self, generate: Generate):
+        super().test_what_has_left_is_forgotten(generate)
+
+
+def _first_scores(logprobs: list | None) -> np.ndarray | None:
+    if not logprobs:
+        return None
+    scores = np.empty(VOCABULARY, np.float32)
+    for token, entry in logprobs[0].items():
+        scores[token] = entry.logprob
+    return scores
