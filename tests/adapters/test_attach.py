@@ -356,10 +356,16 @@ class TestAnEngineOfOnesOwn:
             self.attach(request_, BANNED, spec)
         assert error.value.path == f"$.specs[1]{path}"
 
-    def test_a_grammar_that_comes_last(self):
-        for specs in (
-            [BY_REGEX, lp.AllowedTokensSpec((1,))],
-            [BY_REGEX, lp.PythonProcessorSpec(dict)],
-        ):
-            with pytest.raises(lp.SpecError, match=r"`\$\.specs\[0\]`, a grammar, which .* leaves"):
-                self.attach({}, *specs)
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            lp.AllowedTokensSpec((1,)),
+            lp.PythonProcessorSpec(dict),
+            lp.PluginSpec("any"),
+            lp.ThinkingBudgetSpec(3, (1,), (2,)),
+        ],
+        ids=lambda spec: spec.kind,
+    )
+    def test_a_grammar_that_comes_last(self, spec: Any):
+        with pytest.raises(lp.SpecError, match=r"`\$\.specs\[0\]`, a grammar, which .* leaves"):
+            self.attach({}, BY_REGEX, spec)

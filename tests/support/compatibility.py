@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["loading", "admission", "all_kinds", "async_scheduling", "stages"]
+TESTS = ["loading", "admission", "conformance", "all_kinds", "async_scheduling", "stages"]
 """What of ``tests/adapters/vllm`` is run."""
 
 LEFT_OUT = {

@@ -355,6 +355,7 @@ def test_a_processor_is_refused(llm: Llama):
         ({"minLength": 3}, r"cannot do this schema"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
         ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
+        ({"type": "string", "minLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.minLength`"),
         ({"type": "string", "maxLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.maxLength`"),
         ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
         # The converter has names for its own rules, and one that means any other property.
@@ -386,6 +387,7 @@ def test_a_processor_is_refused(llm: Llama):
             r"cannot do this schema: maximum recursion depth",
         ),
         ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
+        ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
         ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),
         (
             {"properties": {"a": {"type": "null"}}, "additionalProperties": True},

@@ -360,14 +360,15 @@ OWN_FIELDS: dict[str, tuple[str, Json, tuple[str, str]]] = {
 }
 
 
+@WHOLE_AND_STREAMED
 @pytest.mark.parametrize(("path", "fields", "parts"), OWN_FIELDS.values(), ids=OWN_FIELDS.keys())
 def test_own_fields_that_contradict_specs(
-    client: httpx.Client, path: str, fields: Json, parts: tuple[str, str], good: Json
+    client: httpx.Client, path: str, fields: Json, parts: tuple[str, str], stream: bool, good: Json
 ):
     bodies = {"/generate": generate, "/v1/completions": completions, "/v1/chat/completions": chat}
     body = bodies[path](good)
     body.get("sampling_params", body).update(fields)
-    reply = ask(client, path, body, stream=False)
+    reply = ask(client, path, body, stream)
     assert reply.status_code == 400
     for part in parts:
         assert part in said_in_error(reply)

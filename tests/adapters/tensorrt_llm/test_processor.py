@@ -302,7 +302,7 @@ def test_it_never_raises(
     assert logged in caplog.text
 
 
-@pytest.mark.parametrize("length", [-1, True, "4"])
+@pytest.mark.parametrize("length", [-1, True, "4", 1.0])
 def test_a_prompt_length_that_is_none(length: Any):
     with pytest.raises(lp.SpecError, match="Expected prompt_length to be a number of tokens, got "):
         running(PROMPT, TEXT, prompt_length=length)

@@ -83,7 +83,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         for specs in ((), BAN):  # beside a grammar of what the guard bans
             for more in ({}, {"ignore_eos": True}):
                 answer = ask(specs, structured_outputs={"regex": BANNED}, **more)
-                assert answer.status_code in (200, 500)  # 500: the engine ended the request
+                assert answer.status_code == 200 or "error" in answer.json()
                 assert BANNED.strip() not in answer.text
         for specs, message in REFUSED:
             for more in ({}, {"stream": True}):

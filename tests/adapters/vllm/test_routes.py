@@ -255,12 +255,23 @@ GRAMMARS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@stream
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_a_grammar_that_the_request_asks_for_is_seen(server: httpx.Client, good: str, name: str):
+def test_a_grammar_that_the_request_asks_for_is_seen(
+    server: httpx.Client, good: str, name: str, stream: bool
+):
     route, fields, field = GRAMMARS[name]
-    reply = ask(server, TAKES[route].path, TAKES[route].body | fields, good)
+    reply = ask(server, TAKES[route].path, _body(route, stream) | fields, good)
     assert reply.status_code == 400
     assert f"Conflicts with the request's {field}" in reply.json()["error"]["message"]
+
+
+@stream
+def test_a_field_that_rules_the_specs_out_is_seen(server: httpx.Client, good: str, stream: bool):
+    """Before a stream begins, too, when vLLM has not checked its parameters."""
+    reply = ask(server, TAKES["chat"].path, _body("chat", stream) | {"min_tokens": 12}, good)
+    assert reply.status_code == 400
+    assert "the request's `min_tokens`" in reply.json()["error"]["message"]
 
 
 def test_tools_that_need_not_be_called_are_no_grammar(
