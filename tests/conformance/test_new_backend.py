@@ -226,7 +226,7 @@ def test_kinds_of_a_backend_are_classes():
             Backend("engine", realizes=wrong)
 
 
-@pytest.mark.parametrize("eos", [19, 20, 23, 24])
+@pytest.mark.parametrize("eos", [19, 20, 23, 24, 30, 33])
 def test_any_token_may_end_an_output(eos: int):
     class Suite(ToySuite):
         eos_token_id = eos

@@ -31,6 +31,14 @@ ON_TIME = AutomatonSpec(
     ),
     ((4, 5), (6, 7)),
 )
+FIRST_COUNTS = AutomatonSpec(  # of two edges for token 3
+    (
+        AutomatonState(edges=(TO_1, AutomatonEdge(1, 2))),
+        AutomatonState(ban=0),
+        AutomatonState(ban=1),
+    ),
+    ((3,), (3, 4)),
+)
 TWO_OF_3 = AutomatonSpec(
     (
         AutomatonState(timer=2, edges=(TO_1,), default=2),
@@ -120,6 +128,7 @@ class TestRows(RealizedKindTests):
             [],
             [allow(1, 3), 2, allow(1, 3), 3, None, 3, None],
         ),
+        (FIRST_COUNTS, [], [None, 5, None, 3, ban(3)]),
     )
 
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.banned_scripts import completing
 from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
-from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, SpecError, limits
+from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, MaxRunSpec, SpecError, limits
 
 from tests.support.families import SMOLLM2
 from tests.support.kinds import ScriptsTests, with_table
@@ -27,6 +28,17 @@ class TestRows(ScriptsTests):
         BannedScriptsSpec(("a" * limits.MAX_NAME,)),
         BannedScriptsSpec(("Han",) * limits.MAX_SCRIPTS),
     )
+
+
+@with_table
+@pytest.mark.parametrize(
+    "spec", [BannedScriptsSpec(("Han",)), AllowedScriptsSpec(("Latin",)), MaxRunSpec(1)]
+)
+@pytest.mark.parametrize("unknown", [None, lambda: None])
+def test_without_a_vocabulary(spec: Any, unknown: Any):
+    with pytest.raises(SpecError, match=f"`{spec.kind}` needs the vocabulary") as error:
+        compile_specs([spec], unknown)
+    assert error.value.path == "$.specs[0]"
 
 
 TOKENS = {BYTES[i]: i for i in range(len(BYTES))}

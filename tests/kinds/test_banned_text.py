@@ -91,6 +91,7 @@ def banned(
         (BannedTextSpec(("k",)), [], set()),
         (BannedTextSpec(("\u212a",), True), [], {K}),
         (BannedTextSpec(("ab",)), [A], {BANANAS, B}),
+        (BannedTextSpec(("Banana!", "an")), [], {BAN, ANAS, ANA, BANANA, BANANAS}),
         (BannedTextSpec(("not here",)), [A], set()),
     ],
 )

@@ -36,6 +36,11 @@ class TestRows(KindTests):
     largest = (MaxRunSpec(MOST), MaxRunSpec(3, ("x" + "y" * (MOST - 1),)))
 
 
+def test_characters_are_unicode():
+    with pytest.raises(SpecError, match="Expected valid Unicode"):
+        MaxRunSpec(1, ("\ud800",))
+
+
 def test_white_space_is_left_out_of_a_payload():
     assert '"specs":[{"kind":"max_run","n":8}]' in encode(MaxRunSpec(8))
 
