@@ -32,6 +32,7 @@ from dynamo.llm.exceptions import InvalidArgument
 from dynamo.vllm.args import Config, parse_args_with_model_fetch
 from dynamo.vllm.kv_connector_protocols import make_kv_connector_protocol
 from logitport.adapters.dynamo import LogitsProcessors
+from logitport.adapters.vllm import BACKEND
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt
@@ -61,6 +62,7 @@ class VllmEngine(LogitsProcessors, LLMEngine):
 
     async def start(self, worker_id: int) -> EngineConfig:
         self.declare_stage()
+        BACKEND.preload()  # while vLLM starts: the first request with specs need not wait
         self._vllm = AsyncLLM.from_engine_args(self._config.engine_args)
         config = self._vllm.vllm_config
         return EngineConfig(
