@@ -91,6 +91,8 @@ class SpecMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the body of a request and pass the request on."""
+        if scope["type"] == "lifespan":
+            self.start(scope)
         if scope["type"] != "http" or scope["method"] not in METHODS:
             is_get = scope["type"] == "http" and scope["method"] == "GET"
             if is_get and self._has_route and scope["path"].rstrip("/").endswith(ROUTE):
@@ -106,6 +108,13 @@ class SpecMiddleware:
             if exchange.refusal is None:
                 raise
         await exchange.answer()
+
+    def start(self, scope: Scope) -> None:
+        """Prepare for requests, when the application starts; here, nothing is needed.
+
+        Args:
+            scope: the ASGI scope of the application's lifespan.
+        """
 
     async def _describe(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer ``GET /logitport`` in place of 404 or 405: the application authenticates first."""

@@ -1,5 +1,6 @@
 """Middleware for vLLM's own server, with access to the engine behind it."""
 
+from contextlib import suppress
 from typing import Any
 
 from ...spec import Payload, SpecError, Stage
@@ -21,6 +22,10 @@ class SpecMiddleware(NeutralMiddleware):
     def __init__(self, app: App) -> None:
         super().__init__(app, "vllm", is_server=True)
         show_logs()
+
+    def start(self, scope: Scope) -> None:
+        with suppress(ValueError):  # a wrong configuration is for the engine and requests to report
+            self.backend(scope)  # preloads it
 
     def backend(self, scope: Scope) -> Backend:
         config = getattr(_state(scope), "vllm_config", None)

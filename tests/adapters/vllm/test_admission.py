@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,26 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.core import compile_specs
 from logitport.adapters.gateway.json_body import parse
-from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware
+from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware, admission
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.middleware import _Params
 from logitport.adapters.vllm.processor import _program_of
 from prometheus_client import REGISTRY
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.testclient import TestClient
 
 from .in_process import params
+from .stand_ins import configuration
 
 pytestmark = pytest.mark.engine
 
 MARK = {"kv_transfer_params": {"do_remote_decode": True}}
+
+
+def raise_it(*_: Any) -> None:
+    raise lp.SpecError("not a configuration")
 
 
 class LiveProcessor:
@@ -41,6 +50,19 @@ def test_what_may_lose_is_counted_and_in_the_receipt():
         LogitportProcessor.validate_params(params(list(specs)))
     assert (count() or 0) == before + 1
     assert SpecMiddleware(lambda *_: None).may_lose({}, lp.encode((trigger, ban))) == (ban.kind,)
+
+
+@pytest.mark.parametrize(("policy", "is_right"), [(lambda *_: None, True), (raise_it, False)])
+def test_a_server_loads_what_requests_need_before_the_first(
+    policy: Any, is_right: bool, monkeypatch: pytest.MonkeyPatch
+):
+    is_read = Event()
+    monkeypatch.setattr(admission, "tokenizer_of", lambda model_config: is_read.set())
+    monkeypatch.setattr(admission, "policy_of", policy)
+    app = Starlette(middleware=[Middleware(SpecMiddleware)])
+    app.state.vllm_config = configuration()
+    with TestClient(app):
+        assert is_read.wait(60 * is_right) is is_right
 
 
 def test_a_diffusion_model_takes_no_specs():
