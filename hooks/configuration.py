@@ -39,20 +39,15 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 
-from ..adapters import Policy
+from ..adapters import Policy, TokenizerCopy
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..spec import (
-    WIRE_KINDS,
-    LogitsProcessorSpec,
-    NativeSpec,
-    SpecError,
-    decode,
-    encode,
-)
+from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
 from ..spec.limits import MAX_MESSAGE, MAX_PATH
+from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
+from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
 from .content import read_content
 
@@ -299,8 +294,10 @@ class _Reading(NamedTuple):
         for i, entry in enumerate(entries):
             where = *path, i
             entry = self._with_texts(entry, where, tokenizer)
+            texts = TextResolver(StandIn() if tokenizer is None else TokenizerCopy(tokenizer))
             try:
-                specs += () if entry is None else decode([entry]).specs
+                made = () if entry is None else decode_texts([entry], texts).specs
+                specs += () if tokenizer is None and texts.has_texts else made
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*where))
                 continue

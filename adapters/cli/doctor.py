@@ -40,7 +40,7 @@ def doctor(
     """Find out why specs are not obeyed; exit status 1 if something is wrong."""
     if target and len(target) == 1:
         url = target[0] if "://" in target[0] else f"http://{target[0]}"
-        server = Server(url.rstrip("/"), api_key)
+        server = Server(url.rstrip("/").removesuffix("/v1"), api_key)
         engine = engine or server.engine()
         where, findings = f"{engine} at {server.url}", ask(server, engine, model)
     elif target and engine is None:

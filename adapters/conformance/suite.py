@@ -17,6 +17,7 @@ from ...spec import (
     ForcedTokenSequenceSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
+    PromptBiasSpec,
     PythonProcessorSpec,
     Stage,
     ThinkingBudgetSpec,
@@ -145,6 +146,14 @@ class ConformanceSuite(SuiteBase):
         request = Request(self._tokens(self.long_prompt), (forced,))
         (output,) = generate([request])
         assert output.token_ids[:6] == list(forced.token_ids)
+
+    def test_last_chunk(self, generate: Generate):
+        """The tokens of a prompt's last chunk reach the backend, too."""
+        self._needs(PromptBiasSpec)
+        other, last = self._tokens(2)
+        prompt = (other,) * (self.long_prompt - 1) + (last,)
+        (output,) = generate([Request(prompt, (PromptBiasSpec(1e4, (other,)),))])
+        assert output.token_ids[0] == last
 
     def test_prompt_counts(self, generate: Generate):
         """The budget of a thinking block counts from the prompt if the prompt opens the block."""

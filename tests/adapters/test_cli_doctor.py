@@ -163,7 +163,7 @@ ACTED = "forced_sequence at agg"
 def test_findings(
     answer: Answer, found: list[str], advice: str, serve: Callable[[Answer], str]
 ) -> None:
-    result = run("doctor", serve(answer))
+    result = run("doctor", serve(answer) + "/v1/")
     lines = [line for line in result.stdout.splitlines() if line[0] != " "]
     assert lines[0].startswith("vllm at http://127.0.0.1:")
     for line, expected in zip(lines[1:], found, strict=True):

@@ -91,6 +91,11 @@ class IgnoresThePrompt(LogitportEditor):
         super().enter(row, replace(running, prompt_ids=[]))
 
 
+class TakesTheFirstChunk(LogitportEditor):
+    def enter(self, row: int, running: Running) -> None:
+        super().enter(row, replace(running, prompt_ids=running.prompt_ids[:16]))
+
+
 class Raises(LogitportEditor):
     def edit(self, logits: torch.Tensor) -> None:
         super().edit(logits)
@@ -167,6 +172,7 @@ class RealizesNothing(LogitportEditor):
         (NeverRemovesFromAWholeBatch, "test_what_has_left_is_forgotten", ()),
         (IgnoresThePrompt, "test_prompt_counts", ()),
         (IgnoresThePrompt, "test_scores", (PromptBiasSpec,)),
+        (TakesTheFirstChunk, "test_last_chunk", ()),
         (Raises, "test_failure_ends_one_request", ()),
         (AppliesTwice, "test_scores", (LogitBiasSpec,)),
         (ActsInAnyStage, "test_stages", (Stage.PREFILL,)),

@@ -143,6 +143,7 @@ def test_the_engines_own_settings(tmp_path: Path):
         ({"kind": "logit_bias", "bias": {5: 2.5}}, LogitBiasSpec({5: 2.5})),
         ({"kind": "min_tokens", "from_tokenizer": {"n": 3}}, MinTokensSpec(3, (0,))),
         ({"kind": "banned_text", "texts": ["ab"]}, BannedTextSpec(("ab",))),
+        ({"kind": "choice", "texts": ["a"]}, ChoiceSpec((ids("a"),), 0)),
         (
             {"kind": "plugin", "name": "ours", "params": {"from_text": 1}},
             PluginSpec("ours", {"from_text": 1}),
@@ -375,8 +376,13 @@ def test_a_text_without_quotes(fields: dict[str, Any]):
 
 
 def test_without_a_tokenizer_a_configuration_is_only_checked():
-    texts = {"kind": "choice", "from_text": {"choices": ["a"]}}
-    assert policy(None, (), {"default": [texts, BAN]}) is not None
+    made = {"kind": "choice", "from_text": {"choices": ["a"]}}
+    texts = {"kind": "choice", "texts": ["a"]}
+    checked = policy(None, (), {"default": [made, BAN], "presets": {"a": [texts]}})
+    assert checked is not None
+    assert checked.presets == {"a": ()}
+    with pytest.raises(ConfigurationError, match="Expected `array`"):
+        policy(None, (), {"presets": {"a": [{"kind": "choice", "texts": 1}]}})
 
 
 def test_the_start_up_line_has_the_ceiling(caplog: pytest.LogCaptureFixture):
