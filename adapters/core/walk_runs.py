@@ -116,7 +116,7 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
 
 @loop
 def can_rest(columns: Any, first: int, end: int, ends: Any) -> bool:
-    """Return whether an automaton may refuse nothing for ever, or end the request.
+    """Return whether an automaton may refuse nothing from some state on, or end the request.
 
     The arguments are those of ``forced_runs``.
     """

@@ -4,7 +4,7 @@ from .banned_scripts import ScriptsSpec
 
 
 class AllowedScriptsSpec(ScriptsSpec, frozen=True, tag="allowed_scripts"):
-    r"""Every character of the output is of one of the Unicode scripts ``scripts``, or is shared.
+    r"""Every character of the output belongs to one of the Unicode ``scripts``, or is shared.
 
     Digits, spaces, punctuation, emoji, combining marks and other characters that many scripts use
     (``Common`` and ``Inherited``) are always allowed, and so are special tokens, EOS among them.

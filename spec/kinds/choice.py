@@ -25,7 +25,7 @@ _Choices = Annotated[
 
 
 class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
-    """The output is one of ``choices``, then EOS for ever, or the model goes on freely.
+    """The output is one of ``choices``; then EOS until the request ends, or free text.
 
     At each step, only the tokens are allowed that go on with a choice which the output has begun;
     among them the model chooses. A choice may be the beginning of another: EOS decides. Without
@@ -43,7 +43,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     Args:
         choices: different non-empty sequences of token ids, with
             half of ``MAX_TOKEN_IDS`` token ids in all.
-        eos_token_id: token to force after a choice, for ever; ``None`` forces nothing more.
+        eos_token_id: token to force after it, until the request ends; ``None`` forces nothing.
 
     Raises:
         SpecError: if a field is out of bounds, two choices are equal, or one begins another and

@@ -5,7 +5,7 @@ from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_
 
 
 class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
-    """Output token ``after + i`` is ``token_ids[i]``; then EOS for ever, or the model goes on.
+    """Output token ``after + i`` is ``token_ids[i]``; then EOS until the end, or free text.
 
     A reply that is over by then stays as it is.
 
@@ -23,7 +23,7 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
     Args:
         after: 0 to ``MAX_INT`` output tokens that come before.
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
-        eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
+        eos_token_id: token to force after them, until the request ends; ``None`` forces nothing.
 
     Raises:
         SpecError: if a field is out of bounds.

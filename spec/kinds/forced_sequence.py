@@ -5,7 +5,7 @@ from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_
 
 
 class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
-    """Output token ``i`` is ``token_ids[i]``; then EOS for ever, or the model goes on freely.
+    """Output token ``i`` is ``token_ids[i]``; then EOS until the request ends, or free text.
 
     The position is that of the output tokens themselves, so chunked prefill, preemption and
     resumption change nothing. A first token that a prefill worker chose and handed over does
@@ -22,7 +22,7 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
 
     Args:
         token_ids: 1 to ``MAX_TOKEN_IDS`` token ids, in order.
-        eos_token_id: token to force after them, for ever; ``None`` forces nothing more.
+        eos_token_id: token to force after them, until the request ends; ``None`` forces nothing.
 
     Raises:
         SpecError: if a field is out of bounds.

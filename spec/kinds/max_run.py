@@ -23,9 +23,9 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
 
     The class is white space, or other characters, or short texts. A token that would make the run
     too long is banned, whatever tokens it is made of, and also if it begins with white space and
-    goes on with a word. So replies end that would go on with white space for ever, in JSON for
-    example, where a grammar takes it between any two tokens: the model has to go on with something
-    else. A run may end wherever it likes.
+    goes on with a word. This stops endless white space, for example in JSON, where a grammar
+    accepts it between any two tokens: the model has to continue with something else. A run may end
+    anywhere.
 
     Only the output is read: white space at the end of the prompt does not count. A special token
     has no text, and ends a run.

@@ -5,7 +5,7 @@ from ..tokenization import Tokenizer, eos_token_id_of, text_fields
 
 
 class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
-    """None of ``stop_token_ids`` before ``n`` tokens are out.
+    """None of ``stop_token_ids`` is chosen until the output has ``n`` tokens.
 
     They are banned for output tokens 0 to ``n - 1``. Stop texts, which engines look for in the
     decoded text, are not held back.

@@ -31,7 +31,7 @@ _Least = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOOP)]
 
 
 class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_loop"):
-    """The same tokens do not come ``times`` times in a row.
+    """The output does not repeat the same tokens ``times`` times in a row.
 
     A loop is a text of ``min_period`` to ``max_period`` tokens that stands ``times`` times, or more
     often, at the end of the output, with nothing in between. The token that would complete the last

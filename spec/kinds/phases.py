@@ -103,7 +103,7 @@ _Phases = Annotated[tuple[Phase, ...], msgspec.Meta(min_length=1, max_length=MAX
 
 
 class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phases"):
-    """The output goes through phases, in each of which other specs act.
+    """The output goes through phases, each with its own specs.
 
     The output begins in the first phase. A phase's specs act as if the output began where the
     phase begins, each time that it begins anew. Kinds that read the prompt read it in the first
@@ -130,7 +130,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         )
 
     If the prompt ends with 7 and the model only says 9, the output is 9 9 9 8 4 5, then 1 or 2 3,
-    then 0 for ever. The second phase is on the wire::
+    then 0 until the request ends. The second phase is on the wire::
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
@@ -161,7 +161,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     Args:
         phases: at least one. Their number times the most specs of one of them is at most
             ``MAX_PHASES``.
-        eos_token_id: token to force after the last phase, for ever; ``None`` forces nothing more.
+        eos_token_id: token to force after the last phase, until the request ends; ``None`` forces
+            nothing.
         repeat: whether to go on with the first phase after the last.
         stop_token_ids: up to ``MAX_PATTERN`` tokens that end a reply, the model's EOS for example.
             They are banned in every phase but the last, so that no reply ends before its answer.
@@ -242,7 +243,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         """Force a text, then go through other phases.
 
         ``PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))`` makes the output 4 5 1 or
-        4 5 2, and then 0 for ever.
+        4 5 2, and then 0 until the request ends.
 
         Args:
             token_ids: the text to begin with.

@@ -12,7 +12,7 @@ _Times = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)]
 
 
 class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
-    """When the output has just produced the trigger, the phrase follows.
+    """When the output ends with the trigger, the phrase follows.
 
     Only output tokens are matched. The phrase's own tokens never count towards the trigger, so a
     phrase that contains it does not set itself off.

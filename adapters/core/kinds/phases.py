@@ -278,7 +278,7 @@ def _completing(spec: LogitsProcessorSpec, bit: int, context: Context) -> Marked
         automaton, closed = thinking(spec, completes=True)
         return Marked.of(automaton, bit, closed)
     (automaton,) = _automata(spec, context)
-    # The last state is free for ever, and so are states that nothing but leads to it.
+    # The last state stays free, and so do states that can only lead to it.
     last = automaton.states - 1
     leads = automaton.default_target == last
     leads &= (automaton.edit == Edit.FREE) & (automaton.timeout < 0)
