@@ -108,7 +108,7 @@ class Backend:
             if isinstance(spec, LogitsProcessorSpec) and type(spec) not in able:
                 kinds = ", ".join(sorted(map(kind_of, able)))
                 raise SpecError(
-                    f"{self.name} cannot do `{spec.kind}`; it can do {kinds}", "specs", i
+                    f"{self.name} does not support `{spec.kind}`; supported: {kinds}", "specs", i
                 )
 
     @cached_property

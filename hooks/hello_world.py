@@ -38,9 +38,9 @@ def default_specs(tokenizer: Callable[[], Tokenizer]) -> Sequence[LogitsProcesso
             "Start the engine with a tokenizer, or without the variable"
         ) from error
     logger.warning(
-        "%s is on: every request without specs or a grammar of its own says %r%s.",
+        "%s is on: every request without specs or a grammar of its own replies %r%s.",
         name,
         TEXT,
-        "" if eos_token_id is not None else " and goes on, because the tokenizer has no EOS token",
+        "" if eos_token_id is not None else " and continues: the tokenizer has no EOS token",
     )
     return (spec,)

@@ -42,7 +42,7 @@ def _check_grammar(specs: Specs) -> None:
         runs += isinstance(spec, MaxRunSpec)
         for text in texts if runs <= MAX_TEXT_RULES else ():  # admission refuses more
             if spec.bans_text(text):
-                what = f", a grammar whose replies hold {text!r}"
+                what = f", a grammar whose replies contain {text!r}"
                 raise SpecError((*beside, what), "specs", i)
 
 

@@ -80,7 +80,7 @@ def _versions() -> Iterator[Finding]:
         yield Finding(NAME, version(NAME))
     else:
         places = ", ".join(f"{number} in {folder}" for folder, number in found.items())
-        advice = "Python reads the entry points of the first alone: uninstall the others"
+        advice = "Python reads only the entry points of the first: uninstall the others"
         yield Finding(NAME, f"installed more than once: {places}", Status.WARNING, advice)
     yield from (_of_package(*each, f"pip install {NAME}") for each in _needed("").items())
     if torch := _version("torch"):
@@ -228,6 +228,6 @@ def _of_entry_point(group: str) -> Finding:
         return Finding(what, "missing", Status.ERROR, advice)
     if len(found) > 1:
         packages = " and ".join(map(_package_of, found))
-        advice = "Uninstall one of them; of several instances, the newest acts"
+        advice = "Uninstall one of them; only the newest instance acts"
         return Finding(what, f"{len(found)} times, of {packages}", Status.WARNING, advice)
     return Finding(what, found[0].value)

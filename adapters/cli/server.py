@@ -118,8 +118,8 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     forced = _of_forced(engine, replies, free, gated)
     return [
         forced,
-        _of_refusal("A payload that is wrong", engine, wrong),
-        _of_refusal("A payload where the engine does not look", engine, elsewhere),
+        _of_refusal("A wrong payload", engine, wrong),
+        _of_refusal("A payload in a field that the engine does not read", engine, elsewhere),
         _of_carriers(server, engine, "/v1/completions", body(PROMPTS[0])),
         _of_carriers(server, engine, "/v1/chat/completions", chat),
         *([_of_receipt(whole, engine)] if forced.status is Status.OK else []),
@@ -150,9 +150,7 @@ def _of_refusal(what: str, engine: str, answer: tuple[int, str]) -> Finding:
     if status == 400 and KEY in message:
         return Finding(what, "refused")
     if status == 200:
-        return Finding(
-            what, "not refused: it is dropped without a word", Status.ERROR, _start(engine)
-        )
+        return Finding(what, "not refused: it is dropped silently", Status.ERROR, _start(engine))
     return Finding(
         what, f"status {status}: {message}", Status.ERROR, "Expected status 400 of logitport."
     )

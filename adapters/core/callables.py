@@ -172,6 +172,6 @@ def log_failure(request: str, error: Exception, *, ends: bool) -> None:
         request,
         type(error).__name__,
         text_of(error),
-        "It is ended" if ends else "It goes on without them",
+        "It is ended" if ends else "It continues without them",
         "".join(traceback.format_tb(error.__traceback__)),
     )

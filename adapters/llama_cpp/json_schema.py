@@ -80,12 +80,12 @@ def gbnf(schema: Mapping[str, Any]) -> str:
     except SpecError:
         raise
     except (AssertionError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SpecError(f"llama_cpp cannot do this schema: {error}", "json_schema") from error
+        raise SpecError(f"llama_cpp rejects this schema: {error}", "json_schema") from error
     for rule in text.splitlines():
         name, _, content = rule.partition(" ::= ")
         if name in PRIMITIVE_RULES and content != PRIMITIVE_RULES[name].content:
             what = f"the converter takes a property for its own `{name}`"
-            raise SpecError(f"llama_cpp cannot do this schema: {what}", "json_schema")
+            raise SpecError(f"llama_cpp rejects this schema: {what}", "json_schema")
     # In JSON, control characters are escaped.
     return text.replace(r'[^"\\]', r'[^"\\\x7F\x00-\x1F]')
 
@@ -103,7 +103,7 @@ class _Checker:
     def checked(self, schema: Any, path: _Path, inside: tuple[str, ...] = ()) -> dict[str, Any]:
         """Check and copy the part at ``path``, to which the references ``inside`` have led."""
         if not isinstance(schema, dict):
-            raise SpecError("llama_cpp cannot do schemas that are no objects", *path)
+            raise SpecError("llama_cpp supports only schemas that are objects", *path)
         self._parts += 1
         if self._parts > MAX_PARTS:
             what = "with each `$ref` replaced by what it names"
@@ -113,7 +113,7 @@ class _Checker:
             return self._referred(given["$ref"], path, inside)
         if not given or not any(given.keys() <= shape for shape in _SHAPES):
             keys = ", ".join(f"`{key}`" for key in given) or "no keyword"
-            raise SpecError(f"llama_cpp cannot do a schema with {keys}", *path)
+            raise SpecError(f"llama_cpp does not support a schema with {keys}", *path)
         try:
             msgspec.convert(given, _Keywords)
         except msgspec.ValidationError as error:
@@ -135,7 +135,7 @@ class _Checker:
 
     def _referred(self, reference: Any, path: _Path, inside: tuple[str, ...]) -> dict[str, Any]:
         if reference in inside:
-            raise SpecError("llama_cpp cannot do schemas that contain themselves", *path)
+            raise SpecError("llama_cpp does not support schemas that contain themselves", *path)
         target = self._root
         try:
             if not reference.startswith("#/"):
@@ -154,7 +154,7 @@ def _check_values(given: dict[str, Any], path: _Path) -> None:
     if isinstance(types, str):
         types = [types]
     elif types and given.keys() != {"type"}:
-        raise SpecError("llama_cpp cannot do several types beside other keywords", *path)
+        raise SpecError("llama_cpp does not support several types with other keywords", *path)
     for name in types:
         if name not in _TYPES:
             raise SpecError(f"Expected one of {', '.join(_TYPES)}, got {name!r}", *path)
@@ -172,14 +172,14 @@ def _check_text(value: Any, path: _Path) -> None:
     """Refuse a text that the converter does not escape as GBNF needs it."""
     text = json.dumps(value, ensure_ascii=False)
     if re.search(r"[\\\U00010000-\U0010FFFF]", text):
-        raise SpecError(f"llama_cpp cannot do the text {text} in a schema", *path)
+        raise SpecError(f"llama_cpp does not support the text {text} in a schema", *path)
 
 
 def _check_properties(given: dict[str, Any], path: _Path) -> None:
     names, required = list(given.get("properties", ())), set(given.get("required", ()))
     for name in names:
         if name in ("", "*"):
-            raise SpecError(f"llama_cpp cannot do properties with the name {name!r}", *path)
+            raise SpecError(f"llama_cpp does not support properties with the name {name!r}", *path)
         _check_text(name, path)
     if unknown := required.difference(names):
         raise SpecError(f"llama_cpp cannot require {sorted(unknown)}, not in `properties`", *path)
@@ -187,7 +187,7 @@ def _check_properties(given: dict[str, Any], path: _Path) -> None:
         raise SpecError("llama_cpp writes required properties first; name them first", *path)
     if names and given.get("additionalProperties", False) is not False:
         # An additional property might have the name of a listed property.
-        raise SpecError("llama_cpp cannot do `additionalProperties` beside others", *path)
+        raise SpecError("llama_cpp does not support `additionalProperties` with others", *path)
 
 
 def _check_counts(given: dict[str, Any], path: _Path) -> None:

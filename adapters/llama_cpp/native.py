@@ -67,15 +67,15 @@ def _fields(spec: NativeSpec, llm: Llama) -> dict[str, Any]:
     for name in ("presence_penalty", "frequency_penalty"):
         if fields.get(name) and llm.last_n_tokens_size < llm.n_ctx():
             raise SpecError(
-                f"llama_cpp cannot do `{name}` on the whole output: it looks at the newest "
+                f"llama_cpp does not support `{name}` on the whole output: it reads the newest "
                 f"{llm.last_n_tokens_size} tokens. Expected Llama(last_n_tokens_size=n), "
                 f"with n at least {llm.n_ctx()}",
                 name,
             )
     if (penalty := fields.pop(name := "repetition_penalty", None)) is not None:
         if penalty != 1:
-            what = "llama.cpp leaves the prompt's tokens alone"
-            raise SpecError(f"llama_cpp cannot do `{name}`: {what}", name)
+            what = "its penalty ignores the tokens of the prompt"
+            raise SpecError(f"llama_cpp does not support `{name}`: {what}", name)
         fields["repeat_penalty"] = penalty
     return fields
 
@@ -83,7 +83,7 @@ def _fields(spec: NativeSpec, llm: Llama) -> dict[str, Any]:
 def _grammar(llm: Llama, spec: GrammarSpec) -> LlamaGrammar:
     for name in ("regex", "structural_tag"):
         if getattr(spec, name) is not None:
-            raise SpecError(f"llama_cpp cannot do a `grammar` by `{name}`", name)
+            raise SpecError(f"llama_cpp does not support a `grammar` by `{name}`", name)
     if spec.json_schema is not None:
         form, text = "json_schema", gbnf(spec.json_schema)
     elif spec.choices is not None:

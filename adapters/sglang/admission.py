@@ -39,9 +39,9 @@ REFUSED = (
 )
 
 NO_SPECS = (
-    f"The request names logitport's processor, and brings no specs in custom_params[{KEY!r}]: "
+    f"The request names logitport's processor, but has no specs in custom_params[{KEY!r}]: "
     "`attach` makes what /generate takes, `extra_body` what OpenAI's routes take. In a batch where "
-    "some prompts have specs, name none: those that have some need not"
+    "some prompts have specs, name no processor: specs do not need it"
 )
 
 
@@ -310,5 +310,5 @@ class Admission:
         if use_mlx():
             raise SpecError("SGLang's MLX backend calls no logits processor on first tokens")
         if _has_beams(sampling_params):
-            raise SpecError("SGLang tells no logits processor the tokens of its beams")
+            raise SpecError("SGLang does not pass the tokens of its beams to logits processors")
         return decoded

@@ -25,7 +25,7 @@ def sampling_fields(spec: NativeSpec, sampling_params: object) -> dict[str, Any]
     # SGLang's penalizer reads only the output (``penaltylib/repetition_penalty.py``).
     if fields.pop("repetition_penalty", 1) != 1:
         raise SpecError(
-            "sglang cannot do it as meant: it does not penalize the tokens of the prompt",
+            "sglang does not support it: its penalty ignores the tokens of the prompt",
             "repetition_penalty",
         )
     return fields

@@ -32,7 +32,7 @@ def stage() -> Stage:
 
 UNCHECKED = (
     "logitport: %s. Default specs and the configuration do not act; bad specs end their request in "
-    "a worker; nothing refuses specs beside fields that contradict them, beams or drafts, or "
+    "a worker; nothing refuses specs with fields that contradict them, beams or drafts, or "
     "misspelt keys. See docs/sglang.md"
 )
 
@@ -86,13 +86,13 @@ def check_tokens_in_time(
         raise unsupported(
             specs,
             lambda program: program.needs_history,
-            "needs the tokens that are out, which SGLang's overlap scheduling tells too late: "
+            "needs the output tokens, which SGLang's overlap scheduling passes too late: "
             f"start the engine without {_DELAY}=0, or with --disable-overlap-schedule",
             vocabulary,
         )
 
 
-WITH_DRAFTS = "SGLang tells no logits processor the draft tokens of speculative decoding"
+WITH_DRAFTS = "SGLang does not pass the draft tokens of speculative decoding to logits processors"
 
 
 def stop_token_of(req: "Req") -> int | None:

@@ -114,12 +114,12 @@ def processor_for(
         raise unsupported(
             specs,
             lambda program: program.needs_history,
-            "needs the tokens that are out, which TensorRT-LLM's overlap scheduler shows one step "
-            "late: start it with disable_overlap_scheduler=True, and say so here",
+            "needs the output tokens, which TensorRT-LLM's overlap scheduler passes one step late: "
+            "start it with disable_overlap_scheduler=True, and pass the same here",
         )
     if program.per_request and stop_token_id is None:
         raise SpecError(
-            "Expected a token that ends the request, if a plugin of its fails; set end_id, "
+            "Expected a token that ends the request if its plugin fails; set end_id, "
             "and ignore_eos=False"
         )
     return LogitportProcessor(payload, prompt_length, int(stage == Stage.DECODE), stop_token_id)

@@ -165,8 +165,8 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
         raise unsupported(
             payload.specs,
             lambda program: program.needs_output_ids,
-            "needs the ids of the sampled tokens, which vLLM's asynchronous scheduling tells no "
-            f"processor that it has found by itself: {PROVIDE_IDS}",
+            "needs the sampled token ids; with asynchronous scheduling, vLLM passes them only to "
+            f"processors named on the command line: {PROVIDE_IDS}",
             backend_of(vllm_config).vocabulary,
         )
 

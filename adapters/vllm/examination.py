@@ -66,7 +66,7 @@ def _on_cpus(options: Namespace | None) -> Iterator[Finding]:
     for name in CUDA_BUILDS:
         if (number := _version(name)) and not number.endswith("+cpu"):
             advice = f"pip uninstall {' '.join(CUDA_BUILDS)}: text needs none of them"
-            what = f"{number} is built for CUDA: importing it fails beside a torch for CPUs"
+            what = f"{number} is built for CUDA: importing it fails with a torch for CPUs"
             yield Finding(name, what, Status.WARNING, advice)
     if KV_CACHE not in os.environ:
         advice = f"{KV_CACHE} sets it, in GiB: 1 is enough for a small model"
@@ -125,7 +125,7 @@ def _of_options(options: Namespace, runners: Sequence[bool]) -> list[Finding]:
             what = f"{where}specs that need the ids of the sampled tokens in time are refused"
             found.append(Finding("Asynchronous scheduling", what, Status.WARNING, PROVIDE_IDS))
     if PROCESSOR in options.logits_processors:
-        what = "names logitport beside its entry point; of two instances, one acts"
+        what = "names logitport, which vLLM also loads by its entry point; only one instance acts"
         found.append(Finding("--logits-processors", what))
     wrong = [*_wrong_names("--logits-processors", options.logits_processors, PROCESSOR)]
     wrong_middleware = [*_wrong_names("--middleware", options.middleware, MIDDLEWARE)]

@@ -147,7 +147,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._newest[key] = self
         if older is None:
             check_presets(backend, vocab_size)
-            acting = "acts on requests alone whose payload says generation_only=false"
+            acting = "acts only on requests whose payload says generation_only=false"
             if role.stage.generates:
                 kinds = (kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes)
                 acting = f"realizes {', '.join(kinds)}"

@@ -231,7 +231,7 @@ def test_plugins(tmp_path: Path):
         ),
         (V1, (), ASYNC, "warning", "--no-async-scheduling"),
         ({}, (), ASYNC, "warning", "under V1: "),
-        (V1, BOTH, "--logits-processors", "ok", "one acts"),
+        (V1, BOTH, "--logits-processors", "ok", "one instance acts"),
         (V1, BOTH, "--middleware", "ok", "before an answer"),
         (V1, (), "--middleware", "warning", MIDDLEWARE),
         (V1, (BOTH[0], f"{PROCESSOR}s"), "--logits-processors", "error", PROCESSOR),

@@ -95,7 +95,7 @@ class LifeCycleTests:
         assert len(engine.realizer) == 2
         assert sum(logged in record.getMessage() for record in caplog.records) == 2
         assert (
-            sum("It goes on without them" in record.getMessage() for record in caplog.records) == 1
+            sum("continues without them" in record.getMessage() for record in caplog.records) == 1
         )
         for slot in slots:
             engine.realizer.remove(slot)

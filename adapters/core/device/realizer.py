@@ -180,7 +180,7 @@ class DeviceRealizer:
         try:
             self._report(slot, error, slot in self._requests)
         except Exception:
-            logger.exception("The failure of a request cannot be told")
+            logger.exception("The failure of a request cannot be reported")
 
     def upload(self, history: History) -> None:
         """Copy to the device which requests have come and gone since the last call.

@@ -97,7 +97,7 @@ class Realizer:
         try:
             program = self._program_of(request)
             if program is not None and program.reads_prompt and prompt_ids is None:
-                raise SpecError("The specs look at the prompt, which is one of embeddings")
+                raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         except Exception as error:
             self.fail(row, error, output_ids, stop_token_id)
         else:
@@ -396,4 +396,4 @@ class Realizer:
         try:
             self._report(request.row, error, request.ends)
         except Exception:
-            logger.exception("The failure of a request cannot be told")
+            logger.exception("The failure of a request cannot be reported")

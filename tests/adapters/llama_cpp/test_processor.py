@@ -295,10 +295,10 @@ def test_sampling_arguments(llm: Llama):
             r"beyond the vocabulary.*\$\.specs\[1\]",
         ),
         ([lp.SamplingSpec(top_k=1), lp.PluginSpec("nobody")], r"No plugin.*\$\.specs\[1\]\.name"),
-        (lp.GrammarSpec(regex="a+"), r"llama_cpp cannot do a `grammar` by `regex`.*\[0\]\.regex"),
+        (lp.GrammarSpec(regex="a+"), r"does not support a `grammar` by `regex`.*\[0\]\.regex"),
         (
             lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": {}}),
-            r"llama_cpp cannot do a `grammar` by `structural_tag`.*\[0\]\.structural_tag",
+            r"llama_cpp does not support a `grammar` by `structural_tag`.*\[0\]\.structural_tag",
         ),
         (lp.GrammarSpec(ebnf="root ::= (("), r"llama_cpp cannot parse.*\$\.specs\[0\]\.ebnf"),
         (lp.GrammarSpec(ebnf=f"root ::= {'(' * 9**5}"), r"256 nested paren.*\$\.specs\[0\]\.ebnf"),
@@ -352,7 +352,7 @@ def test_a_processor_is_refused(llm: Llama):
             {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
             r"contain themselves",
         ),
-        ({"minLength": 3}, r"cannot do this schema"),
+        ({"minLength": 3}, r"rejects this schema"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
         ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
         ({"type": "string", "minLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.minLength`"),
@@ -384,14 +384,14 @@ def test_a_processor_is_refused(llm: Llama):
                 }
                 | {"a900": {"type": "null"}},
             },
-            r"cannot do this schema: maximum recursion depth",
+            r"rejects this schema: maximum recursion depth",
         ),
         ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
         ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
         ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),
         (
             {"properties": {"a": {"type": "null"}}, "additionalProperties": True},
-            r"`additionalProperties` beside others",
+            r"`additionalProperties` with others",
         ),
     ],
 )

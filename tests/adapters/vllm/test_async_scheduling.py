@@ -71,7 +71,7 @@ def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, to
             continue
         index = [spec.kind for spec in case.specs].index(kind)
         message = (
-            rf"`{kind}` needs the ids .* --logits-processors logitport\.adapters\.vllm:"
+            rf"`{kind}` needs the sampled token ids.*--logits-processors logitport\.adapters\.vllm:"
             rf"LogitportProcessor, or with --no-async-scheduling - at `\$\.specs\[{index}\]`"
         )
         with refused(message):
@@ -104,7 +104,7 @@ def test_which_engines_tell_what_is_sampled(
 def test_default_specs_that_need_contents_keep_an_engine_from_starting():
     with (
         patch.object(processor, "default_specs", return_value=[lp.NoRepeatNgramSpec(2)]),
-        pytest.raises(ValueError, match="`no_repeat_ngram` needs the ids"),
+        pytest.raises(ValueError, match="`no_repeat_ngram` needs the sampled token ids"),
     ):
         LogitportProcessor(asynchronous_or_not(True, None), torch.device("cpu"))
 
