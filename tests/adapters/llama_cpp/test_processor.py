@@ -345,7 +345,7 @@ def test_a_processor_is_refused(llm: Llama):
         ({"properties": {"a\n": {"type": "null"}}}, r"the text"),
         ({"enum": ["a", "\\b"]}, r"the text"),
         ({"const": "\U0001f600"}, r"the text"),
-        ({"anyOf": [{"type": "null"}, True]}, r"that are objects - at `\$\.json_schema\.anyOf\[1\]`"),
+        ({"anyOf": [{"type": "null"}, True]}, r"are objects - at `\$\.json_schema\.anyOf\[1\]`"),
         ({"$ref": "#"}, r"Expected a `\$ref` into"),
         ({"$ref": "#/$defs/a"}, r"Expected a `\$ref` into"),
         (

@@ -135,7 +135,7 @@ def test_specs_that_got_lost(small: Any):
     """Who names our processor wanted some: ``attach`` on the body of a chat, which drops them."""
     lost, *others = generate(small, [request(processor=PROCESSOR, any=1), FORCED])
     assert isinstance(lost, ValueError)
-    assert "brings no specs" in str(lost)
+    assert "has no specs" in str(lost)
     assert others[0]["output_ids"] == [10, 11, 12, EOS]
 
 
