@@ -28,6 +28,6 @@ def test_only_what_needs_no_tokens_is_let_in(
             )
             assert obeys(banned, [], static["output_ids"])
             assert isinstance(needs_tokens, ValueError)
-            assert "`forced_sequence` needs the tokens" in str(needs_tokens)
+            assert "`forced_sequence` needs the output tokens" in str(needs_tokens)
             assert "$.specs[0]" in str(needs_tokens)
             assert outputs(others) == free[2:]
