@@ -164,7 +164,7 @@ def test_what_cannot_be_realized_here_is_ended(
     of_embeddings.input_embeds = [[0.5]]
     of_embeddings.expected = bad.expected = FREE
     step(ours, [of_embeddings, bad, other])
-    assert "one of embeddings" in of_embeddings.to_finish.message
+    assert "has embeddings" in of_embeddings.to_finish.message
     assert "JSON" in bad.to_finish.message
     assert other.to_finish is None
     assert caplog.text.count("The specs of request a request cannot be realized") == 2
