@@ -24,6 +24,10 @@ for name, value in {
     # times as long wherever something else runs on one of their cores.
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # vLLM looks drafts up in parallel, and numba then sets OpenMP's threads for good. A later
+    # engine of this process packs its weights for so many, but vLLM multiplies by what it has
+    # kept for one: an engine then says nonsense at the batch sizes that an earlier one has seen.
+    "NUMBA_NUM_THREADS": "1",
     # No further process for a worker, as with one GPU: it would take 7 s to start.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
