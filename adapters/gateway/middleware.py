@@ -5,6 +5,7 @@ from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
@@ -47,6 +48,11 @@ other requests do not wait."""
 _KEY = KEY.encode()
 _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
 """The index of a prompt, where an engine takes a list with an object for each prompt."""
+
+_OF_SPECS = re.compile(rf"$|(.*\.)?({'|'.join(sorted(CONTAINERS))})(\[\d+\])?$")
+"""The path of an object that may hold a payload: the request itself, and the containers."""
+
+_KINDS = [kind_of(kind) for kind in WIRE_KINDS]
 
 _OF_PROMPT = re.compile(rf"{_INDEX.pattern}$")
 """The end of the path of such an object."""
@@ -198,6 +204,8 @@ class SpecMiddleware:
         for container, value, owner in _containers("", fields, fields, MAX_NESTED):
             check_beams(policy, container, value)
             self.check_container(container, value)
+            if place is not None and KEY not in value and _OF_SPECS.match(container):
+                _check_bare(container, value, place)
             for where, payload in take_payloads(value):
                 where = join(container, where)
                 if place is None or "." in place or container:
@@ -312,6 +320,18 @@ class SpecMiddleware:
     def stage(self, scope: Scope) -> Stage:
         """Return the stage of the engine behind the application, to count refusals by stage."""
         return Stage.AGGREGATED
+
+
+def _check_bare(path: str, container: Fields, place: str) -> None:
+    """Refuse specs that are not under the key: the engine would ignore them.
+
+    Raises:
+        SpecError: with the path.
+    """
+    lists = container.objects("specs") if "specs" in container else ()
+    for value, name in (container, "kind"), *((value, "specs") for value in islice(lists, 1)):
+        if value.get("kind") in _KINDS:
+            raise SpecError.of_field(f"Expected specs in `{place}.{KEY}`", join(path, name))
 
 
 def _put(fields: Fields, name: str, payload: Any, where: str) -> None:

@@ -30,6 +30,8 @@ OF_MANY = xargs(GOOD, metadata=MANY)
 BESIDE_MANY = xargs(GOOD, sampling_params=[{}] * 70_000)
 NEWER = '{"version":2,"specs":[]}'
 HERE = "in `vllm_xargs.logitport` - at `"
+SPEC = {"kind": "choice", "texts": ["a", "b"]}
+BARE = "Expected specs in `vllm_xargs.logitport` - at `"
 SPELT = "Expected the key `logitport`, got "
 MOST = "Expected at most 32768"
 THERE = "Expected specs for /inference/v1/generate in `sampling_params.extra_args.logitport`"
@@ -62,6 +64,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "misspelt": (CHAT, xargs(GOOD, "logit_port"), f"{SPELT}'logit_port' - at `vllm_xargs`"),
     "misspelt at the top": (CHAT, {"logit-port": GOOD}, f"{SPELT}'logit-port' - at `the request`"),
     "misspelt in another field": (CHAT, {"metadata": {"logitprot": GOOD}}, "at `metadata`"),
+    "without the key": (CHAT, {"vllm_xargs": SPEC}, f"{BARE}vllm_xargs.kind`"),
+    "a payload without the key": (CHAT, {"vllm_xargs": {"specs": [SPEC]}}, "at `vllm_xargs.specs`"),
+    "a spec as fields": (CHAT, SPEC, f"{BARE}kind`"),
     "in a misspelt field": (CHAT, {"vllm_xarg": OURS}, f"{HERE}vllm_xarg.logitport`"),
     "in a field that begins with a dot": (CHAT, {".vllm_xargs": OURS}, "`vllm_xargs"),
     "among too many fields": (CHAT, MANY | xargs(GOOD), f"{MOST} fields"),
@@ -99,6 +104,9 @@ PASSED: dict[str, tuple[str, Any]] = {
     "good, tokens in": (GENERATE, of_tokens(GOOD)),
     "none": (CHAT, {"model": "m", "messages": [{"role": "user", "content": KEY}]}),
     "other keys": (CHAT, {"vllm_xargs": {"support": 1, "port": 2, "logprobs": 3, "logit": 4}}),
+    "another's kind": (CHAT, {"kind": ["choice"], "vllm_xargs": {"kind": "mine", "specs": [1]}}),
+    "a client's own data": (CHAT, {"metadata": SPEC}),
+    "a route without specs": ("/v1/embeddings", SPEC),
     "a tool's parameter": (CHAT, {"tools": [{"function": {"parameters": {KEY: {}}}}]}),
     "no object": (CHAT, [1, 2]),
     "not JSON": (CHAT, b"Hello"),
