@@ -20,6 +20,10 @@ HEADER = KEYWORD
 _HEADERS = HEADER, f"llm_provider-{HEADER}"
 """The names under which it arrives: LiteLLM's proxy renames the headers of what is behind it."""
 
+_OF_STREAMS = "response", "_response"
+"""The attributes of streams of the OpenAI client that have the HTTP response; of the stream that
+``stream()`` opens, it is private."""
+
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
@@ -74,7 +78,8 @@ def receipt(
     Args:
         response: a response of the OpenAI client, the first chunk of a streamed response, the JSON
             object of either, or what has the headers of the answer: an HTTP response, that of
-            ``with_raw_response``, or a ``Stream`` of the OpenAI client.
+            ``with_raw_response``, or a stream of the OpenAI client (``create(stream=True)`` or
+            ``stream()``).
         specs: the specs that the request was sent with.
         engine: as for ``extra_body``.
         carrier: as for ``extra_body``.
@@ -91,9 +96,8 @@ def receipt(
         raise SpecError("Expected specs beside native kinds, for which there are no receipts")
     found = _find(response)
     if found is None:
-        of_chunk = (
-            ". The first chunk of a stream may have it" if hasattr(response, "response") else ""
-        )
+        is_stream = any(hasattr(response, name) for name in _OF_STREAMS)
+        of_chunk = ". The first chunk of a stream may have it" if is_stream else ""
         raise ReceiptError(_lost(engine, carrier) + of_chunk)
     digest = digest_of(payload)
     if found.digest != digest:
@@ -108,8 +112,8 @@ def _find(response: Any) -> Receipt | None:
     if isinstance(response, list | tuple) and response:  # SGLang's answer to several prompts
         response = response[0]
     of_body = response.get(KEY) if isinstance(response, Mapping) else getattr(response, KEY, None)
-    behind = getattr(response, "response", None)  # of a stream
-    of_header = getattr(response, "headers", None) or getattr(behind, "headers", None) or {}
+    places = response, *(getattr(response, name, None) for name in _OF_STREAMS)
+    of_header = next(filter(None, (getattr(each, "headers", None) for each in places)), {})
     try:
         if of_body is not None:
             return msgspec.convert(of_body, Receipt)

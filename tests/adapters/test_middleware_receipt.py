@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,8 @@ SPEC = ForcedTokenSequenceSpec((1, 2, 3))
 BAN = BannedTokensSpec((5,))
 EXPECTED = {"kinds": ["forced_sequence"], "digest": digest_of(encode(SPEC)), "stage": "agg"}
 ANSWER = {"id": "1", "choices": [{"message": {"content": '{"a": 1}'}}]}
-CHUNKS = ['{"id":"1","choices":[]}', '{"id":"2","choices":[]}', "[DONE]"]
+OBJECT = '"object":"chat.completion.chunk"'
+CHUNKS = [f'{{"id":"{i}",{OBJECT},"choices":[]}}' for i in (1, 2)] + ["[DONE]"]
 
 
 # Besides a JSON object, answers that have no room for a field.
@@ -278,26 +280,36 @@ def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: 
 
 
 @pytest.mark.parametrize("name", ["x-logitport", "llm_provider-x-logitport", None])
-@pytest.mark.parametrize("raw", [False, True], ids=["stream", "raw response"])
-def test_of_the_header_of_a_stream(name: str | None, raw: bool):
+@pytest.mark.parametrize("way", ["stream", "raw response", "helper"])
+def test_of_the_header_of_a_stream(name: str | None, way: str):
     """LiteLLM's proxy makes the chunks anew, without the field, and renames the header."""
     headers = {"content-type": "text/event-stream"} | ({name: json.dumps(EXPECTED)} if name else {})
-    chunks = "".join(f"data: {chunk}\n\n" for chunk in CHUNKS)
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, text=chunks))
+    text = "".join(f"data: {chunk}\n\n" for chunk in CHUNKS)
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, text=text))
     asking = OpenAI(
         base_url="http://s/v1", api_key="-", http_client=httpx.Client(transport=transport)
     )
     chats = asking.chat.completions
-    create: Any = chats.with_raw_response.create if raw else chats.create
-    reply = create(model="m", messages=[], stream=True, extra_body=extra_body("vllm", SPEC))
+    asked: dict[str, Any] = {"model": "m", "messages": [], "extra_body": extra_body("vllm", SPEC)}
+    if way == "helper":
+        with chats.stream(**asked) as reply:
+            chunks = (each.chunk for each in reply if each.type == "chunk")
+            _check_header(reply, name, chunks, "first chunk")
+    elif way == "stream":
+        reply = chats.create(stream=True, **asked)
+        _check_header(reply, name, reply, "first chunk")
+    else:
+        raw = chats.with_raw_response.create(stream=True, **asked)
+        _check_header(raw, name, raw.parse(), "")
+
+
+def _check_header(reply: Any, name: str | None, chunks: Iterable[Any], hint: str) -> None:
     if name is None:
-        with pytest.raises(
-            ReceiptError, match="has no receipt" if raw else "has no receipt.*first chunk"
-        ):
+        with pytest.raises(ReceiptError, match=f"has no receipt.*{hint}"):
             receipt(reply, SPEC)
-        return
-    assert receipt(reply, SPEC).kinds == ("forced_sequence",)
-    assert [each.id for each in (reply.parse() if raw else reply)] == ["1", "2"]
+    else:
+        assert receipt(reply, SPEC).kinds == ("forced_sequence",)
+        assert [each.id for each in chunks] == ["1", "2"]
 
 
 def test_native_kinds_have_none():
