@@ -25,7 +25,7 @@ from .limits import MAX_EXTREME_NUMBERS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
-from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, as_given, is_about_a_field
+from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, as_given, needs_the_field
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -280,7 +280,7 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = spec_error(error)
         elif isinstance(error, msgspec.ValidationError):
             refusal = _validation_error(error)
-            if is_about_a_field(refusal):
+            if needs_the_field(refusal):
                 return None
     except (UnicodeError, RecursionError):
         pass

@@ -6,6 +6,7 @@ specs, its texts have become token ids, and everything else is as if the client 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
@@ -56,9 +57,12 @@ def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
 
 
-def is_about_a_field(error: SpecError) -> bool:
-    """Whether an error is about a field that is unknown or missing."""
-    return _FIELD.fullmatch(error.message) is not None
+_NO_IDS = re.compile(r"Expected `(int|array)`, got `str`")
+
+
+def needs_the_field(error: SpecError) -> bool:
+    """Whether an error is about a field that is unknown or missing, or has text in place of ids."""
+    return any(each.fullmatch(error.message) for each in (_FIELD, _NO_IDS))
 
 
 def is_about_a_text(error: SpecError) -> bool:
@@ -80,6 +84,8 @@ def known_fields(kind: type[LogitsProcessorSpec]) -> set[str]:
 
 def _with_field(error: SpecError, content: Any) -> SpecError:
     """Add to an error about a field of a spec which field of its kind may be meant."""
+    if _NO_IDS.fullmatch(error.message):
+        return _with_text_field(error, content)
     if not (found := _FIELD.fullmatch(error.message)):
         return error
     try:
@@ -95,6 +101,18 @@ def _with_field(error: SpecError, content: Any) -> SpecError:
     known = known_fields(kind)
     hint = "" if found[2] in known else nearest(found[2], known)
     return SpecError(error.message + (hint and f"; {hint}"), *error.location)
+
+
+def _with_text_field(error: SpecError, content: Any) -> SpecError:
+    """Add to an error about text in place of token ids which field of the kind takes texts."""
+    names: list[str] = []
+    with suppress(LookupError, TypeError):  # the name of a field may look like a path
+        for step in error.location:
+            if isinstance(content, Mapping) and (kind := _kind_of(cast("Entry", content))):
+                names = [text for text, target in kind.TEXTS.items() if target == step]
+            content = content[step]
+    hint = f"; `{names[0]}` takes texts" if names else ""
+    return SpecError(error.message + hint, *error.location)
 
 
 class StandIn:
