@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from ...spec import SpecError
+from ..backend import backend
 from ..policy import Policy
 from .failures import failing_plainly
 from .printing import say
 from .source import CONFIGURATIONS, read_policy, read_specs
-from .texts import vocabulary_size
+from .texts import load_tokenizer, vocabulary_size
 
 
 @failing_plainly
@@ -61,12 +63,27 @@ def _of_configuration(
     try:
         policy = read_policy(file, tokenizer, model)
         found = [*_beyond(policy, tokenizer)] if policy and tokenizer else []
+        if policy and tokenizer and policy.presets and not found:
+            _realize_presets(policy, tokenizer)
         if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
             names = ", ".join(policy.models)
             notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
     except ValueError as error:
         found = getattr(error, "problems", [str(error)])
     return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
+
+
+def _realize_presets(policy: Policy, model: str) -> None:
+    """Compile each preset with the specs that the server adds, as a server does at its start.
+
+    Raises:
+        ValueError: for a preset that cannot be realized.
+    """
+    from ..admission import check_presets
+
+    # vLLM realizes every kind.
+    tokenizer, size = load_tokenizer(model), vocabulary_size(model)
+    check_presets(replace(backend("vllm"), policy=policy).for_tokenizer(tokenizer, size), size)
 
 
 def _beyond(policy: Policy, model: str) -> Iterator[str]:

@@ -223,6 +223,13 @@ class TestCheck:
                 "presets: {far: [{kind: banned_tokens, token_ids: [5, 99999]}]}",
                 ["$.presets.far[0].token_ids[1]: Token id 99999 is beyond the vocabulary of "],
             ),
+            ("presets: {mild: [{kind: banned_text, texts: [bad]}]}", []),
+            (
+                "own: add\nguard: [{kind: banned_text, texts: [bad], ignore_case: true}]\n"
+                "default: [{kind: banned_text, texts: [bad], whole_words: true}]\n"
+                "presets: {mild: [{kind: banned_text, texts: [bad]}]}",
+                ["The preset 'mild' cannot be realized: Expected at most 2 rules about text"],
+            ),
         ],
     )
     def test_configuration(self, content: str, problems: list[str], model: Path, tmp_path: Path):
