@@ -139,6 +139,14 @@ def text_of(error: BaseException) -> str:
         return shown(type(error).__name__)
 
 
+_JSON_TYPES = {type(None): "null", dict: "object", list: "array"}
+
+
+def type_of(value: object) -> str:
+    """Return the name of a value's type: JSON's where msgspec's errors have it, else Python's."""
+    return _JSON_TYPES.get(type(value), type(value).__name__)
+
+
 def _is_outside(path: Path) -> bool:
     return isinstance(next(iter(path), None), Name)
 

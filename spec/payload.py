@@ -17,7 +17,7 @@ from .base import (
     spec_error,
 )
 from .conflicts import check_native
-from .errors import SpecError
+from .errors import SpecError, type_of
 from .json_values import parts
 from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
 from .kinds.logit_bias import wrong_entry
@@ -192,9 +192,7 @@ def decode_texts(payload: Encoded, resolver: TextResolver) -> Payload:
         size = _check_object(payload)
     is_entry_list = isinstance(content, list | tuple)
     if not is_entry_list and not isinstance(content, Mapping):
-        raise SpecError(
-            f"Expected a payload made by encode(), got an object of type {type(content).__name__}"
-        )
+        raise SpecError(f"Expected a payload or a list of specs, got `{type_of(content)}`")
     body = cast("Any", {"version": VERSION, "specs": content} if is_entry_list else content)
     try:
         try:

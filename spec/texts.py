@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from .base import LogitsProcessorSpec, as_specs, kind_of
-from .errors import Path, SpecError, text_of
+from .errors import Path, SpecError, text_of, type_of
 from .kinds import WIRE_KINDS, PhaseEnd
 from .limits import (
     MAX_CLIENT_TEXT_BYTES,
@@ -205,7 +205,7 @@ class TextResolver:
             if name.endswith("text"):
                 entry[target] = self._token_ids(value, where)
             elif not isinstance(value, list | tuple):
-                raise SpecError(f"Expected `array`, got `{type(value).__name__}`", *where)
+                raise SpecError(f"Expected `array`, got `{type_of(value)}`", *where)
             else:
                 of_text = self._token_id if name.endswith("tokens") else self._token_ids
                 given = enumerate(cast("list[Any]", value))
@@ -215,7 +215,7 @@ class TextResolver:
 
     def _token_ids(self, text: Any, path: Path) -> list[int]:
         if not isinstance(text, str):
-            raise SpecError(f"Expected `str`, got `{type(text).__name__}`", *path)
+            raise SpecError(f"Expected `str`, got `{type_of(text)}`", *path)
         try:
             self._size += _BYTES_OF_TEXT + len(text.encode())
         except UnicodeEncodeError:

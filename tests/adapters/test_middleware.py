@@ -51,7 +51,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "newer version": ("/v1/completions", xargs(NEWER), "2 is newer than 1"),
     "not JSON": ("/v1/responses", xargs("Hello"), "not valid JSON"),
     "a number": ("/v1/chat/completions/batch", xargs(7), "int"),
-    "null": (CHAT, xargs(None), "NoneType"),
+    "null": (CHAT, xargs(None), "got `null`"),
     "behind a prefix": ("/team" + CHAT, xargs(BAD), "mind_reader"),
     "a slash at the end": (CHAT + "/", xargs(BAD), "mind_reader"),
     "to be rendered": (CHAT + "/render", xargs(BAD), "- at `$.specs[0].kind`"),

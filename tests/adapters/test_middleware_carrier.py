@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "two schemas that differ": ("vllm", CHAT, DIFFERENT_SCHEMAS, f"{ANOTHER}`text.format.schema."),
     "a field that is no object": ("vllm", CHAT, carried(GOOD, vllm_xargs=3), "an object"),
     "bad": ("vllm", CHAT, carried(BAD), "mind_reader"),
-    "null": ("vllm", CHAT, carried(None), "NoneType"),
+    "null": ("vllm", CHAT, carried(None), "got `null`"),
     "misspelt": ("vllm", CHAT, asking({"x-logit-port": GOOD}), "`x-logitport`, got 'x-logit-port'"),
     "without x": ("vllm", CHAT, asking({KEY: GOOD}), "`x-logitport`, got 'logitport'"),
     "on a route that takes none": ("sglang", "/v1/score", carried(GOOD), "takes no specs"),

@@ -107,7 +107,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "choice", "texts": []}, "length >= 1", ".texts"),
     ({"kind": "choice", "texts": "cat"}, "Expected `array`, got `str`", ".texts"),
     ({"kind": "choice", "texts": ["5", 5]}, "Expected `str`, got `int`", ".texts[1]"),
-    ({"kind": "choice", "texts": None}, "Expected `array`, got `NoneType`", ".texts"),
+    ({"kind": "choice", "texts": None}, "Expected `array`, got `null`", ".texts"),
     ({"kind": "choice", "texts": ["cat", "5", "cat"]}, "The same as", ".texts[2]"),
     ({**CHOICE, "eos_token_id": None}, "Expected an eos_token_id", ".texts[0]"),
     ({**CHOICE, "choices": [[1]]}, "Expected choices or texts, got both", ".texts"),
