@@ -139,7 +139,7 @@ def text_of(error: BaseException) -> str:
         return shown(type(error).__name__)
 
 
-_JSON_TYPES = {type(None): "null", dict: "object", list: "array"}
+_JSON_TYPES: dict[type, str] = {type(None): "null", dict: "object", list: "array"}
 
 
 def type_of(value: object) -> str:

@@ -24,8 +24,8 @@ from .tokenization import Tokenizer, resolved_eos, token_ids_of
 _KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
 
 
-def _kind_of(entry: Mapping[str, Any]) -> type[LogitsProcessorSpec] | None:
-    kind = entry.get("kind")
+def _kind_of(entry: Any) -> type[LogitsProcessorSpec] | None:
+    kind = cast("Entry", entry).get("kind") if isinstance(entry, Mapping) else None
     return _KINDS.get(kind) if isinstance(kind, str) else None
 
 
@@ -93,8 +93,7 @@ def _with_field(error: SpecError, content: Any) -> SpecError:
             content = content[step]
     except (LookupError, TypeError):  # the name of a field may look like a path
         return error
-    entry = cast("Mapping[str, Any]", content if isinstance(content, Mapping) else {})
-    if not (kind := _kind_of(entry)):
+    if not (kind := _kind_of(content)):
         return error
     if found[1] == "missing required":
         return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
@@ -108,7 +107,7 @@ def _with_text_field(error: SpecError, content: Any) -> SpecError:
     names: list[str] = []
     with suppress(LookupError, TypeError):  # the name of a field may look like a path
         for step in error.location:
-            if isinstance(content, Mapping) and (kind := _kind_of(cast("Entry", content))):
+            if kind := _kind_of(content):
                 names = [text for text, target in kind.TEXTS.items() if target == step]
             content = content[step]
     hint = f"; `{names[0]}` takes texts" if names else ""
