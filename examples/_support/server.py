@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 
 START_TIMEOUT_S = 600
 TERM_TIMEOUT_S = 5  # an engine that is starting does not listen; one that serves needs 1
-KILL_TIMEOUT_S = 10
+KILL_TIMEOUT_S = 60
 
 console = Console(stderr=True)
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None

@@ -149,7 +149,7 @@ def counted(server: VllmServer, name: str, label: str) -> dict[str, int]:
         name: name of the counter, without ``_total``.
         label: the label whose values are the keys of the result.
     """
-    text = httpx.get(f"http://{HOST}:{server.port}/metrics", trust_env=False).text
+    text = httpx.get(f"http://{HOST}:{server.port}/metrics", timeout=60, trust_env=False).text
     return {
         sample.labels[label]: round(sample.value)
         for family in text_string_to_metric_families(text)

@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_regular_file(command: tuple[str, ...], file: str, folder: Path):
@@ -63,7 +63,7 @@ def test_no_regular_file(command: tuple[str, ...], file: str, folder: Path):
     assert "expected a regular file" in line
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_a_page_is_not_written_to_a_pipe(folder: Path):
     result = run("replay", "spec.json", "--reply", "reply.json", "--html", "pipe")
     assert result.exit_code == 2

@@ -165,7 +165,7 @@ def test_a_refusal_is_logged_and_counted(
     caplog: pytest.LogCaptureFixture, policy: Policy, body: Any, reason: str, line: str
 ):
     before = refusals(reason)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "logitport"):
         assert post(policy, body).status_code == 400
     (logged,) = [record.message for record in caplog.records if record.name.startswith("logitport")]
     assert logged.startswith("logitport: refused a request: ")

@@ -264,6 +264,7 @@ def test_two_policies(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_token_that_ends_a_reply(caplog: pytest.LogCaptureFixture):
     """The first of the model's that its vocabulary has, beside a guard."""
+    caplog.set_level("WARNING", "logitport")
     assert Policy().end_token({2}, 100) is None
     assert not caplog.messages
     assert Policy(guard=(BAN,)).end_token({-1, 7, 100}, 100) == 7

@@ -105,6 +105,7 @@ def test_support(status: int, body: Any, expected: Support):
 def test_another_carrier_is_tried(
     by_schema: tuple[int, Any], expected: Support, chat: bool, caplog: pytest.LogCaptureFixture
 ):
+    caplog.set_level("WARNING", "logitport")
     client, requests = asked(200, COMPLETION, by_schema)
     assert probe(client, "m", "sglang", chat=chat) is expected
     first, second = requests

@@ -72,7 +72,6 @@ from tests.support.lives import lead
 
 
 @outside
-@pytest.mark.timeout(900)
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 

@@ -27,7 +27,6 @@ VOCABULARY = 2 * BLOCK + 100
 
 
 @outside
-@pytest.mark.timeout(900)
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 

@@ -55,7 +55,9 @@ def test_rehearsal(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     pytest.importorskip("vllm")  # whose kernels are peers
     parts = "kernels", "expected", "first compilations", "waits", "generate", "times", "neighbours"
-    done = run(GPU, "--out", tmp_path, "--only", ",".join(parts), GPU_REHEARSAL="1")
+    done = run(
+        GPU, "--out", tmp_path, "--seconds", 1500, "--only", ",".join(parts), GPU_REHEARSAL="1"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "gpu-rehearsal.json").read_text())
     statuses = {part["part"]: part["status"] for part in results["parts"]}

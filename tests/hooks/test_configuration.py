@@ -397,7 +397,7 @@ BOMB = "b0: &b0 [x]\n" + "".join(
 """Eight lines of nine aliases each: 43 million values."""
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
@@ -468,7 +468,7 @@ def test_a_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
         policy(unwanted)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["pipe", "/dev/zero", "/dev/null"])
 def test_what_is_no_regular_file(name: str, tmp_path: Path):
     """A pipe would be waited for, and a device has no end."""

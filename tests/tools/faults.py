@@ -33,7 +33,7 @@ from tests.support.faults import Faults
 from tests.support.host_driver import Host
 from tests.support.lives import Driver, Lives
 
-EVENTS, SECONDS = 7, 20
+EVENTS, SECONDS = 7, 120
 
 
 @dataclass

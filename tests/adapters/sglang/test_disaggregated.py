@@ -123,5 +123,7 @@ def test_each_worker_refuses_and_counts(pair: Pair):
         (pair.prefill, "gated", "prefill"),
         (pair.decode, "admitted", "decode"),
     ):
-        metrics = httpx.get(f"http://{HOST}:{server.port}/metrics").text
+        metrics = httpx.get(
+            f"http://{HOST}:{server.port}/metrics", timeout=60, trust_env=False
+        ).text
         assert f'logitport_requests_total{{decision="{decision}",stage="{stage}"}}' in metrics

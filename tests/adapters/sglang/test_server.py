@@ -109,4 +109,6 @@ def test_grammars(client: OpenAI):
 def test_metrics(client: OpenAI, tokenizer: Any):
     complete(client, lp.ForcedTokenSequenceSpec.from_text("Exactly this", tokenizer))
     line = 'logitport_requests_total{decision="admitted",stage="agg"}'
-    assert line in httpx.get(str(client.base_url.join("/metrics"))).text
+    assert (
+        line in httpx.get(str(client.base_url.join("/metrics")), timeout=60, trust_env=False).text
+    )

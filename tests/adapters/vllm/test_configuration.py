@@ -102,5 +102,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         body = chat | extra_body("vllm", BAN)  # vLLM's own maximum is the model's length
         answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] <= 8
-        metrics = httpx.get(server.base_url.removesuffix("v1") + "metrics").text
+        metrics = httpx.get(
+            server.base_url.removesuffix("v1") + "metrics", timeout=60, trust_env=False
+        ).text
         assert 'logitport_refusals_total{reason="fields"} 3.0' in metrics

@@ -141,7 +141,9 @@ def test_two_workers(
     assert [name.rpartition("-")[0] for name in sorted(lines)] == sorted(
         f"{reply.id}-0" for reply in failed
     ), log
-    metrics = httpx.get(f"{server.base_url.removesuffix('/v1')}/metrics", trust_env=False).text
+    metrics = httpx.get(
+        f"{server.base_url.removesuffix('/v1')}/metrics", timeout=60, trust_env=False
+    ).text
     assert 'logitport_requests_total{decision="failed",stage="agg"} 2.0' in metrics
 
 
