@@ -22,7 +22,8 @@ class Support(StrEnum):
     """How a server handles the specs of this release."""
 
     ACTS = "acts"
-    """The server reads every kind. It obeys a request's specs or refuses them with a message."""
+    """The server reads every kind. It obeys a request's specs or refuses them with a message; a
+    prefill server leaves them to the decode server."""
     IGNORED = "ignored"
     """The server silently drops specs and answers as if there were none."""
     LOST = "lost"
