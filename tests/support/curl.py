@@ -32,7 +32,7 @@ def check_choice(command: str, url: str, model: str) -> None:
     """Send a command to a server: the answer is one of the texts, and has a receipt."""
     sent = ADDRESS.sub(url.removesuffix("/").removesuffix("/v1"), command).replace("MODEL", model)
     sent = sent.replace("curl ", "curl --noproxy '*' ", 1)
-    made = subprocess.run(["bash", "-c", sent], capture_output=True, timeout=120, check=True)
+    made = subprocess.run(["bash", "-c", sent], capture_output=True, timeout=600, check=True)
     answer: dict[str, Any] = json.loads(made.stdout)
     assert answer["choices"][0]["message"]["content"] in ("yes", "no"), answer
     assert answer["logitport"]["kinds"] == ["choice"]

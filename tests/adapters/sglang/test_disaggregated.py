@@ -48,7 +48,7 @@ class Pair:
         request = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, **where, **room, **body}
 
         async def both() -> list[httpx.Response]:
-            async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            async with httpx.AsyncClient(timeout=600, trust_env=False) as client:
                 urls = [f"{server.base_url}/completions" for server in (self.prefill, self.decode)]
                 return await asyncio.gather(*(client.post(url, json=request) for url in urls))
 
@@ -124,6 +124,6 @@ def test_each_worker_refuses_and_counts(pair: Pair):
         (pair.decode, "admitted", "decode"),
     ):
         metrics = httpx.get(
-            f"http://{HOST}:{server.port}/metrics", timeout=60, trust_env=False
+            f"http://{HOST}:{server.port}/metrics", timeout=600, trust_env=False
         ).text
         assert f'logitport_requests_total{{decision="{decision}",stage="{stage}"}}' in metrics

@@ -166,7 +166,7 @@ REFUSED_WITH: dict[str, tuple[Json, str]] = {
 @pytest.fixture(scope="module")
 def client(server: SglangServer) -> Iterator[httpx.Client]:
     base_url = server.base_url.removesuffix("/v1")
-    with httpx.Client(base_url=base_url, timeout=120, trust_env=False) as client:
+    with httpx.Client(base_url=base_url, timeout=600, trust_env=False) as client:
         yield client
 
 

@@ -34,7 +34,7 @@ def good(tokenizer: Any) -> Json:
 
 def ask(server: SglangServer, path: str, body: Json) -> httpx.Response:
     base_url = server.base_url.removesuffix("/v1")
-    return httpx.post(base_url + path, json=body, timeout=120, trust_env=False)
+    return httpx.post(base_url + path, json=body, timeout=600, trust_env=False)
 
 
 def test_the_log_says_so_once(server: SglangServer):

@@ -49,10 +49,10 @@ def test_texts_of_a_client_without_a_tokenizer(client: OpenAI):
         "custom_params": {KEY: json.dumps(specs)},
     }
     address = f"{str(client.base_url).rstrip('/')}/chat/completions"
-    reply = httpx.post(address, json=body, timeout=60).json()
+    reply = httpx.post(address, json=body, timeout=600).json()
     assert reply["choices"][0]["message"]["content"] in specs[0]["texts"]
     specs[0]["texts"] = ["yes", ""]
-    reply = httpx.post(address, json=body | {"custom_params": {KEY: specs}}, timeout=60)
+    reply = httpx.post(address, json=body | {"custom_params": {KEY: specs}}, timeout=600)
     assert (reply.status_code, "$[0].texts[1]" in reply.text) == (400, True)
 
 
@@ -110,5 +110,5 @@ def test_metrics(client: OpenAI, tokenizer: Any):
     complete(client, lp.ForcedTokenSequenceSpec.from_text("Exactly this", tokenizer))
     line = 'logitport_requests_total{decision="admitted",stage="agg"}'
     assert (
-        line in httpx.get(str(client.base_url.join("/metrics")), timeout=60, trust_env=False).text
+        line in httpx.get(str(client.base_url.join("/metrics")), timeout=600, trust_env=False).text
     )

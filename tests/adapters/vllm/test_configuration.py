@@ -76,7 +76,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
                 "temperature": 0,
             }
             body |= extra_body("vllm", specs) | more
-            return httpx.post(f"{server.base_url}/completions", json=body, timeout=60)
+            return httpx.post(f"{server.base_url}/completions", json=body, timeout=600)
 
         for specs, text in ACTS:
             assert ask(specs).json()["choices"][0]["text"] == text
@@ -97,12 +97,12 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         assert all(message in server.log.read_text() for _, message in FIELDS)
         chat = {"model": server.model_name, "messages": [{"role": "user", "content": "Count."}]}
         body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])
-        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=600).json()
         assert answer["logitport"]["presets"] == ["rome"]
         body = chat | extra_body("vllm", BAN)  # vLLM's own maximum is the model's length
-        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=600).json()
         assert answer["usage"]["completion_tokens"] <= 8
         metrics = httpx.get(
-            server.base_url.removesuffix("v1") + "metrics", timeout=60, trust_env=False
+            server.base_url.removesuffix("v1") + "metrics", timeout=600, trust_env=False
         ).text
         assert 'logitport_refusals_total{reason="fields"} 3.0' in metrics

@@ -96,7 +96,7 @@ def deployment(
 def proxied(request: pytest.FixtureRequest, deployment: Deployment) -> Iterator[OpenAI]:
     """A client of a proxy that sends specs to both servers, or to the decode server alone."""
     with deployment.proxy(copies_specs=request.param) as url:
-        yield OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120)
+        yield OpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
 
 
 def test_outputs_are_those_of_one_engine(

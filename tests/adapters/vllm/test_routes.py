@@ -93,7 +93,7 @@ NO_REPLY = {
 def server(model: Path) -> Iterator[httpx.Client]:
     with VllmServer(model, *LOADED, *CHECKED, "--enable-scale-out") as server:
         url = server.base_url.removesuffix("/v1")
-        with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
             yield client
 
 

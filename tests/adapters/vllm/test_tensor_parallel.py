@@ -142,7 +142,7 @@ def test_two_workers(
         f"{reply.id}-0" for reply in failed
     ), log
     metrics = httpx.get(
-        f"{server.base_url.removesuffix('/v1')}/metrics", timeout=60, trust_env=False
+        f"{server.base_url.removesuffix('/v1')}/metrics", timeout=600, trust_env=False
     ).text
     assert 'logitport_requests_total{decision="failed",stage="agg"} 2.0' in metrics
 
