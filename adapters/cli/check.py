@@ -62,9 +62,12 @@ def _of_configuration(
 ) -> list[dict[str, Any]]:
     try:
         policy = read_policy(file, tokenizer, model)
-        found = [*_beyond(policy, tokenizer)] if policy and tokenizer else []
-        if policy and tokenizer and policy.presets and not found:
-            _realize_presets(policy, tokenizer)
+        found = list[str]()
+        if policy and tokenizer:
+            size = vocabulary_size(tokenizer)
+            found += _beyond(policy, size)
+            if policy.presets and not found:
+                _realize_presets(policy, tokenizer, size)
         if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
             names = ", ".join(policy.models)
             notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
@@ -73,7 +76,7 @@ def _of_configuration(
     return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
 
 
-def _realize_presets(policy: Policy, model: str) -> None:
+def _realize_presets(policy: Policy, model: str, size: int) -> None:
     """Compile each preset with the specs that the server adds, as a server does at its start.
 
     Raises:
@@ -81,14 +84,13 @@ def _realize_presets(policy: Policy, model: str) -> None:
     """
     from ..admission import check_presets
 
-    # vLLM realizes every kind.
-    tokenizer, size = load_tokenizer(model), vocabulary_size(model)
-    check_presets(replace(backend("vllm"), policy=policy).for_tokenizer(tokenizer, size), size)
+    tokenizer = load_tokenizer(model)
+    served = replace(backend("vllm"), policy=policy)  # vLLM realizes every kind
+    check_presets(served.for_tokenizer(tokenizer, size), size)
 
 
-def _beyond(policy: Policy, model: str) -> Iterator[str]:
+def _beyond(policy: Policy, size: int) -> Iterator[str]:
     """Yield the token ids beyond the vocabulary, which would end the server of the model."""
-    size = vocabulary_size(model)
     sections = {("default",): policy.default, ("guard",): policy.guard}
     sections |= {("presets", name): specs for name, specs in policy.presets.items()}
     for path, specs in sections.items():
