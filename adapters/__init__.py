@@ -22,7 +22,7 @@ from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
-    from .admission import admit, admit_live, check_presets, program_of
+    from .admission import admit, admit_live, check_presets, guard_of, program_of
 
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
@@ -57,6 +57,7 @@ __all__ = [
     "extra_body",
     "fields_of",
     "grammar_text",
+    "guard_of",
     "lazy",
     "misspelt",
     "native_fields",
@@ -76,5 +77,6 @@ __getattr__ = lazy(
     admit=".admission",
     admit_live=".admission",
     check_presets=".admission",
+    guard_of=".admission",
     program_of=".admission",
 )

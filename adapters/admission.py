@@ -24,6 +24,7 @@ from ..spec.payload import decode_texts
 from ..spec.texts import TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
+from .core.guard import check_guard, may_stop
 from .core.walk import Walk
 
 CACHE_BYTES = 1 << 28
@@ -113,6 +114,12 @@ def program_of(
     return program if decoded.is_active(stage) else None
 
 
+def guard_of(backend: Backend, vocab_size: int | None) -> Program | None:
+    """Return the program of the guard of a backend's policy; ``None`` if there is none."""
+    guard = backend.policy and backend.policy.guard_payload
+    return admit(backend.free, guard, vocab_size)[1] if guard else None
+
+
 def admit_live(
     backend: Backend,
     specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
@@ -152,7 +159,14 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     if policy is not None:
         resolved = policy.resolve(payload)
         with policy.restoring(payload):
-            return _compiled(backend.free, resolved, vocab_size)
+            admitted = _compiled(backend.free, resolved, vocab_size)
+            if (guard := guard_of(backend, vocab_size)) is not None:
+                program = admitted.program
+                check_guard(resolved.specs, program, policy.guard, guard)
+                losing = (*program.may_lose, *may_stop(resolved.specs, program, guard))
+                program = replace(program, may_lose=tuple(dict.fromkeys(losing)))
+                admitted = admitted._replace(program=program)
+            return admitted
     backend.check(payload.specs)
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)

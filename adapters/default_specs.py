@@ -19,10 +19,10 @@ def default_specs(
 
     Args:
         tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it.
-        policy: the engine's policy, whose guard comes first, and whose default specs come last.
+        policy: the engine's policy, whose default specs come last.
     """
     specs: list[LogitsProcessorSpec] = []
     for entry_point in entry_points(group=GROUP):
         ask: DefaultSpecs = entry_point.load()
         specs.extend(ask(tokenizer))
-    return specs if policy is None else [*policy.guard, *specs, *policy.default]
+    return specs if policy is None else [*specs, *policy.default]

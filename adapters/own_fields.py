@@ -7,6 +7,7 @@ An adapter converts each field that bans, allows or delays tokens (``min_tokens`
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..spec import LogitsProcessorSpec, SpecError
 from ..spec.errors import Name
@@ -57,8 +58,10 @@ def check_own_fields(
     specs: Sequence[LogitsProcessorSpec],
     own_fields: OwnFields,
     program: "Program | None" = None,
+    guard: Sequence[LogitsProcessorSpec] = (),
+    guarding: "Program | None" = None,
 ) -> None:
-    """Check that specs and each of a request's own fields can both be obeyed.
+    """Check that specs and a request's own fields can be obeyed together.
 
     ::
 
@@ -68,26 +71,55 @@ def check_own_fields(
         specs: the specs of a request.
         own_fields: its own fields.
         program: what the specs compile to. Without it, specs about text and code are not compared.
+        guard: the specs of the guard, which are compared as ``check_guard`` does.
+        guarding: what these compile to; ``None`` without a guard.
 
     Raises:
         SpecError: for a certain contradiction. Its message and path name the spec and the field.
     """
     fields = {name: spec for name, spec in own_fields.items() if spec is not None}
-    if not fields or not specs:
+    if not fields or not (specs or guard):
         return
-    from .core import compile_specs  # a request without such fields does without it
-    from .core.walk import check_contradictions, check_without_engine
+    known, found = (None, ()) if program is None else _compared.get(program, (None, ()))
+    if known != fields:
+        found = _compare(specs, fields, program, guard, guarding)
+        if program is not None:
+            _compared[program] = fields, found
+    if found:
+        raise SpecError(*found)
 
+
+_compared: "WeakKeyDictionary[Program, tuple[Any, tuple[Any, ...]]]" = WeakKeyDictionary()
+"""Of each program, the fields that have last been compared with it, and the error's arguments."""
+
+
+def _compare(
+    specs: Sequence[LogitsProcessorSpec],
+    fields: Mapping[str, LogitsProcessorSpec],
+    program: "Program | None",
+    guard: Sequence[LogitsProcessorSpec],
+    guarding: "Program | None",
+) -> tuple[Any, ...]:
+    """Return the arguments of the error for the first field that contradicts; ``()`` for none."""
+    from .core import compile_specs  # a request without such fields does without it
+    from .core.guard import check_guard
+    from .core.walk import budget, check_contradictions, check_without_engine
+
+    left = budget()
     for name, spec in fields.items():
         together = *specs, spec
         try:
             if program is None:
                 check_without_engine(together)
-            else:
-                both = program.beside(compile_specs((spec,)), len(specs))
-                check_contradictions(together, both)
+                continue
+            both = program.beside(compile_specs((spec,)), len(specs))
+            if guarding is not None:
+                check_guard(together, both, guard, guarding)
+            if specs:
+                check_contradictions(together, both, left=left)
         except SpecError as error:
-            raise _at_field(error, len(specs), name) from None
+            return _at_field(error, len(specs), name).args
+    return ()
 
 
 def _at_field(error: SpecError, index: int, name: str) -> SpecError:

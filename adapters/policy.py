@@ -22,7 +22,7 @@ from ..spec import (
     encode,
 )
 from ..spec.base import fields_hold
-from ..spec.errors import Name, Path
+from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,8 @@ class Policy:
         own: what happens to ``default`` if a request brings specs: they ``replace`` it, or are
             ``add``-ed to it; or the server does ``refuse`` all specs but its presets, which are
             added to it.
-        guard: specs that act on every request, whatever it brings. A request whose specs or own
-            fields contradict one is refused. They ban, allow or limit, and force nothing into a
-            reply.
+        guard: specs that act on every request, whatever it brings, after all other edits of a row.
+            They ban, allow or limit, and force nothing into a reply.
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
         most_specs: how many specs a request may bring.
@@ -124,8 +123,8 @@ class Policy:
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
 
-        The guard and the default specs come first: of two specs that force a token, or that
-        each allow only some, the first wins. The further specs of presets come last.
+        The default specs come first: of two specs that force a token, or that each allow only
+        some, the first wins. The further specs of presets come last. The guard is apart.
 
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
@@ -181,40 +180,38 @@ class Policy:
     @property
     def _first(self) -> tuple[LogitsProcessorSpec, ...]:
         """The specs that come before those of each request."""
-        return self.guard if self.own == "replace" else (*self.guard, *self.default)
+        return () if self.own == "replace" else self.default
 
     @contextmanager
     def restoring(self, payload: Any) -> Generator[None]:
         """Have errors name specs by their indices in ``payload``, and what is filled in by none.
 
-        A spec of the guard has a name of its own. The payload is the request's own, encoded or not;
-        ``None`` for a request without specs, on which the guard acts.
+        The payload is the request's own, encoded or not.
         """
         added = Name("a spec that the server adds")
         try:
             yield
         except SpecError as error:
-            if payload is not None and not isinstance(payload, Payload):
+            if not isinstance(payload, Payload):
                 payload = decode(payload, StandIn())
-            count = 0 if payload is None else len(payload.specs)
-            own = range(len(self._first), len(self._first) + count)
-            guard = [Name(f"the server's guard[{i}]") for i in range(len(self.guard))]
-
-            def path_of(i: int) -> Path:
-                return (
-                    ("specs", own.index(i)) if i in own else ((*guard, added)[min(i, len(guard))],)
-                )
-
-            moved = error.specs_at(path_of)
+            own = range(len(self._first), len(self._first) + len(payload.specs))
+            moved = error.specs_at(lambda i: ("specs", own.index(i)) if i in own else (added,))
             match moved.location:
                 case ("specs", int(), "name") if moved.message.startswith("No plugin"):
                     moved = SpecError((*moved.parts, f"; presets: {self._names}"), *moved.location)
                 case _:
                     pass
-            if (name := next(iter(moved.location), None)) in (*guard, added):
-                where = () if payload is None else ("specs",)
-                moved = SpecError((f"With {name}: ", *moved.parts), *where)
+            if added in moved.location:
+                moved = SpecError((f"With {added}: ", *moved.parts), "specs")
             raise moved from error.__cause__
+
+    @contextmanager
+    def naming_guard(self) -> Generator[None]:
+        """Have errors name the specs of the guard, which no payload has."""
+        try:
+            yield
+        except SpecError as error:
+            raise error.specs_at(lambda i: (Name(f"the server's guard[{i}]"),)) from None
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:
         """Check a spec that a request brings, and the specs within its phases."""

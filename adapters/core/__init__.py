@@ -22,7 +22,7 @@ from .automaton import (
     unreachable,
 )
 from .kinds import VocabularyOf
-from .parts import Program
+from .parts import Program, failing
 from .plugins import HistoryRule
 from .program import ProgramOf, compile_specs, unsupported
 from .text.vocabulary import Vocabulary
@@ -58,6 +58,7 @@ __all__ = [
     "VocabularyOf",
     "compile_specs",
     "editor_for",
+    "failing",
     "log_failure",
     "unreachable",
     "unsupported",

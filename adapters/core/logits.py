@@ -27,6 +27,9 @@ HIGHEST_SHARE = 0.75
 """In a narrow type (float16), the share of a forced logit that other edited logits may reach. No
 sum of biases is higher, and no sum of bans is lower than minus a forced logit."""
 
+FORCED_SHARE = 0.875
+"""The share of a forced logit from which on a token counts as forced: no other logit is there."""
+
 
 @dataclass(slots=True)
 class Cells:

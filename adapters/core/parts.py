@@ -16,6 +16,15 @@ class PerRequest:
     make: Callable[[], PluginPart]
 
 
+def failing(error: Exception, guard: "Program") -> "Program":
+    """Return the program of a request that is to end with an error, and that a guard acts on."""
+
+    def make() -> PluginPart:
+        raise error
+
+    return Program(per_request=(PerRequest(make),), guard=guard)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopRule:
     """A rule against loops, which looks up the newest tokens in the history.
@@ -45,7 +54,7 @@ TOKEN_ID_BYTES = 40
 Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | PromptBiasSpec | PerRequest
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Program:
     """The compiled form of the specs of one payload.
 
@@ -62,8 +71,9 @@ class Program:
             and then each of ``loops``, has been compiled.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
-        end_token: the token that is forced where nothing but banned tokens is left, as in a list
-            or a grammar. ``None`` leaves one of them to be chosen.
+        end_token: the token that is forced where this program's edits leave none, see
+            ``LastResort``. ``None`` lets a banned token come there.
+        guard: the program of the operator, whose edits come after all edits of this one.
     """
 
     automata: tuple[Automaton, ...] = ()
@@ -75,6 +85,7 @@ class Program:
     sources: tuple[Sequence[int], ...] = ()
     may_lose: tuple[str, ...] = ()
     end_token: int | None = None
+    guard: "Program | None" = None
 
     def __deepcopy__(self, _: object) -> "Program":
         """Return the program itself, which never changes: an engine may copy requests."""
@@ -156,11 +167,14 @@ class Program:
             or any(automaton.reads_prompt for automaton in self.automata)
             or not all(spec.output_only for spec in self.ngrams)
             or not all(rule.spec.output_only for rule in self.loops)
+            or (self.guard is not None and self.guard.reads_prompt)
         )
 
     @property
     def needs_output_ids(self) -> bool:
         """Whether the edits depend on more than the output's length and the forced tokens."""
-        return bool(self.history_rules or self.per_request) or any(
-            automaton.needs_output_ids for automaton in self.automata
+        return (
+            bool(self.history_rules or self.per_request)
+            or any(automaton.needs_output_ids for automaton in self.automata)
+            or (self.guard is not None and self.guard.needs_output_ids)
         )

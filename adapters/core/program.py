@@ -56,6 +56,7 @@ def compile_specs(
             else:
                 made = [*compile_spec(together[0], context)]
             parts += made
+            context.room -= sum(part.table_bytes for part in made if isinstance(part, Automaton))
             sources += [members] * len(made)
             if not together[0].needs_vocabulary:  # else their memory is bounded
                 cells += sum(part.cells for part in made if isinstance(part, Automaton))

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 
 from .automaton import Ints
-from .logits import FORCED_LOGIT, HIGHEST_SHARE, Additions, Cells, merge
+from .logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Additions, Cells, merge
 
 
 def add(additions: Additions, logits: torch.Tensor) -> None:
@@ -24,19 +24,27 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
     flat[index] = torch.where(cells == -torch.inf, cells, sums)
 
 
-def end_where_banned(logits: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Force tokens in rows where nothing but banned tokens is left, without waiting for the device.
+def find_forced(logits: torch.Tensor) -> torch.Tensor:
+    """Return which rows have a forced token, ``[rows]`` bool, without waiting for the device."""
+    return logits.amax(1) > FORCED_SHARE * highest_logit(logits.dtype)
 
-    Engines have given the device's memory away by then: nothing here is as large as the logits.
+
+def end_where_banned(logits: torch.Tensor, forced: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Force tokens in rows that edits have left without one, and wait for no device.
+
+    These have only banned tokens, or had a forced token that is now banned. Engines have given the
+    device's memory away by then: nothing here is as large as the logits.
 
     Args:
         logits: ``[rows, columns]``, edited.
+        forced: what ``find_forced`` has returned before the edits.
         tokens: ``[rows]`` int64, the token to force in each; a row with -1 is left alone.
     """
-    highest, columns = highest_logit(logits.dtype), tokens.clamp(min=0)[:, None]
-    is_lost = ((logits.amax(1) < -highest / 2) & (tokens >= 0))[:, None]
-    kept = logits.gather(1, columns)
-    logits.scatter_(1, columns, kept.masked_fill_(is_lost, highest))
+    highest, columns, best = highest_logit(logits.dtype), tokens.clamp(min=0), logits.amax(1)
+    is_lost = (best < -highest / 2) | (forced & (best < FORCED_SHARE * highest))
+    kept = logits.gather(1, columns[:, None])
+    kept.masked_fill_((is_lost & (tokens >= 0))[:, None], highest)
+    logits.scatter_(1, columns[:, None], kept)
 
 
 def flattened(logits: torch.Tensor) -> torch.Tensor:

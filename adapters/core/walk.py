@@ -11,7 +11,7 @@ obeyed, by default with a token that no automaton waits for. A program is refuse
 A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
 refuse nothing. What depends on the model's choices is not a contradiction.
 
-The walk knows no kinds. It ends where a state comes again, and after ``MAX_STEPS``.
+The walk knows no kinds. It ends where a state comes again, and after ``MAX_WORK``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,17 @@ from .parts import Program
 from .program import compile_specs
 from .walk_report import BOTH, path_of, specs_of, why
 from .walk_runs import can_rest, find_refused, forced_runs
-from .walk_search import ALLOW, BAN, BAN_OTHERS, EXPLORE, FORCE, LOST, UNDECIDED, search
+from .walk_search import (
+    ALLOW,
+    BAN,
+    BAN_OTHERS,
+    EXPLORE,
+    FORCE,
+    LOST,
+    MAX_WORK,
+    UNDECIDED,
+    search,
+)
 
 MAX_PROMPTS = 4
 """The most prompts that are tried, besides an empty one."""
@@ -51,11 +61,19 @@ SPARE = 64
 """So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
 
 
+def budget() -> Any:
+    """Return the work that the walks of a request may take in all, which they lower."""
+    return np.array([MAX_WORK])
+
+
 def check_contradictions(
-    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+    specs: Sequence[LogitsProcessorSpec],
+    program: Program,
+    vocab_size: int | None = None,
+    left: Any = None,
 ) -> None:
     """Refuse specs that cannot be obeyed together, as ``Walk.check`` does."""
-    Walk(specs, program, vocab_size).check()
+    Walk(specs, program, vocab_size, left).check()
 
 
 class Walk:
@@ -65,12 +83,18 @@ class Walk:
         specs: the specs of the request.
         program: what they compile to.
         vocab_size: the number of the engine's tokens, if it is known.
+        left: the work that is left, see ``budget``; by default, as much as a request has.
     """
 
     def __init__(
-        self, specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+        self,
+        specs: Sequence[LogitsProcessorSpec],
+        program: Program,
+        vocab_size: int | None = None,
+        left: Any = None,
     ) -> None:
         self._specs, self._program, self._vocab_size = specs, program, vocab_size
+        self._left = budget() if left is None else left
         # A rule about loops decides when these force.
         of_loops = [rule.forcing for rule in program.loops]
         self._on_demand = [i for i, each in enumerate(program.automata) if each in of_loops]
@@ -89,7 +113,7 @@ class Walk:
         automata = [self._program.automata[i] for i in (*self._refusing, *self._on_demand)]
         ends = [token for spec in self._specs for token in _ends_of(spec)]
         on_demand = len(self._on_demand)
-        return _Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand)
+        return _Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand, self._left)
 
     def contradiction(self) -> "Contradiction | None":
         """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
@@ -101,7 +125,7 @@ class Walk:
         refusing = [automata[i] for i in self._refusing]
         edited = sum(int(each.set_sizes.max(initial=0)) for each in refusing) + SPARE * len(rules)
         may_edit_all = self._vocab_size is not None and edited >= self._vocab_size
-        limiting = bool(self._on_demand) or any(_is_any(each, *_LIMITS) for each in refusing)
+        limiting = bool(self._on_demand) or any(is_any(each, *_LIMITS) for each in refusing)
         parts = len(refusing) + len(rules) + len(self._on_demand)
         if not may_edit_all and (not limiting or parts < 2):
             return None
@@ -152,7 +176,7 @@ class Walk:
         are named that cannot lose.
         """
         automata, loops = self._program.automata, self._program.loops
-        winning = [i for i in self._refusing if _is_any(automata[i], FORCE, ALLOW)]
+        winning = [i for i in self._refusing if is_any(automata[i], FORCE, ALLOW)]
         winning += self._on_demand
         edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in self._refusing)
         may_ban = sum(rule.spec.max_period for rule in loops if rule.forcing is None)
@@ -160,8 +184,8 @@ class Walk:
             winning += self._refusing  # between them, they may leave no token
         if not winning:
             return ()
-        offered = distinct(np.concatenate([_offered_by(automata[i]) for i in winning]))
-        kept = [i for i in self._refusing if i in winning or _bans_any(automata[i], offered)]
+        offered = distinct(np.concatenate([offered_by(automata[i]) for i in winning]))
+        kept = [i for i in self._refusing if i in winning or bans_any(automata[i], offered)]
         losing = [i for i in kept if i not in winning]
         if len(winning) > 1:
             losing = [*kept, *self._on_demand]
@@ -177,7 +201,7 @@ class Walk:
         return tuple(dict.fromkeys(self._specs[i].kind for i in sorted(indices)))
 
 
-def _offered_by(automaton: Automaton) -> Any:
+def offered_by(automaton: Automaton) -> Any:
     """Return the tokens that an automaton forces or allows in some state."""
     is_allowed = np.zeros(len(automaton.set_ends), np.bool_)
     is_allowed[automaton.operand[automaton.edit == ALLOW]] = True
@@ -185,10 +209,10 @@ def _offered_by(automaton: Automaton) -> Any:
     return np.append(forced, automaton.set_tokens[np.repeat(is_allowed, automaton.set_sizes)])
 
 
-def _bans_any(automaton: Automaton, tokens: Any) -> bool:
+def bans_any(automaton: Automaton, tokens: Any) -> bool:
     """Whether an automaton bans one of some ascending tokens in some state, or may do so."""
     banned = automaton.set_tokens[automaton.set_values < BAN]
-    if _is_any(automaton, BAN_OTHERS) or not len(tokens):
+    if is_any(automaton, BAN_OTHERS) or not len(tokens):
         return len(tokens) > 0
     return bool((tokens.take(np.searchsorted(tokens, banned), mode="clip") == banned).any())
 
@@ -239,10 +263,10 @@ _LIMITS = FORCE, ALLOW, BAN_OTHERS
 
 def _refuses(automaton: Automaton) -> bool:
     """Whether an automaton refuses a token in any of its states, and does not just add to some."""
-    return bool((automaton.set_values < BAN).any()) or _is_any(automaton, *_LIMITS)
+    return bool((automaton.set_values < BAN).any()) or is_any(automaton, *_LIMITS)
 
 
-def _is_any(automaton: Automaton, *edits: int) -> bool:
+def is_any(automaton: Automaton, *edits: int) -> bool:
     """Whether an automaton makes one of some edits in any of its states."""
     return any((automaton.edit == edit).any() for edit in edits)
 
@@ -256,7 +280,7 @@ def warm_up() -> None:
     forcing = builder.build(check=False)
     builder = AutomatonBuilder()
     builder.add(builder.token_set((1,)))
-    ways = _Ways([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3])
+    ways = _Ways([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3], 0, budget())
     ways.from_the_start()
     ways.anywhere()
 
@@ -270,9 +294,10 @@ class _Ways:
         rules: Sequence[NoRepeatNgramSpec],
         vocab_size: int | None,
         ends: Sequence[int],
-        on_demand: int = 0,
+        on_demand: int,
+        left: Any,
     ) -> None:
-        self.automata, self.rules = automata, rules
+        self.automata, self.rules, self.left = automata, rules, left
         self.walked = len(automata) - on_demand  # the others force whenever they like
         pool = AutomatonPool(sizes_of(automata))
         self.bases = np.array([pool.base_of(each) for each in automata], np.int32)
@@ -340,6 +365,7 @@ class _Ways:
                 -1, 2
             ),
             offering,
+            self.left,
         )
         verdict, part, refusing, token = search(*arguments)
         parts = [*which, *range(len(self.automata), len(self.automata) + len(rules))]
@@ -354,7 +380,7 @@ class _Ways:
         strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound, self.ends)]
         only = self.bases[[each.states == 1 for each in self.automata]]
         strict.sort(key=lambda k: self.automata[k].states)  # lists and bans are compared first
-        left = MAX_COMPARED
+        left = min(MAX_COMPARED, int(self.left[0]))
         for i, automaton in enumerate(self.automata):
             if strict in ([], [i]) or not (automaton.edit == FORCE).any():
                 continue

@@ -9,10 +9,10 @@ from .automaton.folding import enter, settle, take
 from .loops import loop, part_of_loops
 
 MAX_WORK = 1 << 16
-"""The most work of a search: a unit for each automaton and token that is tried. A request's choices
-may have half as many tokens."""
+"""The most work of all searches of a request: a unit for each automaton and token that is tried. A
+request's choices may have half as many tokens."""
 MAX_RULE_WORK = 1 << 11
-"""The same beside rules about n-grams, where no state comes again."""
+"""The most work of a search beside rules about n-grams, where no state comes again."""
 MAX_EXPLORED = 1 << 13
 """The same where every way is followed."""
 MAX_NODES = 1 << 14
@@ -108,6 +108,7 @@ def search(
     exempt_ends: Any,
     windows: Any,
     offering: int,
+    left: Any,
 ) -> tuple[int, int, int, int]:
     """Search for a way on which all automata and rules are obeyed.
 
@@ -123,6 +124,7 @@ def search(
         offering: the index of an automaton, all of whose ways are followed as long as it forces or
             allows tokens, instead of any one way; -1 for none. ``EXPLORE`` follows every way,
             also where a forced token or the first list is refused: those come, and others lose.
+        left: ``[1]``, the work that is left for all searches of a request; lowered.
 
     Returns:
         Whether there is a way, or all ways that are offered can be gone: ``POSSIBLE``, ``LOST`` or
@@ -187,8 +189,10 @@ def search(
             allowing = first
         token, is_over = -1, False
         while token == -1 and not is_over:
-            work -= count + rules * (1 + depth // 32)
-            if work < 0:
+            cost = count + rules * (1 + depth // 32)
+            work -= cost
+            left[0] -= cost
+            if work < 0 or left[0] < 0:
                 return UNDECIDED, found, found_mask, found_token
             c: Any = cursor[node]
             cursor[node] += 1

@@ -257,9 +257,11 @@ class SpecMiddleware:
         if acting is None:
             return Receipt((), digest, stage)
         policy, default, presets = self.backend(scope).policy, False, ()
+        specs = acting.specs
         if policy is not None:
             default, presets = policy.join(decode(payload, StandIn()).specs)
-        kinds = tuple(dict.fromkeys(spec.kind for spec in acting.specs))
+            specs = *policy.guard, *specs
+        kinds = tuple(dict.fromkeys(spec.kind for spec in specs))
         return Receipt(kinds, digest, stage, default, presets, self.may_lose(scope, payload))
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from .. import (
     policy_of,
 )
 from ..core import Program, unsupported
-from .backend import BACKEND, END_TOKEN, KEY, PROCESSOR
+from .backend import BACKEND, END_TOKEN, GUARD, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
@@ -143,16 +143,18 @@ class Admission:
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
+        guard = policy and policy.guard_payload
         calls_processors = get_exec().features.enable_custom_logit_processor
-        if self._default_specs:
+        if self._default_specs or guard:
             if not calls_processors:
                 raise SpecError(
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
-            payload = encode(self._default_specs)
-            acts = self._check(self.backend.free, payload, {}, has_prompt_ids=True)
-            self._default = payload if acts else None
+            default = encode(self._default_specs) if self._default_specs else None
+            for payload in filter(None, (guard, default)):
+                acts = self._check(self.backend.free, payload, {}, has_prompt_ids=True)
+                self._default = default if acts else None
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
                 raise SpecError("SGLang has not put logitport's guard in place; its log says why")
@@ -195,38 +197,38 @@ class Admission:
         if payload is not None:
             losing = () if acting is None else self.may_lose(payload)
             count("gated" if acting is None else "admitted", where, may_lose=losing)
-        if acting is None:
-            other = processor if payload is None else None
-            acting = self._guard(sampling_params, other, request.input_embeds is None)
+        other = processor if payload is None else None
+        guard = self._guard(sampling_params, other, request.input_embeds is None)
         if payload is None:
-            acting = self._default if self._takes_default(sampling_params) else acting
-            if processor is not None or acting is None:
+            acting = self._default if self._takes_default(sampling_params) else None
+            if processor is not None or acting is guard is None:
                 return
         attached = Attached((), acting, {}).put_into(custom_params)
-        if acting is not None and self._end_token is not None:
-            attached[END_TOKEN] = self._end_token
+        if guard is not None:
+            attached[GUARD] = guard
+            if self._end_token is not None:
+                attached[END_TOKEN] = self._end_token
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
-        request.custom_logit_processor = None if acting is None else PROCESSOR
+        request.custom_logit_processor = None if acting is guard is None else PROCESSOR
 
     def _guard(
         self, sampling_params: Mapping[str, Any], processor: str | None, has_prompt_ids: bool
     ) -> str | None:
-        """Return the payload of a request on which the guard alone acts, if there is a guard.
+        """Return the guard's payload, if there is a guard and the request generates.
 
         It acts in prefill workers, too, which choose the first token.
 
         Raises:
-            ValueError: if the request contradicts the guard.
+            ValueError: if the request cannot have it.
         """
         policy = self.backend.policy
         guard = policy and policy.guard_payload
-        acts = bool(self._default_specs) and sampling_params.get("max_new_tokens") != 0
-        if policy is None or guard is None or not acts:
+        if policy is None or guard is None or sampling_params.get("max_new_tokens") == 0:
             return None
         try:
             if processor is not None:
                 raise SpecError("This server has a guard, and SGLang takes one logit processor")
-            with policy.restoring(None):
+            with policy.naming_guard():
                 self._check(self.backend.free, guard, sampling_params, has_prompt_ids)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None

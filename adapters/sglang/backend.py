@@ -34,9 +34,11 @@ SGLang expects a pickle there (``sglang/srt/sampling/custom_logit_processor.py``
 contains no code, only the name of logitport's function, so a client needs no SGLang.
 """
 
+GUARD = f"{KEY}_guard"
+"""The key in ``custom_params`` by which admission passes the guard's payload to the workers."""
+
 END_TOKEN = f"{KEY}_end_token"
-"""The key in ``custom_params`` by which admission passes ``Program.end_token`` to the workers. A
-client cannot set it: it is a misspelt ``KEY``."""
+"""The same for ``Program.end_token``. A client can set neither: both are a misspelt ``KEY``."""
 
 ENABLED = "--enable-custom-logit-processor"
 """The option with which SGLang calls processors."""

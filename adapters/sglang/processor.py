@@ -8,9 +8,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import admit
-from ..core import Program, Realizer, log_failure
+from ..core import Program, Realizer, failing, log_failure
 from .admission import REFUSED
-from .backend import BACKEND, END_TOKEN, KEY
+from .backend import BACKEND, END_TOKEN, GUARD, KEY
 from .worker import (
     WITH_DRAFTS,
     abort,
@@ -68,7 +68,7 @@ class LogitportProcessor:
             logger.exception("Requests with specs are ended")
             self._batches.clear()
             for each in params:
-                if each is not None and KEY in each:
+                if each is not None and (KEY in each or GUARD in each):
                     abort(each["__req__"], "logitport: its specs cannot be realized")
         return logits
 
@@ -105,7 +105,8 @@ class Member(NamedTuple):
         row: the row of the logits.
         req: the request, a weak reference.
         output_ids: the object that holds the request's output.
-        payload: the request's payload.
+        payload: the request's payload; ``None`` if the guard alone acts.
+        guard: the guard's payload, if there is a guard.
         end_token: see ``Program``; anything, if no front end has checked the request.
     """
 
@@ -113,6 +114,7 @@ class Member(NamedTuple):
     req: "Req"
     output_ids: Sequence[int]
     payload: Any
+    guard: Any
     end_token: Any
 
     def has_ended(self) -> bool:
@@ -157,9 +159,9 @@ class Batch:
         """Make the batch consist of these requests, row by row."""
         self._keys, self._params = keys, params
         members = {
-            key: Member(row, req, req.output_ids, each[KEY], each.get(END_TOKEN))
+            key: Member(row, req, req.output_ids, *map(each.get, (KEY, GUARD, END_TOKEN)))
             for row, (key, each) in enumerate(zip(keys, params, strict=True))
-            if each is not None and KEY in each
+            if each is not None and (KEY in each or GUARD in each)
             for req in [each["__req__"]]
         }
         self._remove(
@@ -197,10 +199,20 @@ class Batch:
 
 def _program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
-    backend = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload()
-    checked, program = admit(backend, member.payload, vocab_size)
-    if not checked.is_active(stage()):
-        return None
-    check_tokens_in_time(checked.specs, program, backend.vocabulary)
-    is_known = isinstance(member.end_token, int)
-    return replace(program, end_token=member.end_token) if is_known else program
+    backend, guard = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload(), None
+    if member.guard is not None:
+        guard = admit(backend, member.guard, vocab_size)[1]
+        if isinstance(member.end_token, int):
+            guard = replace(guard, end_token=member.end_token)
+    if member.payload is None:
+        return guard
+    try:
+        checked, program = admit(backend, member.payload, vocab_size)
+        if not checked.is_active(stage()):
+            return guard
+        check_tokens_in_time(checked.specs, program, backend.vocabulary)
+    except Exception as error:
+        if guard is None:
+            raise
+        return failing(error, guard)
+    return replace(program, guard=guard)

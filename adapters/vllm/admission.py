@@ -8,7 +8,6 @@ from ...spec import InProcessPayload, LogitsProcessorSpec, Payload, SpecError, S
 from .. import (
     KEY,
     Backend,
-    OwnFields,
     Policy,
     TokenizerCopy,
     admit,
@@ -17,9 +16,10 @@ from .. import (
     check_own_fields,
     count,
     default_specs,
+    guard_of,
     policy_of,
 )
-from ..core import Program, Vocabulary, VocabularyOf, unsupported
+from ..core import Program, Vocabulary, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -113,8 +113,7 @@ def admit_request(
             if acts:
                 if config is not None:
                     check_engine(config, checked, program)
-                specs, vocabulary = checked.specs, backend.vocabulary
-                _check_request(admitting, sampling_params, specs, program, vocabulary)
+                _check_request(admitting, backend, sampling_params, checked.specs, program)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -130,10 +129,10 @@ def admit_request(
 
 def _check_request(
     admitting: Admitting,
+    backend: Backend,
     sampling_params: Any,
     specs: Sequence[LogitsProcessorSpec],
     program: Program,
-    vocabulary: VocabularyOf,
 ) -> None:
     """Refuse specs that this request's prompt or its own fields rule out."""
     if program.reads_prompt and not admitting.has_prompt_ids:
@@ -141,16 +140,28 @@ def _check_request(
             specs,
             lambda program: program.reads_prompt,
             "looks at the token ids of the prompt, and a prompt of embeddings has none",
-            vocabulary,
+            backend.vocabulary,
         )
+    _check_own_fields(admitting, backend, sampling_params, specs, program)
+
+
+def _check_own_fields(
+    admitting: Admitting,
+    backend: Backend,
+    sampling_params: Any,
+    specs: Sequence[LogitsProcessorSpec],
+    program: Program,
+) -> None:
+    """Refuse a request's own fields that contradict its specs, or what the guard never leaves."""
     check_bounds(sampling_params)
-    check_own_fields(specs, _own_fields(admitting, sampling_params), program)
-
-
-def _own_fields(admitting: Admitting, sampling_params: Any) -> OwnFields:
-    config = admitting.vllm_config
-    eos = () if config is None else eos_token_ids_of(config, admitting.tokenizer)
-    return own_fields(sampling_params, eos, admitting.tokenizer)
+    config, eos, vocab_size = admitting.vllm_config, (), None
+    if config is not None:
+        eos = eos_token_ids_of(config, admitting.tokenizer)
+        vocab_size = config.model_config.get_vocab_size()
+    fields = own_fields(sampling_params, eos, admitting.tokenizer)
+    guard = () if backend.policy is None else backend.policy.guard
+    guarding = guard_of(backend, vocab_size) if guard and any(fields.values()) else None
+    check_own_fields(specs, fields, program, guard, guarding)
 
 
 def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) -> None:
@@ -184,23 +195,13 @@ def check_free(vllm_config: "VllmConfig") -> None:
 
 
 def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
-    """Refuse a request without specs whose own fields contradict the policy's guard.
+    """Refuse a request without specs whose own fields allow only what the guard never leaves.
 
     Raises:
         SpecError: at the field.
     """
-    policy = backend.policy
-    if policy is None or policy.guard_payload is None:
-        return
-    check_bounds(sampling_params)
-    fields = _own_fields(admitting, sampling_params)
-    if not any(fields.values()):
-        return  # most requests; the guard is not even looked up
-    config = admitting.vllm_config
-    vocab_size = None if config is None else config.model_config.get_vocab_size()
-    program = admit(backend.free, policy.guard_payload, vocab_size)[1]
-    with policy.restoring(None):
-        check_own_fields(policy.guard, fields, program)
+    if backend.policy is not None and backend.policy.guard:
+        _check_own_fields(admitting, backend, sampling_params, (), Program())
 
 
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:
@@ -240,7 +241,10 @@ def bound_fields(policy: Policy | None, sampling_params: Any) -> None:
 def _has_default_specs(vllm_config: "VllmConfig") -> bool:
     generates = role_of(vllm_config).stage.generates
     policy = backend_of(vllm_config).policy
-    return generates and bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
+    is_guarded = policy is not None and bool(policy.guard)
+    return generates and (
+        is_guarded or bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
+    )
 
 
 def admitting_engine() -> Admitting:

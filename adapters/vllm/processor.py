@@ -23,8 +23,9 @@ from .. import (
     check_presets,
     check_spelling,
     default_specs,
+    guard_of,
 )
-from ..core import Program
+from ..core import Program, failing
 from .admission import (
     admit_request,
     admitting_engine,
@@ -191,16 +192,17 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
 
 
 def _load_default(vllm_config: "VllmConfig") -> str | None:
-    """Encode the default specs, the payload of requests without one."""
-    specs = default_specs(lambda: load_tokenizer(vllm_config), backend_of(vllm_config).policy)
-    if not specs:
-        return None
-    payload = encode(specs)
+    """Encode the default specs, the payload of requests without one, and check the guard."""
+    backend, stage = backend_of(vllm_config), role_of(vllm_config).stage
+    specs = default_specs(lambda: load_tokenizer(vllm_config), backend.policy)
+    default = encode(specs) if specs else None
     vocab_size = vllm_config.model_config.get_vocab_size()
-    decoded, program = admit(backend_of(vllm_config).free, payload, vocab_size)
-    if decoded.is_active(role_of(vllm_config).stage):
-        check_engine(vllm_config, decoded, program)
-    return payload
+    for payload in (default, backend.policy and backend.policy.guard_payload):
+        if payload is not None:
+            decoded, program = admit(backend.free, payload, vocab_size)
+            if decoded.is_active(stage) and stage.generates:
+                check_engine(vllm_config, decoded, program)
+    return default
 
 
 def _program_of(
@@ -216,32 +218,28 @@ def _program_of(
     Raises:
         Exception: for a request that other code has admitted without ``validate_params``.
     """
+    # The guard acts on what a request marks for prefill, too, in a worker that can decode: clients
+    # may set the mark, and a token of such a prefill is not the reply's.
+    guard = guard_of(backend, vocab_size) if role.stage.generates else None
+    if guard is not None:
+        guard = replace(guard, end_token=end_token)
     given = (params.extra_args or {}).get(KEY)
     if given is not None:  # null from a front end that checks nothing counts as absent
-        payload, program = admit(backend, given, vocab_size)
-        acts = True
-    elif default is not None:
+        try:
+            payload, program = admit(backend, given, vocab_size)
+        except Exception as error:
+            if guard is None:
+                raise
+            return failing(error, guard)
+    elif default is not None and not _reads_probabilities(params):
         payload, program = admit(backend.free, default, vocab_size)
-        acts = not _reads_probabilities(params) and _fits_grammar(payload.specs, params)
+        if not _fits_grammar(payload.specs, params):
+            return guard
     else:
-        return None
-    if not acts or not payload.is_active(role.stage_for(params)):
-        program = _guard_program(role, backend, vocab_size)
-    if program is None or end_token is None:
-        return program
-    return replace(program, end_token=end_token)
-
-
-def _guard_program(role: Role, backend: Backend, vocab_size: int) -> Program | None:
-    """Return the program of the guard, which acts whatever a request says.
-
-    It acts on what a request marks for prefill, too, in a worker that can decode: clients may set
-    the mark, and a token of such a prefill is not the reply's.
-    """
-    guard = backend.policy and backend.policy.guard_payload
-    if guard is None or not role.stage.generates:
-        return None
-    return admit(backend.free, guard, vocab_size)[1]
+        return guard
+    if not payload.is_active(role.stage_for(params)):
+        return guard
+    return program if guard is None else replace(program, guard=guard)
 
 
 @once_per_engine

@@ -225,8 +225,8 @@ class TestCheck:
             ),
             ("presets: {mild: [{kind: banned_text, texts: [bad]}]}", []),
             (
-                "own: add\nguard: [{kind: banned_text, texts: [bad], ignore_case: true}]\n"
-                "default: [{kind: banned_text, texts: [bad], whole_words: true}]\n"
+                "own: add\ndefault: [{kind: banned_text, texts: [bad], ignore_case: true}, "
+                "{kind: banned_text, texts: [bad], whole_words: true}]\n"
                 "presets: {mild: [{kind: banned_text, texts: [bad]}]}",
                 ["The preset 'mild' cannot be realized: Expected at most 2 rules about text"],
             ),

@@ -60,8 +60,8 @@ pytest.importorskip("triton")
 from logitport.adapters.core.device import (
     edit_kernel,
     history_kernels,
+    layer,
     pool,
-    realizer,
     search,
 )
 from logitport.adapters.core.device.context import LogitsLayout
@@ -339,7 +339,7 @@ class TestLifeCycle(LifeCycleTests):
 @pytest.mark.parametrize(
     "edit",
     [
-        (realizer, "add"),
+        (layer, "add"),
         (history_kernels.HistoryKernels, "launch"),
         (edit_kernel.EditKernel, "launch"),
     ],

@@ -9,7 +9,7 @@ import torch
 from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.requests import Outputs
-from logitport.adapters.core.tensors import end_where_banned
+from logitport.adapters.core.tensors import end_where_banned, find_forced
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,
@@ -171,7 +171,7 @@ def test_no_copy_of_the_logits_to_end_a_reply() -> None:
             return made
 
     with Sizes():
-        end_where_banned(logits, torch.tensor([3, -1, 999, 0]))
+        end_where_banned(logits, find_forced(logits), torch.tensor([3, -1, 999, 0]))
     assert max(sizes) == 4
     assert logits.argmax(1).tolist() == [3, 0, 999, 0]
     assert (logits[1] == -1e9).all()

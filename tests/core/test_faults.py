@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from logitport.adapters.core.automaton import pool
-from logitport.adapters.core.host import realizer
+from logitport.adapters.core.host import layer
 from logitport.adapters.core.loops import why_slow
 
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
@@ -56,27 +56,25 @@ def emptied_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def code_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a step that is tried again ran requests' own code again."""
     never = property(lambda _: False, lambda *_: None)
-    monkeypatch.setattr(realizer.Realizer, "_has_run", never, raising=False)
+    monkeypatch.setattr(layer.Layer, "_has_run", never, raising=False)
 
 
 def all_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: where a step fails, all that use us pay for it."""
 
-    def apply(own: realizer.Realizer, logits: torch.Tensor) -> None:
+    def apply(own: layer.Layer, logits: torch.Tensor) -> None:
         own._has_run = False
         try:
             own._step(logits)
         except MemoryError as error:
             own._end_all(logits, error)
 
-    monkeypatch.setattr(realizer.Realizer, "apply", apply)
+    monkeypatch.setattr(layer.Layer, "apply", apply)
 
 
 def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a step could be tried again with the state that it has left."""
-    monkeypatch.setattr(
-        realizer.Realizer, "_rebuild", lambda own: setattr(own, "_is_broken", False)
-    )
+    monkeypatch.setattr(layer.Layer, "_rebuild", lambda own: setattr(own, "_is_broken", False))
 
 
 # defect | the first script that finds it now

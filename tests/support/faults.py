@@ -12,11 +12,19 @@ from logitport.adapters.core.host import warm_up
 MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
     *("automaton.history", "automaton.pool", "callables", "host.advance"),
-    *("host.editors", "host.history_rules", "host.realizer", "host.requests", "logits", "program"),
+    *(
+        "host.editors",
+        "host.history_rules",
+        "host.layer",
+        "host.realizer",
+        "host.requests",
+        "logits",
+        "program",
+    ),
 )
 DEVICE_MODULES = (
     *("device.advance_kernel", "device.edit_kernel", "device.history_kernels"),
-    *("device.inputs", "device.pool", "device.realizer", "device.requests"),
+    *("device.inputs", "device.pool", "device.layer", "device.realizer", "device.requests"),
     *("automaton.folding", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from ..automaton.history import Tokens
-from ..logits import FORCED_LOGIT, HIGHEST_SHARE, Floats, Mask, write_twice
+from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask, write_twice
 from .advance import Automata
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, Scratch
@@ -134,11 +134,16 @@ class Editor(ABC):
         """
 
     @abstractmethod
-    def end_where_banned(self, logits: Any, rows: Indices, tokens: Indices) -> None:
-        """Force a token in each of the rows where nothing but banned tokens is left.
+    def find_forced(self, logits: Any) -> Any:
+        """Return which rows have a forced token: an array ``[rows]``, where the logits are."""
+
+    @abstractmethod
+    def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
+        """Force a token in each row that has only banned tokens, or no longer its forced token.
 
         Args:
             logits: ``[rows, columns]``, edited.
+            forced: what ``find_forced`` has returned before the edits.
             rows: the rows in question.
             tokens: the token of each. Both arrays stay the same while they are unchanged.
         """
@@ -198,12 +203,16 @@ class OtherEditor(Editor):
         self.has_written = True
         write_twice(logits.__setitem__, at, edited)
 
-    def end_where_banned(self, logits: Any, rows: Indices, tokens: Indices) -> None:
+    def find_forced(self, logits: Any) -> Any:
+        """See ``Editor``."""
+        return logits.max(1) > FORCED_SHARE * self.highest_logit(logits.dtype)
+
+    def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
         """See ``Editor``."""
         at, columns = self.array(rows, logits), self.array(tokens, logits)
-        highest, kept = self.highest_logit(logits.dtype), logits[at, columns]
-        is_lost = logits[at].max(1) < -highest / 2
-        logits[at, columns] = self.like(self.where(is_lost, highest, kept), kept)
+        limit, kept, best = self.highest_logit(logits.dtype), logits[at, columns], logits.max(1)
+        is_lost = (best < -limit / 2) | (forced & (best < FORCED_SHARE * limit))
+        logits[at, columns] = self.like(self.where(is_lost[at], limit, kept), kept)
 
     def highest_logit(self, dtype: Any) -> float:
         """See ``Editor``."""

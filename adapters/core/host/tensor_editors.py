@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import torch
 
-from ..tensors import end_where_banned, to_device
+from ..tensors import end_where_banned, find_forced, to_device
 from .editors import Edits, HostEditor, Indices, OtherEditor
 
 
@@ -19,13 +19,19 @@ class TensorEditor(OtherEditor):
     def __init__(self) -> None:
         self._ends: tuple[Any, torch.Tensor] = None, torch.empty(0)
 
-    def end_where_banned(self, logits: torch.Tensor, rows: Indices, tokens: Indices) -> None:
+    def find_forced(self, logits: torch.Tensor) -> torch.Tensor:
+        """See ``Editor``."""
+        return find_forced(logits)
+
+    def end_where_banned(
+        self, logits: torch.Tensor, forced: torch.Tensor, rows: Indices, tokens: Indices
+    ) -> None:
         """See ``Editor``. Only tokens that have changed are sent to the device."""
         if self._ends[0] is not tokens or len(self._ends[1]) != len(logits):
             of_rows = torch.full((len(logits),), -1)
             of_rows[torch.from_numpy(rows)] = torch.from_numpy(tokens)
             self._ends = tokens, to_device(of_rows, logits.device)
-        end_where_banned(logits, self._ends[1])
+        end_where_banned(logits, forced, self._ends[1])
 
     def array(self, values: npt.NDArray[Any], logits: torch.Tensor) -> torch.Tensor:
         """See ``OtherEditor``."""

@@ -7,7 +7,6 @@ import numpy as np
 
 from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
-from ....spec.limits import MAX_PROGRAM_BYTES
 from ..automaton import Edit
 from ..parts import Part
 from ..text.scripts import Kinds, banned_scripts, script_codes, scripts_beside
@@ -45,7 +44,7 @@ def _compile(specs: Sequence[ScriptsSpec], context: Context) -> Iterable[Part]:
     from ..text.characters import completing_characters  # imports numba
 
     of_script = reduce(np.maximum, map(_banned_by, specs))
-    check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)
+    check_cost = partial(check_text_cost, context.room)
     everywhere, within = completing_characters(of_script, vocabulary, check_cost)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)

@@ -26,10 +26,12 @@ class Context:
         vocabulary_of: returns the vocabulary of the engine's tokenizer. It is called only if a spec
             needs one.
         text_room: how many bytes the tables of a rule about text may take.
+        room: how many bytes all tables of the request may still take.
     """
 
     vocabulary_of: VocabularyOf | None = None
     text_room: int = TEXT_ROOM
+    room: int = MAX_PROGRAM_BYTES
 
     def vocabulary_for(self, spec: LogitsProcessorSpec) -> Vocabulary:
         """Return the vocabulary.

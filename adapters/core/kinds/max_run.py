@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from ....spec import MaxRunSpec
-from ....spec.limits import MAX_PROGRAM_BYTES
 from ..parts import Part
 from .banned_tokens import adding
 from .base import Context, check_text_cost, compile_spec
@@ -17,7 +16,7 @@ def _compile(spec: MaxRunSpec, context: Context) -> Iterable[Part]:
     from ..text.token_product import completing_texts  # imports numba
 
     symbol = tuple(text.encode() for text in spec.characters)
-    check_cost = partial(check_text_cost, MAX_PROGRAM_BYTES)  # half of all tokens begin so
+    check_cost = partial(check_text_cost, context.room)  # half of all tokens begin so
     too_long = [symbol] * (spec.n + 1)
     everywhere, automaton = completing_texts([too_long], vocabulary, check_cost)
     if len(everywhere):

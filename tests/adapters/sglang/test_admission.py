@@ -84,11 +84,11 @@ def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):
     for own in ({}, {"logit_bias": {"5": 100.0}}, {"regex": "a+"}, {"min_new_tokens": 9}):
         request = GenerateReqInput("Hello", sampling_params=own)
         admission.admit(request)
-        specs = lp.decode(request.sampling_params["custom_params"]["logitport"]).specs
-        end_token = request.sampling_params["custom_params"].get("logitport_end_token")
-        assert end_token == 2
+        sent = request.sampling_params["custom_params"]
+        assert sent["logitport_guard"] == GUARD.guard_payload
+        assert sent["logitport_end_token"] == 2
         gives_way = "regex" in own or "min_new_tokens" in own
-        assert specs == (*GUARD.guard, *(() if gives_way else (FORCED,)))
+        assert sent.get("logitport") == (None if gives_way else lp.encode(FORCED))
 
 
 @pytest.mark.parametrize("own", [(), lp.LogitBiasSpec({8: 1.0})])
@@ -100,9 +100,16 @@ def test_a_guard_acts_where_the_first_token_is_chosen(monkeypatch: pytest.Monkey
     asked = attach({"sampling_params": {}}, own)
     request = GenerateReqInput("Hello", **asked)
     admission.admit(request)
-    payload = lp.decode(request.sampling_params["custom_params"]["logitport"])
-    assert payload.specs == GUARD.guard
-    assert payload.is_active(lp.Stage.PREFILL)
+    sent = request.sampling_params["custom_params"]
+    assert "logitport" not in sent
+    assert lp.decode(sent["logitport_guard"]).is_active(lp.Stage.PREFILL)
+
+
+@pytest.mark.parametrize("key", ["logitport_guard", "logitport_end_token"])
+def test_a_client_sets_no_guard(monkeypatch: pytest.MonkeyPatch, key: str):
+    request = GenerateReqInput("Hello", sampling_params={"custom_params": {key: 7}})
+    with pytest.raises(ValueError, match=f"Expected the key `logitport`, got '{key}'"):
+        guarded(monkeypatch, GUARD).admit(request)
 
 
 def test_a_guard_leaves_no_room_for_another_processor(monkeypatch: pytest.MonkeyPatch):
@@ -146,7 +153,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
     monkeypatch.setattr(module, "check_tokens_in_time", lambda *_: None)
     admission = Admission.__new__(Admission)
     admission.backend, admission._vocab_size = replace(BACKEND, policy=policy), 100
-    admission._default_specs = [*policy.guard, *policy.default]
+    admission._default_specs = [*policy.default]
     admission._default = lp.encode(admission._default_specs) if admission._default_specs else None
     admission._eos_token_ids = frozenset({2})
     admission._end_token = policy.end_token({-1, 2, 100}, 100)

@@ -1,4 +1,4 @@
-"""The tokens that come where a guard has left nothing but banned tokens."""
+"""End a reply where its program leaves no token: the program's end token is forced."""
 
 from typing import Any
 
@@ -11,12 +11,17 @@ from .requests import Request
 _NO_ROWS: tuple[Any, int, Indices, Indices] = None, -1, np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
-class EndTokens:
-    """The end tokens of the requests that no banned token may enter."""
+class LastResort:
+    """The end tokens of a batch's requests.
+
+    A request's end token is forced in a row where only banned tokens are left, and where a token
+    was forced before the edits of this realizer, which ban it.
+    """
 
     def __init__(self) -> None:
         self._of: dict[Request, int] = {}
         self._rows = _NO_ROWS
+        self._forced: Any = None
 
     def put(self, request: Request, token: int | None) -> None:
         """Set the end token of a request, if it has one."""
@@ -29,13 +34,23 @@ class EndTokens:
         if not self._of:
             self._rows = _NO_ROWS
 
+    def look(self, logits: Any, editor: Editor) -> None:
+        """Note the rows with a forced token, before the edits of a step.
+
+        Args:
+            logits: ``[rows, columns]``, before all edits.
+            editor: the editor of the logits.
+        """
+        if self._of:
+            self._forced = editor.find_forced(logits)
+
     def apply(self, logits: Any, editor: Editor, automata: Automata) -> None:
-        """Force the end token in each row whose highest logit is that of a banned token.
+        """Force the end tokens.
 
         Args:
             logits: ``[rows, columns]``, after all edits.
             editor: the editor of the logits.
-            automata: those of all requests; their generation tells when rows have changed.
+            automata: those of all requests; their generation changes with the rows.
         """
         if not self._of:
             return
@@ -44,4 +59,4 @@ class EndTokens:
             rows = np.array([request.row for request in self._of])
             tokens = np.array([*self._of.values()])
             self._rows = automata, automata.generation, rows, tokens
-        editor.end_where_banned(logits, rows, tokens)
+        editor.end_where_banned(logits, self._forced, rows, tokens)

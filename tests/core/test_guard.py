@@ -1,0 +1,152 @@
+"""A guard edits last: what it forbids does not come, whatever a request's own specs force or list."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from logitport import spec as s
+from logitport.adapters.core import Realizer, compile_specs, failing
+from logitport.adapters.core.guard import check_guard, may_stop
+
+from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
+from tests.tools import guards
+from tests.tools.guards import END, VOCAB, compiled
+
+Specs = tuple[s.LogitsProcessorSpec, ...]
+ZEBRA = (guards.TEXT,)
+ZE, BRA = 3, 4
+
+
+def best(guard: Specs, own: Specs, output: list[int], logits: torch.Tensor, **more: Any) -> int:
+    guarding = replace(compiled(guard), end_token=more.get("end_token", END))
+    realizer = Realizer(VOCAB)
+    realizer.add(0, replace(compiled(own), guard=guarding), [], output)
+    realizer.apply(row := logits.clone()[None])
+    assert realizer.failed_requests == 0
+    return int(row.argmax())
+
+
+# guard | a client's specs | the output so far | what comes
+CASES: list[tuple[Specs, Specs, list[int], int]] = [
+    (ZEBRA, (s.ForcedEndSpec(1, (BRA,)),), [ZE], END),
+    (ZEBRA, (s.ForcedEndSpec(1, (BRA,)),), [0], BRA),
+    (ZEBRA, (s.TriggerSpec((ZE,), (BRA,)),), [ZE], END),
+    (ZEBRA, (s.AllowedTokensSpec((BRA,)),), [ZE], END),
+    (ZEBRA, (s.ThinkingBudgetSpec(1, (0,), (BRA,)),), [0, ZE], END),
+    (
+        ZEBRA,
+        (
+            s.PhasesSpec(
+                (s.Phase((), (s.PhaseEnd(n=1),)), s.Phase((s.ForcedTokenSequenceSpec((BRA,)),)))
+            ),
+        ),
+        [ZE],
+        END,
+    ),
+    ((s.AllowedTokensSpec((0, 1)),), (s.AllowedTokensSpec((1, 2)),), [], 1),
+    ((s.AllowedTokensSpec((0, 1)),), (s.TriggerSpec((0,), (2,)),), [0], END),
+    ((s.NoRepeatNgramSpec(2),), (s.TriggerSpec((0,), (2,), None),), [0, 2, 0], END),
+    ((s.NoLoopSpec(2),), (s.TriggerSpec((0,), (0,)),), [0], END),
+    (
+        (s.BannedSequencesSpec(((0, 2),)),),
+        (s.BannedTokensSpec((2,)), s.TriggerSpec((1,), (2,))),
+        [1],
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("guard", "own", "output", "comes"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_a_guard_forbids_wins(
+    guard: Specs, own: Specs, output: list[int], comes: int, dtype: torch.dtype
+):
+    for worst in (0.0, -100.0):
+        assert best(guard, own, output, torch.full((VOCAB,), worst, dtype=dtype)) == comes
+
+
+def test_what_the_engine_forces_gives_way_too():
+    logits = torch.full((VOCAB,), -50.0)
+    logits[BRA] = 1e9
+    assert best(ZEBRA, (s.LogitBiasSpec({0: 1.0}),), [ZE], logits) == END
+    assert best(ZEBRA, (s.LogitBiasSpec({0: 1.0}),), [0], logits) == BRA
+
+
+def test_a_guard_acts_on_a_request_whose_specs_fail():
+    """Without a token that ends it, which `ignore_eos` takes away, the request goes on."""
+    reports: list[tuple[int, bool]] = []
+    realizer = Realizer(VOCAB, report=lambda row, error, ends: reports.append((row, ends)))
+    guarding = compiled((s.BannedTokensSpec((0,)),))
+    realizer.add(0, failing(ValueError(), guarding), [], [], None)
+    logits = torch.zeros(1, VOCAB)
+    realizer.apply(logits)
+    assert reports == [(0, False)]
+    assert float(logits[0, 0]) < -1e8
+    realizer.remove(0)
+    realizer.apply(after := torch.zeros(1, VOCAB))
+    assert not after.any()
+
+
+def test_random_requests():
+    assert guards.on_host(320, 1) == 2560
+
+
+@outside
+def test_in_the_interpreter() -> None:
+    run_in_interpreter(__file__)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
+def test_random_requests_on_a_device():
+    assert guards.on_device(16, 1, steps=2) == 96
+
+
+BANS = (s.BannedTokensSpec((5,)), s.BannedSequencesSpec(((6, 6), (8,))))
+LISTS = (s.LogitBiasSpec({1: 1.0}), s.AllowedTokensSpec((1, 2, END)))
+AT_END = s.ForcedEndSpec(4, (1, 5))
+
+
+# guard | a request's specs | why they are refused, and where; "" where the row decides
+@pytest.mark.parametrize(
+    ("guard", "own", "message", "path"),
+    [
+        (BANS, (AT_END,), "the server's guard[0], which bans token 5", "$.specs[0].token_ids[1]"),
+        (
+            BANS,
+            (s.TriggerSpec((1,), (8,)),),
+            "guard[1], which bans token 8",
+            "$.specs[0].token_ids[0]",
+        ),
+        (BANS, (s.AllowedTokensSpec((5, 8)),), "no token is left", "$.specs[0]"),
+        (LISTS, (AT_END,), "guard[1], which does not allow token 5", "$.specs[0].token_ids[1]"),
+        (LISTS, (s.ChoiceSpec(((3,), (4, 1)), END),), "no token is left", "$.specs[0]"),
+        (BANS, (s.TriggerSpec((6,), (6,)),), "", ""),
+        (BANS, (s.ChoiceSpec(((5,), (1,)), END),), "", ""),
+        (ZEBRA, (s.TriggerSpec((ZE,), (BRA,)),), "", ""),
+        (
+            ZEBRA,
+            (s.TriggerSpec((0,), (5,)),),
+            "guard[0], which bans token 5",
+            "$.specs[0].token_ids[0]",
+        ),
+    ],
+)
+def test_what_a_guard_never_leaves_is_refused(guard: Specs, own: Specs, message: str, path: str):
+    if not message:
+        check_guard(own, compiled(own), guard, compiled(guard))
+        return
+    with pytest.raises(s.SpecError) as error:
+        check_guard(own, compiled(own), guard, compiled(guard))
+    assert message in error.value.message
+    assert error.value.path == path
+
+
+def test_what_a_guard_may_stop():
+    own = s.LogitBiasSpec({1: 1.0}), s.TriggerSpec((6,), (6,)), s.TriggerSpec((6,), (2,))
+    for guard, named in ((BANS, ("trigger",)), ((s.BannedTokensSpec((0,)),), ())):
+        assert may_stop(own, compiled(own), compiled(guard)) == named
+    assert may_stop(own[:1], compiled(own[:1]), compile_specs(LISTS)) == ()
+    assert may_stop(own[2:], compiled(own[2:]), compile_specs((s.NoRepeatNgramSpec(2),))) == (
+        "trigger",
+    )
