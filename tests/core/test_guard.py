@@ -1,4 +1,4 @@
-"""A guard edits last: what it forbids does not come, whatever a request's own specs force or list."""
+"""A guard edits last: what it forbids does not come, whatever specs force or list."""
 
 from dataclasses import replace
 from typing import Any
