@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...spec import SpecError
+from ...spec import VERSION, SpecError
 from ...spec.texts import Given, as_given
 from ..backend import backend
 from .extra_body import Carrier, payload_of
@@ -34,7 +34,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         kinds: the kinds of the specs that act, with those of the server; none where specs do not
             act at the server's stage.
-        digest: the first 32 digits of the SHA-256 of the payload's text, as it was sent.
+        digest: the first 32 digits of the SHA-256 of the payload's canonical text; see "Receipts"
+            in ``docs/wire.md``.
         stage: the stage of the server.
         default: whether default specs of the server joined.
         presets: the names of the server's presets that joined.
@@ -49,14 +50,35 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     presets: tuple[str, ...] = ()
     may_lose: tuple[str, ...] = ()
 
+    def is_for(self, payload: str) -> bool:
+        """Whether it is for a payload; older servers have the digest of its text as sent."""
+        as_sent = hashlib.sha256(payload.encode()).hexdigest()[:32]
+        return self.digest in (digest_of(payload), as_sent)
+
 
 class ReceiptError(Exception):
     """The specs of a request did not act, or nothing in the answer says that they did."""
 
 
 def digest_of(payload: str) -> str:
-    """Return the digest of a payload's text."""
-    return hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    """Return the digest of a payload, of the one text of all that say the same.
+
+    A proxy may write a body anew: ``[{"kind": "dry", "multiplier": 2.0}]`` counts as
+    ``{"generation_only":true,"specs":[{"kind":"dry","multiplier":2}],"version":1}``.
+    """
+    read = _reader.decode(payload)
+    content = {"version": VERSION, "specs": read} if isinstance(read, list) else read
+    text = msgspec.json.encode({"generation_only": True, **content}, order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def _number(text: str) -> float:
+    """Read a number so that it is written as JavaScript does: 2, and not 2.0."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= 1 << 53 else value
+
+
+_reader = msgspec.json.Decoder(float_hook=_number)
 
 
 def receipt(
@@ -73,7 +95,8 @@ def receipt(
 
         body = extra_body("vllm", specs)
         answer = client.chat.completions.create(..., extra_body=body)
-        receipt(answer, specs)  # Receipt(kinds=('choice',), digest='0c3a...', stage='agg')
+        receipt(answer, specs)
+        # Receipt(kinds=('choice',), digest='a90ecaf488ded641804e64763ee238c7', stage='agg')
 
     Args:
         response: a response of the OpenAI client, the first chunk of a streamed response, the JSON
@@ -94,21 +117,25 @@ def receipt(
     payload = payload_of(as_given(specs), generation_only)
     if payload is None:
         raise SpecError("Expected specs beside native kinds, for which there are no receipts")
-    found = _find(response)
+    found = find(response)
     if found is None:
         is_stream = any(hasattr(response, name) for name in _OF_STREAMS)
         of_chunk = ". The first chunk of a stream may have it" if is_stream else ""
         raise ReceiptError(_lost(engine, carrier) + of_chunk)
-    digest = digest_of(payload)
-    if found.digest != digest:
-        what = f"the digest of the payload is {found.digest!r}, and not {digest!r}"
+    if not found.is_for(payload):
+        what = f"the digest is {found.digest!r}, and not {digest_of(payload)!r}"
         raise ReceiptError(f"The receipt is for other specs: {what}")
     if not found.kinds:
         raise ReceiptError(f"The specs reached the server, and do not act at stage {found.stage}")
     return found
 
 
-def _find(response: Any) -> Receipt | None:
+def find(response: Any) -> Receipt | None:
+    """Return the receipt in a response, whatever specs it is for.
+
+    Raises:
+        ReceiptError: if it cannot be read.
+    """
     if isinstance(response, list | tuple) and response:  # SGLang's answer to several prompts
         response = response[0]
     of_body = response.get(KEY) if isinstance(response, Mapping) else getattr(response, KEY, None)

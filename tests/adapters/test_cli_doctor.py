@@ -79,9 +79,11 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
         gated += bool(payload) and stage == "prefill"
         forced = acts and payload and "unknown" not in payload
         text = "forced" if forced else f"after {body.get('prompt')}"
-        made = {"kinds": ["forced_sequence"], "digest": digest_of(payload), "stage": "agg"}
-        receipt = {"logitport": made} if payload and middleware else {}
-        return 200, {"choices": [{"text": text}], **receipt}
+        reply: dict[str, Any] = {"choices": [{"text": text}]}
+        if payload and middleware:
+            made = {"kinds": ["forced_sequence"], "digest": digest_of(payload), "stage": "agg"}
+            reply["logitport"] = made
+        return 200, reply
 
     return answer
 

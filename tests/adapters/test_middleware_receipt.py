@@ -1,7 +1,9 @@
 """Receipts: what acted on a request comes back, and a client can tell when nothing did."""
 
 import asyncio
+import hashlib
 import json
+import re
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from logitport.adapters import (
+    KEY,
     Backend,
     Policy,
     Receipt,
@@ -36,6 +39,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from tests.support.pages import text
 
 CHAT = "/v1/chat/completions"
 SPEC = ForcedTokenSequenceSpec((1, 2, 3))
@@ -159,6 +164,46 @@ def test_a_gateway_checks_and_changes_nothing(carrier: Any):
         receipt(reply, SPEC, carrier=carrier)
     assert asyncio.run(send(gateway, "POST", "/health", body)).status_code == 400
     assert asyncio.run(send(gateway, "GET", "/v1/logitport")).json() == ANSWER
+
+
+TEXTS = '[{"kind":"choice","texts":["yes","no"]}]'
+CANONICAL = '{"generation_only":true,"specs":[{"kind":"choice","texts":["yes","no"]}],"version":1}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        extra_body("vllm", json.loads(TEXTS))["vllm_xargs"],
+        {KEY: TEXTS},
+        {KEY: json.loads(TEXTS)},
+        {KEY: {"version": 1, "specs": json.loads(TEXTS)}},
+        {KEY: f'{{ "specs": {TEXTS.replace("yes", chr(92) + "u0079es")},\n"version": 1}}'},
+        {KEY: {"specs": [{"texts": ["yes", "no"], "kind": "choice"}], "version": 1}},
+        {KEY: json.loads(CANONICAL)},
+    ],
+)
+def test_a_proxy_may_write_the_payload_anew(body: Any, monkeypatch: pytest.MonkeyPatch):
+    """As the README sends it, a JSON list in the body; in another form or order."""
+    for name in ("check_payload", "may_lose"):
+        monkeypatch.setattr(Middleware, name, getattr(SpecMiddleware, name))
+    reply = ask(CHAT, {"vllm_xargs": body})
+    assert receipt(reply, json.loads(TEXTS)).kinds == ("choice",)
+    digest = hashlib.sha256(CANONICAL.encode()).hexdigest()[:32]
+    assert reply.json()["logitport"]["digest"] == digest
+    with pytest.raises(ReceiptError, match=f"other specs: the digest is '{digest}'"):
+        receipt(reply, {"kind": "choice", "texts": ["no", "yes"]})
+
+
+def test_a_receipt_of_an_older_server():
+    sent = encode(BAN, generation_only=False)
+    older = {**EXPECTED, "digest": hashlib.sha256(sent.encode()).hexdigest()[:32]}
+    assert receipt({KEY: older}, BAN, generation_only=False).stage == "agg"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/http.md", "adapters/gateway/receipt.py"])
+def test_the_digest_of_the_documentation(page: str):
+    found = re.findall(r"""kinds.{1,12}choice.{1,40}digest\W+(\w+)""", text(page), re.DOTALL)
+    assert found == [digest_of(TEXTS)]
 
 
 def test_of_several_prompts():

@@ -8,6 +8,7 @@ import torch
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.walk import Walk
+from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
 
@@ -92,6 +93,15 @@ def test_payloads(vector: Any):
     else:
         payload = decode(vector["text"])
         assert [stage for stage in Stage if payload.is_active(stage)] == vector["stages"]
+        assert digest_of(vector["text"]) == vector["digest"]
+
+
+def test_one_digest_for_all_texts_that_say_the_same():
+    digests = [each["digest"] for each in VECTORS["payloads"] if "digest" in each]
+    same = digests[0], digests[1], digests[3], digests[4]
+    assert len({*same}) == 1
+    assert digests[5::2] == digests[6::2]
+    assert len({*digests}) == 4
 
 
 @pytest.mark.parametrize("vector", VECTORS["refused"], ids=lambda each: each["path"])

@@ -31,6 +31,7 @@ from logitport.adapters.conformance.kinds.base import (
     flat,
 )
 from logitport.adapters.conformance.reference import edit, edits, permits
+from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, Stage, decode, encode
 from logitport.spec.base import kind_of
 from logitport.spec.kinds.banned_scripts import ScriptsSpec
@@ -252,10 +253,13 @@ def _compared(specs: Specs, vocab_size: int, *, refused: bool) -> Neutral:
 
 
 def payloads() -> Iterator[Neutral]:
-    """Yield texts of payloads: the stages where the specs act, or the path of what is wrong."""
+    """Yield texts of payloads: the stages where the specs act, or the path of what is wrong.
+
+    ``digest`` is that of a receipt.
+    """
     for text in TAKEN:
         stages = [stage.value for stage in Stage if decode(text).is_active(stage)]
-        yield {"text": text, "stages": stages}
+        yield {"text": text, "stages": stages, "digest": digest_of(text)}
     refused = [(json.dumps(each), path) for each, _, path in (*BAD_PAYLOADS, *BAD_ENTRIES)]
     refused += [(json.dumps(each), path) for each, _, path in BEYOND_SCHEMA]
     for text, path in (*refused, *NO_PAYLOADS):
@@ -270,8 +274,12 @@ TAKEN = (
     f'{{"version":1,"specs":{_SPECS},"generation_only":false}}',
     f' {{ "specs" : {_SPECS} ,\n"version" : 1 }} ',
     _SPECS,
+    '{"version":1,"specs":[{"kind":"banned_text","texts":["\\u00e9\\/\\u001F"],"ignore_case":false}]}',
+    '[{"texts":["\u00e9/\\u001f"],"ignore_case":false,"kind":"banned_text"}]',
+    '{"version":1,"specs":[{"kind":"logit_bias","bias":{"10":-2,"9":0.00001,"7":1e-6,"8":250}}]}',
+    '[{"kind":"logit_bias","bias":{"7":0.000001,"8":2.5e2,"9":1E-5,"10":-2.0}}]',
 )
-"""Texts that are payloads. The last one is Dynamo's list."""
+"""Texts that are payloads. The fifth is Dynamo's list; the last four are two in two forms."""
 NO_PAYLOADS = (
     *(("", "$"), ("Hello", "$"), ('{"version":1', "$"), ("null", "$"), ('"text"', "$"), ("1", "$")),
     (f'{{"version":1,"specs":{_SPECS}}} {{}}', "$"),
