@@ -4,24 +4,25 @@ import json
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any, cast, get_args
 
-from ...spec import WIRE_KINDS, ForcedTokenSequenceSpec
+from ...spec import WIRE_KINDS
 from ...spec.base import kind_of
 from ..backend import backend
 from ..files import MAX_FILE_BYTES
 from ..finding import Finding, Status
 from ..gateway.extra_body import Carrier, extra_body
 from ..gateway.key import KEY
+from ..gateway.probe import FORCED, PROMPTS, UNKNOWN_KIND, choice_of, reaches
 from ..gateway.receipt import ReceiptError, receipt
-from ..gateway.schema_carrier import KEYWORD
 
 SECONDS = 60.0
 """How long a server may take for an answer: the first one may compile kernels."""
-FORCED = ForcedTokenSequenceSpec((1000, 1001, 1002, 1003))
-PROMPTS = ("The capital of France is", "one two three four")
-UNKNOWN_KIND = '{"version":1,"specs":[{"kind":"unknown"}]}'
+
+IGNORED = "ignored"
+"""What is found of specs that do not act."""
 
 
 class Server:
@@ -94,8 +95,13 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     extra_body(engine, ())  # raises for an engine without a server
     model = model or server.model()
 
+    common = {"model": model, "max_tokens": 4, "temperature": 0.0}
+
     def body(prompt: str) -> dict[str, Any]:
-        return {"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0.0}
+        return common | {"prompt": prompt}
+
+    def chat(prompt: str) -> dict[str, Any]:
+        return common | {"messages": [{"role": "user", "content": prompt}]}
 
     def reply(prompt: str, fields: dict[str, Any] | None = None) -> tuple[int, str]:
         status, text = server.ask("/v1/completions", body(prompt) | (fields or {}))
@@ -112,15 +118,16 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     gated = [
         labels for labels, n in after.items() if "gated" in labels and n > before.get(labels, 0)
     ]
-    wrong = reply(PROMPTS[0], _with_payload(fields, UNKNOWN_KIND))
+    place = str(backend(engine).routes["/v1/completions"])
+    wrong = reply(PROMPTS[0], fields | {place: {KEY: UNKNOWN_KIND}})
     elsewhere = reply(PROMPTS[0], {KEY: UNKNOWN_KIND})
-    chat = {"model": model, "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 4}
     forced = _of_forced(engine, replies, free, gated)
+    by = " by a gateway alone" if forced.found == IGNORED else ""
     return [
         forced,
-        _of_refusal("A wrong payload", engine, wrong),
-        _of_refusal("A payload in a field that the engine does not read", engine, elsewhere),
-        _of_carriers(server, engine, "/v1/completions", body(PROMPTS[0])),
+        _of_refusal("A wrong payload", engine, wrong, by),
+        _of_refusal("A payload in a field that the engine does not read", engine, elsewhere, by),
+        _of_carriers(server, engine, "/v1/completions", body),
         _of_carriers(server, engine, "/v1/chat/completions", chat),
         *([_of_receipt(whole, engine)] if forced.status is Status.OK else []),
         _of_description(server, engine),
@@ -142,13 +149,13 @@ def _of_forced(engine: str, replies: list[tuple[int, str]], free: str, gated: li
         return Finding(
             what, f"not acted on at the stage {' or '.join(stages)}", Status.ERROR, advice
         )
-    return Finding(what, "ignored", Status.ERROR, _start(engine))
+    return Finding(what, IGNORED, Status.ERROR, _start(engine))
 
 
-def _of_refusal(what: str, engine: str, answer: tuple[int, str]) -> Finding:
+def _of_refusal(what: str, engine: str, answer: tuple[int, str], by: str) -> Finding:
     status, message = answer
     if status == 400 and KEY in message:
-        return Finding(what, "refused")
+        return Finding(what, f"refused{by}")
     if status == 200:
         return Finding(what, "not refused: it is dropped silently", Status.ERROR, _start(engine))
     return Finding(
@@ -156,17 +163,25 @@ def _of_refusal(what: str, engine: str, answer: tuple[int, str]) -> Finding:
     )
 
 
-def _of_carriers(server: Server, engine: str, route: str, body: dict[str, Any]) -> Finding:
-    """Find out in which carriers specs reach the server: it refuses a payload that is wrong."""
+def _of_carriers(
+    server: Server, engine: str, route: str, body: Callable[[str], dict[str, Any]]
+) -> Finding:
+    """Find out in which carriers specs reach the server."""
     what, arrives = f"Specs to {route}", list[str]()
+
+    def ask(prompt: str, fields: dict[str, Any]) -> Any:
+        status, text = server.ask(route, body(prompt) | fields)
+        if status != 200:
+            raise ValueError(f"status {status}: {_message(text)}")
+        return json.loads(text)
+
     for carrier in get_args(Carrier):
-        fields = _with_payload(extra_body(engine, FORCED, carrier=carrier), UNKNOWN_KIND)
-        status, text = server.ask(route, body | fields)
-        message = _message(text)
-        if status == 400 and KEY in message:
-            arrives.append(carrier)
-        elif status != 200 and carrier == "field":
-            return Finding(what, f"status {status}: {message}", Status.NOTE, "Nothing is known.")
+        try:
+            if reaches(ask, engine, carrier):
+                arrives.append(carrier)
+        except (ValueError, RecursionError) as error:
+            if carrier == "field":
+                return Finding(what, str(error), Status.NOTE, "Nothing is known.")
     field = f"{backend(engine).routes[route]}.{KEY}"
     match arrives:
         case ["field", "schema"]:
@@ -217,22 +232,9 @@ def _start(engine: str) -> str:
     )
 
 
-def _with_payload(fields: dict[str, Any], payload: str) -> dict[str, Any]:
-    """Replace the payload in the fields of a request, wherever it is in them."""
-    named = {KEY: payload, KEYWORD: payload}
-    return {
-        name: named[name]
-        if isinstance(value, str) and name in named
-        else _with_payload(cast("dict[str, Any]", value), payload)
-        if isinstance(value, dict)
-        else value
-        for name, value in fields.items()
-    }
-
-
 def _text(answer: str) -> str:
     try:
-        return str(json.loads(answer)["choices"][0]["text"])
+        return str(choice_of(json.loads(answer))["text"])
     except (ValueError, LookupError, TypeError):
         raise ValueError(f"Expected the answer of /v1/completions, got {answer[:200]!r}") from None
 

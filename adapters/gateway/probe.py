@@ -3,17 +3,18 @@
 import inspect
 import logging
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
-import msgspec
-
-from ...spec import VERSION, WIRE_KINDS, SpecError
+from ...spec import VERSION, WIRE_KINDS, ForcedTokenSequenceSpec, encode
 from ...spec.base import kind_of
 from ..backend import backend
+from .extra_body import Carrier, extra_body
 from .key import KEY
-from .schema_carrier import format_with
+from .receipt import ReceiptError, find
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +34,29 @@ class Support(StrEnum):
     """The server's logitport refuses the version of the payload, or one of the kinds."""
 
 
-# No kind will ever have this name. Each release refuses it, and the message lists its kinds.
-_PAYLOAD = msgspec.json.encode({"version": VERSION, "specs": [{"kind": "?"}]}).decode()
+FORCED = ForcedTokenSequenceSpec((1000, 1001, 1002, 1003))
+PROMPTS = ("The capital of France is", "one two three four")
+_OTHER = ForcedTokenSequenceSpec(FORCED.token_ids[::-1])
+
+UNKNOWN_KIND = f'{{"version":{VERSION},"specs":[{{"kind":"?"}}]}}'
+"""No kind will ever have this name. Each release refuses it, and the message lists its kinds."""
 
 _KINDS = re.compile(rf"{KEY}: [^\n]*?the kinds that can travel are ((?:\w+, )*\w+)")
 _VERSION = re.compile(rf"{KEY}: Version \d+ is newer than \d+")
+_POLICY = re.compile(rf"{KEY}: [^\n]*\b[Tt](?:his|he) server")
+"""A refusal that only a server gives: of its policy, which a gateway does not have."""
+
+Ask = Callable[[str, dict[str, Any]], Any]
+"""Asks for a completion of a prompt, greedily, with more fields in the body."""
 
 
 def probe(client: Any, model: str, engine: str = "vllm", *, chat: bool = False) -> Support:
-    """Find out whether a server has logitport, with one or two requests for one token.
+    """Find out whether specs act on a server's replies, with a few requests for four tokens.
 
-    The request carries a payload that every release refuses, in the field that ``extra_body``
-    uses: a server with logitport answers with its error message. Without that, a second request
-    tries ``carrier="schema"``. If one address has several replicas, only one of them answers.
+    A request forces a text, and a receipt says that the server obeys. Without receipts, two more
+    requests tell by their texts. Where nothing acts, ``carrier="schema"`` is tried. A wrong payload
+    then has the server list its kinds; by itself, it proves nothing: a gateway may refuse it. If
+    one address has several replicas, not all of them answer.
 
     Args:
         client: an ``openai.OpenAI``, or an object with the same ``completions.create``.
@@ -57,49 +68,91 @@ def probe(client: Any, model: str, engine: str = "vllm", *, chat: bool = False) 
         SpecError: if there is no such engine, or it has no server.
         TypeError: if the client is asynchronous.
         ValueError: if the answer is not a completion.
-        openai.OpenAIError: the client's own error, for every failure without logitport's
+        openai.OpenAIError: the client's own error, for every failure without the server's own
             message: no connection, no such model, a gateway that refuses the fields.
     """
-    place = backend(engine).routes.get("/v1/chat/completions" if chat else "/v1/completions")
-    if place is None:
-        raise SpecError(f"{engine} has no server that an OpenAI client could ask")
-    found = _ask(client, model, chat, {place: {KEY: _PAYLOAD}})
+    ask = partial(_ask, client, model, chat)
+    place = str(backend(engine).routes.get("/v1/chat/completions" if chat else "/v1/completions"))
+    try:
+        found = Support.ACTS if reaches(ask, engine, "field") else Support.IGNORED
+    except Exception as error:
+        if _VERSION.search(_text_of(error)):
+            return Support.TOO_OLD
+        if not _POLICY.search(_text_of(error)):
+            raise
+        found = Support.ACTS
     if found is Support.IGNORED:
         with suppress(Exception):  # a server without logitport may have no schemas
-            by_schema = {"response_format": format_with(_PAYLOAD, None)}
-            if _ask(client, model, chat, by_schema) is not Support.IGNORED:
+            if reaches(ask, engine, "schema"):
                 found = Support.LOST
                 passes = "extra_body(..., carrier='schema') passes"
                 logger.warning("`%s.%s` is lost on the way to the server; %s", place, KEY, passes)
+        return found
+    try:
+        ask(PROMPTS[0], {place: {KEY: UNKNOWN_KIND}})
+    except Exception as error:
+        known = _KINDS.search(_text_of(error))
+        if known and set(map(kind_of, WIRE_KINDS)).difference(known[1].split(", ")):
+            return Support.TOO_OLD
     return found
 
 
-def _ask(client: Any, model: str, chat: bool, body: dict[str, Any]) -> Support:
-    asked: dict[str, Any] = {"model": model, "max_tokens": 1, "extra_body": body}
-    try:
-        if chat:
-            messages = [{"role": "user", "content": "?"}]
-            reply = client.chat.completions.create(messages=messages, **asked)
-        else:
-            reply = client.completions.create(prompt="?", **asked)
-    except Exception as error:
-        if (support := _support(error)) is None:
-            raise
-        return support
+def reaches(ask: Ask, engine: str, carrier: Carrier) -> bool:
+    """Whether specs reach a server that obeys them.
+
+    A receipt says so. Without one, a forced text is the same after two prompts, and another forced
+    text is another one.
+
+    Args:
+        ask: returns the completion, as the client's object or as JSON.
+        engine: as for ``extra_body``.
+        carrier: as for ``extra_body``.
+    """
+
+    def reply(prompt: str, spec: ForcedTokenSequenceSpec) -> Any:
+        return ask(prompt, extra_body(engine, spec, carrier=carrier))
+
+    first = reply(PROMPTS[0], FORCED)
+    with suppress(ReceiptError):
+        if (found := find(first)) is not None:
+            return found.is_for(encode(FORCED))
+    texts = first, reply(PROMPTS[1], FORCED), reply(PROMPTS[0], _OTHER)
+    same, second, other = (repr(choice_of(each)) for each in texts)
+    return same == second != other
+
+
+def choice_of(completion: Any) -> Any:
+    """Return the first choice of a completion.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    is_json = isinstance(completion, Mapping)
+    found = completion.get("choices") if is_json else getattr(completion, "choices", None)
+    if not isinstance(found, list) or not found:
+        raise ValueError(f"Expected a completion, got {completion!r:.200}")
+    return found[0]
+
+
+def _ask(client: Any, model: str, chat: bool, prompt: str, fields: dict[str, Any]) -> Any:
+    asked: dict[str, Any] = {
+        "model": model,
+        "max_tokens": 4,
+        "temperature": 0,
+        "extra_body": fields,
+    }
+    if chat:
+        asked["messages"] = [{"role": "user", "content": prompt}]
+        reply = client.chat.completions.create(**asked)
+    else:
+        reply = client.completions.create(prompt=prompt, **asked)
     if inspect.isawaitable(reply):
         getattr(reply, "close", lambda: None)()
         raise TypeError(f"Expected a synchronous client, got {type(client).__name__}")
-    if not getattr(reply, "choices", None):
-        raise ValueError(f"Expected a completion, got {reply!r}")
-    return Support.IGNORED
+    choice_of(reply)
+    return reply
 
 
-def _support(error: Exception) -> Support | None:
-    """Read the support from a client's error; ``None`` if logitport did not cause the error."""
-    text = getattr(getattr(error, "response", None), "text", "")
-    if _VERSION.search(text):
-        return Support.TOO_OLD
-    if known := _KINDS.search(text):
-        missing = set(map(kind_of, WIRE_KINDS)).difference(known[1].split(", "))
-        return Support.TOO_OLD if missing else Support.ACTS
-    return None
+def _text_of(error: Exception) -> str:
+    """Return what the server answered; an error of another kind than a client's has no answer."""
+    return getattr(getattr(error, "response", None), "text", "")

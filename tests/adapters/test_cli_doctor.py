@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from logitport.adapters import SpecMiddleware
 from logitport.adapters.gateway.receipt import digest_of
+from logitport.spec import SpecError
 
 from .command import run
 
@@ -73,12 +74,11 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
         if route not in ("/v1/completions", "/v1/chat/completions"):
             return 404, "not found"
         assert body["model"] == "some/model"
-        is_bad = "unknown" in payload and refuses
+        is_bad = '"?"' in payload and refuses
         if is_bad or ("logitport" in body and middleware):
-            return 400, {"error": {"message": "logitport: Invalid value 'unknown'"}}
+            return 400, {"error": {"message": "logitport: Invalid value '?'"}}
         gated += bool(payload) and stage == "prefill"
-        forced = acts and payload and "unknown" not in payload
-        text = "forced" if forced else f"after {body.get('prompt')}"
+        text = payload if acts and payload else f"after {body.get('prompt', body.get('messages'))}"
         reply: dict[str, Any] = {"choices": [{"text": text}]}
         if payload and middleware:
             made = {"kinds": ["forced_sequence"], "digest": digest_of(payload), "stage": "agg"}
@@ -98,6 +98,20 @@ def gateway(
             return 404, ""
         kept = {name: value for name, value in body.items() if name not in lost}
         return behind(route, kept if route in routes else body)
+
+    return answer
+
+
+def checking(behind: Answer) -> Answer:
+    """A gateway with our middleware, which describes nothing."""
+
+    def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        try:
+            checked = SpecMiddleware(lambda *_: None)  # pyright: ignore
+            checked.check({"path": route}, json.dumps(body).encode())
+        except SpecError as error:
+            return 400, {"error": {"message": f"logitport: {error}"}}
+        return behind(route, body)
 
     return answer
 
@@ -130,6 +144,7 @@ def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Ans
 
 OBEYED = ["obeyed", "refused", "refused"]
 LOST = ["lost, in `vllm_xargs"] * 2
+BY_GATEWAY = ["refused by a gateway alone"] * 2
 HALF = ["arrive in the field, not in a schema"] * 2
 OF_CHATS = "`vllm_xargs.logitport` is lost on the way"
 GATED = "not acted on at the stage prefill"
@@ -145,6 +160,12 @@ ACTED = "forced_sequence at agg"
             ["ignored", "not refused", "not refused", *LOST, "status 404"],
             "serve vllm",
         ),
+        (
+            checking(engine(False, False, False)),
+            ["ignored", *BY_GATEWAY, *LOST, "status 404"],
+            "serve vllm",
+        ),
+        (checking(engine(True, True, True)), [*OBEYED, BOTH, BOTH, ACTED, "logitport "], ""),
         (
             engine(True, True, False),
             ["obeyed", "refused", "not refused", *HALF, "missing", "status 404"],
