@@ -1,7 +1,6 @@
 """Admission: a request's payload is checked and compiled, and the outcome is cached."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ from cachetools import LRUCache
 from ..spec import (
     VERSION,
     InProcessPayload,
-    LogitsProcessorSpec,
     Payload,
     PluginSpec,
     SpecError,
@@ -20,8 +18,8 @@ from ..spec import (
     decode,
 )
 from ..spec.limits import MAX_PAYLOAD_BYTES
-from ..spec.payload import decode_texts
-from ..spec.texts import TextResolver
+from ..spec.payload import decode_texts, specs_of
+from ..spec.texts import Given, TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
 from .core.guard import check_guard, may_stop
@@ -122,15 +120,17 @@ def guard_of(backend: Backend, vocab_size: int | None) -> Program | None:
 
 def admit_live(
     backend: Backend,
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+    specs: Given,
     vocab_size: int,
 ) -> Program:
     """Compile specs without encoding them: the engine is in this process.
 
+    Texts of objects of the wire are for the backend's tokenizer.
+
     Raises:
         SpecError: if the specs cannot be realized.
     """
-    payload = InProcessPayload(VERSION, specs)  # pyright: ignore
+    payload = InProcessPayload(VERSION, specs_of(specs, backend.tokenizer))  # pyright: ignore
     return admit(backend, payload, vocab_size)[1]
 
 

@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..spec import InProcessPayload, LogitsProcessorSpec, Stage
+from ..spec import InProcessPayload, LogitsProcessorSpec, Stage, StandIn
 from ..spec.base import as_specs, processor_specs
+from ..spec.payload import as_given, specs_of
+from ..spec.texts import Given
 from .backend import Backend, Specs, payload_for
 from .gateway.key import KEY
 from .metrics import count
@@ -64,11 +66,17 @@ class Attachment:
     grammar_comes_last: bool = False
 
     def check(
-        self, request: Any, specs: Specs, *known: Any, program: "Program | None" = None
+        self,
+        request: Any,
+        specs: Specs,
+        *known: Any,
+        program: "Program | None" = None,
+        has_texts: bool = False,
     ) -> None:
         """Refuse specs that contradict the request's own fields.
 
-        ``known`` goes to ``own_fields``, and ``program`` to ``check_own_fields``.
+        ``known`` goes to ``own_fields``, and ``program`` to ``check_own_fields``. Specs that are
+        made of texts with a ``StandIn`` have no tokens to compare: the engine does it.
 
         Raises:
             SpecError: for a certain contradiction. The error names the spec and the field.
@@ -77,11 +85,12 @@ class Attachment:
         check_grammar(specs, request, self.grammars, self.grammar_comes_last)
         if processor_specs(specs):
             check_bounds(request)
-        check_own_fields(specs, self.own_fields(request, *known), program)
+        if not has_texts:
+            check_own_fields(specs, self.own_fields(request, *known), program)
 
     @contextmanager
     def attaching(
-        self, request: Any, specs: Specs, stage: Stage, generation_only: bool
+        self, request: Any, specs: Given, stage: Stage, generation_only: bool
     ) -> Generator[Attached]:
         """Check and lower specs for a request; count the request if the caller's block succeeds.
 
@@ -92,12 +101,13 @@ class Attachment:
             SpecError: as ``payload_for``, ``check`` and ``lower`` do.
             Exception: the engine's own, for request fields that the engine refuses together.
         """
-        specs, stage = as_specs(specs), Stage(stage)
+        given, stage, texts = as_given(specs), Stage(stage), StandIn()
         acts = stage.is_active(generation_only)
-        payload = payload_for(self.backend, specs, stage, generation_only)
+        payload = payload_for(self.backend, given, stage, generation_only)
+        specs = specs_of(given, texts)
         fields: dict[str, Any] = {}
         if specs and (acts or self.backend.prefill_samples):
-            self.check(request, specs)
+            self.check(request, specs, has_texts=len(texts) > 0)
             fields = lower(specs, self.native, request, self.grammars)
         yield Attached(specs, payload, fields)
         if specs:

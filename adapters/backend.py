@@ -18,12 +18,15 @@ from ..spec import (
     PythonProcessorSpec,
     SpecError,
     Stage,
+    StandIn,
     Tokenizer,
     encode,
 )
-from ..spec.base import as_specs, kind_of, processor_specs
+from ..spec.base import kind_of
 from ..spec.errors import text_of
+from ..spec.payload import as_given, specs_of
 from ..spec.suggestions import nearest
+from ..spec.texts import Entry, Given
 from .finding import Finding
 from .policy import Policy
 from .tokenizer_copy import TokenizerCopy
@@ -225,7 +228,7 @@ def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabula
 
 
 def payload_for(
-    backend: Backend, specs: Specs, stage: Stage, generation_only: bool = True
+    backend: Backend, specs: Given, stage: Stage, generation_only: bool = True
 ) -> str | InProcessPayload | None:
     """Make the payload of a request, without native kinds; ``None`` if none acts in ``stage``.
 
@@ -235,21 +238,25 @@ def payload_for(
         SpecError: if the backend does not support the specs, or ``encode`` refuses them, in any
             stage.
     """
-    specs, stage = as_specs(specs), Stage(stage)
-    if not specs:
+    given, stage = as_given(specs), Stage(stage)
+    if not given:
         return None
-    backend.check(specs)
-    payload = _payload(specs, generation_only)
-    in_payload = processor_specs(specs)
-    if not in_payload or not stage.is_active(generation_only):
+    checked = specs_of(given, StandIn())
+    backend.check(checked)
+    payload = _payload(given, generation_only)
+    pairs = zip(given, checked, strict=True)
+    carried = [each for each, spec in pairs if not isinstance(spec, NativeSpec)]
+    if not carried or not stage.is_active(generation_only):
         return None
-    return payload if len(in_payload) == len(specs) else _payload(in_payload, generation_only)
+    return payload if len(carried) == len(given) else _payload(carried, generation_only)
 
 
-def _payload(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> str | InProcessPayload:
-    if any(isinstance(spec, PythonProcessorSpec) for spec in specs):
-        return InProcessPayload(VERSION, tuple(specs), generation_only)  # pyright: ignore
-    return encode(specs, generation_only=generation_only)
+def _payload(
+    given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool
+) -> str | InProcessPayload:
+    if any(isinstance(spec, PythonProcessorSpec) for spec in given):
+        return InProcessPayload(VERSION, tuple(given), generation_only)  # pyright: ignore
+    return encode(given, generation_only=generation_only)
 
 
 def backends() -> dict[str, Backend]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import kinds, limits
 from .base import LogitsProcessorSpec, NativeSpec
+from .dynamo import dynamo_entries
 from .errors import SpecError
 from .kinds import *  # noqa: F403
 from .kinds.python_processor import PythonProcessorSpec
-from .payload import VERSION, InProcessPayload, Payload, decode, dynamo_entries, encode, json_schema
+from .payload import VERSION, InProcessPayload, Payload, decode, encode, json_schema, specs_of
 from .stage import Stage
-from .texts import StandIn
+from .texts import Given, StandIn
 from .thinking_families import (
     THINKING_FAMILIES,
     ThinkingFamily,
@@ -27,6 +28,7 @@ from .tokenization import LeadingSpace, Tokenizer
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "THINKING_FAMILIES",
     "VERSION",
+    "Given",
     "InProcessPayload",
     "LeadingSpace",
     "LogitsProcessorSpec",
@@ -41,6 +43,7 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "VocabularyTokenizer",
     "decode",
     "dynamo_entries",
+    "specs_of",
     "effort_budget",
     "encode",
     "json_schema",

@@ -19,13 +19,13 @@ from .base import (
 from .conflicts import check_native
 from .errors import SpecError, type_of
 from .json_values import parts
-from .kinds import WIRE_KINDS, ForcedTokenSequenceSpec, WireSpec
+from .kinds import WIRE_KINDS, WireSpec
 from .kinds.logit_bias import wrong_entry
 from .limits import MAX_EXTREME_NUMBERS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
-from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, as_given, needs_the_field
+from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, needs_the_field
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -92,15 +92,41 @@ class InProcessPayload(Payload, frozen=True):
         check_native(self.specs)
 
 
-def with_stand_ins(given: Sequence[LogitsProcessorSpec | Entry]) -> tuple[LogitsProcessorSpec, ...]:
-    """Make specs of objects of the wire, with a token that no model has for each text.
+def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
+    """Put specs and objects of the wire into a tuple, in whatever form they come.
+
+    Raises:
+        SpecError: with the path of what is neither; for a payload with ``generation_only`` false,
+            which is an argument where there are stages.
+    """
+    is_text = isinstance(specs, str | bytes)
+    if is_text or (isinstance(specs, Mapping) and "specs" in specs):
+        if not decode(cast("Encoded", specs), StandIn()).generation_only:
+            raise SpecError("Expected generation_only=False as an argument", "generation_only")
+        content: Any = msgspec.json.decode(cast("str", specs)) if is_text else specs
+        specs = cast("Given", content if isinstance(content, list) else content["specs"])
+    given = (specs,) if isinstance(specs, Mapping) else specs
+    if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
+        return (*given,)
+    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+
+
+def specs_of(given: Given, tokenizer: Tokenizer | None = None) -> tuple[LogitsProcessorSpec, ...]:
+    """Make specs of whatever says them: specs, objects of the wire, a payload, its JSON text.
+
+    ``specs_of({"kind": "choice", "texts": ["yes", "no"]}, tokenizer)`` has one ``ChoiceSpec``.
+
+    Args:
+        given: one or several.
+        tokenizer: as for ``decode``.
 
     Raises:
         SpecError: as ``decode`` does.
     """
-    if any(isinstance(each, Mapping) for each in given):
-        return decode(_content(given, generation_only=True), StandIn()).specs
-    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+    entries = as_given(given)
+    if any(isinstance(each, Mapping) for each in entries):
+        return decode(_content(entries, generation_only=True), tokenizer).specs
+    return as_specs(cast("Sequence[LogitsProcessorSpec]", entries))
 
 
 def _content(
@@ -335,28 +361,6 @@ def _check_version(body: Any) -> None:
             f"Version {version} is newer than {VERSION}, the newest that this release reads",
             "version",
         )
-
-
-def dynamo_entries(
-    specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
-) -> list[dict[str, Any]]:
-    """Convert specs to Dynamo's list of entries.
-
-    ``serialize_logits_processor_entries`` (``dynamo/common/backend/engine.py``, Dynamo 1.6.1) has
-    the same format. It has only forced sequences that end in EOS.
-
-    Raises:
-        SpecError: for a spec that Dynamo's format cannot express.
-    """
-    specs = as_specs(specs)
-    entries: list[dict[str, Any]] = []
-    for i, spec in enumerate(specs):
-        if not isinstance(spec, ForcedTokenSequenceSpec):
-            raise SpecError(f"Dynamo's entries have no kind for {type(spec).__name__}", i)
-        if spec.eos_token_id is None:
-            raise SpecError("Dynamo's entries always end in EOS", i, "eos_token_id")
-        entries.append(msgspec.json.decode(msgspec.json.encode(spec)))
-    return entries
 
 
 def json_schema() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from .base import LogitsProcessorSpec, as_specs, kind_of
+from .base import LogitsProcessorSpec, kind_of
 from .errors import Path, SpecError, text_of, type_of
 from .kinds import WIRE_KINDS, PhaseEnd
 from .limits import (
@@ -38,20 +38,8 @@ TEXT_FIELDS = frozenset(name for each in (*WIRE_KINDS, PhaseEnd) for name in eac
 Entry = Mapping[str, Any]
 """A spec as an object of the wire, which may have texts in place of token ids."""
 
-Given = LogitsProcessorSpec | Entry | Sequence[LogitsProcessorSpec | Entry]
-"""One spec, or several."""
-
-
-def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
-    """Put one spec or object of the wire, or several, into a tuple.
-
-    Raises:
-        SpecError: with the path of what is neither.
-    """
-    given = (specs,) if isinstance(specs, Mapping) else specs
-    if isinstance(given, list | tuple) and any(isinstance(each, Mapping) for each in given):
-        return (*given,)
-    return as_specs(cast("Sequence[LogitsProcessorSpec]", given))
+Given = LogitsProcessorSpec | Entry | Sequence[LogitsProcessorSpec | Entry] | str | bytes
+"""One spec, or several; or a payload, or its JSON text."""
 
 
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`")
@@ -124,6 +112,10 @@ class StandIn:
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Count the texts so far."""
+        return len(self._ids)
 
     def encode(self, text: str, /, *, add_special_tokens: bool) -> list[int]:
         return [self._ids.setdefault(text, MAX_INT - 1 - len(self._ids))] if text else []

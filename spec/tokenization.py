@@ -26,7 +26,8 @@ class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that the text helpers use.
 
     All ``transformers`` tokenizers and vLLM's own tokenizers have it. A ``tokenizers.Tokenizer``
-    has all but the EOS token, which the caller must pass.
+    has all but the EOS token, which the caller must pass. A ``llama_cpp.Llama`` and its
+    ``tokenizer()`` are taken as well.
     """
 
     def encode(self, text: str, /, *, add_special_tokens: bool) -> Any:
@@ -34,8 +35,17 @@ class Tokenizer(Protocol):
         ...
 
 
+def _inner(tokenizer: Any) -> Any:
+    """Return what a tokenizer of llama-cpp-python has within: llama.cpp's model, or a tokenizer."""
+    own = getattr(tokenizer, "tokenizer_", tokenizer)  # a ``Llama`` has one
+    if not hasattr(own, "detokenize"):
+        return tokenizer
+    return getattr(own, "hf_tokenizer", None) or getattr(own, "_model", None)
+
+
 def _check_tokenizer(tokenizer: object) -> None:
-    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+    inner = _inner(tokenizer)
+    if isinstance(tokenizer, str) or not (hasattr(inner, "encode") or hasattr(inner, "token_eos")):
         raise SpecError(f"Expected a tokenizer, got {reprlib.repr(tokenizer)}")
 
 
@@ -55,7 +65,15 @@ def token_ids_of(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """
     _check_tokenizer(tokenizer)
     _check_text(text)
-    encoded = tokenizer.encode(text, add_special_tokens=False)
+    inner = _inner(tokenizer)
+    try:
+        if hasattr(inner, "token_eos"):
+            encoded = inner.tokenize(text.encode(), add_bos=False, special=True)
+        else:
+            encoded = inner.encode(text, add_special_tokens=False)
+    except TypeError as error:
+        what = "Expected a tokenizer of Hugging Face or llama.cpp"
+        raise SpecError(f"{what}, got {type(tokenizer).__name__}: {error}") from error
     token_ids = tuple(getattr(encoded, "ids", encoded))
     if not token_ids:
         raise SpecError(f"The tokenizer makes no tokens of {text!r}")
@@ -66,13 +84,17 @@ def eos_token_id_of(tokenizer: Tokenizer, *, advice: str) -> int:
     """Return the tokenizer's end-of-sequence token.
 
     Args:
-        tokenizer: the model's tokenizer, any Hugging Face tokenizer.
+        tokenizer: the model's tokenizer.
         advice: the advice in the error if there is no such token.
 
     Raises:
         SpecError: if there is no such token, or ``tokenizer`` is not a tokenizer.
     """
-    eos_token_id = getattr(tokenizer, "eos_token_id", None)
+    inner = _inner(tokenizer)
+    if hasattr(inner, "token_eos"):  # -1 without one
+        eos_token_id = None if inner.token_eos() < 0 else inner.token_eos()
+    else:
+        eos_token_id = getattr(inner, "eos_token_id", None)
     if eos_token_id is None:
         _check_tokenizer(tokenizer)
         raise SpecError(f"{type(tokenizer).__name__} has no EOS token: {advice}")

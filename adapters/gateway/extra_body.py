@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError, Stage, encode
-from ...spec.payload import with_stand_ins
-from ...spec.texts import Entry, Given, as_given
+from ...spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SpecError, Stage, StandIn, encode
+from ...spec.payload import as_given, specs_of
+from ...spec.texts import Entry, Given
 from ..backend import Backend, backend
 from ..native import fields_of
 from .key import KEY
@@ -40,8 +40,8 @@ def extra_body(
 
     Args:
         engine: the name of an installed backend that has a server.
-        specs: one or several, each a spec or an object of the wire; for an empty sequence the
-            result is empty.
+        specs: one or several, each a spec or an object of the wire, or a payload or its JSON text;
+            for an empty sequence the result is empty.
         stage: the stage of the server that gets the request. A prefill server gets native kinds at
             most, if it chooses the first token.
         generation_only: see ``Payload``.
@@ -56,7 +56,7 @@ def extra_body(
         what = "Dynamo takes specs in `nvext.annotations`"
         raise SpecError(f"{what}: use `annotation` of logitport.adapters.dynamo, docs/dynamo.md")
     given = as_given(specs)
-    specs = with_stand_ins(given)
+    specs = specs_of(given, StandIn())
     asked = backend(engine)
     if asked.body is None:
         raise SpecError(f"{engine} has no server that an OpenAI client could ask")
@@ -81,7 +81,7 @@ def extra_body(
 
 def payload_of(given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool) -> str | None:
     """Encode what a request carries in a payload; ``None`` if all specs are native."""
-    pairs = zip(given, with_stand_ins(given), strict=True)
+    pairs = zip(given, specs_of(given, StandIn()), strict=True)
     carried = [each for each, spec in pairs if not isinstance(spec, NativeSpec)]
     return encode(carried, generation_only=generation_only) if carried else None
 

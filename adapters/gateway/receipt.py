@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from ...spec import VERSION, SpecError
-from ...spec.texts import Given, as_given
+from ...spec.payload import as_given
+from ...spec.texts import Given
 from ..backend import backend
 from .extra_body import Carrier, payload_of
 from .key import KEY

@@ -7,9 +7,8 @@ from typing import Any
 import llama_cpp
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
-from ...spec import VERSION, GrammarSpec, InProcessPayload, NativeSpec, SpecError
-from ...spec.base import as_specs, processor_specs, restore_paths
-from ..backend import Specs
+from ...spec import VERSION, Given, GrammarSpec, InProcessPayload, NativeSpec, SpecError, specs_of
+from ...spec.base import processor_specs, restore_paths
 from ..native import check_grammar, fields_of, native_fields
 from .backend import BACKEND
 from .json_schema import gbnf
@@ -22,11 +21,12 @@ MAX_NESTED = 256
 """The maximum depth of a grammar's parentheses. llama.cpp parses them recursively."""
 
 
-def arguments(llm: Llama, specs: Specs) -> dict[str, Any]:
+def arguments(llm: Llama, specs: Given) -> dict[str, Any]:
     """Make the arguments of ``create_completion`` or ``create_chat_completion`` for specs.
 
     They serve any number of completions, one after the other. Other arguments may be added, but
     not a grammar: llama.cpp ends the process if it accepts none of the tokens that specs leave.
+    Specs may be JSON (see ``extra_body``), with texts for llama.cpp's own tokenizer.
 
     Returns:
         ``logits_processor`` for specs that logitport realizes; other processors may be appended.
@@ -35,7 +35,7 @@ def arguments(llm: Llama, specs: Specs) -> dict[str, Any]:
     Raises:
         SpecError: for a spec that llama.cpp cannot obey exactly, with its path.
     """
-    specs = as_specs(specs)
+    specs = specs_of(specs, llm)
     if not specs:
         return {}
     payload = InProcessPayload(VERSION, specs)  # pyright: ignore

@@ -1,14 +1,12 @@
 """The processor that llama.cpp's sampler calls."""
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...spec import LogitsProcessorSpec, NativeSpec, SpecError
-from ...spec.base import as_specs
+from ...spec import Given, NativeSpec, SpecError, specs_of
 from .. import admit_live
 from ..core import Realizer, Vocabulary
 from .backend import BACKEND
@@ -23,17 +21,16 @@ class LogitportProcessor:
 
     Args:
         llm: the ``llama_cpp.Llama`` that generates.
-        specs: one or several.
+        specs: one or several, also as JSON (see ``extra_body``), with texts for llama.cpp's own
+            tokenizer.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` without the
             ``_sampler`` of llama-cpp-python 0.3.
     """
 
-    def __init__(
-        self, llm: Any, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]
-    ) -> None:
-        specs = as_specs(specs)
+    def __init__(self, llm: Any, specs: Given) -> None:
+        specs = specs_of(specs, llm)
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from cachetools import LRUCache
 
-from ...spec import LogitsProcessorSpec, SpecError
+from ...spec import Given, SpecError
 from .. import admit_live
 from ..core import Ints, Program, Realizer, log_failure
 from . import editor  # noqa: F401 - `editor_for` finds it
@@ -35,7 +35,7 @@ class LogitportProcessor:
     Args:
         model: as ``mlx_lm.load`` returns it.
         tokenizer: as ``mlx_lm.load`` returns it, or a Hugging Face tokenizer.
-        specs: one or several.
+        specs: one or several, also as JSON (see ``extra_body``).
         prompt_ids: the prompt of all generations; by default, the tokens that mlx-lm passes. Kinds
             that read the prompt need it with a draft model or a cache, and for one-token prompts.
 
@@ -48,7 +48,7 @@ class LogitportProcessor:
         self,
         model: Any,
         tokenizer: Any,
-        specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec],
+        specs: Given,
         prompt_ids: Sequence[int] | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)

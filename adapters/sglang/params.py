@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...spec import SpecError, Stage
+from ...spec.texts import Given
 from ..attachment import Attachment
-from ..backend import Specs
 from .backend import BACKEND, PROCESSOR
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
@@ -20,7 +20,7 @@ Request = dict[str, Any]
 
 def attach(
     request: Request,
-    specs: Specs,
+    specs: Given,
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
@@ -34,7 +34,8 @@ def attach(
 
     Args:
         request: changed in place and returned; its ``sampling_params`` are copied.
-        specs: one or several; an empty sequence removes earlier specs.
+        specs: one or several, also as JSON (see ``extra_body``), with texts for the engine's
+            tokenizer; an empty sequence removes earlier specs.
         stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...spec import InProcessPayload, SpecError, Stage
 from ...spec.base import as_specs, restore_paths
+from ...spec.texts import Given
 from .. import admit
 from ..attachment import Attachment
 from ..backend import Specs
@@ -31,7 +32,7 @@ Params = TypeVar("Params", bound=HasLogitsProcessor)
 
 def attach(
     sampling_params: Params,
-    specs: Specs,
+    specs: Given,
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
@@ -49,7 +50,8 @@ def attach(
     Args:
         sampling_params: the request's parameters, changed in place and returned. Several requests
             of one engine may share them.
-        specs: one or several; an empty sequence removes earlier specs.
+        specs: one or several, also as JSON (see ``extra_body``), without texts; an empty sequence
+            removes earlier specs.
         stage: the worker's task for this request. A decode worker takes over one output token. A
             decode worker that prefills a request itself is ``AGGREGATED`` for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.

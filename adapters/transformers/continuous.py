@@ -1,6 +1,5 @@
 """The processor of continuous batching: specs for each request of a running manager."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,8 +7,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
 )
 
-from ...spec import LogitsProcessorSpec, SpecError
-from ...spec.base import as_specs
+from ...spec import Given, SpecError, specs_of
 from .. import KEY, admit_live, check_own_fields
 from ..core import Program, Realizer
 from .backend import BACKEND, check_tokenizer
@@ -62,14 +60,14 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         processors.supported_keys |= self.supported_kwargs
         processors.do_processing = True
 
-    def fields(self, specs: LogitsProcessorSpec | Sequence[LogitsProcessorSpec]) -> dict[str, Any]:
-        """Make the arguments of ``add_request`` for specs.
+    def fields(self, specs: Given) -> dict[str, Any]:
+        """Make the arguments of ``add_request`` for specs, also as JSON (see ``extra_body``).
 
         Raises:
             SpecError: for a spec that cannot be realized, or contradicts a field of the manager's
                 generation configuration.
         """
-        if not (together := as_specs(specs)):
+        if not (together := specs_of(specs, self._backend.tokenizer)):
             return {}
         check_own_fields(together, own_fields(self._config, eos_token_ids_of(self._config), 0))
         check_tokenizer(self._backend, together)

@@ -1,14 +1,13 @@
 """The processor that ``generate`` calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any
 
 import torch
 from transformers import LogitsProcessor
 
-from ...spec import ForcedTokenSequenceSpec, LogitsProcessorSpec, SpecError
-from ...spec.base import as_specs
+from ...spec import ForcedTokenSequenceSpec, Given, LogitsProcessorSpec, SpecError, specs_of
 from .. import admit_live, check_own_fields
 from ..core import Program, Realizer, compile_specs, log_failure
 from .backend import BACKEND, check_tokenizer
@@ -27,12 +26,14 @@ class LogitportProcessor(LogitsProcessor):
     Args:
         model: the model that generates. Its ``generation_config`` has the EOS token that ends a row
             whose specs fail, even if ``generate`` is given other EOS tokens.
-        specs: the specs of each prompt: one, several, or an empty sequence.
+        specs: the specs of each prompt: one, several, or an empty sequence; also as JSON (see
+            ``extra_body``).
         input_ids: ``[prompts, length]``, as passed to ``generate``; padded on the left. Prompts of
             embeddings alone are not supported.
         attention_mask: ``[prompts, length]``, 0 at padding; without a mask, there is no padding.
         generation_config: ``generate``'s, if it is not the model's; other arguments are not seen.
-        tokenizer: the model's tokenizer. Only rules about text (``banned_text``) need it.
+        tokenizer: the model's tokenizer. Only rules about text (``banned_text``) and
+            texts in place of token ids need it.
         others: the tokenizer's other results; not used.
 
     Raises:
@@ -46,7 +47,7 @@ class LogitportProcessor(LogitsProcessor):
     def __init__(
         self,
         model: Any,
-        specs: Sequence[LogitsProcessorSpec | Sequence[LogitsProcessorSpec]],
+        specs: Sequence[Given],
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         generation_config: Any = None,
@@ -59,7 +60,8 @@ class LogitportProcessor(LogitsProcessor):
             how = 'as a tokenizer makes it with return_tensors="pt"'
             raise SpecError(f"Expected input_ids to be a tensor [prompts, length], {how}")
         count = len(input_ids)
-        if isinstance(specs, LogitsProcessorSpec) or len(specs) != count or not count:
+        is_one = isinstance(specs, LogitsProcessorSpec | Mapping | str | bytes)
+        if is_one or len(specs) != count or not count:
             raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
         self._vocab_size: int = model.config.get_text_config().vocab_size
         self._programs: list[Program | None] = []
@@ -72,7 +74,7 @@ class LogitportProcessor(LogitsProcessor):
         own = own_fields(config, eos_token_ids, input_ids.shape[1])
         for prompt, each in enumerate(specs):
             try:
-                of_prompt = as_specs(each)
+                of_prompt = specs_of(each, backend.tokenizer)
                 check_own_fields(of_prompt, own)
                 check_tokenizer(backend, of_prompt)
                 key = tuple(map(id, of_prompt))

@@ -3,8 +3,8 @@
 from typing import Any, Protocol, TypeVar
 
 from ...spec import SpecError, Stage
+from ...spec.texts import Given
 from ..attachment import Attachment
-from ..backend import Specs
 from .backend import BACKEND
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
@@ -26,7 +26,7 @@ Params = TypeVar("Params", bound=HasExtraArgs)
 
 def attach(
     sampling_params: Params,
-    specs: Specs,
+    specs: Given,
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
@@ -40,7 +40,8 @@ def attach(
 
     Args:
         sampling_params: the request's parameters, changed in place and returned.
-        specs: one or several; an empty sequence removes earlier specs. With a
+        specs: one or several, also as JSON (see ``extra_body``), with texts for the engine's
+            tokenizer; an empty sequence removes earlier specs. With a
             ``PythonProcessorSpec``, they are live objects, which only an engine in this process
             admits.
         stage: the worker's task for this request.

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from logitport import spec as lp
 from logitport.adapters import REALIZABLE, Attachment, Backend, fields_of, grammar_text, same_as
+from logitport.adapters.sglang import attach as attach_to_sglang
 from logitport.adapters.vllm import KEY, attach
 
+from tests.support.forms import forms
 from tests.support.strategies import samplings
 
 SPEC = lp.ForcedTokenSequenceSpec((1, 2), 3)
@@ -369,3 +371,36 @@ class TestAnEngineOfOnesOwn:
     def test_a_grammar_that_comes_last(self, spec: Any):
         with pytest.raises(lp.SpecError, match=r"`\$\.specs\[0\]`, a grammar, which .* leaves"):
             self.attach({}, BY_REGEX, spec)
+
+
+CHOICE = {"kind": "choice", "texts": ["yes", "no"]}
+
+
+@pytest.mark.parametrize("form", forms(CHOICE))
+def test_json_of_the_wire(make_params: MakeParams, form: str):
+    """Texts reach the engine, which has the tokenizer."""
+    params = attach(make_params({"a": 1}), forms(CHOICE)[form])
+    assert params.extra_args == {"a": 1, KEY: lp.encode(CHOICE)}
+    request = attach_to_sglang({"text": "?"}, forms(CHOICE)[form])
+    assert request["sampling_params"]["custom_params"] == {KEY: lp.encode(CHOICE)}
+
+
+def test_texts_are_compared_by_the_engine():
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = SamplingParams(allowed_token_ids=[5])
+    assert attach(params, CHOICE).extra_args == {KEY: lp.encode(CHOICE)}
+    with pytest.raises(lp.SpecError, match="allowed_token_ids"):
+        attach(params, {"kind": "choice", "choices": [[6]]})
+    params.structured_outputs = StructuredOutputsParams(regex="a")
+    with pytest.raises(lp.SpecError, match="structured_outputs"):
+        attach(params, CHOICE)
+
+
+def test_json_beside_native_and_live_specs():
+    params = attach(vllm_params(None), [CHOICE, lp.SamplingSpec(top_p=0.5)])
+    assert params.extra_args == {KEY: lp.encode(CHOICE)}
+    assert params.top_p == 0.5
+    with pytest.raises(lp.SpecError, match="PythonProcessorSpec cannot be serialized"):
+        attach(params, [CHOICE, lp.PythonProcessorSpec(dict)])

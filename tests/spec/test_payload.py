@@ -289,7 +289,7 @@ class TestEncodeRefuses:
 
     @pytest.mark.parametrize("thing", [None, set[Any](), "text", b"{}", {}, FORCED, object()])
     def test_neither_one_spec_nor_several(self, thing: Any):
-        takes_objects = () if isinstance(thing, dict) else (encode,)
+        takes_objects = () if isinstance(thing, dict | str | bytes) else (encode,)
         for refuse in (*takes_objects, dynamo_entries, live):
             with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, or several"):
                 refuse(thing)

@@ -20,6 +20,7 @@ from logitport.adapters.llama_cpp.processor import _vocabulary_of
 
 from examples._support.smollm2 import gguf
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
 
 pytestmark = pytest.mark.engine
@@ -402,3 +403,25 @@ def test_schemas_that_would_lose_something(schema: Any, message: str):
 
 def test_strings_of_a_schema_have_no_control_characters():
     assert r"\x00-\x1F" in gbnf({"type": "string"})
+
+
+CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
+
+
+@pytest.mark.parametrize("form", forms(CITIES))
+def test_json_of_the_wire(form: str, llm: Llama):
+    """As over HTTP, with texts for llama.cpp's own tokenizer."""
+    given = forms(CITIES)[form]
+    for processors in (
+        LogitsProcessorList([LogitportProcessor(llm, given)]),
+        arguments(llm, given)["logits_processor"],
+    ):
+        reply = llm.create_completion(PARIS, max_tokens=4, logits_processor=processors)
+        assert reply["choices"][0]["text"] in CITIES["texts"]  # type: ignore[index]
+
+
+def test_its_own_tokenizer(llm: Llama, tokenizer: Any):
+    spec = lp.ChoiceSpec.from_text(CITIES["texts"], tokenizer)
+    assert lp.ChoiceSpec.from_text(CITIES["texts"], llm.tokenizer()) == spec
+    own: Any = llm
+    assert lp.ChoiceSpec.from_text(CITIES["texts"], own) == spec

@@ -22,6 +22,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
 
 from tests.support.drafted import DRAFTED
+from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -276,3 +277,13 @@ def test_editor_agrees_with_that_of_torch(dtype: str):
             realizer.apply(logits)
         assert realizer.failed_requests == 0
     np.testing.assert_array_equal(np.array(edited.astype(mx.float32)), expected.float().numpy())
+
+
+CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
+
+
+@pytest.mark.parametrize("form", forms(CITIES))
+def test_json_of_the_wire(form: str, loaded: Any):
+    """As over HTTP: objects, lists and texts of JSON, with texts for the tokenizer."""
+    said = say(loaded, "The capital of France is", forms(CITIES)[form], max_tokens=4)
+    assert f" {said}" in CITIES["texts"]  # mlx-lm takes the space away

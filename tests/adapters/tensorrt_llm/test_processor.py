@@ -26,6 +26,7 @@ from logitport.adapters.core import plugins
 from logitport.adapters.tensorrt_llm import BACKEND, LogitportProcessor, attach, rows
 
 from tests.adapters.failing import fails_later
+from tests.support.forms import forms
 
 VOCABULARY, EOS, CHUNK = 96, 0, 16
 PROMPT = (5, 3, 9, 11, 20, 7, 31)
@@ -474,3 +475,12 @@ def test_a_grammar_comes_last(engine: None):
     with pytest.raises(lp.SpecError, match="the request's guided_decoding, which may not take"):
         attach(guided, allowed)
     assert guided.logits_processor is None
+
+
+@pytest.mark.parametrize("form", forms({"kind": "banned_tokens", "token_ids": [7]}))
+def test_json_of_the_wire(form: str):
+    """As over HTTP. Texts are refused: the engine's tokenizer is not here."""
+    given = forms({"kind": "banned_tokens", "token_ids": [7]})[form]
+    assert attach(SamplingParams(), given).logits_processor is not None
+    with pytest.raises(lp.SpecError, match="A text needs the model's tokenizer"):
+        attach(SamplingParams(), forms({"kind": "choice", "texts": ["yes"]})[form])

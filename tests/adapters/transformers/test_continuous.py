@@ -18,6 +18,7 @@ from logitport.spec import (
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
+from tests.support.forms import forms
 from tests.support.tiny_model import EOS, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -80,6 +81,13 @@ class TestConformance(ConformanceSuite):
             return [Output(tokens) for tokens in run(manager, asked)]
 
         return generate
+
+
+@pytest.mark.parametrize("form", forms({"kind": "forced_sequence", "token_ids": [7, 8, 9]}))
+def test_json_of_the_wire(form: str, running: tuple[Any, ContinuousLogitportProcessor]):
+    manager, processor = running
+    given = forms({"kind": "forced_sequence", "token_ids": [7, 8, 9]})[form]
+    assert run(manager, [([5, 6], 3, processor.fields(given))]) == [[7, 8, 9]]
 
 
 def test_requests_that_are_preempted(monkeypatch: pytest.MonkeyPatch):

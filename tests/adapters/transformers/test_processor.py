@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, NoRepeatNGramLogitsProcessor
 
 from tests.adapters.failing import fails_later
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -295,3 +296,26 @@ def test_own_fields_of_the_configuration(
         else:
             with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}"):
                 LogitportProcessor(model, [(), spec, ()], **inputs, **given)
+
+
+CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
+
+
+@pytest.mark.parametrize("form", forms(CITIES))
+def test_json_of_the_wire(form: str, tokenizer: Any):
+    """As over HTTP: objects, lists and texts of JSON, with texts for the tokenizer."""
+    given, model = forms(CITIES)[form], tiny_model(0, len(tokenizer))
+    inputs = padded(tokenizer, [[5, 11, 3]])
+    processor = LogitportProcessor(model, [given], **inputs, tokenizer=tokenizer)
+    options = {"max_new_tokens": 4, "do_sample": False}
+    output = model.generate(**inputs, logits_processor=[processor], **options)
+    said = tokenizer.decode(output[0, 3:], skip_special_tokens=True)
+    assert said in CITIES["texts"]
+    with pytest.raises(lp.SpecError, match=r"needs the model's tokenizer.*\$\[0\]\.(specs|\[0)"):
+        LogitportProcessor(model, [given], **inputs)
+
+
+@pytest.mark.parametrize("given", [CITIES, "[]", {"version": 1, "specs": [CITIES]}])
+def test_specs_of_no_prompt(given: Any, tiny: Any, inputs: Any):
+    with pytest.raises(lp.SpecError, match="the specs of each of 3 prompts"):
+        LogitportProcessor(tiny, given, **inputs)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from logitport.adapters.vllm import attach
-from logitport.spec import LogitsProcessorSpec
+from logitport.spec.texts import Given
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, SamplingParams
@@ -186,7 +186,7 @@ def engine(model: Path, *, runner: str | None = None, **arguments: Any) -> Itera
             gc.collect()
 
 
-def params(spec: LogitsProcessorSpec | None = None, **fields: Any) -> "SamplingParams":
+def params(spec: Given | None = None, **fields: Any) -> "SamplingParams":
     """Greedy sampling parameters unless ``fields`` say otherwise, with ``spec`` attached."""
     from vllm import SamplingParams
 

@@ -53,6 +53,15 @@ def test_refused_at_admission(running: Engine, tokenizer: Any, payload: Any, mes
     assert (output.text, output.finish_reason) == ("Still here.", "stop")
 
 
+def test_json_of_the_wire(running: Engine):
+    """As over HTTP, with a text for the engine's tokenizer."""
+    given = '[{"kind": "forced_sequence", "text": "Still here."}]'
+    (output,) = running.generate(["Hello"], [params(given, max_tokens=20)])
+    assert (output.text, output.finish_reason) == ("Still here.", "stop")
+    with refused(r"allowed_token_ids"):
+        running.generate(["Hello"], [params(given, allowed_token_ids=[5])])
+
+
 def test_what_fails_goes_on_freely_when_nothing_can_end_it(running: Engine, tokenizer: Any):
     sampling = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
     (free,) = running.generate(["Hello"], [params(**sampling)])
