@@ -30,11 +30,10 @@ A process reads the file once: when its engine starts, or, in vLLM's front end, 
 a request. Another file needs a restart of the front end and of the workers, which have to agree.
 """
 
-import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -50,6 +49,7 @@ from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
 from .content import read_content
+from .engine_fields import LEAST, check_name, check_value
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ EFFORTS: Mapping[str, int] = dict.fromkeys(
 )
 """The values of ``reasoning_effort``, and the least budget of each."""
 
-CEILINGS = {"specs": 1, "thinking_budget": 0, "max_tokens": 1, "thinking_token_budget": 0}
+CEILINGS = {"specs": 1, "thinking_budget": 0, **LEAST}
 """What ``ceiling`` bounds, and the least bound of each."""
 
 OWN = {"replace": "replace them", "add": "are added", "refuse": "are refused"}
@@ -119,19 +119,22 @@ def policy(
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
+    others = ("presets", "forbid", "ceiling", "effort", "forbid_fields", "default_fields")
     logger.info(
-        "logitport: %s, for %s: %d guards, %d default specs (a request's own %s), presets: %s; "
-        "forbidden kinds: %s; ceiling: %s",
+        "logitport: %s, for %s: %d guards, %d default specs (a request's own %s); %s",
         shown(file),
         shown(model or "any model"),
         len(made.guard),
         len(made.default),
         OWN[made.own],
-        ", ".join(made.presets) or "none",
-        ", ".join(sorted(made.forbid)) or "none",
-        ", ".join(f"{name} {most}" for name, most in made.describe()["ceiling"].items()) or "none",
+        "; ".join(f"{name}: {_listed(made.describe()[name])}" for name in others),
     )
     return made
+
+
+def _listed(found: Any) -> str:
+    is_object = isinstance(found, dict)
+    return ", ".join(f"{each} {found[each]}" if is_object else each for each in found) or "none"
 
 
 def _by_line(problem: str) -> tuple[int, str]:
@@ -199,12 +202,9 @@ class _Reading(NamedTuple):
                 self._report(where, _unknown(name, known))
                 continue
             read = _FIELDS[name]
-            try:
+            with self._reporting(*where):
                 made = dict(read(self, value, where, None if name in replaced else tokenizer))
-            except msgspec.ValidationError as error:
-                self._report_error(spec_error(error).at(*where))
-                continue
-            fields |= {} if name in replaced else made
+                fields |= {} if name in replaced else made
         return fields
 
     def _default(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
@@ -254,22 +254,23 @@ class _Reading(NamedTuple):
             if name not in least:
                 self._report((*path, name), _unknown(name, least, what))
                 continue
-            try:
+            with self._reporting(*path, name):
                 counts[name] = msgspec.convert(count, Annotated[int, msgspec.Meta(ge=least[name])])
-            except msgspec.ValidationError as error:
-                self._report_error(spec_error(error).at(*path, name))
         return counts
 
     def _forbid_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        yield "forbid_fields", frozenset(msgspec.convert(value, list[str]))
+        names = msgspec.convert(value, list[str])
+        for i, name in enumerate(names):
+            with self._reporting(*path, i):
+                check_name(name)
+        yield "forbid_fields", frozenset(names)
 
     def _default_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         fields = msgspec.convert(value, dict[str, Any])
         for name, each in fields.items():
-            try:
-                json.dumps(each, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                self._report((*path, name), f"Expected a value of JSON: {error}")
+            with self._reporting(*path, name):
+                check_name(name)
+                check_value(name, each)
         yield "default_fields", fields
 
     def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
@@ -356,6 +357,16 @@ class _Reading(NamedTuple):
                 phase = {**phase, "specs": specs}
             phases.append(phase)
         return {**fields, "phases": phases}
+
+    @contextmanager
+    def _reporting(self, *path: str | int) -> Generator[None]:
+        """Report an error of the caller's block, which ends."""
+        try:
+            yield
+        except SpecError as error:
+            self._report_error(error.at(*path))
+        except msgspec.ValidationError as error:
+            self._report_error(spec_error(error).at(*path))
 
     def _report(self, path: Path, message: str) -> None:
         self._report_error(SpecError(message, *path))

@@ -193,6 +193,18 @@ def test_fields_of_the_engine(model: str):
     assert found.has_field_rules
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"default_fields": {"top_k": -1, "top_p": 1, "seed": 5, "stop": ["a"], "max_tokens": 1}},
+        {"forbid_fields": ["chat_template_kwargs.enable_thinking", "nvext"]},
+    ],
+)
+def test_other_fields(content: Any):
+    found = made(content)
+    assert (found.default_fields, [*found.forbid_fields]) != ({}, [])
+
+
 def test_the_tokenizer_is_for_texts():
     found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
     assert found is not None
@@ -233,8 +245,24 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
         ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
-        ({"default_fields": {"a": {1, 2}}}, "$.default_fields.a", "Expected a value of JSON"),
-        ({"default_fields": {"a": float("nan")}}, "$.default_fields.a", "Expected a value of JSON"),
+        ({"default_fields": {"user": {1, 2}}}, "$.default_fields.user", "a value of JSON"),
+        ({"default_fields": {"user": float("nan")}}, "$.default_fields.user", "a value of JSON"),
+        ({"default_fields": {"temprature": 1}}, "$.default_fields.temprature", "mean temperature?"),
+        ({"default_fields": {"top_p": 7}}, "$.default_fields.top_p", "Expected `float` <= 1"),
+        ({"default_fields": {"top_k": -2}}, "$.default_fields.top_k", "Expected `int` >= 0"),
+        ({"default_fields": {"min_p": "a"}}, "$.default_fields.min_p", "Expected `float"),
+        ({"default_fields": {"max_tokens": 0}}, "$.default_fields.max_tokens", "`int` >= 1"),
+        (
+            {"default_fields": {"thinking_token_budget": "all"}},
+            "$.default_fields.thinking_token_budget",
+            "Expected `int`, got `str`",
+        ),
+        (
+            {"forbid_fields": ["seed", "prompt_logprob"]},
+            "$.forbid_fields[1]",
+            "There is no field 'prompt_logprob'; did you mean prompt_logprobs?",
+        ),
+        ({"forbid_fields": ["template.x"]}, "$.forbid_fields[0]", "no field 'template.x'"),
         ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
         ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
@@ -385,10 +413,13 @@ def test_without_a_tokenizer_a_configuration_is_only_checked():
         policy(None, (), {"presets": {"a": [{"kind": "choice", "texts": 1}]}})
 
 
-def test_the_start_up_line_has_the_ceiling(caplog: pytest.LogCaptureFixture):
+def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
-    policy(None, (), {"ceiling": {"max_tokens": 5, "specs": 3}})
-    assert "ceiling: specs 3, max_tokens 5" in caplog.text
+    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"]})
+    assert (
+        "presets: none; forbid: dry; ceiling: max_tokens 10, thinking_token_budget 20; "
+        "effort: low 5, high 50; forbid_fields: prompt_logprobs; default_fields: temperature 0.6\n"
+    ) in caplog.text
 
 
 BOMB = "b0: &b0 [x]\n" + "".join(
