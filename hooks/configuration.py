@@ -33,7 +33,7 @@ a request. Another file needs a restart of the front end and of the workers, whi
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
@@ -380,10 +380,9 @@ class _Reading(NamedTuple):
 
 
 def _check_together(specs: Sequence[LogitsProcessorSpec]) -> None:
-    with suppress(ModuleNotFoundError):  # without the core, the engine does it when it starts
-        from ..adapters.core.walk import check_without_engine
+    from ..adapters.core.walk import check_without_engine
 
-        check_without_engine(specs)
+    check_without_engine(specs)
 
 
 _Made = Iterator[tuple[str, Any]]

@@ -9,7 +9,7 @@ from ...spec import SpecError, Stage
 from ..gateway.extra_body import Carrier, extra_body
 from .failures import failing_plainly
 from .printing import say
-from .source import UNRESOLVED, read_specs
+from .source import read_specs
 
 
 @failing_plainly
@@ -26,9 +26,8 @@ def body(
     """Print the JSON fields that send the specs in a file to an engine's server."""
     extra_body(engine, ())  # raises for an engine without a server
     source = read_specs(file)
-    problems = [each for each in source.problems if not each.message.startswith(UNRESOLVED)]
-    if problems:
-        for problem in problems:
+    if source.wrong:
+        for problem in source.wrong:
             say(problem, err=True)
         raise typer.Exit(1)
     specs = [*(dict[int, Any](enumerate(source.entries)) | source.specs).values()]

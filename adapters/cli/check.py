@@ -44,8 +44,10 @@ def check(
                 notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
             continue
         source = read_specs(file, tokenizer)
-        problems += ({**each._asdict(), "text": str(each)} for each in source.problems)
-        notes += source.notes
+        problems += ({**each._asdict(), "text": str(each)} for each in source.wrong)
+        if source.problems and not source.wrong:
+            what = "Texts in place of token ids are not compared"
+            notes.append(f"{file}: {what}: use --tokenizer to name the model")
     texts = [problem.pop("text") for problem in problems]
     if as_json:
         typer.echo(json.dumps(problems, indent=2))

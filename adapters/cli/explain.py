@@ -57,16 +57,15 @@ def explain(
             {"path": source.paths[i], "meaning": meaning(spec), **msgspec.to_builtins(spec)}
             for i, spec in source.specs.items()
         ]
-        problems = [each._asdict() for each in source.problems]
-        found = {"specs": specs, "problems": problems, "notes": source.notes}
+        found = {"specs": specs, "problems": [each._asdict() for each in source.problems]}
         typer.echo(json.dumps(found, indent=2))
     else:
         for i, spec in source.specs.items():
             for line in lines(spec, source.paths[i], text_of):
                 say(line)
     if not as_json:
-        for line in (*source.problems, *source.notes):
-            say(line, err=True)
+        for problem in source.problems:
+            say(problem, err=True)
     raise typer.Exit(bool(source.problems))
 
 

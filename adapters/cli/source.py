@@ -5,7 +5,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple, cast
@@ -70,7 +69,6 @@ class Source:
         paths: the path in the file of each spec.
         generation_only: as in ``Payload``.
         problems: everything that is wrong.
-        notes: what could not be checked here.
         entries: all specs, as they are in the file.
     """
 
@@ -78,8 +76,12 @@ class Source:
     paths: list[str]
     generation_only: bool
     problems: list[Problem]
-    notes: list[str]
     entries: Sequence[Any] = ()
+
+    @property
+    def wrong(self) -> list[Problem]:
+        """The problems, but the texts that only lack the tokenizer, which a server has."""
+        return [each for each in self.problems if not each.message.startswith(UNRESOLVED)]
 
 
 def read_text(file: str) -> str:
@@ -114,9 +116,9 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         return _checked(file, text, json.loads(text), loaded)
     except json.JSONDecodeError as error:
         at = Problem(file, error.lineno, error.colno, "$", f"Not JSON: {error.msg}")
-        return Source({}, [], True, [at], [])
+        return Source({}, [], True, [at])
     except RecursionError:
-        return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")], [])
+        return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")])
 
 
 def read_policy(file: str, tokenizer: str | None, model: str | None = None) -> Policy | None:
@@ -147,7 +149,7 @@ def _of_configuration(file: str, tokenizer: str | None) -> Source:
         raise ValueError(f"{file}: expected specs in `guard` or `default`, got none")
     paths = [f"$.guard[{i}]" for i in range(len(policy.guard))]
     paths += [f"$.default[{i}]" for i in range(len(policy.default))]
-    return Source(dict(enumerate(specs)), paths, True, [], [])
+    return Source(dict(enumerate(specs)), paths, True, [])
 
 
 def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) -> Source:
@@ -157,15 +159,16 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     if len(entries) > MAX_SPECS:  # of which each two would be compared
         what = f"Expected 1 to {MAX_SPECS} specs, got {len(entries)}; they are not checked"
         error = SpecError(what, *path_of(0)[:-1])
-        return Source({}, [], True, [_problem(file, text, _positions(text), error)], [])
+        return Source({}, [], True, [_problem(file, text, _positions(text), error)])
     for i, entry in enumerate(entries):
         try:
+            if not tokenizer:
+                decode([entry], StandIn())  # what else is wrong counts more than a text
             (specs[i],) = decode([entry], tokenizer).specs
         except SpecError as error:
             errors += [each.at("specs", i) for each in _all_of(entry, error)]
     errors += _conflicts(specs)
-    notes: list[str] = []
-    errors += _costs(specs, notes)
+    errors += _costs(specs)
     try:
         generation_only = decode(whole, tokenizer or StandIn()).generation_only
     except SpecError as error:
@@ -175,7 +178,7 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     positions = _positions(text) if errors else {}
     problems = [_problem(file, text, positions, error.specs_at(path_of)) for error in errors]
     paths = [path_text(path_of(i)) for i in range(len(entries))]
-    return Source(specs, paths, generation_only, sorted(problems, key=_order), notes, entries)
+    return Source(specs, paths, generation_only, sorted(problems, key=_order), entries)
 
 
 def _order(problem: Problem) -> tuple[int, int]:
@@ -225,14 +228,12 @@ def _names(entry: Mapping[str, Any], kind: type[LogitsProcessorSpec]) -> Iterato
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     """List the conflicts of each two specs; if no two conflict, that of all specs together."""
+    from ..core.walk import check_without_engine
 
     def conflict(indices: tuple[int, ...]) -> list[SpecError]:
         try:
             check_native([specs[i] for i in indices])
-            with suppress(ModuleNotFoundError):  # then ``_costs`` says what is missing
-                from ..core.walk import check_without_engine
-
-                check_without_engine([specs[i] for i in indices])
+            check_without_engine([specs[i] for i in indices])
         except SpecError as error:
             return [error.specs_at(lambda i: ("specs", indices[i]))]
         return []
@@ -241,13 +242,10 @@ def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     return [*pairs] or conflict(tuple(specs))
 
 
-def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterator[SpecError]:
+def _costs(specs: Mapping[int, LogitsProcessorSpec]) -> Iterator[SpecError]:
     """Yield the errors of compilation. Plugins and the tokenizer are on the server, not here."""
-    try:
-        from ..core import compile_specs
-    except ModuleNotFoundError as error:
-        notes.append(f"The sizes of compiled specs are not checked: {missing(error)}")
-        return
+    from ..core import compile_specs
+
     servers = NativeSpec | PluginSpec
     indices = tuple(
         i for i, each in specs.items() if not (isinstance(each, servers) or each.needs_vocabulary)
@@ -261,9 +259,7 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec], notes: list[str]) -> Iterat
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
     name = (error.name or "").partition(".")[0]
-    extras = {"packaging": "cli", "yaml": "cli"}
-    extras |= dict.fromkeys(("huggingface_hub", "jinja2", "tokenizers"), "tokenizer")
-    extra = extras.get(name, "core")
+    extra = "tokenizer" if name in ("huggingface_hub", "jinja2", "tokenizers") else "cli"
     return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 

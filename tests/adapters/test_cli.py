@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,25 @@ class TestExplain:
         result = run("explain", "-", "--tokenizer", tokenizer, text=payload(spec))
         assert '    token_ids: 7 "word7"' in result.stdout
         assert run("check", "-", "--tokenizer", tokenizer, text=payload(spec)).exit_code == 0
-        result = run("check", "-", text=payload(spec))
-        assert "$.specs[0].text: A text needs the model's tokenizer" in result.stdout
-        assert "use --tokenizer" in result.stdout
+        result = run("explain", "-", text=payload(spec))
+        assert "$.specs[0].text: A text needs the model's tokenizer" in result.stderr
+        assert "use --tokenizer" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("texts", "status", "found"),
+        [
+            (["yes", "no"], 0, ""),
+            (["yes", "yes"], 1, "$.specs[0].texts[1]: The same as"),
+            ([], 1, "$.specs[0].texts: Expected `array` of length >= 1"),
+            (["yes", 7], 1, "$.specs[0].texts[1]: Expected `str`, got `int`"),
+        ],
+    )
+    def test_texts_without_a_tokenizer(self, texts: Any, status: int, found: str):
+        result = run("check", "-", text=payload({"kind": "choice", "texts": texts}))
+        assert (result.exit_code, found in result.stdout) == (status, True)
+        note = "-: Texts in place of token ids are not compared: use --tokenizer to name the model"
+        assert (note in result.stderr) is (not status)
+        assert bool(result.stdout) is bool(status)
 
     @pytest.mark.parametrize("kind", WIRE_KINDS, ids=kind_of)
     def test_every_kind(self, kind: Any):
@@ -154,7 +171,8 @@ class TestCheck:
             ('{"version": 1,\n"specs": []}', ["2:10: $.specs: Expected `array` of length >= 1"]),
             ('[\n{"kind": "nope"}]', ["2:10: $[0].kind: Invalid value 'nope'"]),
             ('[\n{"kind": "choice"}]', [f"2:1: $[0]: {MISSING} `choices` or `texts`"]),
-            (json.dumps([NESTED_TEXTS]), ["$[0].stop_tokens[0]: A text needs the model's"]),
+            (json.dumps([NESTED_TEXTS]), []),
+            (json.dumps([NESTED_TEXTS, FORCED, BANNED]), ["]: Conflicts with `$[2]`"]),
             ('[{"kind": "baned_tokens"}]', ["'baned_tokens' (did you mean banned_tokens?); "]),
             (
                 '[{"kind": "forced_end",\n"aftr": 1,\n"token_ids": "x"}]',
@@ -348,6 +366,30 @@ def test_without_typer(arguments: list[str], status: int):
     assert bool(result.stdout) is not bool(status)
     if arguments == ["--version"]:
         assert result.stdout == VERSION
+
+
+@pytest.mark.parametrize("command", ["check", "replay", "explain --graph dot"])
+def test_without_numpy(command: str, tmp_path: Path):
+    """What cannot be checked is no success."""
+    file = tmp_path / "specs.json"
+    clash = {"kind": "banned_tokens", "token_ids": [7]}
+    file.write_text(payload({"kind": "forced_sequence", "token_ids": [7]}, clash))
+    code = "import sys; sys.modules['numpy'] = None\nfrom logitport.__main__ import main; main()"
+    arguments = [*command.split(), str(file)]
+    if command == "replay":
+        arguments += ["--reply", str(file)]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr == "numpy is missing: pip install 'logitport[cli]'\n"
+
+
+def test_the_extra_brings_what_the_commands_need():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {*extras["core"]} - {*extras["cli"]} == {"pytest>=8"}
 
 
 @pytest.mark.parametrize("command", ["explain", "doctor", None])
