@@ -30,6 +30,8 @@ class FailureReport:
     def __init__(self, vllm_config: "VllmConfig", request_id: Callable[[int], str]) -> None:
         self._config = vllm_config
         self._request_id = request_id
+        # The series is there before a failure: `increase` does not see a first sample.
+        count("failed", role_of(vllm_config).stage, 0)
 
     def __call__(self, row: int, error: Exception, ends: bool) -> None:
         """Report a failure, unless another worker does."""

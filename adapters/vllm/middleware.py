@@ -1,5 +1,6 @@
 """Middleware for vLLM's own server, with access to the engine behind it."""
 
+import logging
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,8 @@ from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit_request, backend_of
 from .engine_config import role_of
 from .logs import show_logs
+
+logger = logging.getLogger(__name__)
 
 
 class SpecMiddleware(NeutralMiddleware):
@@ -25,7 +28,16 @@ class SpecMiddleware(NeutralMiddleware):
 
     def start(self, scope: Scope) -> None:
         with suppress(ValueError):  # a wrong configuration is for the engine and requests to report
-            self.backend(scope)  # preloads it
+            policy = self.backend(scope).policy  # preloads it
+            reasoning = getattr(
+                getattr(_state(scope), "vllm_config", None), "reasoning_config", None
+            )
+            thinks = reasoning is not None and getattr(reasoning, "enabled", True)
+            if policy is not None and policy.efforts and not thinks:
+                logger.warning(
+                    "logitport: `effort` sets thinking_token_budget, which vLLM refuses: add "
+                    "--reasoning-parser or --reasoning-config"
+                )
 
     def backend(self, scope: Scope) -> Backend:
         config = getattr(_state(scope), "vllm_config", None)

@@ -63,7 +63,7 @@ def test_a_wrong_file_stops_the_start(
 def test_over_http(model: Path, runner: str, tmp_path: Path):
     """The front end and the engine are processes of their own, which read the same file."""
     file = tmp_path / "bot.json"
-    file.write_text(json.dumps(CONFIGURATION))
+    file.write_text(json.dumps(CONFIGURATION | {"effort": {"high": 4}}))
     middleware = "--middleware", "logitport.adapters.vllm.SpecMiddleware"
     env = {"LOGITPORT_CONFIG": str(file), "VLLM_LOGGING_LEVEL": "INFO"}
     with VllmServer(model, *middleware, env=env) as server:
@@ -95,6 +95,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
             assert answer.status_code == 400
             assert message in answer.json()["error"]["message"]
         assert all(message in server.log.read_text() for _, message in FIELDS)
+        assert "add --reasoning-parser or" in server.log.read_text()
         chat = {"model": server.model_name, "messages": [{"role": "user", "content": "Count."}]}
         body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])
         answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=600).json()

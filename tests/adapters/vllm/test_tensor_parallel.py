@@ -120,6 +120,14 @@ def test_two_workers(
             extra_body=body,
         )
 
+    def failures() -> list[str]:
+        url = f"{server.base_url.removesuffix('/v1')}/metrics"
+        metrics = httpx.get(url, timeout=600, trust_env=False).text
+        return re.findall(
+            r'^logitport_requests_total{decision="failed",stage="agg"} (.*)$', metrics, re.M
+        )
+
+    assert failures() == ["0.0"]  # before any, so that an alert sees the first
     with ThreadPoolExecutor(len(requests)) as pool:
         replies = dict(zip(requests, pool.map(ask, requests.values()), strict=True))
     assert {name: reply.choices[0].token_ids for name, reply in replies.items()} == expected
@@ -141,10 +149,7 @@ def test_two_workers(
     assert [name.rpartition("-")[0] for name in sorted(lines)] == sorted(
         f"{reply.id}-0" for reply in failed
     ), log
-    metrics = httpx.get(
-        f"{server.base_url.removesuffix('/v1')}/metrics", timeout=600, trust_env=False
-    ).text
-    assert 'logitport_requests_total{decision="failed",stage="agg"} 2.0' in metrics
+    assert failures() == ["2.0"]
 
 
 def test_doctor_misses_the_middleware(server: VllmServer):
