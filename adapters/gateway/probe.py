@@ -53,10 +53,9 @@ Ask = Callable[[str, dict[str, Any]], Any]
 def probe(client: Any, model: str, engine: str = "vllm", *, chat: bool = False) -> Support:
     """Find out whether specs act on a server's replies, with a few requests for four tokens.
 
-    A request forces a text, and a receipt says that the server obeys. Without receipts, two more
-    requests tell by their texts. Where nothing acts, ``carrier="schema"`` is tried. A wrong payload
-    then has the server list its kinds; by itself, it proves nothing: a gateway may refuse it. If
-    one address has several replicas, not all of them answer.
+    Three requests force texts. Where nothing acts, ``carrier="schema"`` is tried. Then a wrong
+    payload has the server list its kinds; by itself, it proves nothing: a gateway may refuse it.
+    If one address has several replicas, not all of them answer.
 
     Args:
         client: an ``openai.OpenAI``, or an object with the same ``completions.create``.
@@ -98,10 +97,11 @@ def probe(client: Any, model: str, engine: str = "vllm", *, chat: bool = False) 
 
 
 def reaches(ask: Ask, engine: str, carrier: Carrier) -> bool:
-    """Whether specs reach a server that obeys them.
+    """Whether specs reach a server that obeys them, or leaves them to the decode server.
 
-    A receipt says so. Without one, a forced text is the same after two prompts, and another forced
-    text is another one.
+    If it obeys, a forced text is the same after two prompts, and another forced text is another
+    one. A receipt alone does not show it: a gateway in front of an engine may give one. It shows
+    that the stage of the server is one where specs do not act.
 
     Args:
         ask: returns the completion, as the client's object or as JSON.
@@ -112,13 +112,15 @@ def reaches(ask: Ask, engine: str, carrier: Carrier) -> bool:
     def reply(prompt: str, spec: ForcedTokenSequenceSpec) -> Any:
         return ask(prompt, extra_body(engine, spec, carrier=carrier))
 
-    first = reply(PROMPTS[0], FORCED)
+    asked = (PROMPTS[0], FORCED), (PROMPTS[1], FORCED), (PROMPTS[0], _OTHER)
+    replies = [reply(*each) for each in asked]
+    first, second, other = (repr(choice_of(each)) for each in replies)
+    if first == second != other:
+        return True
     with suppress(ReceiptError):
-        if (found := find(first)) is not None:
-            return found.is_for(encode(FORCED))
-    texts = first, reply(PROMPTS[1], FORCED), reply(PROMPTS[0], _OTHER)
-    same, second, other = (repr(choice_of(each)) for each in texts)
-    return same == second != other
+        found = find(replies[0])
+        return found is not None and found.is_for(encode(FORCED)) and not found.kinds
+    return False
 
 
 def choice_of(completion: Any) -> Any:

@@ -81,7 +81,8 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
         text = payload if acts and payload else f"after {body.get('prompt', body.get('messages'))}"
         reply: dict[str, Any] = {"choices": [{"text": text}]}
         if payload and middleware:
-            made = {"kinds": ["forced_sequence"], "digest": digest_of(payload), "stage": "agg"}
+            kinds = ["forced_sequence"] if stage != "prefill" else []
+            made = {"kinds": kinds, "digest": digest_of(payload), "stage": "agg"}
             reply["logitport"] = made
         return 200, reply
 

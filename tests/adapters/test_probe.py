@@ -126,8 +126,8 @@ def client_at(reply: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=url, api_key="-", http_client=http_client, max_retries=0)
 
 
-def gateway(app: Any, *lost: str) -> Any:
-    """A gateway that drops fields, with our middleware in it."""
+def gateway(app: Any, *lost: str, is_server: bool = False) -> Any:
+    """A gateway that drops fields, with our middleware in it, which may give receipts itself."""
 
     async def passing(scope: Any, receive: Any, send: Any) -> None:
         body = json.loads((await receive())["body"])
@@ -138,26 +138,26 @@ def gateway(app: Any, *lost: str) -> Any:
 
         await app(scope, receive_kept, send)
 
-    return SpecMiddleware(passing)
+    return SpecMiddleware(passing, is_server=is_server)
 
 
 # A server | what is found | how many requests it gets
 @pytest.mark.parametrize(
     ("stub", "expected", "count"),
     [
-        (Stub(), Support.ACTS, 2),
-        (Stub(wrap=of_sglang), Support.ACTS, 2),
+        (Stub(), Support.ACTS, 4),
+        (Stub(wrap=of_sglang), Support.ACTS, 4),
         (Stub(receipts=False), Support.ACTS, 4),
         (Stub(receipts=False, refuses=""), Support.ACTS, 4),
-        (Stub(stage="prefill"), Support.ACTS, 2),  # the decode server acts
-        (Stub(refuses=of_release(*KINDS, "mind_reader")), Support.ACTS, 2),  # a newer release
-        (Stub(refuses=of_release(*KINDS[:-1])), Support.TOO_OLD, 2),
-        (Stub(refuses=of_release(KINDS[0])), Support.TOO_OLD, 2),
+        (Stub(stage="prefill"), Support.ACTS, 4),  # the decode server acts
+        (Stub(refuses=of_release(*KINDS, "mind_reader")), Support.ACTS, 4),  # a newer release
+        (Stub(refuses=of_release(*KINDS[:-1])), Support.TOO_OLD, 4),
+        (Stub(refuses=of_release(KINDS[0])), Support.TOO_OLD, 4),
         (Stub(refuses=OLDER, right=OLDER), Support.TOO_OLD, 1),
         (Stub(right=POLICY), Support.ACTS, 2),  # a refusal is no loss
         (Stub(right=GUARD), Support.ACTS, 2),
-        (Stub(wrap=lambda text: {"detail": f"engine: {of_vllm(text)}"}), Support.ACTS, 2),
-        (Stub(obeys=("schema",)), Support.LOST, 4),
+        (Stub(wrap=lambda text: {"detail": f"engine: {of_vllm(text)}"}), Support.ACTS, 4),
+        (Stub(obeys=("schema",)), Support.LOST, 6),
         (Stub(obeys=("schema",), receipts=False), Support.LOST, 6),
         (Stub(obeys=()), Support.IGNORED, 6),
     ],
@@ -202,6 +202,8 @@ def test_our_middleware_in_a_gateway_proves_nothing(
     """It refuses a wrong payload itself, whatever is behind it."""
     assert probe(client_of(stub), "m") is directly
     assert probe(client_of(gateway(stub, *lost)), "m") is through
+    if not lost:  # as in Ray's proxy, whose receipts only show that specs came there
+        assert probe(client_of(gateway(stub, is_server=True)), "m") is directly
 
 
 REPEATED = f"Unknown field vllm_xargs: {json.dumps({KEY: encode(module.FORCED)})}"
