@@ -22,8 +22,7 @@ from ..spec.payload import decode_texts, specs_of
 from ..spec.texts import Given, TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
-from .core.guard import check_guard, may_stop
-from .core.walk import Walk
+from .core.contradictions import Walk, check_guard, may_stop
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""

@@ -102,8 +102,12 @@ def _compare(
 ) -> tuple[Any, ...]:
     """Return the arguments of the error for the first field that contradicts; ``()`` for none."""
     from .core import compile_specs  # a request without such fields does without it
-    from .core.guard import check_guard
-    from .core.walk import budget, check_contradictions, check_without_engine
+    from .core.contradictions import (
+        budget,
+        check_contradictions,
+        check_guard,
+        check_without_engine,
+    )
 
     left = budget()
     for name, spec in fields.items():

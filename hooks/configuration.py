@@ -380,7 +380,7 @@ class _Reading(NamedTuple):
 
 
 def _check_together(specs: Sequence[LogitsProcessorSpec]) -> None:
-    from ..adapters.core.walk import check_without_engine
+    from ..adapters.core.contradictions import check_without_engine
 
     check_without_engine(specs)
 

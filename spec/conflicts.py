@@ -1,7 +1,7 @@
 """Contradictions with the specs that an engine realizes by itself, which are never compiled.
 
 What the other specs of a request force, allow and ban is compared when they are admitted, as
-automata: see ``logitport.adapters.core.walk``.
+automata: see ``logitport.adapters.core.contradictions``.
 """
 
 from collections.abc import Mapping, Sequence

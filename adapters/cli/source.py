@@ -228,7 +228,7 @@ def _names(entry: Mapping[str, Any], kind: type[LogitsProcessorSpec]) -> Iterato
 
 def _conflicts(specs: Mapping[int, LogitsProcessorSpec]) -> list[SpecError]:
     """List the conflicts of each two specs; if no two conflict, that of all specs together."""
-    from ..core.walk import check_without_engine
+    from ..core.contradictions import check_without_engine
 
     def conflict(indices: tuple[int, ...]) -> list[SpecError]:
         try:

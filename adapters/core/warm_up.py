@@ -2,8 +2,8 @@
 
 from importlib.util import find_spec
 
+from .contradictions import warm_up
 from .text.vocabulary import Vocabulary
-from .walk import warm_up
 
 SEQUENCES = (1, 1), (1, 2)
 

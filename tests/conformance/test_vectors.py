@@ -7,7 +7,7 @@ import pytest
 import torch
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
-from logitport.adapters.core.walk import Walk
+from logitport.adapters.core.contradictions import Walk
 from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of

@@ -2,8 +2,8 @@
 
 import pytest
 from logitport import spec as s
+from logitport.adapters.core.contradictions import check_contradictions
 from logitport.adapters.core.program import compile_specs
-from logitport.adapters.core.walk import check_contradictions
 from logitport.spec import ForcedTokenSequenceSpec as Forced
 from logitport.spec import LogitsProcessorSpec, NativeSpec, SpecError, decode, encode
 
@@ -11,6 +11,19 @@ EOS = 2
 GRAMMAR = s.GrammarSpec(choices=("yes", "no"))
 NOT_TAKEN = "a grammar, which may not take the tokens that"
 Specs = tuple[LogitsProcessorSpec, ...]
+
+
+def in_phase(after: int) -> s.PhasesSpec:
+    """An end in a phase of three tokens."""
+    phase = s.Phase((s.ForcedEndSpec(after, (3,)),), (s.PhaseEnd(n=3),))
+    return s.PhasesSpec((phase, s.Phase()))
+
+
+def left_at_once(**state: int) -> s.AutomatonSpec:
+    return s.AutomatonSpec(
+        (s.AutomatonState(default=1), s.AutomatonState(**state), s.AutomatonState())
+    )
+
 
 # What conflicts | what is near it and does not | the error after "Conflicts with "
 CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
@@ -207,6 +220,41 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.ChoiceSpec(((1, 1), (3,)), EOS), s.MinTokensSpec(2, (EOS,))),
         (s.ChoiceSpec(((1, 1), (3,)), EOS), s.MinTokensSpec(1, (EOS,))),
         "`$.specs[1]`, which bans token 2 - at `$.specs[0].eos_token_id`",
+    ),
+    "a loop in a forced text, and what comes after it": (
+        (Forced((4, 4, 1)), s.NoLoopSpec(2, max_period=1, then_token_ids=(7,))),
+        (Forced((4, 4, 7)), s.NoLoopSpec(2, max_period=1, then_token_ids=(7,))),
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
+    ),
+    "a loop in a closing text, and what comes after it": (
+        (s.NoLoopSpec(3, then_token_ids=(7, 8)), s.ForcedEndSpec(9, (5, 6, 5, 6, 5, 6, 1))),
+        (s.NoLoopSpec(3, then_token_ids=(7, 8)), s.ForcedEndSpec(9, (5, 6, 5, 6, 5, 1, 6))),
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
+    ),
+    "a loop in the only answer": (
+        (s.NoLoopSpec(2, then_token_ids=(7,)), s.ChoiceSpec(((4, 4),), EOS)),
+        (s.NoLoopSpec(3, then_token_ids=(7,)), s.ChoiceSpec(((4, 4),), EOS)),
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
+    ),
+    "a token that opens thinking and is forced, too": (
+        (s.ThinkingBudgetSpec(3, (5, 7), (5,)), s.BannedTokensSpec((5,))),
+        (s.ThinkingBudgetSpec(3, (5, 7), (6,)), s.BannedTokensSpec((5,))),
+        "`$.specs[1]`, which bans token 5 - at `$.specs[0].end_token_ids[0]`",
+    ),
+    "a state that is left at once": (
+        (left_at_once(force=7, timer=1, timeout=2), s.BannedTokensSpec((7,))),
+        (left_at_once(force=7, timer=0, timeout=2), s.BannedTokensSpec((7,))),
+        "`$.specs[1]`, which bans token 7 - at `$.specs[0].states[1].force`",
+    ),
+    "an end that its phase does not reach": (
+        (in_phase(2), s.BannedTokensSpec((3,))),
+        (in_phase(3), s.BannedTokensSpec((3,))),
+        "`$.specs[1]`, which bans token 3 - at `$.specs[0].phases[0].specs[0].token_ids[0]`",
+    ),
+    "two texts after a loop": (
+        (s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(3, then_token_ids=(8,))),
+        (s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(4, then_token_ids=(8,))),
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
     "two grammars": (
         (GRAMMAR, s.GrammarSpec(regex="a+")),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from logitport import spec as s
 from logitport.adapters.core import Realizer, compile_specs, failing
-from logitport.adapters.core.guard import check_guard, may_stop
+from logitport.adapters.core.contradictions import check_guard, may_stop
 
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
 from tests.tools import guards

@@ -14,7 +14,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
-from logitport.adapters.core.walk import Walk, check_contradictions
+from logitport.adapters.core.contradictions import Walk, check_contradictions
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5

@@ -1,7 +1,7 @@
 import pytest
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import compile_specs
-from logitport.adapters.core.walk import Walk, check_contradictions
+from logitport.adapters.core.contradictions import Walk, check_contradictions
 from logitport.spec import (
     BannedTokensSpec,
     ChoiceSpec,

@@ -12,7 +12,7 @@ from logitport.adapters.conformance.kinds.base import Draws, Several
 from logitport.adapters.conformance.kinds.phases import strategy
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
-from logitport.adapters.core.walk import check_contradictions
+from logitport.adapters.core.contradictions import check_contradictions
 from logitport.spec import (
     AllowedTokensSpec,
     BannedScriptsSpec,

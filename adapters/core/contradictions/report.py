@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ...spec import LogitsProcessorSpec
-from ...spec.errors import Path
-from .automaton import Automaton
-from .walk_search import ALLOW, FORCE
+from ....spec import LogitsProcessorSpec
+from ....spec.errors import Path
+from ..automaton import Automaton
+from .search import ALLOW, FORCE
 
 
 def specs_of(
@@ -17,9 +17,15 @@ def specs_of(
     return [i for i in source if bool(path_of(token, specs[i])) != specs[i].narrows] or source
 
 
+WAITED_FOR = "start_token_ids", "other_start_token_ids", "trigger_token_ids"
+
+
 def path_of(token: int, spec: LogitsProcessorSpec) -> Path:
-    """Return the path of a token in a spec: of its field, if it is there more than once."""
-    for path, token_ids in spec.token_fields():
+    """Return the path of a token in a spec: of its field, if it is there more than once.
+
+    A field with tokens that the spec only waits for counts last.
+    """
+    for path, token_ids in sorted(spec.token_fields(), key=lambda field: field[0][0] in WAITED_FOR):
         if token in token_ids:
             once = path[-1] == "*" and [*token_ids].count(token) == 1
             at = ([*token_ids].index(token),) if once else ()

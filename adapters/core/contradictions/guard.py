@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...spec import LogitsProcessorSpec, SpecError
-from ...spec.errors import Name
-from .automaton import Automaton, Edit
-from .automaton.arrays import distinct
-from .parts import Program
-from .walk import bans_any, is_any, offered_by
-from .walk_report import path_of, specs_of, why
-from .walk_search import BAN
+from ....spec import LogitsProcessorSpec, SpecError
+from ....spec.errors import Name
+from ..automaton import Automaton, Edit
+from ..automaton.arrays import distinct
+from ..parts import Program
+from .check import bans_any, is_any, offered_by
+from .report import path_of, specs_of, why
+from .search import BAN
 
 
 def check_guard(
@@ -36,7 +36,8 @@ def check_guard(
         SpecError: at a spec, with the spec of the guard.
     """
     for source, automaton in zip(program.sources, program.automata, strict=False):
-        forced = distinct(automaton.operand[automaton.edit == Edit.FORCE])
+        stays = (automaton.timer != 0) | (automaton.timeout < 0)  # others are left at once
+        forced = distinct(automaton.operand[stays & (automaton.edit == Edit.FORCE)])
         first = automaton.set_tokens[:0]
         if automaton.edit[0] == Edit.ALLOW:
             ends = np.append(0, automaton.set_ends)[automaton.operand[0] :]

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from .automaton import NO_TIMER
-from .automaton.folding import take
-from .loops import loop
-from .walk_search import ALLOW, FORCE, FREE, find_token, refuses
+from ..automaton import NO_TIMER
+from ..automaton.folding import take
+from ..loops import loop
+from .search import ALLOW, FORCE, FREE, find_token, refuses
 
 CONTEXT = 64
 """The most tokens of a forced text that decide whether the next one is refused in any state."""
@@ -46,6 +46,7 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
         edit = edits[state]
         size = 0
         leaves_at_once = on_entry[state] == 0 and timeout[state] >= 0
+        is_taken[state - first] = leaves_at_once
         if edit != FORCE and not leaves_at_once:
             size = edge_ends[state + 1] - edge_ends[state]
         lacking = edit != ALLOW
@@ -112,6 +113,35 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
         run_ends[runs] = length
         runs += 1
     return tokens[:length], run_ends[:runs]
+
+
+@loop
+def forces_after_loop(tokens: Any, run_ends: Any, needs: Any, then: int, left: Any) -> bool:
+    """Return whether another token than ``then`` follows a loop within one of some texts.
+
+    Args:
+        tokens: what ``forced_runs`` returns.
+        run_ends: the same.
+        needs: see ``kinds.no_loop.needs``.
+        then: the token that is forced after the loop.
+        left: as for ``search``.
+    """
+    begin = 0
+    for run_end in run_ends:
+        same, is_due = np.zeros(len(needs), np.int32), False
+        for at in range(begin, run_end):
+            if is_due:
+                if tokens[at] != then:
+                    return True
+                break
+            left[0] -= 1 + len(needs) // 8
+            if left[0] < 0:
+                return False
+            for period in range(1, min(len(needs), at - begin + 1)):
+                same[period] = same[period] + 1 if tokens[at] == tokens[at - period] else 0
+                is_due |= same[period] >= needs[period]
+        begin = run_end
+    return False
 
 
 @loop

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from .automaton import BAN_BIAS, NO_TIMER, Edit
-from .automaton.folding import enter, settle, take
-from .loops import loop, part_of_loops
+from ..automaton import BAN_BIAS, NO_TIMER, Edit
+from ..automaton.folding import enter, settle, take
+from ..loops import loop, part_of_loops
 
 MAX_WORK = 1 << 16
 """The most work of all searches of a request: a unit for each automaton and token that is tried. A

@@ -15,55 +15,39 @@ The walk knows no kinds. It ends where a state comes again, and after ``MAX_WORK
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from functools import cached_property
+from itertools import chain, combinations, islice
+from typing import Any
 
 import numpy as np
 
-from ...spec import (
+from ....spec import (
     LogitsProcessorSpec,
     NativeSpec,
-    NoRepeatNgramSpec,
     PluginSpec,
     PythonProcessorSpec,
     SpecError,
 )
-from ...spec.errors import Path
-from .automaton import NO_TIMER, UNKNOWN, Automaton, AutomatonBuilder
-from .automaton.arrays import distinct, token_array
-from .automaton.pool import AutomatonPool, sizes_of
-from .parts import Program
-from .program import compile_specs
-from .walk_report import BOTH, path_of, specs_of, why
-from .walk_runs import can_rest, find_refused, forced_runs
-from .walk_search import (
+from ....spec.errors import Path
+from ..automaton import Automaton
+from ..automaton.arrays import distinct
+from ..kinds.no_loop import needs
+from ..parts import Program
+from ..program import compile_specs
+from .report import BOTH, path_of, specs_of, why
+from .runs import forces_after_loop
+from .search import (
     ALLOW,
     BAN,
     BAN_OTHERS,
     EXPLORE,
     FORCE,
-    LOST,
-    MAX_WORK,
     UNDECIDED,
-    search,
 )
+from .ways import Contradiction, Ways, budget
 
-MAX_PROMPTS = 4
-"""The most prompts that are tried, besides an empty one."""
-MAX_COMPARED = 1 << 15
-"""The most tokens of forced texts that other automata take, to compare them: 2 ms."""
-MAX_PROMPT = 64
-"""The most states in which a prompt is looked for."""
-MAX_WALKED = 62
-"""The most automata and rules of a search, which has a bit for each. Plugins may make more."""
 SPARE = 64
 """So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
-
-
-def budget() -> Any:
-    """Return the work that the walks of a request may take in all, which they lower."""
-    return np.array([MAX_WORK])
 
 
 def check_contradictions(
@@ -105,7 +89,7 @@ class Walk:
         ]
 
     @cached_property
-    def _ways(self) -> "_Ways":
+    def _ways(self) -> "Ways":
         """The automata that refuse tokens, and the rules, up to a token that may end the request.
 
         Such a token counts as possible only where no other is left.
@@ -113,7 +97,7 @@ class Walk:
         automata = [self._program.automata[i] for i in (*self._refusing, *self._on_demand)]
         ends = [token for spec in self._specs for token in _ends_of(spec)]
         on_demand = len(self._on_demand)
-        return _Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand, self._left)
+        return Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand, self._left)
 
     def contradiction(self) -> "Contradiction | None":
         """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
@@ -150,6 +134,7 @@ class Walk:
         """
         found = self.contradiction()
         if found is None:
+            self._check_loops()
             return
         specs, program = self._specs, self._program
         parts = (found.part, *found.others) if found.part >= 0 else found.others
@@ -167,6 +152,33 @@ class Walk:
         raise SpecError(
             ("Conflicts with ", *islice(listed, 1, None), reason), "specs", index, *path
         )
+
+    def _check_loops(self) -> None:
+        """Refuse specs that force different tokens after the same loop.
+
+        Raises:
+            SpecError: at the later spec.
+        """
+        automata, rules = self._program.automata, self._program.loops
+        sources = self._program.sources[len(automata) + len(self._program.ngrams) :]
+        due = [
+            (source[0], needs(rule.spec), rule.spec.then_token_ids[0])
+            for source, rule in zip(sources, rules, strict=False)
+            if rule.forcing is not None and rule.block is None
+        ]
+        pairs = [
+            (i, j)
+            for (i, one, then), (j, other, another) in combinations(due, 2)
+            if then != another and (one[1:, None] == other[1:]).diagonal().any()
+        ]
+        for i, enough, then in due:
+            for k, *text in self._ways.texts() if not pairs else ():
+                is_ours = k < len(self._refusing)  # the others are those of rules
+                if is_ours and forces_after_loop(*text, enough, then, self._left):
+                    pairs.append((i, self._program.sources[self._refusing[k]][-1]))
+        for pair in pairs:
+            first, later = sorted(pair)
+            raise SpecError(("Conflicts with ", ("specs", first), BOTH), "specs", later)
 
     def may_lose(self) -> tuple[str, ...]:
         """Return the kinds that others of the request may override, as the order of edits has it.
@@ -244,20 +256,6 @@ def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
             yield from token_ids
 
 
-class Contradiction(NamedTuple):
-    """A step that leaves no token.
-
-    Attributes:
-        part: the index of the automaton that forces or offers a token; -1 if none does.
-        others: the indices of the parts that refuse it, the rules after the automata.
-        token: the forced token; -1 if none is.
-    """
-
-    part: int
-    others: tuple[int, ...]
-    token: int
-
-
 _LIMITS = FORCE, ALLOW, BAN_OTHERS
 
 
@@ -269,147 +267,3 @@ def _refuses(automaton: Automaton) -> bool:
 def is_any(automaton: Automaton, *edits: int) -> bool:
     """Whether an automaton makes one of some edits in any of its states."""
     return any((automaton.edit == edit).any() for edit in edits)
-
-
-@lru_cache(maxsize=1)
-def warm_up() -> None:
-    """Compile the loops of the walk, so that no request waits for it."""
-    builder = AutomatonBuilder()
-    builder.edge(builder.free(), 1, builder.force(2))
-    builder.free()
-    forcing = builder.build(check=False)
-    builder = AutomatonBuilder()
-    builder.add(builder.token_set((1,)))
-    ways = _Ways([forcing, builder.build()], [NoRepeatNgramSpec(2)], 4, [3], 0, budget())
-    ways.from_the_start()
-    ways.anywhere()
-
-
-class _Ways:
-    """The tables of a program's automata, and the searches in them."""
-
-    def __init__(
-        self,
-        automata: Sequence[Automaton],
-        rules: Sequence[NoRepeatNgramSpec],
-        vocab_size: int | None,
-        ends: Sequence[int],
-        on_demand: int,
-        left: Any,
-    ) -> None:
-        self.automata, self.rules, self.left = automata, rules, left
-        self.walked = len(automata) - on_demand  # the others force whenever they like
-        pool = AutomatonPool(sizes_of(automata))
-        self.bases = np.array([pool.base_of(each) for each in automata], np.int32)
-        self.columns = (
-            *(pool.default_target, pool.is_failure_link, pool.edge_ends, pool.edge_tokens),
-            *(pool.targets, pool.timer, pool.timeout, pool.edit, pool.operand, pool.set_ends),
-            *(pool.set_tokens, pool.set_values),
-        )
-        self.vocab_size = UNKNOWN if vocab_size is None else vocab_size
-        self.ends = distinct(token_array(ends))
-        places = [each.fold((), ()) for each in automata]
-        self.start = np.array(places, np.int32).reshape(-1, 2) + np.outer(
-            self.bases, [1, 0]
-        ).astype(np.int32)
-
-    def from_the_start(self) -> Contradiction | None:
-        """Find a step that leaves no token on every way, or on one that an automaton offers."""
-        every = range(self.walked)
-        prompts = [*dict.fromkeys(self._prompts())]
-        for rules in ((), self.rules) if self.rules else ((),):
-            for prompt in prompts:
-                # What the other automata refuse depends on the prompt, which may be another.
-                which = [i for i in every if not prompt or self.automata[i].reads_prompt]
-                verdict, found = self.search(which, rules, prompt)
-                if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
-                    few = sorted({found.part, *found.others}.intersection(which))
-                    verdict, found = self.search(few, rules, prompt)
-                if verdict == LOST:
-                    return found
-            for i, automaton in enumerate(self.automata[: self.walked]):
-                if automaton.states > 1 and (automaton.edit == ALLOW).any():
-                    verdict, found = self.search(every, rules, offering=i)
-                    if verdict == LOST:
-                        return found
-        return None
-
-    def _prompts(self) -> Iterator[tuple[int, ...]]:
-        """Yield prompts: an empty one, and those after which automata have begun to count."""
-        yield ()
-        reading = [each for each in self.automata if each.reads_prompt]
-        for automaton in reading[:MAX_PROMPTS] if len(reading) > 1 else ():
-            yield from _to_a_count(automaton)
-
-    def search(
-        self,
-        which: Sequence[int],
-        rules: Sequence[NoRepeatNgramSpec],
-        prompt: Sequence[int] = (),
-        offering: int = -1,
-    ) -> tuple[int, Contradiction]:
-        """Search with some of the automata and rules, up to ``MAX_WALKED``."""
-        if len(which) + len(rules) > MAX_WALKED:
-            return UNDECIDED, Contradiction(-1, (), -1)
-        places = self.start[list(which)]
-        for k, i in enumerate(which if prompt else ()):
-            if self.automata[i].reads_prompt:
-                state, timer = self.automata[i].fold(prompt, ())
-                places[k] = self.bases[i] + state, timer
-        exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
-        arguments: Any = (
-            *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
-            *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
-            np.cumsum([0, *map(len, exempt)]),
-            np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(
-                -1, 2
-            ),
-            offering,
-            self.left,
-        )
-        verdict, part, refusing, token = search(*arguments)
-        parts = [*which, *range(len(self.automata), len(self.automata) + len(rules))]
-        others = [each for k, each in enumerate(parts) if refusing >> k & 1]
-        return verdict, Contradiction(which[part] if part >= 0 else part, (*others,), token)
-
-    def anywhere(self) -> Contradiction | None:
-        """Find a forced token that another automaton refuses, whatever came before the text."""
-        ends = self.bases + [each.states for each in self.automata]
-        bounds = [*zip(self.bases.tolist(), ends.tolist(), strict=True)]
-        columns: Any = self.columns
-        strict = [k for k, bound in enumerate(bounds) if not can_rest(columns, *bound, self.ends)]
-        only = self.bases[[each.states == 1 for each in self.automata]]
-        strict.sort(key=lambda k: self.automata[k].states)  # lists and bans are compared first
-        left = min(MAX_COMPARED, int(self.left[0]))
-        for i, automaton in enumerate(self.automata):
-            if strict in ([], [i]) or not (automaton.edit == FORCE).any():
-                continue
-            # A prompt may have any tokens.
-            arguments: Any = *bounds[i], self.ends, only[:0] if automaton.reads_prompt else only
-            runs: Any = forced_runs(columns, *arguments)
-            for k in strict:
-                if k == i:
-                    continue
-                compared: Any = *bounds[k], *runs, left
-                token, left = find_refused(columns, *compared)
-                if token >= 0:
-                    return Contradiction(i, (k,), token)
-                if left < 0:
-                    return None
-        return None
-
-
-def _to_a_count(automaton: Automaton) -> Iterator[tuple[int, ...]]:
-    """Yield the shortest prompt after which an automaton begins to count, if there is one."""
-    ends, tokens = automaton.edges
-    paths: dict[int, tuple[int, ...]] = {0: ()}
-    for state in (waiting := [0]):
-        for edge in range(ends[state], ends[state + 1]):
-            target = int(automaton.targets[edge])
-            path = *paths[state], int(tokens[edge])
-            if automaton.timer[target] >= 0:
-                yield path
-                return
-            if target not in paths and len(paths) < MAX_PROMPT:
-                paths[target] = path
-                waiting.append(target)
