@@ -1,5 +1,6 @@
 """Immutable JSON objects, so that a spec which holds one is a value like any other spec."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
@@ -7,7 +8,7 @@ from typing import Any, NoReturn, TypeVar, cast
 import msgspec
 
 from .errors import Path, SpecError
-from .limits import MAX_DEPTH
+from .limits import MAX_DEPTH, MAX_PARTS
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,6 +61,22 @@ def parts(text: bytes) -> int:
     """Count the parts of a JSON text."""
     arrays, objects = text.count(b"["), text.count(b"{")
     return text.count(b",") + text.count(b":") + 2 * arrays + 4 * objects
+
+
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
+
+
+def is_deeper(text: bytes, most: int) -> bool:
+    """Whether a JSON text's arrays and objects have more levels, as far as it is valid."""
+    depth = 0
+    if text.count(b"[") + text.count(b"{") > most:
+        # In valid JSON, each text has a part before it.
+        for bracket in _TEXT.sub(b"", text, MAX_PARTS).translate(None, _NO_BRACKETS):
+            depth += 1 if bracket in b"[{" else -1
+            if not 0 <= depth <= most:
+                break
+    return depth > most
 
 
 def _invalid_texts(value: Any, path: Path = ()) -> Iterator[Path]:

@@ -95,8 +95,16 @@ texts count, too: a precise count would cost more than it saves. Arrays and obje
 ``MAX_TOKEN_IDS`` token ids fit, in sequences or not, with 2,048 parts for all else.
 """
 
-MAX_DEPTH = _limit("max_depth", 64, "levels", "in a plugin's parameters, or in a JSON schema")
+MAX_DEPTH = _limit(
+    "max_depth",
+    64,
+    "levels",
+    "in a plugin's parameters, or in a JSON schema; the payload around it may have 16 more",
+)
 """As deep as vLLM lets a JSON schema nest."""
+
+MAX_LEVELS = MAX_DEPTH + 16
+"""Levels of arrays and objects in a payload. Parameters within a phase begin at level 8."""
 
 MAX_NAME = _limit("max_name", 128, "characters", "in the name of a plugin or of a script")
 

@@ -18,10 +18,10 @@ from .base import (
 )
 from .conflicts import check_native
 from .errors import SpecError, type_of
-from .json_values import parts
+from .json_values import is_deeper, parts
 from .kinds import WIRE_KINDS, WireSpec
 from .kinds.logit_bias import wrong_entry
-from .limits import MAX_EXTREME_NUMBERS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
+from .limits import MAX_EXTREME_NUMBERS, MAX_LEVELS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
@@ -254,7 +254,9 @@ def _check_object(payload: Any) -> int:
     """Apply the limits of a text to the result of a JSON parser; return the size of its text."""
     try:
         text = msgspec.json.encode(payload)
-    except (TypeError, ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep() from None
+    except (TypeError, ValueError):
         return 0  # the later checks of each value report its path
     _check_text(text)
     return len(text)
@@ -283,7 +285,7 @@ def _bias_of(text: bytes, index: int) -> object:
     try:
         specs = msgspec.json.decode(text, type=_Specs).specs
         return msgspec.json.decode(specs[index], type=_Bias).bias
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError):
         return None
 
 
@@ -306,10 +308,10 @@ def _decoded(text: bytes) -> Payload | None:
             refusal = _validation_error(error)
             if needs_the_field(refusal):
                 return None
-    except (UnicodeError, RecursionError):
+    except UnicodeError:
         pass
     # A more important error may come after the refusal: the version, or the end of the JSON.
-    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
+    with suppress(msgspec.DecodeError, UnicodeError):
         if refusal and _version_decoder.decode(text).version == VERSION:
             raise _with_entry(refusal, lambda i: _bias_of(text, i))
     return None
@@ -347,8 +349,6 @@ def _parsed(text: bytes) -> Any:
         failure = spec_error(error)
         what = f"The payload is not valid JSON: {failure.message}"
         raise SpecError(what, *failure.location) from None
-    except RecursionError:
-        raise SpecError("The payload is nested too deeply") from None
 
 
 def _check_version(body: Any) -> None:
@@ -381,7 +381,8 @@ def _check_text(text: bytes) -> None:
     """Limit the objects that a JSON parser may make of a text, by counts that need no parser.
 
     Raises:
-        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS`` or ``MAX_EXTREME_NUMBERS``.
+        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS``, ``MAX_EXTREME_NUMBERS`` or
+            ``MAX_LEVELS``.
     """
     if len(text) > MAX_PAYLOAD_BYTES:
         raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
@@ -395,3 +396,9 @@ def _check_text(text: bytes) -> None:
     ):
         if got > most:
             raise SpecError(f"Expected a payload with at most {most} {what}, got {got}")
+    if is_deeper(text, MAX_LEVELS):
+        raise _too_deep()
+
+
+def _too_deep() -> SpecError:
+    return SpecError(f"Expected a payload with at most {MAX_LEVELS} levels of arrays and objects")

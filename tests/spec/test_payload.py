@@ -2,6 +2,9 @@
 
 import json
 import math
+import re
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -203,8 +206,8 @@ def test_schema_refuses(payload: Any):
         ('{"version": 1' + "0" * 9 + "}", "is newer than 1"),
         (r'{"version": "\ud800"}', "is not valid JSON"),
         ("\ud800", "is not valid Unicode"),
-        ("[" * (NEST // 2), "nested too deeply"),
-        ('{"a":' * (NEST // 4), "nested too deeply"),
+        ("[" * (NEST // 2), "at most 80 levels"),
+        ('{"a":' * (NEST // 4), "at most 80 levels"),
         ("null", "Expected a payload or a list of specs, got `null`"),
         ('"text"', "Expected a payload or a list of specs, got `str`"),
         (object(), "Expected a payload or a list of specs, got `object`"),
@@ -214,8 +217,8 @@ def test_schema_refuses(payload: Any):
         # What a parser more lenient than ours, or the caller itself, may hand over.
         (sent(FORCED, version=math.nan), "Expected `int`, got `float`"),
         (sent(FORCED, version=10**5000), "$.version"),
-        (sent(FORCED, version=nested(NEST)), "$.version"),
-        (sent(nested(NEST)), "Expected `object`, got `array`"),
+        (sent(FORCED, version=nested(NEST)), "at most 80 levels"),
+        (sent(nested(NEST)), "at most 80 levels"),
         (sent(FORCED | {"token_ids": [math.nan]}), "Expected `int`, got `float`"),
         (sent(FORCED | {"token_ids": [10**5000]}), "Expected `int` <= 2147483647"),
         (sent(FORCED | {"\ud800": 1}), "is not valid Unicode"),
@@ -229,6 +232,46 @@ def test_no_payload_at_all(payload: Any, message: str):
         decode(payload)
     assert message in str(error.value)
     assert str(error.value).count(" - at ") == (error.value.path != "$")
+
+
+@pytest.fixture(params=[900, 20_000])
+def recursion_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python's own limit, which libraries change, torch's compiler for one."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(request.param)
+    yield
+    sys.setrecursionlimit(before)
+
+
+OPEN = "[{" * 100
+TOO_DEEP = "Expected a payload with at most 80 levels of arrays and objects"
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """A payload that is wrong all the same, of so many levels."""
+    return sent(FORCED, x=nested(levels - 2))
+
+
+@pytest.mark.usefixtures("recursion_limit")
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (deep(80), "unknown field `x`"),
+        (json.dumps(deep(80)), "unknown field `x`"),
+        (deep(81), TOO_DEEP),
+        (json.dumps(deep(81)), TOO_DEEP),
+        ([FORCED, nested(1500)], TOO_DEEP),
+        ("[" * 1500, TOO_DEEP),
+        ('{"a":' * 1500 + "]" * 2000, TOO_DEEP),
+        ("]" * 2000 + "[" * 1500, "is not valid JSON"),
+        (json.dumps({"version": 1, "specs": OPEN, "x": f'"{OPEN}\\'}), "Expected `array`"),
+        (f'{{"version": 1, "specs": [], "x": "{OPEN}', "is not valid JSON"),
+    ],
+    ids=range(10),
+)
+def test_depth_is_a_limit_of_our_own(payload: Any, message: str):
+    with pytest.raises(SpecError, match=re.escape(message)):
+        decode(payload)
 
 
 class TestSizes:
