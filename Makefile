@@ -73,7 +73,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-portable demo-ray test test-fast test-loops \
-	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz faults soak neighbours bench gpu gpu-wheels compat docs lint clean
+	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -137,6 +137,9 @@ test-llama-cpp: $(LLAMA) ## run the tests on llama.cpp, which is compiled for th
 
 fuzz: $(WHOLE) ## send admission a million mutated payloads (make fuzz ARGS="--seconds 60", --climb)
 	$(BIN)/python -m tests.tools.fuzz --processes 2 $(or $(ARGS),--payloads 1000000)
+
+guards: $(WHOLE) ## hold guards against a million random requests on the host, 2,000 on the device
+	TRITON_INTERPRET=1 $(BIN)/python -m tests.tools.guards $(ARGS)
 
 bench: $(WHOLE) ## measure against peers, into benchmarks/results (make bench ARGS=--quick)
 	$(BIN)/python -m examples._support.smollm2

@@ -21,7 +21,9 @@ from logitport.adapters.conformance.reference import edits
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.automaton import Edit
 
+from examples._support.v2_on_cpu import be_quick
 from tests.support.strategies import payload_specs, specs, within_limits
+from tests.support.triton_process import INTERPRETED
 
 TOKENS = (b"a", b"b", b"ab", b"ze", b"bra", b"zebra", b"z", b" ", b"e", b"ra")
 VOCAB = len(TOKENS)
@@ -184,13 +186,12 @@ def on_host(count: int, number: int, steps: int = 8, rows: int = 32) -> int:
 def on_device(count: int, number: int, steps: int = 4, rows: int = 8) -> int:
     """The same on ``DeviceRealizer``, with two drafts for each request."""
     from tests.support.device_engine import Engine
+    from tests.support.requests import Request as Slot
 
     numbers, checked = random.Random(number), 0
     of, own = guards(100, number), clients(200, number)
     engine = Engine(torch.device("cpu"), vocabulary=VOCAB, slots=2 * rows)
     generator = torch.Generator().manual_seed(number)
-    from tests.support.requests import Request as Slot
-
     for _ in range(0, count, rows):
         running: dict[int, Request] = {}
         for _ in range(rows):
@@ -222,6 +223,8 @@ def main(
     number: Annotated[int, typer.Option("--seed", help="the first seed")] = 0,
 ) -> None:
     """Hold guards against random requests."""
+    if INTERPRETED:
+        be_quick()
     runs: list[tuple[Callable[[int, int], int], int, int]] = [(on_host, requests, 20_000)]
     runs.append((on_device, device, 500))
     for run, count, most in runs:
