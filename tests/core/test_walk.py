@@ -14,7 +14,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
-from logitport.adapters.core.contradictions import Walk, check_contradictions
+from logitport.adapters.core.contradictions import Walk, budget, check_contradictions
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5
@@ -339,6 +339,23 @@ def test_what_is_not_named_never_loses(specs: Specs):
     named = Walk(specs, program, VOCAB).may_lose()
     for prompt in dict.fromkeys(prompts(specs)):
         assert Outputs(specs).losers(prompt).issubset(named), (specs, prompt)
+
+
+def test_all_searches_of_a_request_share_a_budget():
+    """Lists in circles, which come to the same states after more steps than anyone walks."""
+    lists = [
+        s.AutomatonSpec(
+            tuple(s.AutomatonState(allow=0, default=(i + 1) % n) for i in range(n)), ((5, 6, 7),)
+        )
+        for n in (89, 97, 101, 103, 107, 109, 113, 127)
+    ]
+    program, left = compile_specs(lists), budget()
+    walk = Walk(lists, program, 1 << 17, left)
+    walk.check()
+    walk.may_lose()
+    assert -100 < int(left[0]) <= 0
+    check_contradictions(lists, program, left=left)
+    assert -200 < int(left[0]) <= 0
 
 
 def test_the_walk_is_bounded():
