@@ -1,8 +1,8 @@
 """The walk: whether the parts of a program contradict each other, whatever the model says.
 
 All automata and rules run together, from the start. Where a token is forced, or a list leaves only
-some, the walk follows these. Where the model is free, it looks for a way on which everything can be
-obeyed, by default with a token that no automaton waits for. A program is refused
+some, the walk follows these. Where the model is free, it stops, unless no automaton has an edge:
+then all tokens lead to the same states. A program is refused
 
 - if every way leads to a step that leaves no token,
 - if an automaton cannot give an answer that it offers itself, because others refuse its tokens, or
@@ -11,7 +11,7 @@ obeyed, by default with a token that no automaton waits for. A program is refuse
 A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
 refuse nothing. What depends on the model's choices is not a contradiction.
 
-The walk knows no kinds. It ends where a state comes again, and after ``MAX_WORK``.
+The walk knows no kinds. It ends after ``MAX_WORK``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,16 +34,14 @@ from ..automaton.arrays import distinct
 from ..kinds.no_loop import needs
 from ..parts import Program
 from ..program import compile_specs
-from .report import BOTH, path_of, specs_of, why
-from .runs import forces_after_loop
-from .search import (
+from .follow import (
     ALLOW,
     BAN,
     BAN_OTHERS,
-    EXPLORE,
     FORCE,
-    UNDECIDED,
 )
+from .report import BOTH, path_of, specs_of, why
+from .runs import forces_after_loop
 from .ways import Contradiction, Ways, budget
 
 SPARE = 64
@@ -184,8 +182,8 @@ class Walk:
         """Return the kinds that others of the request may override, as the order of edits has it.
 
         The specs must not contradict each other. A kind that is not named is obeyed at each step,
-        whatever the prompt and the model say; code of plugins aside. Where the ways are many, kinds
-        are named that cannot lose.
+        whatever the prompt and the model say; code of plugins aside. Kinds may be named that cannot
+        lose.
         """
         automata, loops = self._program.automata, self._program.loops
         winning = [i for i in self._refusing if is_any(automata[i], FORCE, ALLOW)]
@@ -197,15 +195,9 @@ class Walk:
         if not winning:
             return ()
         offered = distinct(np.concatenate([offered_by(automata[i]) for i in winning]))
-        kept = [i for i in self._refusing if i in winning or bans_any(automata[i], offered)]
-        losing = [i for i in kept if i not in winning]
+        losing = [i for i in self._refusing if i not in winning and bans_any(automata[i], offered)]
         if len(winning) > 1:
-            losing = [*kept, *self._on_demand]
-        if losing and not loops and not any(automata[i].reads_prompt for i in kept):
-            which = [self._refusing.index(i) for i in kept]
-            verdict, found = self._ways.search(which, (), offering=EXPLORE)
-            if verdict != UNDECIDED:
-                losing = [self._refusing[i] for i in found.others]
+            losing += winning
         forces = [False for _ in self._program.ngrams]
         forces += [rule.forcing is not None for rule in loops]
         losing = *losing, *(i for i, each in enumerate(forces, len(automata)) if not each)

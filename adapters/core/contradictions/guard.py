@@ -14,8 +14,8 @@ from ..automaton import Automaton, Edit
 from ..automaton.arrays import distinct
 from ..parts import Program
 from .check import bans_any, is_any, offered_by
+from .follow import BAN
 from .report import path_of, specs_of, why
-from .search import BAN
 
 
 def check_guard(

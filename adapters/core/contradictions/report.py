@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ....spec import LogitsProcessorSpec
 from ....spec.errors import Path
 from ..automaton import Automaton
-from .search import ALLOW, FORCE
+from .follow import ALLOW, FORCE
 
 
 def specs_of(

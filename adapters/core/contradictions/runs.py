@@ -7,7 +7,7 @@ import numpy as np
 from ..automaton import NO_TIMER
 from ..automaton.folding import take
 from ..loops import loop
-from .search import ALLOW, FORCE, FREE, find_token, refuses
+from .follow import ALLOW, FORCE, FREE, find_token, refuses
 
 CONTEXT = 64
 """The most tokens of a forced text that decide whether the next one is refused in any state."""
@@ -18,7 +18,7 @@ def forced_runs(columns: Any, first: int, end: int, ends: Any, only: Any) -> tup
     """List the texts that an automaton forces, wherever it comes from.
 
     Args:
-        columns: as for ``search``.
+        columns: as for ``follow``.
         first: the automaton's first state.
         end: the end of its states.
         ends: tokens after which the request may be over, ascending.
@@ -124,7 +124,7 @@ def forces_after_loop(tokens: Any, run_ends: Any, needs: Any, then: int, left: A
         run_ends: the same.
         needs: see ``kinds.no_loop.needs``.
         then: the token that is forced after the loop.
-        left: as for ``search``.
+        left: as for ``follow``.
     """
     begin = 0
     for run_end in run_ends:

@@ -10,15 +10,11 @@ from ....spec import NoRepeatNgramSpec
 from ..automaton import NO_TIMER, UNKNOWN, Automaton, AutomatonBuilder
 from ..automaton.arrays import distinct, token_array
 from ..automaton.pool import AutomatonPool, sizes_of
+from .follow import ALLOW, FORCE, LOST, MAX_WORK, UNDECIDED, follow
 from .runs import can_rest, find_refused, forced_runs
-from .search import ALLOW, FORCE, LOST, MAX_WORK, UNDECIDED, search
 
-MAX_PROMPTS = 4
-"""The most prompts that are tried, besides an empty one."""
 MAX_COMPARED = 1 << 15
 """The most tokens of forced texts that other automata take, to compare them: 2 ms."""
-MAX_PROMPT = 64
-"""The most states in which a prompt is looked for."""
 MAX_WALKED = 62
 """The most automata and rules of a search, which has a bit for each. Plugins may make more."""
 _NONE = np.zeros(0, np.int32)
@@ -74,46 +70,30 @@ class Ways:
     def from_the_start(self) -> Contradiction | None:
         """Find a step that leaves no token on every way, or on one that an automaton offers."""
         every = range(self.walked)
-        prompts = [*dict.fromkeys(self._prompts())]
         for rules in ((), self.rules) if self.rules else ((),):
-            for prompt in prompts:
-                # What the other automata refuse depends on the prompt, which may be another.
-                which = [i for i in every if not prompt or self.automata[i].reads_prompt]
-                verdict, found = self.search(which, rules, prompt)
-                if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer states
-                    few = sorted({found.part, *found.others}.intersection(which))
-                    verdict, found = self.search(few, rules, prompt)
-                if verdict == LOST:
-                    return found
+            verdict, found = self.follow(every, rules)
+            if verdict == UNDECIDED and found.part >= 0:  # these alone have fewer ways
+                few = sorted({found.part, *found.others}.intersection(every))
+                verdict, found = self.follow(few, rules)
+            if verdict == LOST:
+                return found
             for i, automaton in enumerate(self.automata[: self.walked]):
                 if automaton.states > 1 and (automaton.edit == ALLOW).any():
-                    verdict, found = self.search(every, rules, offering=i)
+                    verdict, found = self.follow(every, rules, offering=i)
                     if verdict == LOST:
                         return found
         return None
 
-    def _prompts(self) -> Iterator[tuple[int, ...]]:
-        """Yield prompts: an empty one, and those after which automata have begun to count."""
-        yield ()
-        reading = [each for each in self.automata if each.reads_prompt]
-        for automaton in reading[:MAX_PROMPTS] if len(reading) > 1 else ():
-            yield from _to_a_count(automaton)
-
-    def search(
+    def follow(
         self,
         which: Sequence[int],
         rules: Sequence[NoRepeatNgramSpec],
-        prompt: Sequence[int] = (),
         offering: int = -1,
     ) -> tuple[int, Contradiction]:
-        """Search with some of the automata and rules, up to ``MAX_WALKED``."""
+        """Follow some of the automata and rules, up to ``MAX_WALKED``."""
         if len(which) + len(rules) > MAX_WALKED:
             return UNDECIDED, Contradiction(-1, (), -1)
         places = self.start[list(which)]
-        for k, i in enumerate(which if prompt else ()):
-            if self.automata[i].reads_prompt:
-                state, timer = self.automata[i].fold(prompt, ())
-                places[k] = self.bases[i] + state, timer
         exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
         arguments: Any = (
             *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
@@ -125,7 +105,7 @@ class Ways:
             offering,
             self.left,
         )
-        verdict, part, refusing, token = search(*arguments)
+        verdict, part, refusing, token = follow(*arguments)
         parts = [*which, *range(len(self.automata), len(self.automata) + len(rules))]
         others = [each for k, each in enumerate(parts) if refusing >> k & 1]
         return verdict, Contradiction(which[part] if part >= 0 else part, (*others,), token)
@@ -162,22 +142,6 @@ class Ways:
                 if left < 0:
                     return None
         return None
-
-
-def _to_a_count(automaton: Automaton) -> Iterator[tuple[int, ...]]:
-    """Yield the shortest prompt after which an automaton begins to count, if there is one."""
-    ends, tokens = automaton.edges
-    paths: dict[int, tuple[int, ...]] = {0: ()}
-    for state in (waiting := [0]):
-        for edge in range(ends[state], ends[state + 1]):
-            target = int(automaton.targets[edge])
-            path = *paths[state], int(tokens[edge])
-            if automaton.timer[target] >= 0:
-                yield path
-                return
-            if target not in paths and len(paths) < MAX_PROMPT:
-                paths[target] = path
-                waiting.append(target)
 
 
 @lru_cache(maxsize=1)

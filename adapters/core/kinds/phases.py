@@ -151,11 +151,8 @@ class _CompiledPhase:
         is_awaited = any(end.complete for end in phase.ends)
         for j, spec in enumerate(phase.specs):
             bit = 1 << len(self.ends) + j
-            counts = [end.n for end in phase.ends if end.n is not None]
-            if (
-                isinstance(spec, ForcedEndSpec)
-                and min(counts, default=spec.after + 1) <= spec.after
-            ):
+            counts = [end.n for end in phase.ends if end.n is not None and not is_awaited]
+            if isinstance(spec, ForcedEndSpec) and min(counts, default=spec.after + 1) <= spec.after:
                 continue  # the phase is over before
             try:
                 if isinstance(spec, TriggerSpec):
