@@ -152,7 +152,7 @@ class _CompiledPhase:
         for j, spec in enumerate(phase.specs):
             bit = 1 << len(self.ends) + j
             counts = [end.n for end in phase.ends if end.n is not None and not is_awaited]
-            if isinstance(spec, ForcedEndSpec) and min(counts, default=spec.after + 1) <= spec.after:
+            if isinstance(spec, ForcedEndSpec) and any(n <= spec.after for n in counts):
                 continue  # the phase is over before
             try:
                 if isinstance(spec, TriggerSpec):
