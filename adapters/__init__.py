@@ -10,8 +10,8 @@ from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_envir
 from .finding import Finding, Status, misspelt, of_stage
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
-from .gateway.json_body import Fields
-from .gateway.key import KEY, check_spelling
+from .gateway.json_body import Fields, inner
+from .gateway.key import KEY, check_bare, check_spelling
 from .gateway.middleware import App, SpecMiddleware
 from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
@@ -47,6 +47,7 @@ __all__ = [
     "admit",
     "admit_live",
     "backends",
+    "check_bare",
     "check_bounds",
     "check_grammar",
     "check_own_fields",
@@ -58,6 +59,7 @@ __all__ = [
     "fields_of",
     "grammar_text",
     "guard_of",
+    "inner",
     "lazy",
     "misspelt",
     "native_fields",

@@ -1,9 +1,9 @@
 """Bounds on everything that a client can send.
 
 They are far above any use of the kinds. Each is a cap by itself, whatever else a request brings:
-the costs of all maxima together are the bound (``docs/security.md``). An operator lowers them with
-an environment variable, which is read once, when logitport is imported. ``logitport limits`` prints
-them::
+the costs of all maxima together are the bound (``docs/security.md``). An operator lowers them, and
+raises ``max_body_bytes``, with an environment variable, which is read once, when logitport is
+imported. ``logitport limits`` prints them::
 
     LOGITPORT_LIMITS="max_specs=4, max_token_ids=1024"
 """
@@ -22,7 +22,7 @@ class Limit(NamedTuple):
 
     Attributes:
         value: the limit in this process.
-        default: the limit if the operator does not lower it, and the highest possible value.
+        default: the limit if the operator does not set it.
         unit: the unit of both.
         meaning: the rest of the sentence that begins with value and unit.
     """
@@ -58,16 +58,20 @@ def lowered(text: str) -> dict[str, str]:
 _wanted = lowered(os.environ.get(VARIABLE, ""))
 
 
-def _limit(name: str, default: N, unit: str, meaning: str) -> N:
-    """Declare a limit. Returns the value that holds: the operator's, or the default."""
+def _limit(name: str, default: N, unit: str, meaning: str, most: N | None = None) -> N:
+    """Declare a limit. Returns the value that holds: the operator's, or the default.
+
+    The operator's may be as high as ``most``, or else as the default.
+    """
+    most = default if most is None else most
     kind, value = type(default), default
     if (text := _wanted.pop(name, None)) is not None:
         try:
             value = kind(text)
         except ValueError:
             value = kind(0)
-        if not 1 <= value <= default:
-            raise ValueError(f"{VARIABLE}: expected {name} from 1 to {default}, got {text!r}")
+        if not 1 <= value <= most:
+            raise ValueError(f"{VARIABLE}: expected {name} from 1 to {most}, got {text!r}")
     LIMITS[name] = Limit(value, default, unit, meaning)
     return value
 
@@ -219,6 +223,18 @@ MAX_CLIENT_TEXT_BYTES = _limit(
     "in all texts of a request in place of token ids, 8 more for each text",
 )
 """Tokenizers take up to 0.8 microseconds for a byte, and 7 for each text besides."""
+
+# --- the request ---
+
+MAX_BODY_BYTES = _limit(
+    "max_body_bytes",
+    1 << 23,
+    "bytes",
+    "in the body of an HTTP request that names logitport, images included",
+    1 << 30,
+)
+"""Python's JSON parser takes up to 0.8 s for so many, and so it does in the server. An operator
+whose clients send larger images with specs raises it."""
 
 # --- what is no limit: the range of a number, and what no field needs ---
 

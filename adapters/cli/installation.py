@@ -124,7 +124,7 @@ def _of_variable(name: str) -> Finding:
     value = os.environ[name]
     if name == LIMITS_VARIABLE:  # the import of logitport has read it, or failed
         lowered = (
-            f"{key} {each.value:,}" for key, each in LIMITS.items() if each.value < each.default
+            f"{key} {each.value:,}" for key, each in LIMITS.items() if each.value != each.default
         )
         return Finding(name, ", ".join(lowered) or "no limit is lowered")
     if name == CONFIGURATION_VARIABLE and value:

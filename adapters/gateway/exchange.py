@@ -27,6 +27,10 @@ class Checked(NamedTuple):
     receipt: Receipt | None = None
 
 
+class TooLargeError(SpecError):
+    """A body with specs that has more bytes than the limit: HTTP status 413."""
+
+
 class RefusedError(Exception):
     """Raised into the application when it asks for the body of a refused request."""
 
@@ -37,14 +41,14 @@ class Exchange:
 
     Args:
         check: checks a body.
-        error: makes the body of a refusal of its message.
+        error: makes the body of a refusal of its message and status.
         scope: the ASGI scope of the request.
         receive_next: the server's ``receive``.
         send_on: the server's ``send``.
     """
 
     check: Callable[[bytes], Awaitable[Checked]]
-    error: Callable[[str], dict[str, Any]]
+    error: Callable[[str, int], dict[str, Any]]
     scope: Scope
     receive_next: Receive
     send_on: Send
@@ -97,7 +101,9 @@ class Exchange:
         if self.refusal is None or self.is_answered:
             return
         self.is_answered = True
-        await answer(self.send_on, 400, self.error(f"{KEY}: {self.refusal}"), headers)
+        status = 413 if isinstance(self.refusal, TooLargeError) else 400
+        content = self.error(f"{KEY}: {self.refusal}", status)
+        await answer(self.send_on, status, content, headers)
 
 
 async def answer(

@@ -1,5 +1,7 @@
 """The operator's rules for the engine's own fields of requests, in the middleware."""
 
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 from ...spec import SpecError
@@ -41,6 +43,17 @@ class RuleError(SpecError):
     reason = "fields"
 
 
+@lru_cache(8)
+def names_of(policy: Policy | None) -> frozenset[str]:
+    """Return the names of the fields that a policy's rules are about, but for default fields."""
+    if policy is None:
+        return frozenset()
+    names = {BEAMS} if policy.forbids_beams else set[str]()
+    for name in (*policy.forbid_fields, *(("reasoning_effort",) if policy.efforts else ())):
+        names.update(form.rpartition(".")[2] for form in FORMS.get(name, (name,)))
+    return frozenset(names.union(*(NAMES[ceiling] for ceiling in policy.most_fields)))
+
+
 def check_fields(policy: Policy, path: str, fields: Fields) -> None:
     """Check an object of a request: itself, its sampling parameters, and the like.
 
@@ -55,12 +68,12 @@ def check_fields(policy: Policy, path: str, fields: Fields) -> None:
     for name in policy.forbid_fields:
         for form in FORMS.get(name, (name,)):
             around, _, last = form.rpartition(".")
-            if around in ("", path) and fields.is_set(last):
+            if around in ("", path) and fields.get(last) is not None:
                 where = join(path, last)
                 raise RuleError.of_field(f"This server does not admit the field `{name}`", where)
     for ceiling, most in policy.most_fields.items():
         for name in NAMES[ceiling]:
-            if fields.is_set(name) and not _is_below(value := fields[name], most):
+            if (value := fields.get(name)) is not None and not _is_below(value, most):
                 where = join(path, name)
                 what = f"This server admits at most {most}, and an integer from 0"
                 raise RuleError.of_field(f"{what}; got {value!r:.50}", where)
@@ -72,7 +85,7 @@ def check_beams(policy: Policy | None, path: str, fields: Fields) -> None:
     Raises:
         RuleError: at the field.
     """
-    if fields.is_set(BEAMS) and fields[BEAMS] and policy is not None and policy.forbids_beams:
+    if fields.get(BEAMS) and policy is not None and policy.forbids_beams:
         raise RuleError.of_field(policy.NO_BEAMS, join(path, BEAMS))
 
 
@@ -94,20 +107,20 @@ def fill_in(policy: Policy, fields: Fields, budget: str) -> bool:
     is_changed = False
     for name, value in policy.default_fields.items():
         is_changed |= _put(fields, name, value)
-    effort = fields["reasoning_effort"] if fields.is_set("reasoning_effort") else None
+    effort = fields.get("reasoning_effort")
     if isinstance(effort, str) and effort in policy.efforts:
         around, _, name = budget.rpartition(".")
-        if around and not fields.is_set(around):
-            fields.put(around, Fields({}))
-        target = fields.object(around) if around else fields
-        if target is not None:  # the engine refuses another value than an object
+        if around and fields.get(around) is None:
+            fields[around] = {}
+        target = fields[around] if around else fields
+        if isinstance(target, dict):  # the engine refuses another value than an object
             is_changed |= _put(target, name, policy.efforts[effort])
     return is_changed
 
 
 def _put(fields: Fields, name: str, value: Any) -> bool:
     """Set a field, unless the request sets it."""
-    if fields.is_set(name):
+    if fields.get(name) is not None:
         return False
-    fields.put(name, value)
+    fields[name] = deepcopy(value)  # of which a payload may become text
     return True

@@ -1,145 +1,145 @@
-"""The JSON object in a request's body, of which only the parts that are asked for are decoded.
+"""The JSON object in a request's body, and whether the body can be of interest at all.
 
-Most of a body is messages or images, which have no specs. Servers read a body with Python's parser,
-which takes more than the standard: NaN, lone surrogates, UTF-16, a byte order mark. What that
-parser takes is split here as it would be; what it refuses, a server refuses as well.
+Servers read a body with Python's parser, which takes more than the standard: NaN, lone surrogates,
+UTF-16, a byte order mark. The same parser reads it here, once, if a name in the body asks for it.
+What that parser refuses, a server refuses as well.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from itertools import count
-from time import sleep
+from collections.abc import Iterator, Set
+from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from ...spec import SpecError
+from ...spec.limits import MAX_BODY_BYTES
+from .key import SPEC, is_near, similar_letters
 
-MAX_DECODED = 1 << 17
-"""The most bytes of an object or array that is decoded: token ids, words and biases."""
+Fields = dict[str, Any]
+"""The fields of a JSON object."""
 
-_MANY = 1 << 14
-"""With more commas than this, a text is split in steps, between which other threads run. Within
-msgspec they do not, and a MB of short values takes it 3 ms, or 40 if they are fields."""
+CONTAINERS = frozenset(
+    ("custom_params", "extra_args", "extra_body", "instances", "parameters", "sampling_params")
+) | {"vllm_xargs"}
+"""The request fields that may hold a payload, over all engines; ``instances`` is Vertex's. They may
+be nested, or be lists with one object for each prompt."""
 
-MAX_FIELDS = 1 << 15
-"""The most fields of one object that is split, and the most objects of an array. More fields are
-one long step in Python's collector, and each object takes microseconds."""
+MAX_NESTED = 4
+"""The depth to which nested containers are searched."""
 
-_STEP = 1 << 12
-"""So many brackets, commas and strings take a millisecond."""
+MAX_SIMILAR = 64
+"""The most names in a body with the letters of the key, each of which takes 20 microseconds."""
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+MAX_CANDIDATES = 1 << 14
+"""The most names that may be such names, each of which takes 3 microseconds."""
 
-_TOKEN = re.compile(rb'["\[\]{},]|[^"\[\]{},]{4096}')
-_COLON = re.compile(rb"\s*:")
+_LONGEST = 400
+"""The characters of a name that is found, of which an escape takes six."""
+
+_STEP = 1 << 18
+"""So many characters are searched at a time, between which other threads run."""
+
+_SPACES = re.compile(r"\s*")
+
+_LETTERS = r"logitprLOGITPR\x80-\U0010ffff"
+_CANDIDATE = re.compile(
+    rf'"((?:(?:[^"\\{_LETTERS}]|\\(?!u))*+(?:[{_LETTERS}]|\\u)){{6}}[^"]{{0,{_LONGEST}}}+)(?="\s*:)'
+)
+"""A name that may be similar to the key: it has six of its letters, or others than ASCII's. Its end
+may be the beginning of the next, as a string of a message ends like one begins."""
 
 
-class Fields(Mapping[str, Any]):
-    """The fields of a JSON object, each decoded on access.
+def text_of(body: bytes) -> str | None:
+    """Decode a body as Python's JSON parser does; return ``None`` if it is no text."""
+    with suppress(UnicodeDecodeError):
+        return body.decode(json.detect_encoding(body), "surrogatepass")
+    return None
+
+
+def keys_in(text: str, names: frozenset[str]) -> frozenset[str] | None:
+    """Return the names in a JSON text that are the key, or nearly; the text is not parsed.
+
+    Strings of messages that look like names are found, too. In a text beyond the limit for bodies,
+    the first name is enough.
 
     Args:
-        values: by name, the JSON text.
+        text: the text of a body.
+        names: names that are of interest besides the key; so is each with an escaped letter.
+
+    Returns:
+        The names; ``None`` if nothing is of interest, which includes specs under other names.
+
+    Raises:
+        SpecError: for too many names with the letters of the key.
     """
+    if "\\u0022" in text:  # some clients escape quotes
+        text = text.replace("\\u0022", '"')
+    others = _pattern(names, has_escapes="\\u00" in text)
+    seen, similar, start = set[str](), set[str](), 0
+    is_any = SPEC.search(text) is not None
+    while start < len(text) and not (is_any and len(text) > MAX_BODY_BYTES):
+        begin = max(0, start - _LONGEST)
+        start = _SPACES.match(text, start + _STEP).end() + 1  # pyright: ignore
+        is_any = is_any or others.search(text, begin, start) is not None
+        found = set(_CANDIDATE.findall(text, begin, start)) - seen
+        if len(seen := seen | found) <= MAX_CANDIDATES:
+            similar.update(filter(similar_letters, map(_name, found)))
+        if len(seen) > MAX_CANDIDATES or len(similar) > MAX_SIMILAR:
+            raise SpecError("Expected fewer names that have the letters of `logitport`")
+        is_any = is_any or any(map(is_near, similar))
+    return frozenset(filter(is_near, similar)) if is_any else None
 
-    def __init__(self, values: dict[str, msgspec.Raw]) -> None:
-        self._values: dict[str, msgspec.Raw | Fields] = {**values}
 
-    def __getitem__(self, name: str) -> Any:
-        """Decode a field as Python's parser does.
+@lru_cache(8)
+def _pattern(names: frozenset[str], *, has_escapes: bool) -> re.Pattern[str]:
+    """Match a name, or one with an escape that may hide a letter."""
+    escaped = [r'[^"\\]*+\\+u00[4-7][^"]*+'] if has_escapes else []
+    return re.compile(rf'"(?:{"|".join([*escaped, *map(re.escape, names)]) or "(?!)"})"\s*:')
 
-        Raises:
-            KeyError: if there is no such field.
-            SpecError: if Python cannot decode it, or if it is an object or array of more than
-                ``MAX_DECODED`` bytes.
-        """
-        text = _encoded(self._values[name])
-        if len(text) > MAX_DECODED and text[:1] in b"[{":
-            raise SpecError.of_field(f"Expected at most {MAX_DECODED} bytes, got {len(text)}", name)
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError.of_field(f"Expected JSON that Python can read: {error}", name) from None
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
+def _name(raw: str) -> str:
+    """Return a name without its escapes."""
+    name = raw.rstrip("\\")  # the quote is escaped in a JSON text within a text, as may be others
+    with suppress(ValueError):
+        for _ in range(3):
+            if "\\" in name:
+                name = json.loads(f'"{name}"', strict=False)
+    return name
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
 
-    def __len__(self) -> int:
-        return len(self._values)
+def parse(text: str, *, is_strict: bool = False) -> Fields | None:
+    """Parse a body; return ``None`` if it is not a JSON object, or not JSON at all.
 
-    def put(self, name: str, value: Any) -> None:
-        """Set a field to a JSON value, or to an object of fields."""
-        is_object = isinstance(value, Fields)
-        self._values[name] = value if is_object else msgspec.Raw(json.dumps(value).encode())
+    Args:
+        text: the text of the body.
+        is_strict: refuse an object that has a name twice, of which parsers take either value.
 
-    def drop(self, name: str) -> None:
-        """Remove a field."""
-        del self._values[name]
+    Raises:
+        SpecError: for a name that comes twice.
+        RecursionError: for JSON that is nested too deeply.
+    """
+    try:
+        parsed = json.loads(text, object_pairs_hook=_once if is_strict else None)
+    except SpecError:
+        raise
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
-    def is_set(self, name: str) -> bool:
-        """Whether there is a field, and it is not null. It is not decoded."""
-        return name in self and self._first(name) != b"n"
 
-    def is_nested(self, name: str) -> bool:
-        """Whether a field is an object or an array."""
-        return self._first(name) in (b"{", b"[")
+def _once(pairs: list[tuple[str, Any]]) -> Fields:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        seen = set[str]()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise SpecError(f"Expected `{twice}` once in an object")
+    return fields
 
-    def _first(self, name: str) -> bytes:
-        """Return the first byte of a field's JSON text, which says what type it has."""
-        value = self._values[name]
-        return (
-            bytes(memoryview(value)[:1]) if isinstance(value, msgspec.Raw) else _encoded(value)[:1]
-        )
 
-    def text(self, name: str) -> str:
-        """Return the JSON text of a field.
-
-        Raises:
-            SpecError: if its bytes are no text.
-        """
-        try:
-            return _encoded(self._values[name]).decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            raise SpecError.of_field("Expected valid Unicode", name) from None
-
-    def object(self, name: str) -> "Fields | None":
-        """Return the object in a field, as a part of this one; ``None`` if there is none."""
-        if name not in self or self._first(name) != b"{":
-            return None
-        value = self._values[name]
-        if not isinstance(value, Fields):
-            value = self._values[name] = self._inner(_encoded(value), name)
-        return value
-
-    def objects(self, name: str) -> "Iterator[Fields]":
-        """Yield copies of the objects in a field that is an array.
-
-        Raises:
-            SpecError: if there are more than ``MAX_FIELDS``.
-        """
-        if self._first(name) == b"[":
-            for i, each in enumerate(_split_array(_encoded(self._values[name]))):
-                if i == MAX_FIELDS:
-                    raise SpecError.of_field(f"Expected at most {MAX_FIELDS} objects", name)
-                yield self._inner(each, name)
-
-    @staticmethod
-    def _inner(text: bytes, name: str) -> "Fields":
-        try:
-            return Fields(_split(text))
-        except SpecError as error:
-            raise SpecError.of_field(error.message, name) from None
-        except ValueError as error:
-            raise SpecError.of_field(f"Expected JSON that Python can read: {error}", name) from None
-
-    def encode(self) -> bytes:
-        """Encode the object. What has not been decoded stays as it was, to the last byte."""
-        fields = (b"%b:%b" % (json.dumps(n).encode(), _encoded(v)) for n, v in self._values.items())
-        return b"{%b}" % b",".join(fields)
+def encode(value: Any, *, is_ascii: bool = True) -> str:
+    """Encode what was parsed: each value is read again as the same value, in the same order."""
+    return json.dumps(value, ensure_ascii=is_ascii, separators=(",", ":"))
 
 
 def join(path: str, name: str) -> str:
@@ -147,98 +147,41 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def parse(body: bytes) -> Fields | None:
-    """Parse a body; return ``None`` if it is not a JSON object, or not JSON at all.
+def inner(value: Any, *names: str) -> Fields | None:
+    """Return the object that is so deep in an object; ``None`` if there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None
 
-    Raises:
-        SpecError: if it has more than ``MAX_FIELDS`` fields.
+
+Container = tuple[str, Fields, Fields]
+"""The path of an object, the object, and the object around it."""
+
+
+def containers(fields: Fields, keys: Set[str] = frozenset()) -> Iterator[Container]:
+    """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within.
+
+    Of the objects in other lists, such as messages, it yields those with one of the keys.
     """
-    encoding = json.detect_encoding(body)
-    try:
-        if encoding != "utf-8":
-            body = body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-        text = body.strip()
-        return Fields(_split(text)) if text.startswith(b"{") else None
-    except SpecError:
-        raise
-    except ValueError:
-        return None
+    yield "", fields, fields
+    for name, value in [*fields.items()]:  # which the caller may change
+        if name in CONTAINERS:
+            yield from _nested(name, value, fields, MAX_NESTED)
+        elif isinstance(value, dict):
+            yield name, value, fields
+        elif isinstance(value, list) and keys:
+            for i, each in enumerate(value):
+                if isinstance(each, dict) and not keys.isdisjoint(each):
+                    yield f"{name}[{i}]", each, fields
 
 
-def _split(text: bytes) -> dict[str, msgspec.Raw]:
-    """Split the text of an object into its fields.
-
-    Raises:
-        ValueError: if it is not JSON. Not all that is wrong is found.
-        SpecError: if it has more than ``MAX_FIELDS`` fields.
-    """
-    if text.count(b",") <= _MANY:
-        try:
-            return _fields.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # not in the standard
-    fields = dict[str, msgspec.Raw]()
-    name, start = None, 0
-    for depth, at, end in _tokens(text):
-        first = text[at]
-        if first == ord('"') and depth == 1 and name is None:
-            if colon := _COLON.match(text, end):
-                name, start = json.loads(text[at:end]), colon.end()
-        elif name is not None and ((first == ord(",") and depth == 1) or depth == 0):
-            fields[name] = msgspec.Raw(text[start:at].strip())
-            name = None
-            if len(fields) > MAX_FIELDS:
-                raise SpecError(f"Expected at most {MAX_FIELDS} fields of one object")
-    return fields
-
-
-def _split_array(text: bytes) -> Iterator[bytes]:
-    """Yield the objects in the text of an array."""
-    start = 0
-    for depth, at, end in _tokens(text):
-        if text[at] == ord("{") and depth == 2:
-            start = at
-        elif text[at] == ord("}") and depth == 1:
-            yield text[start:end]
-
-
-def _tokens(text: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield brackets, commas and strings: the depth after each, its start and its end."""
-    depth = at = 0
-    for step in count(1):
-        if step % _STEP == 0:
-            sleep(1e-6)  # has the event loop go on at once, and not after Python's 5 ms
-        if (token := _TOKEN.search(text, at)) is None:
-            return
-        start, at = token.span()
-        match text[start]:
-            case 0x5B | 0x7B:  # [ {
-                depth += 1
-            case 0x5D | 0x7D:  # ] }
-                depth -= 1
-            case 0x22:  # "
-                at = _end_of_string(text, at)
-            case 0x2C:  # ,
-                pass
-            case _:  # a piece of white space or of a number
-                continue
-        yield depth, start, at
-
-
-def _end_of_string(text: bytes, at: int) -> int:
-    """Return the end of the string that begins before an index.
-
-    Raises:
-        ValueError: if it has none.
-    """
-    while True:
-        quote = at = text.index(b'"', at)
-        while text[at - 1] == 0x5C:  # a backslash; two are one that escapes nothing
-            at -= 1
-        if (quote - at) % 2 == 0:
-            return quote + 1
-        at = quote + 1
-
-
-def _encoded(value: msgspec.Raw | Fields) -> bytes:
-    return value.encode() if isinstance(value, Fields) else bytes(value)
+def _nested(path: str, value: Any, owner: Fields, nested: int) -> Iterator[Container]:
+    """Yield the objects in a container, or in a list of them."""
+    if isinstance(value, list):
+        for i, each in enumerate(value):
+            if isinstance(each, dict):
+                yield from _nested(f"{path}[{i}]", each, owner, nested)
+    elif isinstance(value, dict) and nested:
+        yield path, value, owner
+        for name in CONTAINERS.intersection(value):
+            yield from _nested(join(path, name), value[name], value, nested - 1)

@@ -1,21 +1,36 @@
-"""The key under which a request carries its payload, and the check for misspelt keys."""
+"""The key under which a request carries its payload, and the checks for specs beside it."""
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
+from typing import Any
+from unicodedata import normalize
 
 from ...spec import SpecError
+from ...spec.base import kind_of
+from ...spec.kinds import WIRE_KINDS
 
 KEY = "logitport"
 """The name of the payload in a request's own parameters, on every engine."""
 
-MAX_TYPOS = 2
-"""The most letters that are left out, added or replaced in a misspelt key; two that are swapped
-count twice."""
+_NEAR = 0.77
+"""From this ratio on, a name is a misspelt key: two letters of nine may be wrong or swapped."""
 
-_PARTS = "log", "itp", "ort"
-"""With so few typos, one of these parts of the key is still there."""
+_LENGTHS = range(6, 15)
+"""The lengths of a name that can have this ratio."""
 
+_COUNTS = {letter: KEY.count(letter) for letter in KEY}
 _NO_LETTER = re.compile(r"[\W_]+")
+
+_QUOTE = r'\\{0,8}"'  # in a JSON text within a text, quotes are escaped
+SPEC = re.compile(
+    rf'"kind{_QUOTE}\s*:\s*{_QUOTE}({"|".join(sorted(map(kind_of, WIRE_KINDS)))})\\*"'
+)
+"""A spec in a JSON text, or in a JSON text within it."""
+
+_BARE = "kind", "spec", "specs", "payload"
+"""Names under which clients put specs, where the key is missing."""
 
 
 def check_spelling(names: Iterable[object], path: str, key: str = KEY) -> None:
@@ -30,28 +45,49 @@ def check_spelling(names: Iterable[object], path: str, key: str = KEY) -> None:
         SpecError: for ``logit_port``, ``logitprot``, ``LogitsPort``, ``logitport_spec`` and alike.
     """
     for name in names:
-        if name != key and isinstance(name, str) and _is_misspelt(name):
+        if name != key and isinstance(name, str) and is_near(name):
             raise SpecError.of_field(f"Expected the key `{key}`, got {name!r}", path)
 
 
-def _is_misspelt(name: str) -> bool:
-    if len(name) > 64:
-        return False
-    letters = _NO_LETTER.sub("", name.lower())
-    if KEY in letters:
-        return True
-    near = abs(len(letters) - len(KEY)) <= MAX_TYPOS and any(part in letters for part in _PARTS)
-    return near and _are_near(letters, KEY, MAX_TYPOS)
+def check_bare(arguments: Mapping[str, Any], path: str, place: str) -> None:
+    """Refuse specs that are not under the key, as objects or as JSON text: no engine reads them.
+
+    Args:
+        arguments: an object that may hold a payload.
+        path: path of the object.
+        place: where this request's specs are expected, without the key.
+
+    Raises:
+        SpecError: for ``{"specs": [...]}``, ``{"payload": "[...]"}``, ``{"kind": "dry"}``.
+    """
+    for name in _BARE:
+        if name in arguments and SPEC.search(
+            json.dumps({name: arguments[name]}, skipkeys=True, default=repr)
+        ):
+            where = f"{path}.{name}" if path else name
+            raise SpecError.of_field(f"Expected specs in `{place}.{KEY}`", where)
 
 
-def _are_near(a: str, b: str, typos: int) -> bool:
-    """Whether so many typos make one text of the other: Levenshtein's distance, bounded."""
-    if not a or not b:
-        return len(a) + len(b) <= typos
-    if a[0] == b[0]:
-        return _are_near(a[1:], b[1:], typos)
-    return typos > 0 and (
-        _are_near(a[1:], b[1:], typos - 1)
-        or _are_near(a[1:], b, typos - 1)
-        or _are_near(a, b[1:], typos - 1)
+def is_near(name: str) -> bool:
+    """Whether a name is the key, has the key in it, or is nearly the key."""
+    letters = similar_letters(name)
+    return KEY in letters or (
+        bool(letters) and SequenceMatcher(None, letters, KEY).ratio() >= _NEAR
     )
+
+
+def similar_letters(name: str) -> str:
+    """Return a name's letters and digits, if enough are the key's; else an empty text.
+
+    Whether they are in the right order takes ten times as long to find out. Full-width letters and
+    the like count as plain ones.
+    """
+    if len(name) < _LENGTHS.start or len(name) > 64:
+        return ""
+    letters = _NO_LETTER.sub("", normalize("NFKC", name).casefold())
+    if KEY in letters:
+        return letters
+    if len(letters) not in _LENGTHS:
+        return ""
+    shared = sum(min(letters.count(letter), most) for letter, most in _COUNTS.items())
+    return letters if 2 * shared >= _NEAR * (len(KEY) + len(letters)) else ""

@@ -1,36 +1,40 @@
 """ASGI middleware that refuses bad specs on every route, before the engine sees the request."""
 
 import re
-from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Iterator
+from asyncio import get_running_loop, to_thread
+from collections.abc import Awaitable, Callable, Set
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from typing import Any
 
 from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
 from ...spec.base import kind_of
 from ...spec.kinds import WIRE_KINDS
-from ...spec.limits import LIMITS
+from ...spec.limits import LIMITS, MAX_BODY_BYTES
 from ..backend import Backend, backend
 from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
 from ..policy import Policy
-from .exchange import Checked, Exchange, Receive, Scope, answer
-from .field_rules import check_beams, check_fields, fill_in
-from .json_body import Fields, join, parse
-from .key import KEY, check_spelling
+from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
+from .field_rules import check_beams, check_fields, fill_in, names_of
+from .json_body import (
+    CONTAINERS,
+    Fields,
+    containers,
+    encode,
+    inner,
+    join,
+    keys_in,
+    parse,
+    text_of,
+)
+from .key import KEY, check_bare, check_spelling
 from .receipt import Message, Receipt, Send, digest_of
 from .schema_carrier import check_strays, take_payloads
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application."""
-
-CONTAINERS = frozenset(
-    ("custom_params", "extra_args", "extra_body", "instances", "parameters", "sampling_params")
-) | {"vllm_xargs"}
-"""The request fields that may hold a payload, over all engines; ``instances`` is Vertex's. They may
-be nested, or be lists with one object for each prompt."""
 
 METHODS = "POST", "PUT"
 """The HTTP methods whose requests may carry specs."""
@@ -38,12 +42,15 @@ METHODS = "POST", "PUT"
 ROUTE = f"/{KEY}"
 """The route that describes the server; a prefix such as ``/v1`` may be before it."""
 
-MAX_NESTED = 4
-"""The depth to which nested containers are searched."""
+MAX_OBJECTS = 1 << 15
+"""The most objects of a request that are checked, each of which takes microseconds."""
 
 MAX_ON_LOOP = 1 << 13
 """The most bytes of a body that is searched on the event loop. A thread does the rest, so that
 other requests do not wait."""
+
+MAX_SMALL = 1 << 17
+"""The most bytes of a body that does not wait for large ones, whose threads are others."""
 
 _KEY = KEY.encode()
 _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
@@ -51,8 +58,6 @@ _INDEX = re.compile(r"(?<=sampling_params)\[\d+\]")
 
 _OF_SPECS = re.compile(rf"$|(.*\.)?({'|'.join(sorted(CONTAINERS))})(\[\d+\])?$")
 """The path of an object that may hold a payload: the request itself, and the containers."""
-
-_KINDS = [kind_of(kind) for kind in WIRE_KINDS]
 
 _OF_PROMPT = re.compile(rf"{_INDEX.pattern}$")
 """The end of the path of such an object."""
@@ -85,6 +90,9 @@ class SpecMiddleware:
         SpecError: if there is no such engine, or it has no server.
     """
 
+    names = frozenset({"nvext"})
+    """The fields that have a body checked, besides specs and those of the operator's rules."""
+
     def __init__(self, app: App, engine: str = "vllm", *, is_server: bool = False) -> None:
         self.app, self._is_server = app, is_server
         self._backend = backend(engine)
@@ -94,6 +102,8 @@ class SpecMiddleware:
         self._gives_receipts = is_server and is_on(RECEIPT_VARIABLE, default=True)
         self._is_ready = False  # the first check may read the configuration
         self._has_route = is_server and is_on(ROUTE_VARIABLE, default=True)
+        # Python's parser has one core at a time: more threads would not be faster.
+        self._threads = ThreadPoolExecutor(4, KEY), ThreadPoolExecutor(2, f"{KEY}-large")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the body of a request and pass the request on."""
@@ -167,12 +177,15 @@ class SpecMiddleware:
         on_loop = self._is_ready and len(body) <= MAX_ON_LOOP and _KEY not in body
         if on_loop:
             return self.check(scope, body)
-        checked = await to_thread(self.check, scope, body)
+        threads = self._threads[len(body) > MAX_SMALL]
+        checked = await get_running_loop().run_in_executor(threads, self.check, scope, body)
         self._is_ready = True
         return checked
 
     def check(self, scope: Scope, body: bytes) -> Checked:
-        """Check the specs of one request. A body that is no JSON object is the application's.
+        """Check the specs of one request, if its body names any.
+
+        Another body is the application's, and so is one that is no JSON object.
 
         Args:
             scope: the ASGI scope of the request.
@@ -183,46 +196,64 @@ class SpecMiddleware:
             list, or in a schema, has become text in the engine's own field.
 
         Raises:
-            SpecError: if the specs are bad, or the body cannot be searched for specs.
+            SpecError: if the specs are bad, or the body is too large to be searched for specs.
         """
-        try:
-            fields = parse(body)
-            return Checked(body) if fields is None else self._check_fields(scope, fields, body)
-        except SpecError as error:
-            count("refused", self.stage(scope), error=error)
-            raise
-
-    def _check_fields(self, scope: Scope, fields: Fields, body: bytes) -> Checked:
+        if (text := text_of(body)) is None:
+            return Checked(body)
         path = scope["path"].rstrip("/")
         route = max(filter(path.endswith, self.routes), key=len, default="")
         place = self.routes.get(route)
+        try:
+            policy = self.backend(scope).policy
+            keys = keys_in(text, self.names | names_of(policy))
+            has_defaults = bool(policy and policy.default_fields) and _is_openai(place)
+            if keys is None and not has_defaults:
+                return Checked(body)
+            if len(body) > MAX_BODY_BYTES:
+                limit = f"the limit is `max_body_bytes` ({MAX_BODY_BYTES})"
+                raise TooLargeError(f"The body has {len(body)} bytes; where specs are, {limit}")
+            if (fields := parse(text, is_strict=bool(keys))) is None:
+                return Checked(body)
+            return self._check_fields(scope, fields, body, place, keys or frozenset())
+        except (SpecError, RecursionError) as found:
+            is_deep = isinstance(found, RecursionError)
+            error = SpecError("Expected a body that is not nested so deeply") if is_deep else found
+            count("refused", self.stage(scope), error=error)
+            raise error from None
+
+    def _check_fields(
+        self, scope: Scope, fields: Fields, body: bytes, place: str | None, keys: Set[str]
+    ) -> Checked:
+        path = scope["path"].rstrip("/")
         prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None
         policy = self.backend(scope).policy
         is_changed = self._apply_rules(policy, fields, place)
-        for container, value, owner in _containers("", fields, fields, MAX_NESTED):
+        for i, (container, value, owner) in enumerate(containers(fields, keys)):
+            if i == MAX_OBJECTS:
+                raise SpecError.of_field(f"Expected at most {MAX_OBJECTS} objects", container)
             check_beams(policy, container, value)
+            check_spelling(keys & value.keys(), container or "the request")
             self.check_container(container, value)
             if place is not None and KEY not in value and _OF_SPECS.match(container):
-                _check_bare(container, value, place)
-            for where, payload in take_payloads(value):
+                check_bare(value, container, place)
+            for where, payload in take_payloads(value, keys):
                 where = join(container, where)
                 if place is None or "." in place or container:
                     self._check_place(where, place, path, where)
                 _put(fields, str(place), payload, where)
                 is_changed = True
-            check_strays(value)
+            check_strays(value, keys)
             prompts += bool(_OF_PROMPT.search(container))
             if KEY not in value:
                 continue
             where = join(container, KEY)
             self._check_place(container, place, path, where)
-            if value.is_nested(KEY):
-                payload, is_changed = value.text(KEY), True
-                value.put(KEY, payload)
-            else:
-                payload = value[KEY]
+            payload = value[KEY]
+            if isinstance(payload, dict | list):
+                is_changed = True
+                payload = value[KEY] = encode(payload, is_ascii=False)
             if first not in (None, payload):
                 raise SpecError.of_field(
                     "Expected the same specs for all prompts of one request", where
@@ -230,14 +261,14 @@ class SpecMiddleware:
             first = payload
             carrying += bool(_INDEX.search(container))
             acting = self.check_payload(scope, fields, owner, payload)
-        if "nvext" in fields and f'"{KEY}:' in fields.text("nvext"):
+        if "nvext" in fields and f'"{KEY}:' in encode(fields["nvext"]):
             self._check_place("nvext", place, path, "nvext.annotations")
         receipt = None
         # A receipt is about all prompts of a request.
         gives = self._gives_receipts and carrying in (0, prompts)
         if first is not None and gives and not path.endswith("/render"):
             receipt = self._receipt(scope, first, acting)
-        return Checked(fields.encode() if is_changed and self._is_server else body, receipt)
+        return Checked(encode(fields).encode() if is_changed and self._is_server else body, receipt)
 
     def _apply_rules(self, policy: Policy | None, fields: Fields, place: str | None) -> bool:
         """Apply the operator's rules for the engine's own fields; return whether one is set.
@@ -247,10 +278,9 @@ class SpecMiddleware:
         """
         if policy is None or not policy.has_field_rules:
             return False
-        for path, value, _ in _containers("", fields, fields, MAX_NESTED):
+        for path, value, _ in containers(fields):
             check_fields(policy, path, value)
-        is_openai = place is not None and "." not in place
-        return is_openai and fill_in(policy, fields, self._backend.budget_field or "")
+        return _is_openai(place) and fill_in(policy, fields, self._backend.budget_field or "")
 
     def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
         digest, stage = digest_of(payload), self.stage(scope)
@@ -279,16 +309,15 @@ class SpecMiddleware:
             raise SpecError.of_field(f"Expected specs for {path} in `{place}.{KEY}`", where)
 
     def check_container(self, path: str, container: Fields) -> None:
-        """Check an object that may hold a payload, even if it holds none.
+        """Check an object that may hold a payload, even if it holds none; here, nothing is needed.
 
         Args:
             path: path of the object; empty for the request itself.
             container: the object.
 
         Raises:
-            SpecError: if it has a misspelt key.
+            SpecError: if it has what an engine does not admit.
         """
-        check_spelling(container, path or "the request")
 
     def check_payload(
         self, scope: Scope, fields: Fields, owner: Fields, payload: Any
@@ -312,11 +341,11 @@ class SpecMiddleware:
         self._backend.check(decoded.specs)
         return decoded
 
-    def error(self, path: str, message: str) -> dict[str, Any]:
+    def error(self, path: str, message: str, status: int = 400) -> dict[str, Any]:
         """Return the body of a refusal, in the form that clients of the path expect."""
         if path.rstrip("/").endswith("/v1/messages"):  # Anthropic's
             return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
-        error = {"message": message, "type": "BadRequestError", "param": KEY, "code": 400}
+        error = {"message": message, "type": "BadRequestError", "param": KEY, "code": status}
         return {"error": error}
 
     def stage(self, scope: Scope) -> Stage:
@@ -324,16 +353,9 @@ class SpecMiddleware:
         return Stage.AGGREGATED
 
 
-def _check_bare(path: str, container: Fields, place: str) -> None:
-    """Refuse specs that are not under the key: the engine would ignore them.
-
-    Raises:
-        SpecError: with the path.
-    """
-    lists = container.objects("specs") if "specs" in container else ()
-    for value, name in (container, "kind"), *((value, "specs") for value in islice(lists, 1)):
-        if value.get("kind") in _KINDS:
-            raise SpecError.of_field(f"Expected specs in `{place}.{KEY}`", join(path, name))
+def _is_openai(place: str | None) -> bool:
+    """Whether a route is one of OpenAI's, whose requests have default fields and efforts."""
+    return place is not None and "." not in place
 
 
 def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
@@ -342,34 +364,14 @@ def _put(fields: Fields, name: str, payload: Any, where: str) -> None:
     Raises:
         SpecError: if the field is no object, or has another payload.
     """
-    field = fields.object(name)
+    field = inner(fields, name)
     if field is None:
-        if fields.is_set(name):
+        if fields.get(name) is not None:
             raise SpecError.of_field(f"Expected an object, beside `{where}`", name)
-        fields.put(name, field := Fields({}))
+        field = fields[name] = {}
     if KEY in field:
-        other = field.text(KEY) if field.is_nested(KEY) else field[KEY]
-        texts = StandIn()
+        other, texts = field[KEY], StandIn()
         if payload != other and decode(payload, texts) != decode(other, texts):
             what = f"Expected one payload, got another at `{name}.{KEY}`"
             raise SpecError.of_field(what, where)
-    field.put(KEY, payload)
-
-
-Container = tuple[str, Fields, Fields]
-"""The path of an object, the object, and the object around it."""
-
-
-def _containers(path: str, value: Fields, owner: Fields, nested: int) -> Iterator[Container]:
-    """Yield the request, the objects in its fields, and those in ``CONTAINERS`` within."""
-    yield path, value, owner
-    for name in value if value is owner else CONTAINERS.intersection(value):
-        where = join(path, name)
-        inner = value.object(name)
-        if name in CONTAINERS and nested:
-            if inner is not None:
-                yield from _containers(where, inner, value, nested - 1)
-            for i, each in enumerate(value.objects(name)):
-                yield from _containers(f"{where}[{i}]", each, value, nested - 1)
-        elif inner is not None:
-            yield where, inner, value
+    field[KEY] = payload

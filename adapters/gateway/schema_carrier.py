@@ -5,12 +5,11 @@ schema on as it is. A server without logitport ignores the keyword and obeys the
 makes the loss visible: the answer is ``{"logitport":"missing"}``.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from ...spec import SpecError
-from .json_body import Fields
+from .json_body import Fields, encode, inner, keys_in
 from .key import KEY, check_spelling
 
 KEYWORD = f"x-{KEY}"
@@ -43,14 +42,6 @@ _AROUND_SCHEMAS = frozenset(path[0] for path in _SCHEMAS).union(
 )
 """The fields that have schemas anywhere in them, as objects or as texts."""
 
-_ESCAPE = re.compile(r"\\{1,4}u00([2-7][0-9a-fA-F])")
-"""An escape that can hide a character of the keyword."""
-
-_KEYWORD = re.compile(rf'"{KEYWORD}\\*"\s*:')
-
-_PIECE, _OVERLAP = 1 << 16, 1 << 10
-"""So many characters of a text take less than 10 ms; the keyword may lie across their end."""
-
 
 def format_with(payload: str | None, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     """Make a ``response_format`` with a payload.
@@ -65,71 +56,51 @@ def format_with(payload: str | None, schema: Mapping[str, Any] | None) -> dict[s
     return {"type": "json_schema", "json_schema": json_schema}
 
 
-def take_payloads(fields: Fields) -> Iterator[tuple[str, Any]]:
+def take_payloads(fields: Fields, keys: Set[str]) -> Iterator[tuple[str, Any]]:
     """Remove the payloads from the schemas of a request; yield the path and value of each.
 
-    A payload that is an object or array comes as its JSON text.
+    A format that asks for our schema is removed, and an object that had nothing else.
+
+    Args:
+        fields: an object of the request.
+        keys: the names in the request that are the keyword, or nearly.
 
     Raises:
         SpecError: for a misspelt keyword.
     """
-    formats: list[tuple[Fields, str]] = []  # that ask for our schema, with the objects around them
+    formats: list[tuple[str, ...]] = []
     for path, names_of_format in _SCHEMAS.items():
-        objects = [fields]
-        for name in path:
-            if (inner := objects[-1].object(name)) is None:
-                break
-            objects.append(inner)
-        else:
-            *_, around, schema = objects
-            where = ".".join(path)
-            check_spelling(schema, where, KEYWORD)
-            if KEYWORD in schema:
-                payload = schema.text(KEYWORD) if schema.is_nested(KEYWORD) else schema[KEYWORD]
-                schema.drop(KEYWORD)
-                if names_of_format and (around.get("name") == KEYWORD or _is_missing(schema)):
-                    formats.append((objects[names_of_format - 1], path[names_of_format - 1]))
-                yield f"{where}.{KEYWORD}", payload
-    for around, name in formats:
-        if name in around:
-            around.drop(name)
+        if (schema := inner(fields, *path)) is None:
+            continue
+        where = ".".join(path)
+        check_spelling(keys & schema.keys(), where, KEYWORD)
+        if KEYWORD in schema:
+            payload = schema.pop(KEYWORD)
+            around = inner(fields, *path[:-1])
+            is_named = around is not None and around.get("name") == KEYWORD
+            if names_of_format and (is_named or schema == _MISSING):
+                formats.append(path[:names_of_format])
+            yield f"{where}.{KEYWORD}", payload
+    for *around, name in formats:
+        format_of = inner(fields, *around)
+        if format_of is not None and format_of.pop(name, None) and around and not format_of:
+            del fields[around[0]]
 
 
-def _is_missing(schema: Fields) -> bool:
-    """Whether it is our schema. A large one is not, and is not decoded."""
-    if schema.keys() != _MISSING.keys() or any(len(schema.text(name)) > 256 for name in schema):
-        return False
-    return dict(schema) == _MISSING
-
-
-def check_strays(fields: Fields) -> None:
+def check_strays(fields: Fields, keys: Set[str]) -> None:
     """Refuse the keyword where it is not read: deeper in a schema, in a tool's, in one as text.
 
     Args:
         fields: an object of the request, of which ``take_payloads`` has taken what is read.
+        keys: as for ``take_payloads``.
 
     Raises:
         SpecError: with the field.
     """
-    for name in _AROUND_SCHEMAS.intersection(fields):
-        if name == "text" and fields.object(name) is None:  # prompts
+    for name in _AROUND_SCHEMAS.intersection(fields) if KEYWORD in keys else ():
+        if name == "text" and not isinstance(fields[name], dict):  # prompts
             continue
-        if _has_keyword(fields.text(name)):
+        if KEYWORD in (keys_in(encode(fields[name]), frozenset()) or ()):
             *others, last = (".".join(path) for path in _SCHEMAS)
             what = f"Expected `{KEYWORD}` in the schema itself, at {', '.join(others)} or {last}"
             raise SpecError.of_field(what, name)
-
-
-def _has_keyword(text: str) -> bool:
-    """Whether an object in a JSON text has the keyword, or one in a JSON text within it.
-
-    Nothing is decoded, which may take long, and other threads run between the pieces.
-    """
-    for start in range(0, len(text), _PIECE):
-        piece = text[start : start + _PIECE + _OVERLAP]
-        if "\\u00" in piece:
-            for _ in range(2):  # in a text within the text, escapes may be escaped
-                piece = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), piece)
-        if KEY in piece and _KEYWORD.search(piece):
-            return True
-    return False

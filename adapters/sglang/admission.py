@@ -17,6 +17,7 @@ from .. import (
     Backend,
     Policy,
     admit,
+    check_bare,
     check_presets,
     check_spelling,
     count,
@@ -184,6 +185,7 @@ class Admission:
         where = stage()
         try:
             check_spelling(custom_params, "custom_params")
+            check_bare(custom_params, "custom_params", "custom_params")
             if payload is None and processor == PROCESSOR:
                 raise SpecError(NO_SPECS)
             if payload is not None and processor not in (None, PROCESSOR):

@@ -21,12 +21,13 @@ class SpecMiddleware(NeutralMiddleware):
     of a streamed ``/generate`` before it validates the request, and other routes drop the payload.
     """
 
+    names = NeutralMiddleware.names | {"custom_logit_processor"}
+
     def __init__(self, app: App) -> None:
         super().__init__(app, "sglang", is_server=True)
         self.routes = _routes()
 
     def check_container(self, path: str, container: Fields) -> None:
-        super().check_container(path, container)
         if admits_others():
             return
         given = container.get("custom_logit_processor")
@@ -40,7 +41,7 @@ class SpecMiddleware(NeutralMiddleware):
     def check_payload(
         self, scope: Scope, fields: Fields, owner: Fields, payload: Any
     ) -> Payload | None:
-        return _admission().decide(payload, owner, not fields.is_set("input_embeds"))
+        return _admission().decide(payload, owner, fields.get("input_embeds") is None)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         return _admission().may_lose(payload)
@@ -48,11 +49,11 @@ class SpecMiddleware(NeutralMiddleware):
     def stage(self, scope: Scope) -> Stage:
         return stage()
 
-    def error(self, path: str, message: str) -> dict[str, Any]:
+    def error(self, path: str, message: str, status: int = 400) -> dict[str, Any]:
         if path.endswith(("/v1/responses", "/v1/messages")):
-            return super().error(path, message)
+            return super().error(path, message, status)
         if "/v1/" in path or path.endswith("/invocations"):
-            return {"object": "error", **super().error("", message)["error"]}
+            return {"object": "error", **super().error("", message, status)["error"]}
         return {"error": {"message": message}}
 
 

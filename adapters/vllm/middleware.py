@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...spec import Payload, SpecError, Stage
-from .. import KEY, App, Backend, Fields, Scope, admit
+from .. import KEY, App, Backend, Fields, Scope, admit, inner
 from .. import SpecMiddleware as NeutralMiddleware
 from .admission import Admitting, admit_request, backend_of
 from .engine_config import role_of
@@ -53,7 +53,7 @@ class SpecMiddleware(NeutralMiddleware):
         state = _state(scope)
         client = getattr(state, "engine_client", None)
         tokenizer = getattr(getattr(client, "input_processor", None), "tokenizer", None)
-        has_prompt_ids = not fields.is_set("prompt_embeds")
+        has_prompt_ids = fields.get("prompt_embeds") is None
         config = getattr(state, "vllm_config", None)
         admitting = Admitting(config, tokenizer, has_prompt_ids, share=0)
         return admit_request(admitting, _Params(fields, owner, payload), payload)
@@ -77,26 +77,25 @@ class _Params:
 
     def __init__(self, fields: Fields, owner: Fields, payload: Any) -> None:
         self._fields = owner
-        inner = owner.object("extra_args")  # of /inference/v1/generate
-        transfer = fields.object("kv_transfer_params") or (
-            inner and inner.object("kv_transfer_params")
+        transfer = inner(fields, "kv_transfer_params") or inner(
+            owner,
+            "extra_args",
+            "kv_transfer_params",  # of /inference/v1/generate
         )
-        decodes = transfer is not None and transfer.get("do_remote_decode")
-        transfer_params = {"do_remote_decode": decodes}
+        transfer_params = {"do_remote_decode": transfer and transfer.get("do_remote_decode")}
         self.extra_args = {KEY: payload, "kv_transfer_params": transfer_params}
-        text, config = fields.object("text"), fields.object("output_config")
-        self.response_format = _grammar(fields.object("response_format"))
-        self.text = text and _grammar(text.object("format"))  # of /v1/responses
-        self.output_config = config and _grammar(config.object("format"))  # of /v1/messages
+        self.response_format = _grammar(fields, "response_format")
+        self.text = _grammar(fields, "text", "format")  # of /v1/responses
+        self.output_config = _grammar(fields, "output_config", "format")  # of /v1/messages
         self.tool_choice = _demanded_call(fields)
 
     def __getattr__(self, name: str) -> Any:
         return self._fields.get(name)
 
 
-def _grammar(format: Fields | None) -> Any:
+def _grammar(fields: Fields, *path: str) -> Any:
     """Return the kind of a reply's format, unless it is free."""
-    kind = format and format.get("type")
+    kind = (inner(fields, *path) or {}).get("type")
     return None if kind == "text" else kind
 
 
@@ -106,8 +105,8 @@ def _demanded_call(fields: Fields) -> Any:
     vLLM then has a grammar of the tools' schemas (``ToolParser.adjust_request`` in
     ``vllm/tool_parsers/abstract_tool_parser.py``). Its value is text, or an object with a type.
     """
-    if not fields.is_set("tools") or "tool_choice" not in fields:
+    choice = fields.get("tool_choice")
+    if fields.get("tools") is None or choice is None:
         return None
-    choice = fields.object("tool_choice")
-    kind = fields["tool_choice"] if choice is None else choice.get("type", "function")
+    kind = choice.get("type", "function") if isinstance(choice, dict) else choice
     return None if kind in (None, "auto", "none") else kind

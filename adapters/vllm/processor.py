@@ -19,6 +19,7 @@ from .. import (
     KEY,
     Backend,
     admit,
+    check_bare,
     check_grammar,
     check_presets,
     check_spelling,
@@ -90,6 +91,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         acting = None
         try:
             check_spelling(extra_args, "extra_args")
+            check_bare(extra_args, "extra_args", "extra_args")
             if config is not None:
                 policy = backend_of(config).policy
                 bound_fields(policy, sampling_params)

@@ -81,8 +81,12 @@ SCHEMAS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"text": {"format": SHORT | {"name": KEYWORD}, "a": 1}},
         {"text": {"a": 1}},
     ),
-    "responses, our schema": ({"text": {"format": UNNAMED}}, {"text": {}}),
-    "messages, our schema": ({"output_config": {"format": UNNAMED}}, {"output_config": {}}),
+    "responses, our schema": ({"text": {"format": UNNAMED}}, {}),
+    "messages, our schema": ({"output_config": {"format": UNNAMED}}, {}),
+    "messages, our schema beside an effort": (
+        {"output_config": {"format": UNNAMED, "effort": "low"}},
+        {"output_config": {"effort": "low"}},
+    ),
     "short form, our schema": ({"response_format": UNNAMED}, {}),
     "our schema beside another rule": (
         {"structured_outputs": {"json": MISSING, "regex": "a"}},

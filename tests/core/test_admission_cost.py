@@ -392,6 +392,7 @@ class TestLimits:
             ("x=2", "there is no limit 'x'; the limits are max_payload_bytes, "),
             ("max_specs=17", "expected max_specs from 1 to 16, got '17'"),
             ("max_specs=0", "expected max_specs from 1 to 16, got '0'"),
+            ("max_body_bytes=0", "expected max_body_bytes from 1 to 1073741824, got '0'"),
             ("max_specs=many", "expected max_specs from 1 to 16, got 'many'"),
             ("max_bias=nan", "expected max_bias from 1 to 10000.0, got 'nan'"),
             ("max_specs", "expected name=value, got 'max_specs'"),

@@ -159,6 +159,10 @@ REFUSED_WITH: dict[str, tuple[Json, str]] = {
         {"custom_params": {"logit_port": BEYOND["custom_params"][KEY]}},
         "Expected the key `logitport`, got 'logit_port'",
     ),
+    "without the key": (
+        {"custom_params": {"payload": BEYOND["custom_params"][KEY]}},
+        "Expected specs in `custom_params.logitport` - at `custom_params.payload`",
+    ),
     "code": ({"custom_logit_processor": '{"callable": "00"}'}, REFUSED),
 }
 

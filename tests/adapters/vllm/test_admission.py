@@ -1,15 +1,14 @@
 """What admission looks at, with vLLM's classes and no engine."""
 
-import json
-from functools import partial
+from functools import partial, reduce
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from logitport import spec as lp
+from logitport.adapters import extra_body
 from logitport.adapters.core import compile_specs
-from logitport.adapters.gateway.json_body import parse
 from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware, admission
 from logitport.adapters.vllm.admission import check_engine
 from logitport.adapters.vllm.engine_config import Role
@@ -18,6 +17,9 @@ from logitport.adapters.vllm.processor import _program_of
 from prometheus_client import REGISTRY
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from .in_process import params
@@ -40,6 +42,14 @@ class LiveProcessor:
 def test_live_callable_is_refused_by_an_engine_in_another_process():
     with pytest.raises(ValueError, match="cannot reach an engine in another process"):
         LogitportProcessor.validate_params(params(lp.PythonProcessorSpec(LiveProcessor)))
+
+
+@pytest.mark.parametrize("specs", [[{"kind": "dry"}], '[{"kind": "dry"}]'])
+@pytest.mark.parametrize("name", ["specs", "payload"])
+def test_specs_without_the_key_are_refused(name: str, specs: Any):
+    asked: Any = SimpleNamespace(extra_args={name: specs})
+    with pytest.raises(ValueError, match=rf"`extra_args.logitport` - at `extra_args.{name}`"):
+        LogitportProcessor.validate_params(asked)
 
 
 def test_what_may_lose_is_counted_and_in_the_receipt():
@@ -90,12 +100,49 @@ def test_a_diffusion_model_takes_no_specs():
 )
 def test_the_mark_for_prefill_in_a_body(body: dict[str, Any], owner: str, is_prefill: bool):
     """Of /inference/v1/generate, it is where the specs are."""
-    fields = parse(json.dumps(body).encode())
-    assert fields is not None
-    inner = fields.object(owner) if owner else fields
-    assert inner is not None
-    role, asked = Role(lp.Stage.AGGREGATED, "kv_both", True), _Params(fields, inner, "{}")
+    inner = body[owner] if owner else body
+    role, asked = Role(lp.Stage.AGGREGATED, "kv_both", True), _Params(body, inner, "{}")
     assert (role.stage_for(asked) is lp.Stage.PREFILL) is is_prefill  # pyright: ignore
+
+
+FORCING = (
+    lp.ForcedTokenSequenceSpec((5,)),
+    lp.ChoiceSpec(((1,), (2, 3)), eos_token_id=0),
+    lp.ForcedEndSpec(9, (7,)),
+    lp.TriggerSpec((7,), (5,)),
+)
+
+
+# route | the fields around the format | another format, beside which nothing is forced
+@pytest.mark.parametrize(
+    ("path", "names", "other"),
+    [
+        ("/v1/chat/completions", ["response_format"], {"type": "json_object"}),
+        ("/v1/responses", ["text", "format"], {"type": "json_object"}),
+        ("/v1/messages", ["output_config", "format"], {"type": "json_schema"}),
+    ],
+)
+@pytest.mark.parametrize("spec", FORCING, ids=lambda spec: spec.kind)
+def test_the_schema_that_carries_specs_is_no_grammar(
+    path: str, names: list[str], other: Any, spec: Any
+):
+    async def echo(request: Request) -> Response:
+        return Response(await request.body())
+
+    routes = [Route(path, echo, methods=["POST"])]
+    app = Starlette(routes=routes, middleware=[Middleware(SpecMiddleware)])
+    (given,) = extra_body("vllm", spec, carrier="schema").values()
+    form = given if len(names) == 1 else {"type": "json_schema", **given["json_schema"]}
+
+    def ask(form: Any, **more: Any) -> Any:
+        body = reduce(lambda value, name: {name: value}, reversed(names), form)
+        return TestClient(app).post(path, json={**body, **more})
+
+    assert ask(form).json() == {"vllm_xargs": {"logitport": lp.encode(spec)}}
+    refusal = ask(other, vllm_xargs={"logitport": lp.encode(spec)})
+    assert (refusal.status_code, names[0] in refusal.text) == (400, True)
+    empty = {names[0]: {}, "vllm_xargs": {"logitport": lp.encode(spec)}}
+    assert TestClient(app).post(path, json=empty).status_code == 200
 
 
 @pytest.mark.parametrize("regex", [None, "a+"])

@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -29,14 +30,16 @@ BAD = ['{"version":1,"specs":[{"kind":"mind_reader"}]}', '{"version":9,"specs":[
 CONTAINERS = (
     *("vllm_xargs", "sampling_params", "extra_args", "custom_params", "extra_body", "parameters"),
 )
+FULL_WIDTH = "".join(chr(ord(letter) + 0xFEE0) for letter in KEY)
+MISSPELT = {"logit_port", "logitprot", "logitport_spec", "logipt", "lgoitprot", FULL_WIDTH}
+BARE = {"specs", "payload"}
 NAMES = [
-    *(KEY, *CONTAINERS, "logit_port", "logitprot", "logitport_spec", "vllm_xarg", "nvext"),
+    *(KEY, *CONTAINERS, *sorted(MISSPELT), *sorted(BARE), "vllm_xarg", "nvext"),
     *("messages", "temperature", "x", "logprobs", "\ud800", "é", ""),
 ]
 SCHEMAS = ("response_format", "json_schema", "schema"), ("text", "format", "schema")
-MISSPELT = {"logit_port", "logitprot", "logitport_spec"}
 LIMIT = 0.010
-"""Seconds for which a body may hold the event loop."""
+"""Seconds for which a body may hold the event loop, besides those of Python's parser."""
 
 
 def value(random: Random, depth: int = 3) -> Any:
@@ -161,6 +164,8 @@ def unchecked(text: bytes, path: str) -> str | None:
 def _wrong(made: dict[str, Any], at: str, place: str | None) -> Iterator[str]:
     if found := MISSPELT & made.keys():
         yield f"{found} in {at!r}"
+    if place is not None and KEY not in made:
+        yield from (f"bare specs in {at!r}" for name in BARE if made.get(name) in GOOD)
     if KEY in made:
         if at != place:
             yield f"specs in {at!r}"
@@ -178,10 +183,21 @@ def _wrong(made: dict[str, Any], at: str, place: str | None) -> Iterator[str]:
                 yield from _wrong(part, where, place)
             elif {*MISSPELT, KEY} & part.keys():
                 yield f"specs in {where!r}"
+        for each in part if isinstance(part, list) and not at and name not in CONTAINERS else ():
+            if isinstance(each, dict) and {*MISSPELT, KEY} & each.keys():
+                yield f"specs in an object of {where!r}"
+
+
+def parsing(text: bytes) -> float:
+    """Seconds for which Python's parser reads a body, as the server does on its event loop."""
+    started = time.process_time()
+    with suppress(ValueError, RecursionError):
+        json.loads(text)
+    return time.process_time() - started
 
 
 class Held(NamedTuple):
-    """A body, and the seconds for which it held the event loop."""
+    """A body, and the seconds for which it held the event loop, besides those of the parser."""
 
     seconds: float
     path: str
@@ -262,6 +278,7 @@ async def _fuzz(random: Random, most: int, seconds: float) -> Found:
         if time.perf_counter() - before > LIMIT:
             # A shared machine has slow moments: what holds the loop does so each time.
             holds = min([await server.held(path, text) for _ in range(10)])
+            holds -= min(parsing(text) for _ in range(10))
             held = sorted([*held, Held(holds, path, text)], key=lambda h: -h.seconds)[:5]
         counts["tried"] += 1
         counts[f"status {status}"] += 1

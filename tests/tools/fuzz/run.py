@@ -6,7 +6,7 @@ for what ``--of`` names; the time is shared among them. ``--keep`` puts what is 
 corpus. The exit status is 1 if anything else happened. ``--table`` prints what the payloads of the
 corpus cost at admission, and with ``--of`` what those that are admitted cost later. ``--bodies N``
 sends malformed JSON through the middleware: nothing passes unchecked or holds the event loop for
-10 ms.
+10 ms more than Python's parser.
 """
 
 import argparse
