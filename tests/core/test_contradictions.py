@@ -256,6 +256,17 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.NoLoopSpec(3, then_token_ids=(7,)), s.NoLoopSpec(4, then_token_ids=(8,))),
         "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
     ),
+    "two texts after loops of the same period": (
+        (
+            s.NoLoopSpec(3, max_period=4, min_period=3, then_token_ids=(7,)),
+            s.NoLoopSpec(3, max_period=6, min_period=4, then_token_ids=(8,)),
+        ),
+        (
+            s.NoLoopSpec(3, max_period=3, min_period=3, then_token_ids=(7,)),
+            s.NoLoopSpec(3, max_period=6, min_period=4, then_token_ids=(8,)),
+        ),
+        "`$.specs[0]`: both force a token at the same step - at `$.specs[1]`",
+    ),
     "two grammars": (
         (GRAMMAR, s.GrammarSpec(regex="a+")),
         (GRAMMAR, s.SamplingSpec(temperature=0)),

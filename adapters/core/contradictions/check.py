@@ -31,7 +31,7 @@ from ....spec import (
 from ....spec.errors import Path
 from ..automaton import Automaton
 from ..automaton.arrays import distinct
-from ..kinds.no_loop import needs
+from ..kinds.no_loop import NEVER, needs
 from ..parts import Program
 from ..program import compile_specs
 from .follow import (
@@ -167,10 +167,10 @@ class Walk:
         pairs = [
             (i, j)
             for (i, one, then), (j, other, another) in combinations(due, 2)
-            if then != another and (one[1:, None] == other[1:]).diagonal().any()
+            if then != another and any(a == b < NEVER for a, b in zip(one, other, strict=False))
         ]
         for i, enough, then in due:
-            for k, *text in self._ways.texts() if not pairs else ():
+            for k, text in self._ways.texts() if not pairs else ():
                 is_ours = k < len(self._refusing)  # the others are those of rules
                 if is_ours and forces_after_loop(*text, enough, then, self._left):
                     pairs.append((i, self._program.sources[self._refusing[k]][-1]))

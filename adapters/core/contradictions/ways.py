@@ -116,14 +116,13 @@ class Ways:
         ends = self.bases + [each.states for each in self.automata]
         return [*zip(self.bases.tolist(), ends.tolist(), strict=True)]
 
-    def texts(self, only: Any = _NONE) -> Iterator[tuple[int, Any, Any]]:
+    def texts(self, only: Any = _NONE) -> Iterator[tuple[int, tuple[Any, Any]]]:
         """Yield the index of each automaton that forces, and what ``forced_runs`` returns."""
         for i, automaton in enumerate(self.automata):
             if (automaton.edit == FORCE).any():
                 # A prompt may have any tokens.
                 within: Any = _NONE if automaton.reads_prompt else only
-                tokens, ends = forced_runs(self.columns, *self.bounds[i], self.ends, within)
-                yield i, tokens, ends
+                yield i, forced_runs(self.columns, *self.bounds[i], self.ends, within)
 
     def anywhere(self) -> Contradiction | None:
         """Find a forced token that another automaton refuses, whatever came before the text."""
@@ -132,7 +131,7 @@ class Ways:
         only = self.bases[[each.states == 1 for each in self.automata]]
         strict.sort(key=lambda k: self.automata[k].states)  # lists and bans are compared first
         left = min(MAX_COMPARED, int(self.left[0]))
-        for i, *runs in self.texts(only) if strict else ():
+        for i, runs in self.texts(only) if strict else ():
             for k in strict:
                 if k == i:
                     continue

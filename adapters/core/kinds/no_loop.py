@@ -12,7 +12,7 @@ from ..automaton.patterns import Matcher, first_end
 from ..parts import LoopRule, Part
 from .base import Context, Merge, merge
 
-_NEVER = np.iinfo(np.int32).max
+NEVER = np.iinfo(np.int32).max
 
 
 @merge.register
@@ -63,7 +63,7 @@ def needs(spec: NoLoopSpec) -> Tokens:
     """
     periods, lacking = range(spec.min_period, spec.max_period + 1), not spec.then_token_ids
     enough = [(spec.copies(period) - 1) * period - lacking for period in periods]
-    return np.array([_NEVER] * spec.min_period + enough, np.int32)
+    return np.array([NEVER] * spec.min_period + enough, np.int32)
 
 
 def closes(spec: NoLoopSpec) -> int:
