@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 
-from .errors import Key, Path, SpecError, path_text
+from .errors import Key, Path, SpecError
 from .limits import (
     MAX_BIAS,
     MAX_INT,
@@ -261,7 +261,7 @@ def check_different(items: Sequence[object], *path: str | int) -> None:
     first_of: dict[object, int] = {}
     for i, item in enumerate(items):
         if (first := first_of.setdefault(item, i)) != i:
-            raise SpecError(f"The same as `{path_text((*path, first))}`", *path, i)
+            raise SpecError(("The same as ", (*path, first)), *path, i)
 
 
 def check_pattern(token_ids: Sequence[int], *path: str | int) -> None:

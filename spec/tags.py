@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .base import check_pattern, check_total
-from .errors import Path, SpecError, path_text
+from .errors import Path, SpecError
 from .limits import MAX_PATTERN
 
 
@@ -41,13 +41,13 @@ def check_tags(spec: Any) -> None:
         tag, others = getattr(spec, name), getattr(spec, f"other_{name}")
         check_pattern(tag, name)
         total = len(tag) + sum(map(len, others))
-        check_total(total, MAX_PATTERN, f"token ids with `$.{name}`", f"other_{name}")
+        check_total(total, MAX_PATTERN, f"token ids with {name}", f"other_{name}")
     if spec.start_token_ids == spec.end_token_ids:
         raise SpecError("The end tag is the same as the start tag", "end_token_ids")
     path_of: dict[tuple[int, ...], Path] = {}
     for path, tag in tags_of(spec):
         if path_of.setdefault(tag, path) != path:
-            raise SpecError(f"The same as `{path_text(path_of[tag])}`", *path)
+            raise SpecError(("The same as ", path_of[tag]), *path)
 
 
 def count_edges(spec: Any, newlines: int = 0) -> int:

@@ -114,7 +114,6 @@ def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:
     """Refuse a choice that is the beginning of another. In order, such two are neighbours."""
     for first, second in pairwise(sorted(choices)):
         if second[: len(first)] == first:
-            what = (
-                f"Expected an eos_token_id, or no choice that `$.choices[{choices.index(second)}]`"
-            )
-            raise SpecError(f"{what} begins with", "choices", choices.index(first))
+            what = "Expected an eos_token_id, or no choice that "
+            other = "choices", choices.index(second)
+            raise SpecError((what, other, " begins with"), "choices", choices.index(first))

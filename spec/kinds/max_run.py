@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ..base import LogitsProcessorSpec, Sizes, TokenFields, check_text, check_total
-from ..errors import SpecError, path_text
+from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
 WHITE_SPACE = (" ", "\t", "\n", "\r", "\v", "\f")
@@ -63,13 +63,12 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
         ordered = sorted((text, i) for i, text in enumerate(self.texts))
         for (one, i), (other, k) in pairwise(ordered):
             if other.startswith(one):
-                raise SpecError(f"Begins with `{path_text(('texts', i))}`", "texts", k)
+                raise SpecError(("Begins with ", ("texts", i)), "texts", k)
         for k, text in enumerate(self.texts):
             for end in (text[at:] for at in range(1, len(text))):
                 for i, other in enumerate(self.texts):
                     if end.startswith(other) or other.startswith(end):
-                        what = f"Ends like `{path_text(('texts', i))}` begins"
-                        raise SpecError(what, "texts", k)
+                        raise SpecError(("Ends like ", ("texts", i), " begins"), "texts", k)
 
     @property
     def text_rules(self) -> int:

@@ -15,7 +15,7 @@ from ..base import (
     check_pattern,
     schema_default,
 )
-from ..errors import SpecError, path_text
+from ..errors import SpecError
 from ..limits import MAX_TAGS
 from ..tags import check_tags, count_edges, tags_of
 from ..thinking_families import (
@@ -132,7 +132,7 @@ class ThinkingBudgetSpec(
         tags = {tag: path for path, tag in tags_of(self)}
         for i, token in enumerate(self.stop_token_ids):
             if path := tags.get((token,)):
-                raise SpecError(f"The same as `{path_text(path)}`", "stop_token_ids", i)
+                raise SpecError(("The same as ", path), "stop_token_ids", i)
 
     @classmethod
     def from_text(

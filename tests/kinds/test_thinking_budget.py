@@ -49,7 +49,7 @@ ALL = ThinkingBudgetSpec(
 )
 FIELDS = {"budget": 1, "start_token_ids": [1], "end_token_ids": [2]}
 LONG_TAGS = {"other_end_token_ids": [[3] * 32, [4] * 32]}
-TOO_LONG_IN_ALL = "Expected at most 64 token ids with `$.end_token_ids` in all, got 65"
+TOO_LONG_IN_ALL = "Expected at most 64 token ids with end_token_ids in all, got 65"
 BOTH_OR_NEITHER = "Expected both of grace and newline_token_ids, or neither"
 AS_START = "The same as `$.start_token_ids`"
 SAME = {"start_token_ids": [1, 2], "end_token_ids": [1, 2]}

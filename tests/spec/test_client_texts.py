@@ -1,6 +1,7 @@
 """Texts in place of token ids, as clients without a tokenizer send them."""
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -108,7 +109,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"kind": "choice", "texts": "cat"}, "Expected `array`, got `str`", ".texts"),
     ({"kind": "choice", "texts": ["5", 5]}, "Expected `str`, got `int`", ".texts[1]"),
     ({"kind": "choice", "texts": None}, "Expected `array`, got `null`", ".texts"),
-    ({"kind": "choice", "texts": ["cat", "5", "cat"]}, "The same as", ".texts[2]"),
+    (
+        {"kind": "choice", "texts": ["cat", "5", "cat"]},
+        r"The same as `\$.*texts\[0\]`",
+        ".texts[2]",
+    ),
+    ({"kind": "max_run", "n": 1, "texts": ["ab", "a"]}, r"Begins with `", ".texts[0]"),
+    ({"kind": "max_run", "n": 1, "texts": ["ab", "bc"]}, r"Ends like `", ".texts[0]"),
     ({**CHOICE, "eos_token_id": None}, "Expected an eos_token_id", ".texts[0]"),
     ({**CHOICE, "choices": [[1]]}, "Expected choices or texts, got both", ".texts"),
     ({**CHOICE, "x": 1}, "unknown field `x`", ""),
@@ -132,8 +139,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"kind": "thinking_budget", "budget": 1, **TAGS, "other_end_texts": ["5", "</think>"]},
-        "The same as",
+        r"The same as `\$.*end_text`",
         ".other_end_texts[1]",
+    ),
+    (
+        {"kind": "thinking_budget", "budget": 1, **TAGS, "stop_tokens": ["5", "</think>"]},
+        r"The same as `\$.*end_text`",
+        ".stop_tokens[1]",
     ),
     (
         {"kind": "phases", "phases": [{"ends": [{"tag_text": "5" * 65}]}, {}]},
@@ -164,6 +176,8 @@ def test_refuses(fields: dict[str, Any], message: str, path: str):
         with pytest.raises(SpecError, match=message) as error:
             decode(form, GREEDY)
         assert error.value.path == root + path
+        others = re.findall(r"`(\$.*?)`", error.value.message)
+        assert [each for each in others if not each.startswith(root)] == []
 
 
 def test_eos_of_the_tokenizer():

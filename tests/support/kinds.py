@@ -128,8 +128,8 @@ class KindTests:
         for form in (content, json.dumps(content), msgspec.json.encode(content)):
             with pytest.raises(SpecError) as error:
                 decode(form)
-            # A conflict names a spec within the failed spec, and the error moves both paths.
-            decoded = message.replace("Conflicts with `$", "Conflicts with `$.specs[0]")
+            # The paths in a message move with the error's own.
+            decoded = message.replace("`$", "`$.specs[0]")
             # What is sent may be texts, and its error says where they belong.
             said = re.sub("; `[a-z_]+` takes texts$", "", error.value.message)
             assert (said, error.value.path) == (decoded, below("$.specs[0]", path))
