@@ -17,6 +17,7 @@ CHANGELOG = Path("CHANGELOG.md")
 """It is a page of the site, and in the search."""
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])[^)#\s]+")
+CELL = re.compile(r"<td.*?</td>")
 
 
 def on_files(files: Files, *, config: Any) -> None:
@@ -43,8 +44,11 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let a sentence before an example end with one colon, where a docstring has two."""
-    return html.replace("::</p>", ":</p>")
+    """Correct what mkdocs shows as it is: a docstring's two colons, and the bars that GitHub needs
+    escaped in a table's code.
+    """
+    cells = CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
+    return cells.replace("::</p>", ":</p>")
 
 
 def _exists(path: Path) -> bool:

@@ -71,6 +71,14 @@ def test_home(site: Path, tmp_path: Path):
 
 
 @needs_mkdocs
+def test_code_in_tables_has_no_escapes(site: Path):
+    """GitHub needs a backslash before a bar in a table's code; the site would show it."""
+    cells = re.findall(r"<td>(.*?)</td>", (site / "thinking.html").read_text())
+    assert "<code>&lt;|channel|&gt;analysis&lt;|message|&gt;</code>" in cells
+    assert [cell for cell in cells if "\\|" in cell] == []
+
+
+@needs_mkdocs
 def test_every_public_name_is_in_the_reference(site: Path):
     anchors = set(re.findall(r'id="logitport\.[\w.]*?(\w+)"', (site / "api.html").read_text()))
     modules = logitport.spec, logitport.adapters, logitport.adapters.core
