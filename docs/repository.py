@@ -44,9 +44,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Correct what mkdocs shows as it is: a docstring's two colons, and the bars that GitHub needs
-    escaped in a table's code.
-    """
+    """Show one colon where a docstring has two, and no escapes of bars in the code of tables."""
     cells = CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
     return cells.replace("::</p>", ":</p>")
 

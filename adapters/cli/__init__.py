@@ -1,5 +1,6 @@
 """The command ``logitport``: one file per command, and no import of an engine."""
 
+import os
 import sys
 from importlib.metadata import version
 
@@ -15,7 +16,13 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
             raise
-        sys.exit(_without_typer(*sys.argv[1:]))
+        try:
+            status = _without_typer(*sys.argv[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:  # as with `| head -1`; the flush at exit would fail again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 1
+        sys.exit(status)
     else:
         app()
 

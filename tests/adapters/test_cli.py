@@ -341,6 +341,12 @@ def test_tables(name: str, entry: str):
     assert entry in json.loads(run(name, "--json").stdout)
 
 
+WITHOUT_TYPER = """
+import sys
+sys.modules |= dict.fromkeys(["typer", "torch", "numpy"])
+from logitport.__main__ import main
+main()
+"""
 VERSION = f"logitport {logitport.__version__}\n"
 
 
@@ -352,20 +358,30 @@ VERSION = f"logitport {logitport.__version__}\n"
     ],
 )
 def test_without_typer(arguments: list[str], status: int):
-    code = (
-        "import sys; sys.modules['typer'] = None\n"
-        "from logitport.__main__ import main; main()\n"
-        "assert not {'torch', 'numpy'} & set(sys.modules)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", WITHOUT_TYPER, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == status, result.stderr
     is_usage = status or arguments[0] in ("-h", "--help")
     assert ("pip install 'logitport[cli]'" in result.stderr + result.stdout) is bool(is_usage)
     assert bool(result.stdout) is not bool(status)
     if arguments == ["--version"]:
         assert result.stdout == VERSION
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["limits", "--json"], ["--version"]])
+@pytest.mark.parametrize(
+    "code",
+    [WITHOUT_TYPER, "from logitport.__main__ import main; main()"],
+    ids=["without typer", "with typer"],
+)
+def test_a_pipe_whose_reader_has_gone(code: str, arguments: list[str]):
+    """As in ``logitport schema | head -1``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", code, *arguments]
+    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("command", ["check", "replay", "explain --graph dot"])
