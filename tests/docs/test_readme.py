@@ -139,6 +139,20 @@ def test_the_table_of_kinds_has_them_all(page: str, heading: str, after: str):
     assert [each for each in map(kind_of, WIRE_KINDS) if f"`{each}`" not in cells] == []
 
 
+def test_speed():
+    """The figures are those of the benchmark, and each share is beside what it is of."""
+    results = text("benchmarks/results/cpu.md")
+    (commit,) = re.findall("measured this at commit (\\w+)", text("README.md"))
+    assert f"commit {commit};" in results
+    rows = re.findall(r"^\| (\d+) \| (\d+) tokens .* \| (\S+ \(.*\)) \|$", text("README.md"), re.M)
+    assert [requests for requests, _, _ in rows] == ["16", "64"]
+    for requests, tokens, share in rows:
+        assert f"| {requests} | no processor | {tokens} | 1.000" in results
+        assert re.search(
+            rf"^\| {requests} .* all kinds \| \d+ \| {re.escape(share)} ", results, re.M
+        )
+
+
 def test_capabilities():
     from logitport.adapters.cli import capabilities
 
