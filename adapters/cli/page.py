@@ -1,14 +1,12 @@
 """A replayed reply as HTML: coloured tokens, alone or on a page."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
-from math import exp
 
-from .reply import Step
-from .texts import TextOf, token
+from .reply import Step, chance
+from .texts import TextOf, quoted, token
 
 STYLES = {
     "forced": "background: #3b82f655",
@@ -83,8 +81,8 @@ def table(steps: Sequence[Step], text_of: TextOf) -> str:
             token(step.token_id, text_of),
             NAMES.get(rule := _rule(step, always), rule),
             without(step, always).why,
-            "" if step.logprob is None else _chance(step.logprob),
-            ", ".join(f"{_quoted(text)} {_chance(p)}" for text, p in step.likeliest[:MOST]),
+            "" if step.logprob is None else chance(step.logprob),
+            ", ".join(f"{quoted(text)} {chance(p)}" for text, p in step.likeliest[:MOST]),
         ]
         for step in steps
     ]
@@ -118,10 +116,14 @@ def standing(steps: Sequence[Step]) -> dict[str, str]:
 
 
 def without(step: Step, always: Mapping[str, str]) -> Step:
-    """Leave out what stands, except where a token breaks a spec."""
+    """Leave out what stands, except where a token breaks a spec or a spec displaces another."""
     if not step.obeyed:
         return step
-    left = {path: what for path, what in step.acting.items() if always.get(path) != what}
+    left = {
+        path: what
+        for path, what in step.acting.items()
+        if always.get(path) != what or path in step.displaced
+    }
     return replace(step, acting=left)
 
 
@@ -130,14 +132,6 @@ def _rule(step: Step, always: Mapping[str, str]) -> str:
     if not step.obeyed:
         return "broken"
     return step.rule if without(step, always).acting else "free"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _chance(logprob: float) -> str:
-    return f"{exp(min(logprob, 0)):.2g}"
 
 
 def _span(text: str, rule: str, title: str = "") -> str:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from math import exp
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,9 @@ import typer
 from .failures import failing_plainly
 from .page import UNLESS_NOTED, page, standing, without
 from .printing import say
-from .reply import read_reply
+from .reply import chance, read_reply
 from .source import read_specs
-from .texts import texts_of, token, vocabulary_of
+from .texts import ids_of, quoted, texts_of, token, vocabulary_of
 
 
 @failing_plainly
@@ -44,7 +43,7 @@ def replay(
         raise ValueError(f"{html}: expected the name of a file, got a pipe")
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
-    found = trace(specs, answer, text_of, vocabulary_of(tokenizer))
+    found = trace(specs, answer, text_of, vocabulary_of(tokenizer), ids_of(tokenizer))
     steps, notes = found.steps, found.notes
     if html:
         html.write_text(page(found._repr_html_()), encoding="utf-8", errors="replace")
@@ -56,11 +55,12 @@ def replay(
         for path, what in always.items():
             say(f"{UNLESS_NOTED}: {path} {what}")
         for step in steps:
-            chance = (
-                "" if step.logprob is None else f", probability {exp(min(step.logprob, 0)):.2g}"
-            )
             why = without(step, always).why
-            what = f"{step.index}: {token(step.token_id, text_of)}: {why}{chance}"
+            what = f"{step.index}: {token(step.token_id, text_of)}: {why}"
+            if step.logprob is not None:
+                what += f", probability {chance(step.logprob)}"
+            for text, logprob in step.likelier[:1]:
+                what += f", likeliest {quoted(text)} {chance(logprob)}"
             say(what, fg=None if step.obeyed else "red")
         say(found.verdict)
         for note in notes:

@@ -1,14 +1,16 @@
 """Finished replies: the token ids in the answers of servers, and what specs did about each."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from ...spec.limits import MAX_INT
 from .source import read_text
+from .texts import quoted
 
 ASK = (
     'Ask vLLM with "return_token_ids": true; ask SGLang\'s /generate, with "return_logprob": true '
@@ -47,6 +49,8 @@ class Step:
         broken: the paths of the specs that the token breaks.
         logprob: the token's log probability, if the answer has it.
         likeliest: the likeliest tokens, as text and log probability, if the answer has them.
+        displaced: the text of the likeliest token that each spec refused, by the spec's path,
+            where that is likelier than the token.
     """
 
     index: int
@@ -57,12 +61,27 @@ class Step:
     broken: list[str]
     logprob: float | None
     likeliest: Sequence[tuple[str, float]] = ()
+    displaced: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def why(self) -> str:
         """The acting specs and the broken ones, in words."""
-        parts = [f"{path} {what}" for path, what in self.acting.items()] or ["free"]
+        taken = {path: f", displacing {quoted(text)}" for path, text in self.displaced.items()}
+        parts = [f"{path} {what}{taken.get(path, '')}" for path, what in self.acting.items()]
+        parts = parts or ["free"]
         return "; ".join(parts) + (f"; breaks {' and '.join(self.broken)}" if self.broken else "")
+
+    @property
+    def likelier(self) -> list[tuple[str, float]]:
+        """Those of ``likeliest`` that are likelier than the token, the likeliest first."""
+        than = inf if self.logprob is None else self.logprob
+        above = [each for each in self.likeliest if each[1] > than]
+        return sorted(above, key=lambda each: each[1], reverse=True)
+
+
+def chance(logprob: float) -> str:
+    """Format a log probability as a probability."""
+    return f"{exp(min(logprob, 0)):.2g}"
 
 
 _Token = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
@@ -159,7 +178,7 @@ def read_reply(file: str, choice: int = 0) -> Reply:
         prompt_ids = [each.token_id for each in scored]
     scores = part.logprobs
     likeliest = [
-        [(top.text or str(top.token_id), top.logprob or 0.0) for top in each or ()]
+        [(top.text or f"token_id:{top.token_id}", top.logprob or 0.0) for top in each or ()]
         for each in meta.output_top_logprobs or ()
     ]
     if isinstance(scores, _Logprobs):

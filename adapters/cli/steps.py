@@ -1,7 +1,7 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ..core import Automaton, Program, VocabularyOf, compile_specs
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
-from .texts import TextOf, no_text
+from .texts import IdsOf, TextOf, no_text
 
 
 class _Marked(NamedTuple):
@@ -92,6 +92,7 @@ def trace(
     reply: Reply,
     text_of: TextOf = no_text,
     vocabulary: VocabularyOf | None = None,
+    ids_of: IdsOf = lambda text: (),
 ) -> Replay:
     """Replay a reply, and note the specs that cannot be replayed.
 
@@ -100,6 +101,7 @@ def trace(
         reply: the reply.
         text_of: the texts of tokens, for what is shown.
         vocabulary: as for ``compile_specs``.
+        ids_of: the token ids of a text, to find which spec refused a likelier token.
 
     Raises:
         ValueError: if a spec reads the prompt, and the reply has none.
@@ -137,7 +139,8 @@ def trace(
         edits = {path: next(way) for path, way in ways.items()}
         logprob = reply.logprobs[i] if reply.logprobs else None
         likeliest = reply.likeliest[i] if reply.likeliest else ()
-        steps.append(_step(i, token, edits, logprob, likeliest))
+        step = _step(i, token, edits, logprob, likeliest)
+        steps.append(replace(step, displaced=_displaced(step, edits, ids_of)))
     return Replay(specs, steps, notes, text_of)
 
 
@@ -193,6 +196,20 @@ def _step(
         each_alone = (path for path, each in edits.items() if not _permitted(each, token))
         broken = forcing[:1] or [*each_alone] or [*acting]
     return Step(index, token, rule, acting, obeyed, broken, logprob, likeliest)
+
+
+def _displaced(step: Step, edits: Mapping[str, list[_Marked]], ids_of: IdsOf) -> dict[str, str]:
+    """Find the likeliest token that each spec refuses, if the token that came obeys the specs.
+
+    Several tokens may have one text, for example a part of a character: all have to be refused.
+    """
+    found: dict[str, str] = {}
+    for text, _ in step.likelier if step.obeyed else ():
+        ids = ids_of(text)
+        for path, each in edits.items():
+            if ids and all(_refused(each, token) for token in ids):
+                found.setdefault(path, text)
+    return found
 
 
 def _words(edits: Iterable[_Marked], token: int) -> str:

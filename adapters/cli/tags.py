@@ -9,7 +9,7 @@ from ...spec import THINKING_FAMILIES, SpecError, ThinkingBudgetSpec, thinking_f
 from .failures import failing_plainly
 from .printing import say
 from .source import missing
-from .texts import load_tokenizer
+from .texts import load_tokenizer, quoted
 
 
 @failing_plainly
@@ -52,7 +52,7 @@ def tags(
     for name, each in shown.items():
         for part in each:
             ids = ", ".join(map(str, part["token_ids"]))
-            say(f"{name} {json.dumps(part['text'], ensure_ascii=False)}: {ids}")
+            say(f"{name} {quoted(part['text'])}: {ids}")
     answer = "unknown" if opens is None else "yes" if opens else "no"
     say(f"the chat template opens a block: {answer}")
 

@@ -1,7 +1,8 @@
 """The texts of tokens, from a Hugging Face tokenizer."""
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,10 @@ TextOf = Callable[[int], str]
 """The text of a token; empty if there is no tokenizer."""
 
 
+IdsOf = Callable[[str], Sequence[int]]
+"""The ids of all tokens with a text; none if it is not known."""
+
+
 def no_text(token_id: int) -> str:
     """Return no text: there is no tokenizer."""
     return ""
@@ -24,7 +29,12 @@ def no_text(token_id: int) -> str:
 def token(token_id: int, text_of: TextOf) -> str:
     """Format a token id with its text, if there is one."""
     text = text_of(token_id)
-    return f"{token_id} {json.dumps(text, ensure_ascii=False)}" if text else str(token_id)
+    return f"{token_id} {quoted(text)}" if text else str(token_id)
+
+
+def quoted(text: str) -> str:
+    """Quote a text as JSON does."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def texts_of(tokenizer: str | None) -> TextOf:
@@ -33,6 +43,25 @@ def texts_of(tokenizer: str | None) -> TextOf:
         return no_text
     loaded = load_tokenizer(tokenizer)
     return lambda token_id: loaded.decode([token_id], skip_special_tokens=False)
+
+
+def ids_of(tokenizer: str | None) -> IdsOf:
+    """Make a function that finds tokens by their text, as ``texts_of`` and engines have it.
+
+    vLLM with ``return_tokens_as_token_ids``, and SGLang, answer with ids: ``token_id:7``.
+    """
+    if tokenizer is None:
+        return lambda text: ()
+
+    @cache
+    def by_text() -> dict[str, list[int]]:
+        found, text_of = defaultdict[str, list[int]](list), texts_of(tokenizer)
+        for token_id in load_tokenizer(tokenizer).get_vocab().values():
+            found[text_of(token_id)].append(token_id)
+            found[f"token_id:{token_id}"].append(token_id)
+        return found
+
+    return lambda text: by_text().get(text, ())
 
 
 def vocabulary_of(tokenizer: str | None) -> "VocabularyOf":

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Sequence
+from math import exp
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +39,8 @@ from logitport.spec import (
 )
 from logitport.spec.base import kind_of
 from tokenizers import Tokenizer
-from tokenizers.decoders import Fuse
+from tokenizers.decoders import Fuse, Replace
+from tokenizers.decoders import Sequence as Sequence_
 from tokenizers.models import WordLevel
 
 from tests.support.markup import Parsed
@@ -286,9 +288,10 @@ LIKELIEST = [*TOP.items()]
         ({"logprobs": {"token_logprobs": [-1], "top_logprobs": [TOP]}}, LIKELIEST),
         ({"logprobs": {"top_logprobs": [TOP | {"none": None}]}}, LIKELIEST),
         ({"meta_info": {"output_top_logprobs": [[[-1, 7, "a"], [-2, 8, "b"]]]}}, LIKELIEST),
+        ({"meta_info": {"output_top_logprobs": [[[-1, 7, None]]]}}, [("token_id:7", -1)]),
         ({"logprobs": {"content": [{"logprob": -1, "top_logprobs": None}]}}, []),
     ],
-    ids=["completion", "completion with a null", "SGLang", "chat without"],
+    ids=["completion", "completion with a null", "SGLang", "SGLang, ids", "chat without"],
 )
 def test_the_likeliest_tokens(part: Any, likeliest: Any, tmp_path: Path):
     (tmp_path / "reply.json").write_text(json.dumps({"output_ids": [7], **part}))
@@ -303,6 +306,48 @@ def test_the_likeliest_tokens_are_shown_as_they_are(tmp_path: Path):
     done = replay(tmp_path, FORCED, reply, "--html", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
     assert '"née" 0.37, "?" 0.37' in Parsed((tmp_path / "page.html").read_text("utf-8")).text
+
+
+WORDS = {"no": 0, " Paris": 1, " Rome": 2, "\n": 3, "<a>": 4, "<b>": 5}
+BY_ID = {"token_id:1": -0.05, "token_id:2": -3.0}
+
+
+# specs | tokens | what each top_logprobs has | the line of the last token
+@pytest.mark.parametrize(
+    ("specs", "output", "likeliest", "line"),
+    [
+        (BAN, [0, 0], {" Rome": -3, " Paris": -0.05}, 'banned 2 token(s), displacing " Paris"'),
+        (BAN, [0, 0], {"?": -0.05}, "free"),
+        (BAN, [0, 0], {" Paris": -7}, "free"),
+        (BAN, [0, 0], BY_ID, 'banned 2 token(s), displacing "token_id:1"'),
+        (ChoiceSpec(((0, 2),)), [0, 2], {" Paris": -0.05}, 'forced 2, displacing " Paris"'),
+        (AllowedTokensSpec((0, 2)), [2], {" Paris": -1}, 'allowed 2 token(s), displacing " Paris"'),
+        (AllowedTokensSpec((0, 1)), [0], {" Paris": -1}, "allowed 2 token(s)"),
+        (ForcedTokenSequenceSpec((2,)), [0], {" Paris": -1}, "forced 2; breaks $.specs[0]"),
+        (BannedTokensSpec((4,)), [0, 0], {"<?>": -1}, "free"),
+        (BannedTokensSpec((4, 5)), [0], {"<?>": -1}, 'banned 2 token(s), displacing "<?>"'),
+    ],
+)
+def test_what_was_displaced(
+    specs: Any, output: list[int], likeliest: dict[str, float], line: str, tmp_path: Path
+):
+    """A likelier token is named where a spec refuses each token with its text."""
+    file = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer(WordLevel(WORDS, unk_token="no"))
+    tokenizer.decoder = Sequence_([Replace("<a>", "<?>"), Replace("<b>", "<?>"), Fuse()])
+    tokenizer.save(str(file))
+    top = [{"token": text, "logprob": each} for text, each in likeliest.items()]
+    scored = {"content": [{"logprob": -4.7, "top_logprobs": top}] * len(output)}
+    reply = {"output_ids": output, "logprobs": scored}
+    done = replay(tmp_path, specs, reply, "--tokenizer", file, "--html", tmp_path / "page.html")
+    first = max(likeliest, key=lambda text: likeliest[text])
+    tail = f", likeliest {json.dumps(first)} {exp(likeliest[first]):.2g}"
+    tail = tail if likeliest[first] > -4.7 else ""
+    last = done.stdout.splitlines()[-2]
+    assert (
+        last.partition('": ')[2].removeprefix("$.specs[0] ") == f"{line}, probability 0.0091{tail}"
+    )
+    assert line in Parsed((tmp_path / "page.html").read_text()).text
 
 
 BAN_TEXT = BannedTextSpec(("yes",))
