@@ -2,13 +2,16 @@
 
 import dataclasses
 import json
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ..spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
+from ..spec.conflicts import check_beside_grammar
 from ..spec.errors import Path
 
 Native = Callable[[Any, Any], Mapping[str, Any]]
@@ -26,7 +29,7 @@ def check_grammar(
     grammars: Sequence[str] = (),
     comes_last: bool = False,
 ) -> None:
-    """Refuse specs beside a grammar that may not accept the tokens which the specs choose.
+    """Refuse specs beside a grammar that may not accept what the specs leave.
 
     The grammar is a ``GrammarSpec`` among ``specs``, or one of the fields ``grammars`` of the
     request. For ``comes_last``, see ``Attachment``.
@@ -34,16 +37,48 @@ def check_grammar(
     Raises:
         SpecError: at the first such spec.
     """
-    asking: list[tuple[str | Path, ...]] = [
-        (f"the request's {name}",) for name in grammars if value_of(request, name) not in _UNSET
-    ]
-    own = (i for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec))
-    asking += [(("specs", i), ", a grammar") for i in own]
-    for i, spec in enumerate(specs if asking else ()):
-        forces = spec.breaks_grammar
-        if forces or (comes_last and spec.narrows):
-            what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
-            raise SpecError(("Conflicts with ", *asking[0], f", which may not {what}"), "specs", i)
+    for name in grammars:
+        if specs and (value := value_of(request, name)) not in _UNSET:
+            named = f"the request's {name}"
+            check_beside_grammar(specs, _read(name, value), named, comes_last=comes_last)
+    for i, spec in enumerate(specs):
+        if isinstance(spec, GrammarSpec):
+            check_beside_grammar(specs, spec, ("specs", i), ", a grammar", comes_last=comes_last)
+
+
+def _read(name: str, value: Any) -> GrammarSpec | None:
+    """Return what is easily seen of a request's own grammar; ``None`` if that is nothing.
+
+    Engines turn choices into rules before they ask us, and SGLang has no other form of them.
+    """
+    get = {name: value}.get if isinstance(value, str) else partial(value_of, value)
+    schema, choices = get("json_schema") or get("json"), get("choice")
+    rules, pattern = get("ebnf") or get("grammar"), get("regex")
+    try:
+        schema = json.loads(schema) if isinstance(schema, str) else schema
+        if get("json_object") or isinstance(schema, Mapping):
+            kind = "object" if schema is None else schema.get("type")
+            return GrammarSpec(json_schema={"type": kind})
+        if isinstance(rules, str) and _ALTERNATIVES.fullmatch(rules):
+            choices = [json.loads(text) for text in _TEXT.findall(rules)]
+        elif isinstance(pattern, str) and _LITERALS.fullmatch(pattern):
+            choices = pattern.strip("()").split("|")
+        elif isinstance(pattern, str) and _INTEGERS.fullmatch(pattern):
+            return GrammarSpec(json_schema={"type": "integer"})
+        if choices and sum(map(len, choices)) <= _COMPARED:
+            return GrammarSpec(choices=tuple(dict.fromkeys(choices)))
+    except (SpecError, TypeError, ValueError, RecursionError):  # the engine refuses it
+        return None
+    return None
+
+
+_COMPARED = 1024
+"""Characters in the choices that are compared with specs, for each request anew."""
+
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ALTERNATIVES = re.compile(rf"\s*root\s*::=\s*{_TEXT.pattern}(?:\s*\|\s*{_TEXT.pattern})*\s*")
+_LITERALS = re.compile(r"\([^][\\.(){}*+?^$]+\)|[^][\\.(){}*+?^$]+")
+_INTEGERS = re.compile(r"(-\??)?(\\d|\[0-9\])(\+|\{[1-9]\d*(,\d*)?\})?")
 
 
 def native_fields(

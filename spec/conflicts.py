@@ -4,10 +4,11 @@ What the other specs of a request force, allow and ban is compared when they are
 automata: see ``logitport.adapters.core.contradictions``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from .base import LogitsProcessorSpec
-from .errors import SpecError
+from .errors import Path, SpecError
 from .kinds import GrammarSpec, MaxRunSpec, SamplingSpec
 from .limits import MAX_TEXT_RULES
 
@@ -28,28 +29,54 @@ def check_native(specs: Specs) -> None:
 def _check_grammar(specs: Specs) -> None:
     """Check that there is one grammar at most, and that the others leave what it generates."""
     grammars = [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec)]
-    if not grammars:
-        return
-    first, grammar = grammars[0]
-    beside = "Conflicts with ", ("specs", first)
-    if len(grammars) > 1:
-        raise SpecError((*beside, ": both are a grammar"), "specs", grammars[1][0])
-    texts, runs = _necessary_texts(grammar), 0
+    for i, _ in grammars[1:]:
+        what = "Conflicts with ", ("specs", grammars[0][0]), ": both are a grammar"
+        raise SpecError(what, "specs", i)
+    for i, grammar in grammars:
+        check_beside_grammar(specs, grammar, ("specs", i), ", a grammar")
+
+
+def check_beside_grammar(
+    specs: Specs, grammar: GrammarSpec | None, *named: str | Path, comes_last: bool = False
+) -> None:
+    """Check that specs leave what a grammar generates.
+
+    Args:
+        specs: the specs of a request, or of a guard.
+        grammar: ``None`` if all that is known is that there is one.
+        named: the parts of a message that name it.
+        comes_last: whether it sees only what the specs leave.
+
+    Raises:
+        SpecError: at the first spec that does not.
+    """
+    texts, runs = () if grammar is None else _necessary_texts(grammar), 0
+    joined = "\0".join(chain(*texts))  # most specs ban none, and are asked once
     for i, spec in enumerate(specs):
-        if spec.breaks_grammar:
-            what = f", a grammar, which may not take the tokens that `{spec.kind}` forces"
-            raise SpecError((*beside, what), "specs", i)
+        forces = spec.breaks_grammar
+        if forces or (comes_last and spec.narrows):
+            what = f"take the tokens that `{spec.kind}` {'forces' if forces else 'leaves'}"
+            raise SpecError(("Conflicts with ", *named, f", which may not {what}"), "specs", i)
         runs += isinstance(spec, MaxRunSpec)
-        for text in texts if runs <= MAX_TEXT_RULES else ():  # admission refuses more
-            if spec.bans_text(text):
-                what = f", a grammar whose replies contain {text!r}"
-                raise SpecError((*beside, what), "specs", i)
+        if runs > MAX_TEXT_RULES or not spec.bans_text(joined):  # admission refuses more runs
+            continue
+        for either in texts:
+            if all(map(spec.bans_text, either)):
+                what = f", which offers {' or '.join(map(repr, either))}"
+                raise SpecError(("Conflicts with ", *named, what), "specs", i)
 
 
-def _necessary_texts(grammar: GrammarSpec) -> Sequence[str]:
-    """List texts that the grammar offers or needs, as far as they are easily seen."""
+def _necessary_texts(grammar: GrammarSpec) -> Iterable[Sequence[str]]:
+    """List texts that the grammar offers or needs, or needs one of, as far as easily seen."""
+    if grammar.choices is not None:
+        return [(text,) for text in grammar.choices]
     schema: Mapping[str, object] = grammar.json_schema or {}
-    return grammar.choices or {"object": "{}", "array": "[]"}.get(str(schema.get("type")), "")
+    return _NEEDED.get(str(schema.get("type")), ())
+
+
+_DIGITS = (tuple("0123456789"),)
+_NEEDED = {"object": ("{", "}"), "array": ("[", "]"), "integer": _DIGITS, "number": _DIGITS}
+"""Of a type of JSON, the texts that every value has, or has one of."""
 
 
 def _check_sampling(specs: Specs) -> None:

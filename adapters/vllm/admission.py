@@ -159,7 +159,10 @@ def _check_own_fields(
         eos = eos_token_ids_of(config, admitting.tokenizer)
         vocab_size = config.model_config.get_vocab_size()
     fields = own_fields(sampling_params, eos, admitting.tokenizer)
-    guard = () if backend.policy is None else backend.policy.guard
+    policy = backend.policy or Policy()
+    guard = policy.guard
+    with policy.naming_guard():
+        check_grammar(guard, sampling_params, GRAMMARS)
     guarding = guard_of(backend, vocab_size) if guard and any(fields.values()) else None
     check_own_fields(specs, fields, program, guard, guarding)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from logitport import spec as lp
+from logitport.adapters.native import check_grammar
 from logitport.adapters.own_fields import check_bounds, check_own_fields, same_as
 
 EOS = 2
@@ -95,3 +96,58 @@ def test_what_cannot_outvote_a_ban_is_admitted():
     check_bounds({"temperature": None, "repetition_penalty": "2", "logit_bias": {"5": -math.inf}})
     check_bounds({"temperature": 0, "repetition_penalty": 10, "logit_bias": {"5": -100}})
     check_bounds(None)
+
+
+YES, DIGITS = lp.BannedTextSpec(("yes",)), lp.BannedTextSpec(tuple("0123456789"))
+WORD = lp.BannedTextSpec(("yes",), whole_words=True)
+
+
+def vllm(**grammar: Any) -> dict[str, Any]:
+    return {"structured_outputs": grammar}
+
+
+# a spec | a grammar of the request's own | what it offers, that the spec bans; "" if it leaves it
+@pytest.mark.parametrize(
+    ("spec", "own", "offered"),
+    [
+        (YES, vllm(choice=["no", "yes"]), "'yes'"),
+        (YES, vllm(grammar='root ::= "no" | "\\"yes\\n\\""'), "'\"yes\\n\"'"),  # made of choices
+        (YES, vllm(grammar='root ::= "yes" other'), ""),
+        (YES, vllm(regex="(no|yes)"), "'yes'"),
+        (YES, vllm(regex="no|yes"), "'yes'"),
+        (YES, vllm(regex="(no|yes)?"), ""),
+        (WORD, vllm(choice=["no", "yesterday"]), ""),
+        (lp.MaxRunSpec(2), {"regex": "(a b|a   b)"}, "'a   b'"),
+        (DIGITS, vllm(json={"type": "integer"}), "'0' or '1'"),
+        (DIGITS, vllm(json='{"type": "number"}'), "'0' or '1'"),
+        (DIGITS, vllm(regex=r"\d{3}"), "'0' or '1'"),
+        (DIGITS, {"regex": "-?[0-9]+"}, "'0' or '1'"),
+        (DIGITS, vllm(regex="[0-9]+|none"), ""),
+        (DIGITS, vllm(json={"type": ["integer", "null"]}), ""),
+        (lp.BannedTextSpec(tuple("012345678")), vllm(json={"type": "integer"}), ""),
+        (lp.BannedTextSpec(("}",)), vllm(json_object=True), "'}'"),
+        (lp.BannedTextSpec(("[",)), {"json_schema": '{"type": "array"}'}, "'['"),
+        (lp.BannedTextSpec(("[",)), {"json_schema": "[" * 100_000}, ""),  # for the engine
+        (YES, {"ebnf": 'root ::= "yes" | "no"'}, "'yes'"),
+        (YES, vllm(choice=["yes"] * 1000), ""),
+        (YES, vllm(choice=[["yes"]]), ""),
+        (YES, vllm(structural_tag="yes"), ""),
+        (YES, {"response_format": "json_object"}, ""),
+        (lp.BannedTokensSpec((5,)), vllm(choice=["yes"]), ""),
+    ],
+)
+def test_a_grammar_whose_texts_are_banned(
+    spec: lp.LogitsProcessorSpec, own: dict[str, Any], offered: str
+):
+    names = "structured_outputs", "response_format", "json_schema", "regex", "ebnf"
+    specs = lp.LogitBiasSpec({1: 2.0}), spec
+    if not offered:
+        check_grammar(specs, own, names)
+        return
+    with pytest.raises(lp.SpecError) as error:
+        check_grammar(specs, own, names)
+    (name,) = own
+    assert error.value.message.startswith(
+        f"Conflicts with the request's {name}, which offers {offered}"
+    )
+    assert error.value.path == "$.specs[1]"

@@ -99,7 +99,7 @@ def test_which_texts_it_bans(spec: MaxRunSpec, text: str):
 
 
 def test_a_choice_of_a_grammar_that_is_banned():
-    with pytest.raises(SpecError, match="a grammar whose replies contain 'a   b'"):
+    with pytest.raises(SpecError, match="a grammar, which offers 'a   b'"):
         encode([GrammarSpec(choices=("a b", "a   b")), MaxRunSpec(2)])
 
 

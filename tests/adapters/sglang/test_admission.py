@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from logitport import spec as lp
 from logitport.adapters import ADMIT_OTHERS_VARIABLE, Policy
+from logitport.adapters.core import Vocabulary
 from logitport.adapters.sglang import BACKEND, attach
 from logitport.adapters.sglang import admission as module
 from logitport.adapters.sglang.admission import Admission
@@ -77,6 +78,32 @@ def test_own_fields_do_not_undo_a_guard(
     with pytest.raises(ValueError, match="logitport: ") as raised:
         admission.admit(GenerateReqInput("Hello", sampling_params=own))
     assert message in str(raised.value)
+
+
+# the request's own grammar | what it offers, that the guard bans
+@pytest.mark.parametrize(
+    ("own", "offered"),
+    [
+        ({"regex": "(cat|zebra)"}, "the request's regex, which offers 'zebra'"),
+        ({"ebnf": 'root ::= "zebra"'}, "the request's ebnf, which offers 'zebra'"),
+        ({"json_schema": '{"type": "array"}'}, "the request's json_schema, which offers '['"),
+        ({"regex": "cat|zoo"}, ""),
+    ],
+)
+def test_a_grammar_whose_texts_a_guard_bans(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], offered: str
+):
+    admission = guarded(monkeypatch, Policy(guard=(lp.BannedTextSpec(("zebra", "[")),)))
+    words = Vocabulary.of_tokens([b"zebra", b"["])
+    admission.backend = replace(admission.backend, load_vocabulary=lambda: words)
+    request = GenerateReqInput("Hello", sampling_params=own)
+    if not offered:
+        admission.admit(request)
+        return
+    with pytest.raises(ValueError, match="logitport: ") as raised:
+        admission.admit(request)
+    message = f"logitport: Conflicts with {offered} - at `the server's guard[0]`"
+    assert str(raised.value) == message
 
 
 def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,9 @@ from logitport.adapters.vllm import BACKEND, KEY, LogitportProcessor, admission,
 from logitport.adapters.vllm.admission import Admitting
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.processor import _program_of
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
 from vllm.sampling_params import StructuredOutputsParams
 
 from .in_process import params
@@ -30,11 +33,15 @@ DECODES_ELSEWHERE = {"kv_transfer_params": {"do_remote_decode": True}}
 
 
 def admit(
-    monkeypatch: pytest.MonkeyPatch, policy: Policy, asked: Any, kv_role: str | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Policy,
+    asked: Any,
+    kv_role: str | None = None,
+    tokenizer: Any = None,
 ) -> None:
     config = configuration(kv_role=kv_role)
     monkeypatch.setattr(admission, "policy_of", lambda *_: policy)
-    monkeypatch.setattr(admission, "tokenizer_of", lambda _: None)
+    monkeypatch.setattr(admission, "tokenizer_of", lambda _: tokenizer)
     monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config))
     LogitportProcessor.validate_params(asked)
 
@@ -77,6 +84,35 @@ def test_paths_are_those_of_the_request(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(ValueError, match="logitport: ") as raised:
             admit(monkeypatch, GUARD, params(extra_args={KEY: payload}, **fields))
         assert "$.specs[1]" in str(raised.value)
+
+
+# the request's own grammar, as vLLM hands it on | what it offers, that the guard bans
+@pytest.mark.parametrize(
+    ("grammar", "offered"),
+    [
+        ({"choice": ["cat", "zebra"]}, "'zebra'"),
+        ({"grammar": 'root ::= "cat" | "zebra"'}, "'zebra'"),  # choices, for XGrammar
+        ({"regex": "zebra"}, "'zebra'"),
+        ({"json": {"type": "array"}}, "'['"),  # response_format, too
+        ({"choice": ["cat", "zoo"]}, ""),
+        ({"regex": "zebra|.*"}, ""),
+    ],
+)
+@pytest.mark.parametrize("extra_args", [None, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
+def test_a_grammar_whose_texts_it_bans(
+    monkeypatch: pytest.MonkeyPatch, grammar: dict[str, Any], offered: str, extra_args: Any
+):
+    words = Tokenizer(WordLevel({"zebra": 0, "[": 1}, unk_token="["))
+    words.decoder = Fuse()
+    policy = Policy(guard=(BAN, lp.BannedTextSpec(("zebra", "["))))
+    asked = params(structured_outputs=StructuredOutputsParams(**grammar), extra_args=extra_args)
+    if not offered:
+        admit(monkeypatch, policy, asked, tokenizer=words)
+        return
+    with pytest.raises(ValueError, match="logitport: ") as raised:
+        admit(monkeypatch, policy, asked, tokenizer=words)
+    message = f"Conflicts with the request's structured_outputs, which offers {offered}"
+    assert str(raised.value) == f"logitport: {message} - at `the server's guard[1]`"
 
 
 def test_what_it_leaves_is_admitted(monkeypatch: pytest.MonkeyPatch):
