@@ -76,6 +76,7 @@ class TestImportsOfAProcess:
                 "from logitport.adapters.conformance import ConformanceSuite",
                 {"hypothesis", "torch"},
             ),
+            ("from examples.new_backend.conformance import ToySuite", {"torch"}),
             ("import logitport.adapters.llama_cpp.processor", {"torch"}),
             (
                 "import numpy\n"

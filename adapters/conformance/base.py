@@ -15,7 +15,7 @@ from ...spec.base import kind_of
 from ..backend import Backend
 from .kinds import KINDS
 from .kinds.base import FreeRun
-from .reference import obeys
+from .reference import first_wrong
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,17 @@ class SuiteBase:
         free, other = self._free(generate, 2, **fields)
         for spec in self._specs(free, kind):
             output, neighbour = generate([replace(free[0], specs=(spec,)), other[0]])
-            assert obeys(spec, list(free[0].prompt_ids), output.token_ids), spec
+            self._check(spec, free[0].prompt_ids, output)
             assert output.token_ids != free[1], f"{spec} changes nothing"
             assert neighbour.token_ids == other[1]
             outputs.append((spec, output))
         return outputs
+
+    def _check(self, spec: LogitsProcessorSpec, prompt: Sequence[int], output: Output) -> None:
+        """Check that an output obeys a spec."""
+        __tracebackhide__ = True
+        if wrong := first_wrong(spec, prompt, output.token_ids):
+            raise AssertionError(wrong)
 
     def _specs(self, free: Free, kind: type[LogitsProcessorSpec]) -> list[LogitsProcessorSpec]:
         if not (specs := self._examples(free, kind)):

@@ -86,4 +86,12 @@ def permits(acting: Edit, token: int) -> bool:
 
 def obeys(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> bool:
     """Whether the spec permits every token of an output."""
-    return all(permits(edit(spec, prompt, output[:i]), token) for i, token in enumerate(output))
+    return not first_wrong(spec, prompt, output)
+
+
+def first_wrong(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> str:
+    """Describe the first token of an output that a spec does not permit; empty if there is none."""
+    for i, token in enumerate(output):
+        if not permits(asked := edit(spec, prompt, output[:i]), token):
+            return f"index {i} has token {token} in place of {asked!r:.200}: {spec} in {output}"
+    return ""

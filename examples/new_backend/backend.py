@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
-import torch
 from logitport.adapters import KEY, REALIZABLE, Attachment, Backend, program_of
 from logitport.adapters.core import Realizer
-from logitport.spec import LogitsProcessorSpec, Stage
+from logitport.spec import LogitsProcessorSpec, PythonProcessorSpec, Stage
 
 from .engine import Running
 
-BACKEND = Backend(
-    "toy",
-    realizes=REALIZABLE,
-)
+HAS_TORCH = find_spec("torch") is not None  # whose tensors a request's own code takes
+
+BACKEND = Backend("toy", realizes=REALIZABLE if HAS_TORCH else REALIZABLE - {PythonProcessorSpec})
 
 ATTACHMENT = Attachment(BACKEND)
 
@@ -63,5 +62,5 @@ class LogitportEditor:
     def move(self, source: int, destination: int) -> None:
         self._realizer.move(source, destination)
 
-    def edit(self, logits: torch.Tensor) -> None:
+    def edit(self, logits: Any) -> None:
         self._realizer.apply(logits)

@@ -1,26 +1,35 @@
 """The conformance suite for the toy engine: all that the test file of a backend needs."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.spec import Stage
 
-from .backend import BACKEND, LogitportEditor, attach
+from .backend import BACKEND, HAS_TORCH, LogitportEditor, attach
 from .engine import Editor, Engine, Running
 
 VOCABULARY, EOS = 96, 0
 
 
-def model(history: Sequence[int]) -> torch.Tensor:
+def model(history: Sequence[int]) -> np.ndarray:
     """Make logits that look like chance, of the last token alone: outputs soon repeat themselves.
 
     The suite looks for repetitions, for the kinds that prevent them.
     """
-    generator = torch.Generator().manual_seed(history[-1])
-    return torch.randn(VOCABULARY, generator=generator)
+    return np.random.default_rng(history[-1]).standard_normal(VOCABULARY, np.float32)
+
+
+def stack(dtype: str, rows: list[np.ndarray]) -> Any:
+    """Make a batch of tensors; without torch, of arrays, which have no bfloat16."""
+    if not HAS_TORCH:
+        return np.stack(rows).astype(dtype)
+    import torch
+
+    return torch.from_numpy(np.stack(rows)).to(getattr(torch, dtype))
 
 
 def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = EOS) -> Generate:
@@ -29,7 +38,7 @@ def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = E
     @cache  # the engine stays: some cases look for what it keeps of earlier requests
     def engine(stage: Stage, dtype: str) -> Engine:
         editor = make_editor(VOCABULARY, eos, stage)
-        return Engine(model, eos, editor, ToySuite.slots, dtype=getattr(torch, dtype))
+        return Engine(model, eos, editor, ToySuite.slots, stack=partial(stack, dtype))
 
     def generate(requests: Sequence[Request]) -> list[Output]:
         ((stage, dtype),) = {(request.stage, request.dtype) for request in requests}
@@ -45,7 +54,7 @@ def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = E
         engine(stage, dtype).run(running)
         # The suite reads scores with numpy, which has no bfloat16.
         return [
-            Output(each.output_ids, None if each.scores is None else each.scores.float())
+            Output(each.output_ids, each.scores.float() if HAS_TORCH else each.scores)
             for each in running
         ]
 
@@ -63,7 +72,7 @@ class ToySuite(ConformanceSuite):
     resumes = True
     has_stages = True
     shows_scores = True
-    dtypes = ("float32", "float16", "bfloat16")
+    dtypes = ("float32", "float16", *(["bfloat16"] if HAS_TORCH else []))
 
     @pytest.fixture
     def generate(self) -> Generate:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
+import numpy as np
 
-Model = Callable[[Sequence[int]], torch.Tensor]
+Model = Callable[[Sequence[int]], np.ndarray]
 """A function from a history of token ids to the logits of the next token, ``[vocabulary]``."""
 
 
@@ -31,7 +31,7 @@ class Running:
     max_tokens: int
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     prefilled: int = 0
-    scores: torch.Tensor | None = None
+    scores: Any = None
 
 
 class Editor(Protocol):
@@ -53,7 +53,7 @@ class Editor(Protocol):
         """Move a request to another row, which was empty."""
         ...
 
-    def edit(self, logits: torch.Tensor) -> None:
+    def edit(self, logits: Any) -> None:
         """Change the logits, ``[rows, vocabulary]``, in place."""
         ...
 
@@ -67,7 +67,7 @@ class Engine:
         editor: called at each step, also for rows with unfinished prompts.
         slots: the number of rows of the batch.
         chunk: the number of prompt tokens that are prefilled in a step.
-        dtype: the type of the logits.
+        stack: makes the logits of a batch of its rows: an array or a tensor.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Engine:
         editor: Editor,
         slots: int = 4,
         chunk: int = 16,
-        dtype: torch.dtype = torch.float32,
+        stack: Callable[[list[np.ndarray]], Any] = np.stack,
     ) -> None:
         self._model, self._eos, self._editor = model, eos_token_id, editor
-        self._slots, self._chunk, self._dtype = slots, chunk, dtype
+        self._slots, self._chunk, self._stack = slots, chunk, stack
 
     def run(self, sequences: Sequence[Running]) -> None:
         """Run requests until all outputs are complete."""
@@ -104,17 +104,17 @@ class Engine:
         histories = [sequence.prompt_ids + sequence.output_ids for sequence in rows]
         for sequence, history in zip(rows, histories, strict=True):
             sequence.prefilled = min(len(history), sequence.prefilled + self._chunk)
-        logits = torch.stack(
+        logits = self._stack(
             [
                 self._model(history[: sequence.prefilled])
                 for sequence, history in zip(rows, histories, strict=True)
             ]
-        ).to(self._dtype)
+        )
         self._editor.edit(logits)
         for row, (sequence, history) in enumerate(zip(rows, histories, strict=True)):
             if sequence.prefilled == len(history):  # a token sampled after a chunk is dropped
                 if sequence.scores is None:
-                    sequence.scores = logits[row].clone()
+                    sequence.scores = logits[row] + 0
                 sequence.output_ids.append(int(logits[row].argmax()))
 
     def _is_done(self, sequence: Running) -> bool:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,39 @@ class KeepsTheFirst(LogitportEditor):
         super().enter(row, running)
 
 
+class HasARealizerForEachSpec(LogitportEditor):
+    """Each makes its edits by itself, in the order of the specs."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._each = [LogitportEditor(*arguments) for _ in range(3)]
+
+    def enter(self, row: int, running: Running) -> None:
+        payload = running.extra.get(KEY)
+        specs = decode(payload).specs if payload else ()
+        for editor, spec in zip_longest(self._each, specs):
+            editor.enter(row, replace(running, extra=attach({}, spec or ())))
+
+    def leave(self, row: int) -> None:
+        for editor in self._each:
+            editor.leave(row)
+
+    def move(self, source: int, destination: int) -> None:
+        for editor in self._each:
+            editor.move(source, destination)
+
+    def edit(self, logits: torch.Tensor) -> None:
+        for editor in self._each:
+            editor.edit(logits)
+
+
+class DropsTheStopToken(LogitportEditor):
+    """A request that fails goes on without its specs."""
+
+    def enter(self, row: int, running: Running) -> None:
+        self._realizer.enter(row, running.extra.get(KEY), running.prompt_ids, running.output_ids)
+
+
 class PassesATokenForTheOutput(LogitportEditor):
     """The realizer logs it, and ends the request."""
 
@@ -179,6 +213,9 @@ class RealizesNothing(LogitportEditor):
         (DropsCode, "test_code_of_a_request", ()),
         (DropsCode, "test_failure_ends_one_request", ()),
         (KeepsTheFirst, "test_several_specs", ()),
+        (HasARealizerForEachSpec, "test_order_of_edits", ()),
+        (DropsTheStopToken, "test_failure_ends_one_request", ()),
+        (DropsTheStopToken, "test_failed_specs_end_their_request", ()),
         (RealizesNothing, "test_mixed_batch", ()),
         *((RealizesNothing, "test_kind", (kind,)) for kind in REALIZED),
         *((EditsACopy, "test_dtype", ("float16", kind)) for kind in REALIZED),
@@ -199,6 +236,14 @@ def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments:
     assert raised.value.__notes__[0] == sentence
 
 
+def test_a_failed_case_has_the_first_wrong_token():
+    spec = ForcedTokenSequenceSpec((5, 6), EOS)
+    with pytest.raises(AssertionError) as raised:
+        ToySuite()._check(spec, (1,), Output([5, 7, 8]))
+    asked = f"index 1 has token 7 in place of Force(token=6): {spec!r} in [5, 7, 8]"
+    assert str(raised.value) == asked
+
+
 def test_a_failed_case_has_what_the_realizer_logged():
     with pytest.raises(AssertionError) as raised:
         ToySuite().test_kind(generate_with(PassesATokenForTheOutput), ForcedTokenSequenceSpec)
@@ -211,7 +256,7 @@ def test_a_failed_case_has_what_the_realizer_logged():
 def test_the_model_must_repeat_itself(
     kind: type[LogitsProcessorSpec], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(conformance, "model", lambda history: model([hash(tuple(history))]))
+    monkeypatch.setattr(conformance, "model", lambda history: model([abs(hash(tuple(history)))]))
     with pytest.raises(pytest.skip.Exception, match="use a model that repeats itself"):
         ToySuite().test_kind(generate_with(LogitportEditor), kind)
 
