@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ...spec import SpecError
+from ...spec import LogitsProcessorSpec, SpecError
+from ...spec.errors import path_text
 from ..backend import backend
 from ..policy import Policy
 from .failures import failing_plainly
 from .printing import say
 from .source import CONFIGURATIONS, read_policy, read_specs
-from .texts import load_tokenizer, vocabulary_size
+from .texts import load_tokenizer, model_tokenizer, vocabulary_size
 
 
 @failing_plainly
@@ -44,6 +45,9 @@ def check(
                 notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
             continue
         source = read_specs(file, tokenizer)
+        eos = None if tokenizer is None else model_tokenizer(tokenizer).eos_token_id
+        for i, spec in source.specs.items():
+            notes += (f"{file}: {source.paths[i]}{what}" for what in _after_eos(spec, eos))
         problems += ({**each._asdict(), "text": str(each)} for each in source.wrong)
         if source.problems and not source.wrong:
             what = "Texts in place of token ids are not compared"
@@ -57,6 +61,14 @@ def check(
     for note in dict.fromkeys(notes):
         say(note, err=True)
     raise typer.Exit(bool(problems))
+
+
+def _after_eos(spec: LogitsProcessorSpec, eos: int | None) -> Iterator[str]:
+    """Yield the places of what waits for the token that ends the reply."""
+    for (*path, _), token_ids in spec.token_fields():
+        if eos in token_ids and ("ends" in path or "trigger_token_ids" in path):
+            what = f"waits for the model's EOS, {eos}, which ends the reply"
+            yield f"{path_text(tuple(path))[1:]}: {what}, unless the request has `ignore_eos`"
 
 
 def _of_configuration(

@@ -49,7 +49,8 @@ def replay(
         html.write_text(page(found._repr_html_()), encoding="utf-8", errors="replace")
     if as_json:
         texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
-        typer.echo(json.dumps({"steps": texts, "notes": notes}, indent=2))
+        said = {"steps": texts, "notes": notes, "unreached": found.unreached}
+        typer.echo(json.dumps(said, indent=2))
     else:
         always = standing(steps)
         for path, what in always.items():
@@ -63,6 +64,8 @@ def replay(
                 what += f", likeliest {quoted(text)} {chance(logprob)}"
             say(what, fg=None if step.obeyed else "red")
         say(found.verdict)
+        if found.unreached:
+            say("`stop_tokens` of `phases` bans what ends a reply, in every phase but the last.")
         for note in notes:
             say(note, err=True)
-    raise typer.Exit(1 if found.broken else 2 if notes else 0)
+    raise typer.Exit(1 if found.broken or found.unreached else 2 if notes else 0)

@@ -1,12 +1,23 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
 from typing import NamedTuple
 
-from ...spec import LogitsProcessorSpec, NativeSpec, PluginSpec, SpecError
+import msgspec
+
+from ...spec import (
+    LogitBiasSpec,
+    LogitsProcessorSpec,
+    NativeSpec,
+    Phase,
+    PhasesSpec,
+    PluginSpec,
+    SpecError,
+)
 from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
@@ -50,6 +61,7 @@ class Replay:
         specs: the specs by their paths.
         steps: the steps, one for each token.
         notes: a line for each spec that is not replayed: what is missing, and what to do.
+        unreached: the paths of the phases that the reply has not come to.
         text_of: the texts of tokens.
     """
 
@@ -57,6 +69,7 @@ class Replay:
     steps: list[Step]
     notes: list[str]
     text_of: TextOf
+    unreached: Sequence[str] = ()
 
     @property
     def broken(self) -> list[Step]:
@@ -69,6 +82,8 @@ class Replay:
         if self.broken:
             first = self.broken[0].index
             return f"{len(self.broken)} token(s) break a spec, the first at index {first}."
+        if self.unreached:
+            return f"No token breaks a spec, but the reply ended before {', '.join(self.unreached)}"
         if not self.notes:
             return "All tokens obey the specs."
         left = len(self.specs) - len(self.notes)
@@ -107,6 +122,7 @@ def trace(
         ValueError: if a spec reads the prompt, and the reply has none.
     """
     notes: list[str] = []
+    unreached: list[str] = []
     ways: dict[str, Iterator[list[_Marked]]] = {}
     for path, spec in specs.items():
         program, why = None, f"the engine realizes it. {LEAVE_OUT}"
@@ -133,6 +149,9 @@ def trace(
             (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
             for rule in _rules(program)
         ]
+        if isinstance(spec, PhasesSpec):
+            reached = _phase_after(spec, prompt, output, vocabulary)
+            unreached += [f"{path}.phases[{i}]" for i in range(reached + 1, len(spec.phases))]
         ways[path] = ([*chain(*edits)] for edits in zip(*parts, strict=True))
     steps: list[Step] = []
     for i, token in enumerate(reply.output_ids):
@@ -141,7 +160,28 @@ def trace(
         likeliest = reply.likeliest[i] if reply.likeliest else ()
         step = _step(i, token, edits, logprob, likeliest)
         steps.append(replace(step, displaced=_displaced(step, edits, ids_of)))
-    return Replay(specs, steps, notes, text_of)
+    return Replay(specs, steps, notes, text_of, unreached)
+
+
+def _phase_after(
+    spec: PhasesSpec, prompt: Sequence[int], output: Sequence[int], vocabulary: VocabularyOf | None
+) -> int:
+    """Return the furthest phase of an output: each phase gets a bias that tells it apart."""
+    phases: list[Phase] = []
+    for i, phase in enumerate(spec.phases):
+        needed = (each for each in phase.specs if each.can_complete and _awaits(phase))
+        marked = LogitBiasSpec({0: float(i)}), *needed
+        phases.append(Phase(marked, phase.ends))
+    alike = copy(spec)
+    msgspec.structs.force_setattr(alike, "phases", tuple(phases))  # more than a client may send
+    automaton = compile_specs((alike,), vocabulary).automata[0]
+    states = {*automaton.states_along(prompt, [*output, 0])}
+    acting = (edit_of(automaton, state) for state in states)
+    return max(int(each.values[0]) if isinstance(each, Add) else len(phases) - 1 for each in acting)
+
+
+def _awaits(phase: Phase) -> bool:
+    return any(end.complete for end in phase.ends)
 
 
 def _rules(program: Program) -> list[LogitsProcessorSpec]:

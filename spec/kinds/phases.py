@@ -46,7 +46,8 @@ class PhaseEnd(
     Args:
         n: the phase ends after this many tokens, 1 to ``MAX_INT``.
         token_ids: the phase ends when the output of the phase ends with these 1 to
-            ``MAX_PATTERN`` token ids.
+            ``MAX_PATTERN`` token ids. After the model's EOS there is no further token, unless the
+            request has ``ignore_eos``.
         text: the phase ends when its output, as text, contains these up to ``MAX_PATTERN`` bytes in
             UTF-8, whatever tokens they are made of. A token that completes the text and goes on
             beyond it ends the phase all the same, after this token. A special token has no text,

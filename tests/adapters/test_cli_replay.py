@@ -137,6 +137,46 @@ def test_forms_of_replies(reply: Any, tmp_path: Path):
     assert lines[-1] == "All tokens obey the specs."
 
 
+GREETING = Phase((ForcedTokenSequenceSpec((7, 8)),), (PhaseEnd(complete=True),))
+UNTIL_9 = Phase((BannedTokensSpec((5,)), BannedTokensSpec((6,))), (PhaseEnd(token_ids=(9,)),))
+FOOTER = PhasesSpec((GREETING, UNTIL_9, Phase((ForcedTokenSequenceSpec((10,)),))))
+SKIPPING = PhasesSpec((Phase((), (PhaseEnd(token_ids=(9,), phase=2),)), *FOOTER.phases[1:]))
+MANY = PhasesSpec((GREETING,) * 7 + (Phase((ChoiceSpec(((1,),)),)),))
+NOT_SAID = "No token breaks a spec, but the reply ended before "
+
+
+# a spec | a reply | the phases that it has not come to
+@pytest.mark.parametrize(
+    ("spec", "reply", "unreached"),
+    [
+        (FOOTER, [7], [1, 2]),
+        (FOOTER, [7, 8], [2]),  # the model is to say more
+        (FOOTER, [7, 8, 3, 2], [2]),
+        (FOOTER, [7, 8, 3, 9], []),  # it is there, if with no token of it
+        (FOOTER, [7, 8, 3, 9, 10, 2], []),
+        (SKIPPING, [4, 4], [1, 2]),
+        (SKIPPING, [4, 9], []),
+        (MANY, [7, 8] * 6, [7]),
+        (MANY, [7, 8] * 7, []),
+        (PhasesSpec((GREETING,), eos_token_id=2), [7, 8, 2], []),
+        (PhasesSpec((GREETING, UNTIL_9), repeat=True), [7, 8, 9, 7], []),
+    ],
+)
+def test_phases_that_a_reply_has_not_come_to(
+    spec: PhasesSpec, reply: list[int], unreached: list[int], tmp_path: Path
+):
+    result = replay(tmp_path, spec, {"output_ids": reply})
+    paths = [f"$.specs[0].phases[{i}]" for i in unreached]
+    verdict = NOT_SAID + ", ".join(paths) if paths else "All tokens obey the specs."
+    assert verdict in result.stdout.splitlines(), result.output
+    assert ("`stop_tokens` of `phases`" in result.stdout) is bool(paths)
+    assert result.exit_code == bool(paths)
+    assert (
+        json.loads(replay(tmp_path, spec, {"output_ids": reply}, "--json").stdout)["unreached"]
+        == paths
+    )
+
+
 CONTENT = [{"logprob": 0}, {"logprob": -0.7}, {"logprob": -1}]
 META = {
     "prompt_tokens": 1,
