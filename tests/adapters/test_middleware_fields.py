@@ -3,13 +3,14 @@
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import httpx
 import pytest
-from logitport.adapters import Backend, Policy, SpecMiddleware
+from logitport.adapters import Policy, SpecMiddleware
 from logitport.adapters.backend import backend
 from logitport.adapters.vllm.admission import bound_fields
 from logitport.spec import BannedTokensSpec
@@ -33,7 +34,7 @@ TOKENS = ("vllm", GENERATE)
 
 def post(policy: Policy, body: Any, asked: Asked = VLLM) -> httpx.Response:
     engine, path = asked
-    made = Backend(**{**vars(backend(engine)), "policy": policy})
+    made = replace(backend(engine), policy=policy)
     with patch.object(SpecMiddleware, "backend", lambda *_: made):
         return servers.post(path, body, engine=engine)
 

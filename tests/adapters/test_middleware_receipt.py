@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,7 +110,7 @@ def ask(
         Route("/{path:path}", whole, methods=["POST"]),
     ]
     app = Starlette(routes=routes)
-    made = type("Made", (Middleware,), {"behind": Backend(**{**vars(BACKEND), "policy": policy})})
+    made = type("Made", (Middleware,), {"behind": replace(BACKEND, policy=policy)})
     app.add_middleware(made, engine="vllm", is_server=True)
     return asyncio.run(send(app, method, path, body))
 
