@@ -27,8 +27,10 @@ PROBLEMS = (
     "line 5: $.default[0].from_text: The tokenizer makes no tokens of ''",
 )
 
-BANNED = " Oslo"
-"""The only text of a grammar, which the guard bans: the reply ends before it."""
+BANNED = "[ ]Oslo"
+"""A grammar whose only text the guard bans, and which nobody reads: the reply ends before it."""
+SEEN = " Oslo"
+"""The same as a literal, which is refused."""
 
 FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 9}, "at most 8, and an integer from 0; got 9 - at `max_tokens`"),

@@ -12,7 +12,16 @@ from logitport import spec as lp
 from logitport.adapters.sglang import attach
 
 from examples._support.sglang_server import OPTIONS
-from tests.adapters.configured import ACTS, BAN, BANNED, CONFIGURATION, PROBLEMS, REFUSED, WRONG
+from tests.adapters.configured import (
+    ACTS,
+    BAN,
+    BANNED,
+    CONFIGURATION,
+    PROBLEMS,
+    REFUSED,
+    SEEN,
+    WRONG,
+)
 
 from .in_process import engine, request
 
@@ -35,7 +44,7 @@ def test_configuration(model: Path, tmp_path: Path):
         for specs in ((), BAN):
             asked = attach(request(8), specs)
             asked["sampling_params"]["regex"] = BANNED
-            assert BANNED.strip() not in running.generate("Norway:", **asked)["text"]
+            assert SEEN.strip() not in running.generate("Norway:", **asked)["text"]
         # A grammar comes before a default that forces; what only reads logits is left alone.
         grammar = attach(request(8), lp.GrammarSpec(choices=(" Rome",)))
         assert running.generate("The capital of Italy is", **grammar)["text"] == " Rome"

@@ -19,6 +19,7 @@ from tests.adapters.configured import (
     FIELDS,
     PROBLEMS,
     REFUSED,
+    SEEN,
     WRONG,
 )
 
@@ -43,7 +44,7 @@ def test_what_acts(model: Path, runner: str):
             sampling = [params(specs, **fields) for specs in (None, BAN)]
             for output in running.generate(["The capital of Norway is"] * 2, sampling):
                 assert output.finish_reason in ("stop", "error")
-                assert BANNED.strip() not in output.text
+                assert SEEN.strip() not in output.text
 
 
 @ONE_RUNNER
@@ -84,7 +85,10 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
             for more in ({}, {"ignore_eos": True}):
                 answer = ask(specs, structured_outputs={"regex": BANNED}, **more)
                 assert answer.status_code == 200 or "error" in answer.json()
-                assert BANNED.strip() not in answer.text
+                assert SEEN.strip() not in answer.text
+                answer = ask(specs, structured_outputs={"regex": SEEN}, **more)
+                assert answer.status_code == 400
+                assert "the server's guard[0]" in answer.json()["error"]["message"]
         for specs, message in REFUSED:
             for more in ({}, {"stream": True}):
                 answer = ask(specs, **more)
