@@ -1,9 +1,11 @@
 """Admission: a request's payload is checked and compiled, and the outcome is cached."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 from cachetools import LRUCache
@@ -11,7 +13,9 @@ from cachetools import LRUCache
 from ..spec import (
     VERSION,
     InProcessPayload,
+    LogitsProcessorSpec,
     Payload,
+    PhasesSpec,
     PluginSpec,
     SpecError,
     Stage,
@@ -23,6 +27,7 @@ from ..spec.texts import Given, TextResolver
 from .backend import Backend
 from .core import Program, compile_specs
 from .core.contradictions import Walk, check_guard, may_stop
+from .core.text.special_tokens import across_special_tokens
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -111,10 +116,41 @@ def program_of(
     return program if decoded.is_active(stage) else None
 
 
-def guard_of(backend: Backend, vocab_size: int | None) -> Program | None:
-    """Return the program of the guard of a backend's policy; ``None`` if there is none."""
-    guard = backend.policy and backend.policy.guard_payload
-    return admit(backend.free, guard, vocab_size)[1] if guard else None
+def guard_of(
+    backend: Backend, vocab_size: int | None, payload: str | None = None
+) -> Program | None:
+    """Return the program of the guard of a backend's policy; ``None`` if there is none.
+
+    Args:
+        backend: the engine's backend.
+        vocab_size: as for ``admit``.
+        payload: the guard's payload, where the backend has no policy.
+    """
+    payload = payload or (backend.policy and backend.policy.guard_payload)
+    if not payload:
+        return None
+    guard, program = admit(backend.free, payload, vocab_size)
+    if (found := _guards.get(program)) is None:
+        found = _guards[program] = _across_special_tokens(backend, guard.specs, program)
+    return found
+
+
+_guards: "WeakKeyDictionary[Program, Program]" = WeakKeyDictionary()
+"""The programs of guards, by what is compiled of their payloads."""
+
+
+def _across_special_tokens(
+    backend: Backend, specs: Sequence[LogitsProcessorSpec], program: Program
+) -> Program:
+    """Let the texts of a guard go on across special tokens."""
+    vocabulary, automata = None, list(program.automata)
+    for i, source in enumerate(program.sources[: len(automata)]):
+        spec = specs[source[0]]
+        if spec.needs_vocabulary and not isinstance(spec, PhasesSpec) and automata[i].states > 1:
+            vocabulary = vocabulary or backend.vocabulary()
+            assert vocabulary is not None  # otherwise, the guard would not have been admitted
+            automata[i] = across_special_tokens(automata[i], vocabulary)
+    return replace(program, automata=tuple(automata))
 
 
 def admit_live(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import admit
+from .. import admit, guard_of
 from ..core import Program, Realizer, failing, log_failure
 from .admission import REFUSED
 from .backend import BACKEND, END_TOKEN, GUARD, KEY
@@ -201,8 +201,8 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
     backend, guard = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload(), None
     if member.guard is not None:
-        guard = admit(backend, member.guard, vocab_size)[1]
-        if isinstance(member.end_token, int):
+        guard = guard_of(backend, vocab_size, member.guard)
+        if guard is not None and isinstance(member.end_token, int):
             guard = replace(guard, end_token=member.end_token)
     if member.payload is None:
         return guard

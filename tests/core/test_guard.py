@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as s
-from logitport.adapters.core import Realizer, compile_specs, failing
+from logitport.adapters import REALIZABLE, Backend, Policy, guard_of
+from logitport.adapters.core import Realizer, Vocabulary, compile_specs, failing
 from logitport.adapters.core.contradictions import check_guard, may_stop
 
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
@@ -64,6 +65,27 @@ def test_what_a_guard_forbids_wins(
 ):
     for worst in (0.0, -100.0):
         assert best(guard, own, output, torch.full((VOCAB,), worst, dtype=dtype)) == comes
+
+
+# the tokens so far of a vocabulary with a special one | whether the guard forbids `bra` then
+@pytest.mark.parametrize(
+    ("output", "is_forbidden"),
+    [([0], True), ([0, 2], True), ([0, 2, 2], True), ([0, 3], False), ([2], False)],
+)
+@pytest.mark.parametrize("more", [{}, {"ignore_case": True}, {"whole_words": True}])
+def test_a_text_goes_on_across_special_tokens(output: list[int], is_forbidden: bool, more: Any):
+    """Replies leave them out, and after an EOS that is ignored, a request goes on."""
+    vocabulary = Vocabulary.of_tokens((b"ze", b"bra", None, b"x", b"."))
+    policy = Policy(guard=(s.BannedTextSpec(("zebra",), **more),))
+    backend = Backend("test", REALIZABLE, load_vocabulary=lambda: vocabulary, policy=policy)
+    guarding = guard_of(backend, 5)
+    assert guarding is guard_of(backend, 5)
+    assert guarding is not None
+    realizer, logits = Realizer(5), torch.zeros(1, 5)
+    own = compile_specs((s.LogitBiasSpec({3: 1.0}),))
+    realizer.add(0, replace(own, guard=replace(guarding, end_token=2)), [], output)
+    realizer.apply(logits)
+    assert (float(logits[0, 1]) < -1e8) is is_forbidden
 
 
 def test_what_the_engine_forces_gives_way_too():
