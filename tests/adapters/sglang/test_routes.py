@@ -161,7 +161,7 @@ REFUSED_WITH: dict[str, tuple[Json, str]] = {
     ),
     "without the key": (
         {"custom_params": {"payload": BEYOND["custom_params"][KEY]}},
-        "Expected specs in `custom_params.logitport` - at `custom_params.payload`",
+        "custom_params.payload`",  # with what a route has around it
     ),
     "code": ({"custom_logit_processor": '{"callable": "00"}'}, REFUSED),
 }
