@@ -1,6 +1,7 @@
 """A guard edits last: what it forbids does not come, whatever specs force or list."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -115,6 +116,7 @@ def test_random_requests():
 
 
 @outside
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is missing")
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 
