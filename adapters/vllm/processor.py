@@ -195,14 +195,14 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
 
 def _load_default(vllm_config: "VllmConfig") -> str | None:
     """Encode the default specs, the payload of requests without one, and check the guard."""
-    backend, stage = backend_of(vllm_config), role_of(vllm_config).stage
+    backend, generates = backend_of(vllm_config), role_of(vllm_config).stage.generates
     specs = default_specs(lambda: load_tokenizer(vllm_config), backend.policy)
     default = encode(specs) if specs else None
     vocab_size = vllm_config.model_config.get_vocab_size()
     for payload in (default, backend.policy and backend.policy.guard_payload):
         if payload is not None:
             decoded, program = admit(backend.free, payload, vocab_size)
-            if decoded.is_active(stage) and stage.generates:
+            if generates:  # where default specs act, and the guard
                 check_engine(vllm_config, decoded, program)
     return default
 

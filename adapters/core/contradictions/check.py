@@ -34,12 +34,7 @@ from ..automaton.arrays import distinct
 from ..kinds.no_loop import NEVER, needs
 from ..parts import Program
 from ..program import compile_specs
-from .follow import (
-    ALLOW,
-    BAN,
-    BAN_OTHERS,
-    FORCE,
-)
+from .follow import ALLOW, BAN, BAN_OTHERS, FORCE
 from .report import BOTH, path_of, specs_of, why
 from .runs import forces_after_loop
 from .ways import Contradiction, Ways, budget
@@ -87,7 +82,7 @@ class Walk:
         ]
 
     @cached_property
-    def _ways(self) -> "Ways":
+    def _ways(self) -> Ways:
         """The automata that refuse tokens, and the rules, up to a token that may end the request.
 
         Such a token counts as possible only where no other is left.
@@ -97,7 +92,7 @@ class Walk:
         on_demand = len(self._on_demand)
         return Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand, self._left)
 
-    def contradiction(self) -> "Contradiction | None":
+    def contradiction(self) -> Contradiction | None:
         """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
 
         Returns:

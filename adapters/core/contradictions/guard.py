@@ -46,7 +46,7 @@ def check_guard(
         for of_guard, refusing in zip(guarding.sources, guarding.automata, strict=False):
             left = left[~refused(refusing, left)]
             found = forced[refused(refusing, forced)].tolist()
-            if found or len(left) < len(first) == len(first) - len(left):
+            if found or (len(first) and not len(left)):
                 token = found[0] if found else -1
                 index = specs_of(token, specs, source)[-1]
                 named = Name(f"the server's guard[{specs_of(token, guard, of_guard)[0]}]")

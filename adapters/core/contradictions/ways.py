@@ -97,7 +97,7 @@ class Ways:
         exempt = [distinct(token_array(rule.allowed_token_ids)) for rule in rules]
         arguments: Any = (
             *(self.columns, places[:, 0].copy(), places[:, 1].copy(), self.ends),
-            *(self.vocab_size, np.concatenate([*exempt, np.zeros(0, np.int32)])),
+            *(self.vocab_size, np.concatenate([*exempt, _NONE])),
             np.cumsum([0, *map(len, exempt)]),
             np.array([(rule.n, rule.window or NO_TIMER) for rule in rules], np.int64).reshape(
                 -1, 2
