@@ -2,7 +2,7 @@
 
 import re
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import llama_cpp
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
@@ -35,7 +35,7 @@ def arguments(llm: Llama, specs: Given) -> dict[str, Any]:
     Raises:
         SpecError: for a spec that llama.cpp cannot obey exactly, with its path.
     """
-    specs = specs_of(specs, llm)
+    specs = specs_of(specs, cast("Any", llm))
     if not specs:
         return {}
     payload = InProcessPayload(VERSION, specs)  # pyright: ignore
