@@ -32,8 +32,9 @@ def find_forced(logits: torch.Tensor) -> torch.Tensor:
 def end_where_banned(logits: torch.Tensor, forced: torch.Tensor, tokens: torch.Tensor) -> None:
     """Force tokens in rows that edits have left without one, and wait for no device.
 
-    These have only banned tokens, or had a forced token that is now banned. Engines have given the
-    device's memory away by then: nothing here is as large as the logits.
+    These have only banned tokens, or had a forced token that is now banned, or have NaN or infinity
+    as their best logit, so that a sampler may choose any token: these are written whole. Engines
+    have given the device's memory away by then: nothing here is as large as the logits.
 
     Args:
         logits: ``[rows, columns]``, edited.
@@ -41,9 +42,13 @@ def end_where_banned(logits: torch.Tensor, forced: torch.Tensor, tokens: torch.T
         tokens: ``[rows]`` int64, the token to force in each; a row with -1 is left alone.
     """
     highest, columns, best = highest_logit(logits.dtype), tokens.clamp(min=0), logits.amax(1)
-    is_lost = (best < -highest / 2) | (forced & (best < FORCED_SHARE * highest))
+    has_token = tokens >= 0
+    is_broken = ~(best < torch.inf) & has_token
+    if logits.device.type != "cpu" or is_broken.any():
+        logits.masked_fill_(is_broken[:, None], -highest)
+    is_lost = is_broken | (best < -highest / 2) | (forced & (best < FORCED_SHARE * highest))
     kept = logits.gather(1, columns[:, None])
-    kept.masked_fill_((is_lost & (tokens >= 0))[:, None], highest)
+    kept.masked_fill_((is_lost & has_token)[:, None], highest)
     logits.scatter_(1, columns[:, None], kept)
 
 

@@ -159,19 +159,50 @@ def test_a_reply_ends_where_only_banned_tokens_are_left(
     assert (again[0] == again[1]).all()
 
 
+# the logits that a broken model leaves, and others that it does not have | the token that is chosen
+@pytest.mark.parametrize(
+    ("broken", "chosen"), [((5,), 7), ((4, 5), 7), ((0, 1, 2, 3, 4, 5, 6, 7), 7), ((), 4)]
+)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.nan])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, np.float32, np.float16])
+def test_a_reply_ends_where_a_model_has_no_best_token(
+    broken: tuple[int, ...], chosen: int, value: float, kind: Any
+) -> None:
+    """Samplers disagree about NaN: some prefer it, and so a banned token, to all others."""
+    realizer = Realizer(8)
+    bans = compile_specs([BannedTokensSpec((5, 6))])
+    realizer.add(1, replace(bans, end_token=7), [], [])
+    realizer.add(2, bans, [], [])
+    is_torch = isinstance(kind, torch.dtype)
+    logits = torch.full((3, 8), -torch.inf, dtype=kind if is_torch else torch.float32)
+    logits[:, [4, 5]] = 1.0
+    logits[:, list(broken)] = value
+    before = logits[0].clone()
+    array = logits.numpy().astype(kind) if not is_torch else logits
+    realizer.apply(array)
+    after = torch.as_tensor(array).float()
+    assert int(after[1].argmax()) == chosen
+    assert (after[1] < torch.inf).all()
+    assert after[0].equal(before.float()) or broken
+    assert realizer.failed_requests == 0
+
+
 def test_no_copy_of_the_logits_to_end_a_reply() -> None:
     """Engines have given the device's memory away."""
-    logits, sizes = torch.full((4, 1000), -1e9), list[int]()
+    logits, sizes = torch.full((5, 1000), -1e9), list[int]()
+    logits[4] = torch.nan
 
     class Sizes(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
             made = func(*args, **(kwargs or {}))
-            if made.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr():
-                sizes.append(made.numel())
+            is_own = isinstance(made, torch.Tensor) and (
+                made.untyped_storage().data_ptr() != logits.untyped_storage().data_ptr()
+            )
+            sizes.append(made.numel() if is_own else 0)
             return made
 
     with Sizes():
-        end_where_banned(logits, find_forced(logits), torch.tensor([3, -1, 999, 0]))
-    assert max(sizes) == 4
-    assert logits.argmax(1).tolist() == [3, 0, 999, 0]
+        end_where_banned(logits, find_forced(logits), torch.tensor([3, -1, 999, 0, 5]))
+    assert max(sizes) == 5
+    assert logits.argmax(1).tolist() == [3, 0, 999, 0, 5]
     assert (logits[1] == -1e9).all()

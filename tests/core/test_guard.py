@@ -111,6 +111,15 @@ def test_a_guard_acts_on_a_request_whose_specs_fail():
     assert not after.any()
 
 
+def test_a_guard_that_fails_ends_the_reply():
+    """With the token of the policy, where the client has left the engine none."""
+    realizer = Realizer(VOCAB)
+    guarding = replace(compile_specs((s.NoRepeatNgramSpec(2),)), end_token=END)
+    realizer.add(0, replace(compile_specs(()), guard=guarding), None, [])
+    realizer.apply(logits := torch.zeros(1, VOCAB))
+    assert int(logits.argmax()) == END
+
+
 def test_random_requests():
     assert guards.on_host(320, 1) == 2560
 

@@ -40,8 +40,10 @@ class DeviceRealizer(DeviceLayer):
     ) -> None:
         """See ``DeviceLayer``."""
         super().add(slot, program, prompt_ids, output_ids, stop_token_id)
-        if program.guard is not None:
-            self._guards.add(slot, program.guard, prompt_ids, output_ids, stop_token_id)
+        if (guard := program.guard) is not None:
+            # A client's `ignore_eos` takes its own token away.
+            stop = stop_token_id if guard.end_token is None else guard.end_token
+            self._guards.add(slot, guard, prompt_ids, output_ids, stop)
 
     def remove(self, slot: int) -> None:
         """See ``DeviceLayer``."""

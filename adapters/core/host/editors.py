@@ -141,6 +141,8 @@ class Editor(ABC):
     def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
         """Force a token in each row that has only banned tokens, or no longer its forced token.
 
+        A row whose best logit is NaN or infinity is written whole.
+
         Args:
             logits: ``[rows, columns]``, edited.
             forced: what ``find_forced`` has returned before the edits.
@@ -210,8 +212,12 @@ class OtherEditor(Editor):
     def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
         """See ``Editor``."""
         at, columns = self.array(rows, logits), self.array(tokens, logits)
-        limit, kept, best = self.highest_logit(logits.dtype), logits[at, columns], logits.max(1)
-        is_lost = (best < -limit / 2) | (forced & (best < FORCED_SHARE * limit))
+        limit, best = self.highest_logit(logits.dtype), logits.max(1)
+        is_broken = ~(best < np.inf)
+        is_lost = is_broken | (best < -limit / 2) | (forced & (best < FORCED_SHARE * limit))
+        before = logits[at]
+        logits[at] = self.like(self.where(is_broken[at][:, None], -limit, before), before)
+        kept = logits[at, columns]
         logits[at, columns] = self.like(self.where(is_lost[at], limit, kept), kept)
 
     def highest_logit(self, dtype: Any) -> float:

@@ -36,8 +36,10 @@ class Realizer(Layer):
     ) -> None:
         """See ``Layer``."""
         super().add(row, program, prompt_ids, output_ids, stop_token_id)
-        if program.guard is not None:
-            self._guards.add(row, program.guard, prompt_ids, output_ids, stop_token_id)
+        if (guard := program.guard) is not None:
+            # A client's `ignore_eos` takes its own token away.
+            stop = stop_token_id if guard.end_token is None else guard.end_token
+            self._guards.add(row, guard, prompt_ids, output_ids, stop)
 
     def remove(self, row: int) -> None:
         """See ``Layer``."""
