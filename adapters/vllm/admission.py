@@ -37,6 +37,8 @@ from .placeholders import PROVIDE_IDS, provides_output_ids
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
+REPLAY = "trace_decode_token_ids"
+
 
 @once_per_engine
 def backend_of(vllm_config: "VllmConfig") -> Backend:
@@ -135,14 +137,20 @@ def _check_request(
     program: Program,
 ) -> None:
     """Refuse specs that this request's prompt or its own fields rule out."""
-    if program.reads_prompt and not admitting.has_prompt_ids:
+    if not admitting.has_prompt_ids:
+        _check_prompt(backend, specs, program)
+    _check_own_fields(admitting, backend, sampling_params, specs, program)
+
+
+def _check_prompt(backend: Backend, specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
+    """Refuse specs that read the prompt, where it has no token ids."""
+    if program.reads_prompt:
         raise unsupported(
             specs,
             lambda program: program.reads_prompt,
             "looks at the token ids of the prompt, and a prompt of embeddings has none",
             backend.vocabulary,
         )
-    _check_own_fields(admitting, backend, sampling_params, specs, program)
 
 
 def _check_own_fields(
@@ -154,6 +162,7 @@ def _check_own_fields(
 ) -> None:
     """Refuse a request's own fields that contradict its specs, or what the guard never leaves."""
     check_bounds(sampling_params)
+    check_replay(sampling_params)
     config, eos, vocab_size = admitting.vllm_config, (), None
     if config is not None:
         eos = eos_token_ids_of(config, admitting.tokenizer)
@@ -161,9 +170,11 @@ def _check_own_fields(
     fields = own_fields(sampling_params, eos, admitting.tokenizer)
     policy = backend.policy or Policy()
     guard = policy.guard
+    guarding = guard_of(backend, vocab_size)
     with policy.naming_guard():
         check_grammar(guard, sampling_params, GRAMMARS)
-    guarding = guard_of(backend, vocab_size) if guard and any(fields.values()) else None
+        if guarding is not None and not admitting.has_prompt_ids:
+            _check_prompt(backend.free, guard, guarding)
     check_own_fields(specs, fields, program, guard, guarding)
 
 
@@ -185,16 +196,31 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
         )
 
 
-def check_free(vllm_config: "VllmConfig") -> None:
+def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
     """Refuse a request without specs if there are default specs that this engine drops.
 
     Raises:
         SpecError: with the change that the engine needs.
     """
     backend_of(vllm_config)  # loads the vocabulary beside this request, which needs none
+    if not _has_default_specs(vllm_config):
+        return
     # Otherwise the worker's instance has loaded the default specs, or refused to start.
-    if (why := why_dropped(vllm_config)) and _has_default_specs(vllm_config):
+    if why := why_dropped(vllm_config):
         raise SpecError(f"Default specs are configured, but {why}")
+    check_replay(sampling_params)
+
+
+def check_replay(sampling_params: Any) -> None:
+    """Refuse the replay of a trace: vLLM replaces the tokens that specs have chosen.
+
+    See ``vllm/v1/worker/gpu/sample/trace_replay.py``.
+
+    Raises:
+        SpecError: at the field.
+    """
+    if getattr(sampling_params, REPLAY, None):
+        raise SpecError.of_field("A replay replaces the tokens that specs choose", REPLAY)
 
 
 def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:

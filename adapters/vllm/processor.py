@@ -103,7 +103,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
                 payload = extra_args[KEY]
                 acting = admit_request(admitting, sampling_params, payload, in_process=in_process)
             elif config is not None:
-                check_free(config)
+                check_free(config, sampling_params)
             if acting is None and config is not None and role_of(config).stage.generates:
                 check_guard(admitting, backend_of(config), sampling_params)
         except SpecError as error:

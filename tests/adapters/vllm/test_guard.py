@@ -38,11 +38,12 @@ def admit(
     asked: Any,
     kv_role: str | None = None,
     tokenizer: Any = None,
+    has_prompt_ids: bool = True,
 ) -> None:
     config = configuration(kv_role=kv_role)
     monkeypatch.setattr(admission, "policy_of", lambda *_: policy)
     monkeypatch.setattr(admission, "tokenizer_of", lambda _: tokenizer)
-    monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config))
+    monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config, None, has_prompt_ids))
     LogitportProcessor.validate_params(asked)
 
 
@@ -54,6 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"logit_bias": {6: -2e9}}, "logit_bias[6]", "got -2"),
     ({"repetition_penalty": 1e-10}, "repetition_penalty", "from 0.1 to 10 where specs act"),
     ({"repetition_penalty": 1e10}, "repetition_penalty", "got 10000000000.0"),
+    ({"trace_decode_token_ids": [5]}, "trace_decode_token_ids", "A replay replaces the tokens"),
 ]
 
 
@@ -113,6 +115,24 @@ def test_a_grammar_whose_texts_it_bans(
         admit(monkeypatch, policy, asked, tokenizer=words)
     message = f"Conflicts with the request's structured_outputs, which offers {offered}"
     assert str(raised.value) == f"logitport: {message} - at `the server's guard[1]`"
+
+
+@pytest.mark.parametrize("extra_args", [None, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
+def test_a_prompt_of_embeddings_has_no_tokens_to_read(
+    monkeypatch: pytest.MonkeyPatch, extra_args: Any
+):
+    asked = params(extra_args=extra_args)
+    admit(monkeypatch, GUARD, asked, has_prompt_ids=False)
+    policy = Policy(guard=(BAN, lp.NoRepeatNgramSpec(2)))
+    with pytest.raises(ValueError, match="`no_repeat_ngram` looks at the token ids") as raised:
+        admit(monkeypatch, policy, asked, has_prompt_ids=False)
+    assert str(raised.value).endswith(" - at `the server's guard[1]`")
+
+
+def test_a_replay_beside_default_specs(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match="at `trace_decode_token_ids`"):
+        admit(monkeypatch, Policy((BAN,)), params(trace_decode_token_ids=[5]))
+    admit(monkeypatch, Policy(), params(trace_decode_token_ids=[5]))
 
 
 def test_what_it_leaves_is_admitted(monkeypatch: pytest.MonkeyPatch):
