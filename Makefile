@@ -73,7 +73,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-portable demo-ray test test-fast test-loops \
-	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak neighbours bench gpu gpu-wheels compat docs lint clean
+	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -157,6 +157,12 @@ soak: $(READY) $(SGLANG)/ready ## keep real servers busy with all sorts of clien
 	$(BIN)/python -m tests.tools.soak --engine vllm $(ARGS)
 	$(BIN)/python -m tests.tools.soak --engine vllm-v2 $(ARGS)
 	$(SGLANG)/bin/python -m tests.tools.soak --engine sglang $(ARGS)
+
+hostile: $(READY) $(SGLANG)/ready ## try to get a guarded token out of real servers, 20 minutes each
+	$(BIN)/python -m examples._support.smollm2
+	$(BIN)/python -m tests.tools.hostile --engine vllm $(ARGS)
+	$(BIN)/python -m tests.tools.hostile --engine vllm-v2 $(ARGS)
+	$(SGLANG)/bin/python -m tests.tools.hostile --engine sglang $(ARGS)
 
 neighbours: $(READY) ## measure what hostile payloads cost the requests beside them
 	$(BIN)/python -m tests.tools.neighbours --runner v1 $(ARGS)

@@ -8,6 +8,7 @@ from .backend import REALIZABLE, Backend, backends, payload_for
 from .default_specs import default_specs
 from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
 from .finding import Finding, Status, misspelt, of_stage
+from .first_tokens import first_tokens
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
 from .gateway.json_body import Fields, inner
@@ -57,6 +58,7 @@ __all__ = [
     "default_specs",
     "extra_body",
     "fields_of",
+    "first_tokens",
     "grammar_text",
     "guard_of",
     "inner",

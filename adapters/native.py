@@ -20,7 +20,8 @@ Native = Callable[[Any, Any], Mapping[str, Any]]
 It raises ``SpecError``, with a path in the spec, if the engine does not do what the spec means.
 """
 
-_UNSET = (None, "")
+UNSET = (None, "")
+"""The values of a field that count as absent."""
 
 
 def check_grammar(
@@ -38,15 +39,15 @@ def check_grammar(
         SpecError: at the first such spec.
     """
     for name in grammars:
-        if specs and (value := value_of(request, name)) not in _UNSET:
+        if specs and (value := value_of(request, name)) not in UNSET:
             named = f"the request's {name}"
-            check_beside_grammar(specs, _read(name, value), named, comes_last=comes_last)
+            check_beside_grammar(specs, read_grammar(name, value), named, comes_last=comes_last)
     for i, spec in enumerate(specs):
         if isinstance(spec, GrammarSpec):
             check_beside_grammar(specs, spec, ("specs", i), ", a grammar", comes_last=comes_last)
 
 
-def _read(name: str, value: Any) -> GrammarSpec | None:
+def read_grammar(name: str, value: Any) -> GrammarSpec | None:
     """Return what is easily seen of a request's own grammar; ``None`` if that is nothing.
 
     Engines turn choices into rules before they ask us, and SGLang has no other form of them.
@@ -128,7 +129,7 @@ def lower(
         for other in grammars if name in grammars else (name,):
             current = value_of(request, other)
             fitting = (value, made[name]) if other == name else ()
-            if current not in (*fitting, *_UNSET, defaults.get(other)):
+            if current not in (*fitting, *UNSET, defaults.get(other)):
                 what = f"which sets {other} to {reprlib.repr(current)}"
                 raise SpecError(f"Conflicts with the request, {what}", *paths[name])
     return made

@@ -1,14 +1,23 @@
 """The fields of a request to SGLang that ban or delay tokens."""
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ...spec import BannedTokensSpec, MinTokensSpec
+from ..first_tokens import first_tokens
 from ..own_fields import OwnFields, same_as
+from .native import GRAMMARS
+
+if TYPE_CHECKING:
+    from ..core import Vocabulary
 
 
-def own_fields(sampling_params: Mapping[str, Any], eos_token_ids: Iterable[int] = ()) -> OwnFields:
+def own_fields(
+    sampling_params: Mapping[str, Any],
+    eos_token_ids: Iterable[int] = (),
+    vocabulary: "Callable[[], Vocabulary | None]" = lambda: None,
+) -> OwnFields:
     """Convert the fields of a request to specs that mean the same.
 
     A finite ``logit_bias`` is left out: it is added to the logits like a ``LogitBiasSpec``, and
@@ -17,6 +26,7 @@ def own_fields(sampling_params: Mapping[str, Any], eos_token_ids: Iterable[int] 
     Args:
         sampling_params: the request's parameters.
         eos_token_ids: the model's end-of-sequence tokens, which ``min_new_tokens`` holds back.
+        vocabulary: see ``first_tokens``.
     """
     get = sampling_params.get
     n, bias, given = get("min_new_tokens"), get("logit_bias"), get("stop_token_ids")
@@ -28,4 +38,5 @@ def own_fields(sampling_params: Mapping[str, Any], eos_token_ids: Iterable[int] 
     return {
         "min_new_tokens": same_as(MinTokensSpec, n=n, stop_token_ids=tuple(stops)),
         "logit_bias": same_as(BannedTokensSpec, token_ids=banned),
+        **first_tokens(sampling_params, GRAMMARS, vocabulary),
     }

@@ -16,6 +16,7 @@ from .. import (
     check_own_fields,
     count,
     default_specs,
+    first_tokens,
     guard_of,
     policy_of,
 )
@@ -23,6 +24,7 @@ from ..core import Program, Vocabulary, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
+    begins_with_grammar,
     eos_token_ids_of,
     load_tokenizer,
     once_per_engine,
@@ -168,6 +170,8 @@ def _check_own_fields(
         eos = eos_token_ids_of(config, admitting.tokenizer)
         vocab_size = config.model_config.get_vocab_size()
     fields = own_fields(sampling_params, eos, admitting.tokenizer)
+    if config is not None and begins_with_grammar(config):
+        fields = {**fields, **first_tokens(sampling_params, GRAMMARS, backend.vocabulary)}
     policy = backend.policy or Policy()
     guard = policy.guard
     guarding = guard_of(backend, vocab_size)

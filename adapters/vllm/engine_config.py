@@ -118,6 +118,17 @@ def _configured_eos(vllm_config: "VllmConfig") -> frozenset[int]:
     return frozenset([eos] if isinstance(eos, int) else eos)
 
 
+@once_per_engine
+def begins_with_grammar(vllm_config: "VllmConfig") -> bool:
+    """Whether the first token of a reply is one that its grammar accepts as it stands.
+
+    With a reasoning parser, thoughts may come first. lm-format-enforcer takes a word's token, with
+    a space, for the start of a text.
+    """
+    config = vllm_config.structured_outputs_config
+    return not config.reasoning_parser and config.backend != "lm-format-enforcer"
+
+
 def why_dropped(vllm_config: "VllmConfig") -> str | None:
     """Explain why specs have no reliable effect in the engine, if that is so.
 

@@ -23,6 +23,7 @@ def configuration(vocab_size: int = 100, kv_role: str | None = None, **others: A
         "parallel_config": SimpleNamespace(),
         "additional_config": None,
         "speculative_config": None,
+        "structured_outputs_config": SimpleNamespace(reasoning_parser="", backend="auto"),
         "use_v2_model_runner": False,
         "kv_transfer_config": kv_role and SimpleNamespace(kv_role=kv_role),
     }

@@ -43,7 +43,9 @@ def admit(
     config = configuration(kv_role=kv_role)
     monkeypatch.setattr(admission, "policy_of", lambda *_: policy)
     monkeypatch.setattr(admission, "tokenizer_of", lambda _: tokenizer)
-    monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config, None, has_prompt_ids))
+    monkeypatch.setattr(
+        processor, "admitting_engine", lambda: Admitting(config, None, has_prompt_ids)
+    )
     LogitportProcessor.validate_params(asked)
 
 
@@ -104,7 +106,7 @@ def test_paths_are_those_of_the_request(monkeypatch: pytest.MonkeyPatch):
 def test_a_grammar_whose_texts_it_bans(
     monkeypatch: pytest.MonkeyPatch, grammar: dict[str, Any], offered: str, extra_args: Any
 ):
-    words = Tokenizer(WordLevel({"zebra": 0, "[": 1}, unk_token="["))
+    words = Tokenizer(WordLevel({"zebra": 0, "[": 1, "zoo": 2}, unk_token="["))
     words.decoder = Fuse()
     policy = Policy(guard=(BAN, lp.BannedTextSpec(("zebra", "["))))
     asked = params(structured_outputs=StructuredOutputsParams(**grammar), extra_args=extra_args)
@@ -115,6 +117,43 @@ def test_a_grammar_whose_texts_it_bans(
         admit(monkeypatch, policy, asked, tokenizer=words)
     message = f"Conflicts with the request's structured_outputs, which offers {offered}"
     assert str(raised.value) == f"logitport: {message} - at `the server's guard[1]`"
+
+
+# what the request's own grammar offers | the specs that leave none of it
+ONLY_FIVE = lp.AllowedTokensSpec((5,))
+NO_DIGIT = lp.BannedTokensSpec((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "specs", "is_refused"),
+    [
+        ({"choice": ["17", "cat"]}, (ONLY_FIVE,), True),
+        ({"choice": ["17", "cat"]}, (lp.AllowedTokensSpec((1, 5)),), False),
+        ({"json": {"type": "integer"}}, (ONLY_FIVE,), True),
+        ({"json": {"type": "integer"}}, (NO_DIGIT,), True),
+        ({"json": {"type": "integer"}}, (lp.BannedTokensSpec((1, 3)),), False),
+        ({"json": {"type": "object"}}, (lp.BannedTokensSpec((4,)),), True),
+        ({"json_object": True}, (lp.BannedTokensSpec((4,)),), True),
+        ({"regex": r"\d+"}, (NO_DIGIT,), True),
+        ({"regex": r"\d+|x"}, (NO_DIGIT,), False),
+        ({"choice": ["1"]}, (lp.BannedSequencesSpec(((1, 2),)),), False),
+        ({"choice": ["cat"]}, (lp.BannedTokensSpec((3,)),), True),
+    ],
+)
+def test_a_grammar_whose_first_tokens_are_taken(
+    monkeypatch: pytest.MonkeyPatch, grammar: dict[str, Any], specs: Any, is_refused: bool
+):
+    words = Tokenizer(WordLevel({"x": 0, "1": 1, "2": 2, "cat": 3, "{": 4, "}": 5}, unk_token="x"))
+    words.decoder = Fuse()
+    for policy, own in ((Policy(), specs), (Policy(guard=specs), ())):
+        asked = params(structured_outputs=StructuredOutputsParams(**grammar))
+        asked.extra_args = {KEY: lp.encode(own)} if own else None
+        if not is_refused:
+            admit(monkeypatch, policy, asked, tokenizer=words)
+            continue
+        with pytest.raises(ValueError, match="no token is left - at `") as raised:
+            admit(monkeypatch, policy, asked, tokenizer=words)
+        assert "structured_outputs`" in str(raised.value)
 
 
 @pytest.mark.parametrize("extra_args", [None, {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}))}])
