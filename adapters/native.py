@@ -57,10 +57,12 @@ def read_grammar(name: str, value: Any) -> GrammarSpec | None:
     rules, pattern = get("ebnf") or get("grammar"), get("regex")
     try:
         schema = json.loads(schema) if isinstance(schema, str) else schema
-        if get("json_object") or isinstance(schema, Mapping):
+        if isinstance(schema, Mapping) and isinstance(schema.get("enum"), list):
+            choices = [json.dumps(text, ensure_ascii=False) for text in schema["enum"]]
+        elif get("json_object") or isinstance(schema, Mapping):
             kind = "object" if schema is None else schema.get("type")
             return GrammarSpec(json_schema={"type": kind})
-        if isinstance(rules, str) and _ALTERNATIVES.fullmatch(rules):
+        elif isinstance(rules, str) and _ALTERNATIVES.fullmatch(rules):
             choices = [json.loads(text) for text in _TEXT.findall(rules)]
         elif isinstance(pattern, str) and _LITERALS.fullmatch(pattern):
             choices = pattern.strip("()").split("|")

@@ -98,6 +98,8 @@ def test_paths_are_those_of_the_request(monkeypatch: pytest.MonkeyPatch):
         ({"grammar": 'root ::= "cat" | "zebra"'}, "'zebra'"),  # choices, for XGrammar
         ({"regex": "zebra"}, "'zebra'"),
         ({"json": {"type": "array"}}, "'['"),  # response_format, too
+        ({"json": '{"enum": ["cat", "zebra"]}'}, "'\"zebra\"'"),
+        ({"json": {"enum": [1, None]}}, ""),
         ({"choice": ["cat", "zoo"]}, ""),
         ({"regex": "zebra|.*"}, ""),
     ],
@@ -138,6 +140,7 @@ NO_DIGIT = lp.BannedTokensSpec((1, 2))
         ({"regex": r"\d+|x"}, (NO_DIGIT,), False),
         ({"choice": ["1"]}, (lp.BannedSequencesSpec(((1, 2),)),), False),
         ({"choice": ["cat"]}, (lp.BannedTokensSpec((3,)),), True),
+        ({"json": {"enum": [12, 2]}}, (NO_DIGIT,), True),
     ],
 )
 def test_a_grammar_whose_first_tokens_are_taken(
