@@ -135,8 +135,7 @@ class Admission:
                 "The configuration bounds the engine's own thinking, which SGLang does only with "
                 "--enable-strict-thinking: start the engine with it"
             )
-        # Before a grammar, thoughts may come.
-        self._vocabulary_at_start = (lambda: None) if args.reasoning_parser else backend.vocabulary
+        self._thinks = bool(args.reasoning_parser)  # before a grammar begins
         self._eos_token_ids = _eos_token_ids(manager)
         self._end_token = policy and policy.end_token(self._eos_token_ids, self._vocab_size)
         self._default_specs: list[LogitsProcessorSpec] = []
@@ -298,7 +297,9 @@ class Admission:
         sampling_params: Mapping[str, Any],
         has_prompt_ids: bool,
     ) -> Payload | None:
-        known = self._eos_token_ids, self._vocabulary_at_start
+        known: list[Any] = [self._eos_token_ids]
+        if not self._thinks:
+            known.append(self.backend.vocabulary)
         check_request(sampling_params, decoded.specs, *known, program=program)
         if not decoded.is_active(stage()):
             return None

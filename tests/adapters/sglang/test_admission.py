@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters import ADMIT_OTHERS_VARIABLE, Policy
+from logitport.adapters import ADMIT_OTHERS_VARIABLE, KEY, Policy
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.sglang import BACKEND, attach
 from logitport.adapters.sglang import admission as module
@@ -26,7 +26,9 @@ def test_an_engine_that_calls_no_processors_does_not_start(monkeypatch: pytest.M
     manager: Any = SimpleNamespace(
         tokenizer=None,
         model_config=SimpleNamespace(vocab_size=100, is_generation=True),
-        server_args=SimpleNamespace(served_model_name="a model", model_path="a model"),
+        server_args=SimpleNamespace(
+            served_model_name="a model", model_path="a model", reasoning_parser=None
+        ),
     )
     with pytest.raises(lp.SpecError, match="start the engine with --enable-custom-logit-processor"):
         Admission(manager)
@@ -94,7 +96,7 @@ def test_a_grammar_whose_texts_a_guard_bans(
     monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], offered: str
 ):
     admission = guarded(monkeypatch, Policy(guard=(lp.BannedTextSpec(("zebra", "[")),)))
-    words = Vocabulary.of_tokens([b"zebra", b"["])
+    words = Vocabulary.of_tokens([b"zebra", b"[", b"zoo"])
     admission.backend = replace(admission.backend, load_vocabulary=lambda: words)
     request = GenerateReqInput("Hello", sampling_params=own)
     if not offered:
@@ -104,6 +106,22 @@ def test_a_grammar_whose_texts_a_guard_bans(
         admission.admit(request)
     message = f"logitport: Conflicts with {offered} - at `the server's guard[0]`"
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("guards", [False, True])
+def test_a_grammar_whose_first_tokens_are_taken(monkeypatch: pytest.MonkeyPatch, guards: bool):
+    only = lp.AllowedTokensSpec((2,))
+    admission = guarded(monkeypatch, Policy(guard=(only,) if guards else ()))
+    words = Vocabulary.of_tokens([b"yes", b"no", b"cat"])
+    admission.backend = replace(admission.backend, load_vocabulary=lambda: words)
+    for regex, is_refused in (("yes|no", True), ("yes|cat", False)):
+        request: dict[str, Any] = {"sampling_params": {"regex": f"({regex})"}}
+        request["sampling_params"] |= {} if guards else {"custom_params": {KEY: lp.encode(only)}}
+        if not is_refused:
+            admission.admit(GenerateReqInput("Hello", **request))
+            continue
+        with pytest.raises(ValueError, match="no token is left - at `.*regex`"):
+            admission.admit(GenerateReqInput("Hello", **request))
 
 
 def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):
@@ -182,6 +200,6 @@ def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
     admission.backend, admission._vocab_size = replace(BACKEND, policy=policy), 100
     admission._default_specs = [*policy.default]
     admission._default = lp.encode(admission._default_specs) if admission._default_specs else None
-    admission._eos_token_ids = frozenset({2})
+    admission._eos_token_ids, admission._thinks = frozenset({2}), False
     admission._end_token = policy.end_token({-1, 2, 100}, 100)
     return admission
