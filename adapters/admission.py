@@ -28,6 +28,7 @@ from .backend import Backend
 from .core import Program, compile_specs
 from .core.contradictions import Walk, check_guard, may_stop
 from .core.text.special_tokens import across_special_tokens
+from .policy import Policy
 
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
@@ -129,7 +130,8 @@ def guard_of(
     payload = payload or (backend.policy and backend.policy.guard_payload)
     if not payload:
         return None
-    guard, program = admit(backend.free, payload, vocab_size)
+    with (backend.policy or Policy()).naming_guard():
+        guard, program = admit(backend.free, payload, vocab_size)
     if (found := _guards.get(program)) is None:
         found = _guards[program] = _across_special_tokens(backend, guard.specs, program)
     return found

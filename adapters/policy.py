@@ -211,6 +211,8 @@ class Policy:
         try:
             yield
         except SpecError as error:
+            if error.location == ("specs",):
+                raise SpecError.of_field(error.parts, "the server's guard") from None
             raise error.specs_at(lambda i: (Name(f"the server's guard[{i}]"),)) from None
 
     def _check(self, spec: LogitsProcessorSpec, index: int) -> None:

@@ -153,10 +153,10 @@ class Admission:
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
+            self._guard({}, None, has_prompt_ids=True)
             default = encode(self._default_specs) if self._default_specs else None
-            for payload in filter(None, (guard, default)):
-                acts = self._check(self.backend.free, payload, {}, has_prompt_ids=True)
-                self._default = default if acts else None
+            if default and self._check(self.backend.free, default, {}, has_prompt_ids=True):
+                self._default = default
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
                 raise SpecError("SGLang has not put logitport's guard in place; its log says why")

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -18,6 +18,7 @@ from ...spec.base import kind_of
 from .. import (
     KEY,
     Backend,
+    Policy,
     admit,
     check_bare,
     check_grammar,
@@ -199,11 +200,16 @@ def _load_default(vllm_config: "VllmConfig") -> str | None:
     specs = default_specs(lambda: load_tokenizer(vllm_config), backend.policy)
     default = encode(specs) if specs else None
     vocab_size = vllm_config.model_config.get_vocab_size()
-    for payload in (default, backend.policy and backend.policy.guard_payload):
+    policy = backend.policy or Policy()
+    for payload, naming in (
+        (default, nullcontext()),
+        (policy.guard_payload, policy.naming_guard()),
+    ):
         if payload is not None:
-            decoded, program = admit(backend.free, payload, vocab_size)
-            if generates:  # where default specs act, and the guard
-                check_engine(vllm_config, decoded, program)
+            with naming:
+                decoded, program = admit(backend.free, payload, vocab_size)
+                if generates:  # where default specs act, and the guard
+                    check_engine(vllm_config, decoded, program)
     return default
 
 

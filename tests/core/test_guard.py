@@ -89,6 +89,17 @@ def test_a_text_goes_on_across_special_tokens(output: list[int], is_forbidden: b
     assert (float(logits[0, 1]) < -1e8) is is_forbidden
 
 
+def test_a_guard_that_cannot_be_realized_is_named():
+    texts = (s.BannedTextSpec(("a",), ignore_case=case, whole_words=whole) for case, whole in EACH)
+    policy, vocabulary = Policy(guard=(*texts,)), Vocabulary.of_tokens((b"a",))
+    backend = Backend("test", REALIZABLE, load_vocabulary=lambda: vocabulary, policy=policy)
+    with pytest.raises(s.SpecError, match="got 3 - at `the server's guard`"):
+        guard_of(backend, 1)
+
+
+EACH = (False, False), (False, True), (True, False)
+
+
 def test_what_the_engine_forces_gives_way_too():
     logits = torch.full((VOCAB,), -50.0)
     logits[BRA] = 1e9

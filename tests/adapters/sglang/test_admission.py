@@ -120,7 +120,7 @@ def test_a_grammar_whose_first_tokens_are_taken(monkeypatch: pytest.MonkeyPatch,
         if not is_refused:
             admission.admit(GenerateReqInput("Hello", **request))
             continue
-        with pytest.raises(ValueError, match="no token is left - at `.*regex`"):
+        with pytest.raises(ValueError, match=r"no token is left - at `.*regex`"):
             admission.admit(GenerateReqInput("Hello", **request))
 
 
