@@ -59,15 +59,11 @@ class Policy:
             may bring.
         forbid: the kinds that a request may not bring. Presets may have them.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
-        most_fields: the largest ``max_tokens`` and ``thinking_token_budget`` of a request.
         forbid_fields: the engine's own fields that a request may not have.
-        default_fields: the values of the engine's own fields that a request leaves out.
         models: the models for which the configuration has a section, whether it is this one or not.
     """
 
-    NO_BEAMS: ClassVar = (
-        "This server admits no beam search: neither its guard nor its ceilings would act on it"
-    )
+    NO_BEAMS: ClassVar = "This server admits no beam search: its guard would not act on it"
 
     default: tuple[LogitsProcessorSpec, ...] = ()
     own: Literal["replace", "add", "refuse"] = "replace"
@@ -79,25 +75,8 @@ class Policy:
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
-    most_fields: Mapping[str, int] = field(default_factory=dict[str, int])
     forbid_fields: frozenset[str] = frozenset()
-    default_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     models: tuple[str, ...] = ()
-
-    def bound(self, name: str, value: int | None) -> int | None:
-        """Return a field's value, or its ceiling if it is above or is not set."""
-        most = self.most_fields.get(name)
-        return value if most is None else most if value is None else min(value, most)
-
-    @property
-    def has_field_rules(self) -> bool:
-        """Whether there are rules for the engine's own fields."""
-        return any((self.efforts, self.most_fields, self.forbid_fields, self.default_fields))
-
-    @property
-    def forbids_beams(self) -> bool:
-        """Whether there is a rule that a beam search would pass by."""
-        return bool(self.guard or self.most_fields)
 
     @cached_property
     def guard_payload(self) -> str | None:
@@ -159,7 +138,6 @@ class Policy:
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""
         most = {"specs": self.most_specs, "thinking_budget": self.most_thinking}
-        most |= self.most_fields
         return {
             "default": [spec.kind for spec in self.default],
             "own": self.own,
@@ -168,7 +146,6 @@ class Policy:
             "forbid": sorted(self.forbid),
             "effort": dict(self.efforts),
             "forbid_fields": sorted(self.forbid_fields),
-            "default_fields": dict(self.default_fields),
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

@@ -13,11 +13,10 @@
       yes-no:
         - kind: choice
           from_text: {choices: ["yes", "no"]}
-    ceiling: {specs: 4, thinking_budget: 2048, max_tokens: 4096}
+    ceiling: {specs: 4, thinking_budget: 2048}
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
     forbid_fields: [prompt_logprobs]
-    default_fields: {temperature: 0.6}
     models:                         # by served name; a field replaces the field above
       small-model:
         forbid: []
@@ -40,6 +39,7 @@ import msgspec
 
 from ..adapters import Policy, TokenizerCopy
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
+from ..adapters.gateway.field_rules import check_name
 from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
@@ -49,7 +49,6 @@ from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
 from .content import read_content
-from .engine_fields import LEAST, check_name, check_value
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +57,16 @@ EFFORTS: Mapping[str, int] = dict.fromkeys(
 )
 """The values of ``reasoning_effort``, and the least budget of each."""
 
-CEILINGS = {"specs": 1, "thinking_budget": 0, **LEAST}
+CEILINGS = {"specs": 1, "thinking_budget": 0}
 """What ``ceiling`` bounds, and the least bound of each."""
+
+_OF_GATEWAYS = "This is a gateway's business; in vLLM, use `--override-generation-config`"
+_GONE = {
+    ("field", "default_fields"): f"{_OF_GATEWAYS}, in SGLang the model's `generation_config.json`",
+    ("ceiling", "max_tokens"): f"{_OF_GATEWAYS} with `max_new_tokens`",
+    ("ceiling", "thinking_token_budget"): "This is a gateway's business; see `effort`",
+}
+"""What to use in place of names that a configuration could have."""
 
 OWN = {"replace": "replace them", "add": "are added", "refuse": "are refused"}
 """The values of ``own``, and what a request's own specs do to the default specs."""
@@ -119,7 +126,7 @@ def policy(
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
-    others = ("presets", "forbid", "ceiling", "effort", "forbid_fields", "default_fields")
+    others = ("presets", "forbid", "ceiling", "effort", "forbid_fields")
     logger.info(
         "logitport: %s, for %s: %d guards, %d default specs (a request's own %s); %s",
         shown(file),
@@ -240,7 +247,6 @@ class _Reading(NamedTuple):
         ceiling = self._counts(value, path, CEILINGS, "ceiling")
         yield "most_specs", ceiling.pop("specs", None)
         yield "most_thinking", ceiling.pop("thinking_budget", None)
-        yield "most_fields", ceiling
 
     def _effort(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         yield "efforts", self._counts(value, path, EFFORTS, "effort")
@@ -264,14 +270,6 @@ class _Reading(NamedTuple):
             with self._reporting(*path, i):
                 check_name(name)
         yield "forbid_fields", frozenset(names)
-
-    def _default_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        fields = msgspec.convert(value, dict[str, Any])
-        for name, each in fields.items():
-            with self._reporting(*path, name):
-                check_name(name)
-                check_value(name, each)
-        yield "default_fields", fields
 
     def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         kinds = msgspec.convert(value, list[str])
@@ -390,10 +388,11 @@ _FIELDS: dict[str, Callable[..., _Made]] = {
     name.removeprefix("_"): getattr(_Reading, name)
     for name in (
         *("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid"),
-        *("_effort", "_forbid_fields", "_default_fields"),
+        *("_effort", "_forbid_fields"),
     )
 }
 
 
 def _unknown(name: object, known: Iterable[str], what: str = "field") -> str:
-    return f"There is no {what} {name!r}; {instead_of(str(name), known)}"
+    gone = _GONE.get((what, str(name)))
+    return gone or f"There is no {what} {name!r}; {instead_of(str(name), known)}"

@@ -17,7 +17,7 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
-from .field_rules import check_beams, check_fields, fill_in, names_of
+from .field_rules import check_fields, names_of, set_budget
 from .json_body import (
     CONTAINERS,
     Fields,
@@ -204,17 +204,15 @@ class SpecMiddleware:
         route = max(filter(path.endswith, self.routes), key=len, default="")
         place = self.routes.get(route)
         try:
-            policy = self.backend(scope).policy
-            keys = keys_in(text, self.names | names_of(policy))
-            has_defaults = bool(policy and policy.default_fields) and _is_openai(place)
-            if keys is None and not has_defaults:
+            keys = keys_in(text, self.names | names_of(self.backend(scope).policy))
+            if keys is None:
                 return Checked(body)
             if len(body) > MAX_BODY_BYTES:
                 limit = f"the limit is `max_body_bytes` ({MAX_BODY_BYTES})"
                 raise TooLargeError(f"The body has {len(body)} bytes; where specs are, {limit}")
             if (fields := parse(text, is_strict=bool(keys))) is None:
                 return Checked(body)
-            return self._check_fields(scope, fields, body, place, keys or frozenset())
+            return self._check_fields(scope, fields, body, place, keys)
         except (SpecError, RecursionError) as found:
             is_deep = isinstance(found, RecursionError)
             error = SpecError("Expected a body that is not nested so deeply") if is_deep else found
@@ -228,12 +226,11 @@ class SpecMiddleware:
         prompts = carrying = 0  # of a list with an object for each prompt
         first: Any = None
         acting: Payload | None = None
-        policy = self.backend(scope).policy
-        is_changed = self._apply_rules(policy, fields, place)
+        policy, is_changed = self.backend(scope).policy or Policy(), False
         for i, (container, value, owner) in enumerate(containers(fields, keys)):
             if i == MAX_OBJECTS:
                 raise SpecError.of_field(f"Expected at most {MAX_OBJECTS} objects", container)
-            check_beams(policy, container, value)
+            check_fields(policy, container, value)
             check_spelling(keys & value.keys(), container or "the request")
             self.check_container(container, value)
             if place is not None and KEY not in value and _OF_SPECS.match(container):
@@ -261,6 +258,9 @@ class SpecMiddleware:
             first = payload
             carrying += bool(_INDEX.search(container))
             acting = self.check_payload(scope, fields, owner, payload)
+        budget = self._backend.budget_field
+        if budget and place is not None and "." not in place:  # one of OpenAI's routes
+            is_changed |= set_budget(policy, fields, budget)
         if "nvext" in fields and f'"{KEY}:' in encode(fields["nvext"]):
             self._check_place("nvext", place, path, "nvext.annotations")
         receipt = None
@@ -269,18 +269,6 @@ class SpecMiddleware:
         if first is not None and gives and not path.endswith("/render"):
             receipt = self._receipt(scope, first, acting)
         return Checked(encode(fields).encode() if is_changed and self._is_server else body, receipt)
-
-    def _apply_rules(self, policy: Policy | None, fields: Fields, place: str | None) -> bool:
-        """Apply the operator's rules for the engine's own fields; return whether one is set.
-
-        Raises:
-            RuleError: if the request has what the rules do not admit.
-        """
-        if policy is None or not policy.has_field_rules:
-            return False
-        for path, value, _ in containers(fields):
-            check_fields(policy, path, value)
-        return _is_openai(place) and fill_in(policy, fields, self._backend.budget_field or "")
 
     def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
         digest, stage = digest_of(payload), self.stage(scope)
@@ -351,11 +339,6 @@ class SpecMiddleware:
     def stage(self, scope: Scope) -> Stage:
         """Return the stage of the engine behind the application, to count refusals by stage."""
         return Stage.AGGREGATED
-
-
-def _is_openai(place: str | None) -> bool:
-    """Whether a route is one of OpenAI's, whose requests have default fields and efforts."""
-    return place is not None and "." not in place
 
 
 def _put(fields: Fields, name: str, payload: Any, where: str) -> None:

@@ -91,22 +91,6 @@ def _mapping(value: Any, name: str) -> Mapping[str, Any]:
     return value or {}
 
 
-def _bounded(policy: Policy, request: Any, sampling_params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return parameters with the policy's ceilings on the request's own fields.
-
-    The middleware has refused higher values of the client's by then: what is here is SGLang's.
-    """
-    most = policy.bound("max_tokens", sampling_params.get("max_new_tokens"))
-    sampling_params = {**sampling_params, "max_new_tokens": most}
-    if "thinking_token_budget" in policy.most_fields:
-        custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
-        own = request.max_thinking_tokens
-        own = custom_params.get("thinking_budget") if own is None else own
-        budget = request.max_thinking_tokens = policy.bound("thinking_token_budget", own)
-        sampling_params["custom_params"] = {**custom_params, "thinking_budget": budget}
-    return sampling_params
-
-
 def _has_beams(sampling_params: Mapping[str, Any]) -> bool:
     return sampling_params.get("beam_width") not in (None, 1)
 
@@ -127,12 +111,9 @@ class Admission:
         policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
         self.backend = replace(backend, policy=policy).preload()
-        budgets = policy is not None and (
-            policy.efforts or "thinking_token_budget" in policy.most_fields
-        )
-        if budgets and not get_serving().enable_strict_thinking:
+        if policy and policy.efforts and not get_serving().enable_strict_thinking:
             raise SpecError(
-                "The configuration bounds the engine's own thinking, which SGLang does only with "
+                "`effort` bounds the engine's own thinking, which SGLang does only with "
                 "--enable-strict-thinking: start the engine with it"
             )
         self._thinks = bool(args.reasoning_parser)  # before a grammar begins
@@ -178,9 +159,6 @@ class Admission:
         if is_refused(processor):
             raise ValueError(REFUSED)
         sampling_params = _mapping(request.sampling_params, "sampling_params")
-        if self.backend.policy is not None and self.backend.policy.most_fields:
-            sampling_params = _bounded(self.backend.policy, request, sampling_params)
-            request.sampling_params = sampling_params
         custom_params = _mapping(sampling_params.get("custom_params"), "custom_params")
         payload = custom_params.get(KEY)
         where = stage()

@@ -238,16 +238,16 @@ def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) ->
 
 
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:
-    """Refuse a step of a beam search, which would pass by the policy's guard and ceilings.
+    """Refuse a step of a beam search, which would pass by the policy's guard.
 
     The middleware refuses the whole search, where it is in place. vLLM gives its steps no
     ``extra_args``, which a request to a prefill worker has.
 
     Raises:
-        SpecError: if the policy has any.
+        SpecError: if the policy has one.
     """
     is_step = is_beam(sampling_params) and not sampling_params.extra_args
-    if is_step and policy is not None and policy.forbids_beams:
+    if is_step and policy is not None and policy.guard:
         raise SpecError(policy.NO_BEAMS)
 
 
@@ -257,17 +257,6 @@ def is_beam(params: Any) -> bool:
     See ``vllm/entrypoints/generate/beam_search``.
     """
     return params.max_tokens == 1 and bool(params.logprobs) and not params.detokenize
-
-
-def bound_fields(policy: Policy | None, sampling_params: Any) -> None:
-    """Lower the request's own fields to the ceilings of the policy.
-
-    The middleware has refused higher values of the client's by then: what is here is vLLM's.
-    """
-    if policy is None:
-        return
-    for name in policy.most_fields:
-        setattr(sampling_params, name, policy.bound(name, getattr(sampling_params, name)))
 
 
 @once_per_engine

@@ -32,7 +32,6 @@ from .admission import (
     admit_request,
     admitting_engine,
     backend_of,
-    bound_fields,
     check_beams,
     check_engine,
     check_free,
@@ -94,9 +93,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             check_spelling(extra_args, "extra_args")
             check_bare(extra_args, "extra_args", "extra_args")
             if config is not None:
-                policy = backend_of(config).policy
-                bound_fields(policy, sampling_params)
-                check_beams(policy, sampling_params)
+                check_beams(backend_of(config).policy, sampling_params)
             if KEY in extra_args:
                 if config is not None:
                     admitting = replace(admitting, share=1 / _times_loaded(config))

@@ -14,7 +14,7 @@ CONFIGURATION: dict[str, Any] = {
             {"kind": "banned_tokens", "token_ids": [5]},
         ],
     },
-    "ceiling": {"specs": 2, "thinking_budget": 8, "max_tokens": 8},
+    "ceiling": {"specs": 2, "thinking_budget": 8},
     "forbid_fields": ["seed"],
     "forbid": ["prompt_bias"],
     "models": {"another": {"own": "refuse"}},
@@ -33,7 +33,6 @@ SEEN = " Oslo"
 """The same as a literal, which is refused."""
 
 FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"max_tokens": 9}, "at most 8, and an integer from 0; got 9 - at `max_tokens`"),
     ({"seed": 1}, "does not admit the field `seed`"),
 ]
 """Fields of a request, and a part of the message."""

@@ -1,10 +1,9 @@
-"""The operator's rules for the engine's own fields: efforts, ceilings, bans and defaults."""
+"""The operator's rules for the engine's own fields: efforts, and fields that are forbidden."""
 
 import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +11,6 @@ import httpx
 import pytest
 from logitport.adapters import Policy, SpecMiddleware
 from logitport.adapters.backend import backend
-from logitport.adapters.vllm.admission import bound_fields
 from logitport.spec import BannedTokensSpec
 from prometheus_client import REGISTRY
 
@@ -20,9 +18,8 @@ from tests.support import servers
 from tests.support.servers import CHAT, GENERATE, GOOD, native, xargs
 
 EFFORTS = Policy(efforts={"low": 5, "high": 50})
-CEILING = Policy(most_fields={"max_tokens": 10, "thinking_token_budget": 20})
 FORBIDS = Policy(forbid_fields=frozenset({"prompt_logprobs"}))
-DEFAULTS = Policy(default_fields={"temperature": 0.5, "stop": ["é"]})
+GUARDED = Policy(guard=(BannedTokensSpec((5,)),))
 
 Asked = tuple[str, str]
 """An engine, and a route of its server."""
@@ -41,8 +38,7 @@ def post(policy: Policy, body: Any, asked: Asked = VLLM) -> httpx.Response:
 
 EFFORT: dict[str, Any] = {"reasoning_effort": "low"}
 BUDGET = {"thinking_budget": 5}
-PRESET: dict[str, Any] = {"vllm_xargs": {"logitport": GOOD}}
-SEED = Policy(default_fields={"seed": 1}, forbid_fields=frozenset({"seed"}))
+BOTH = replace(EFFORTS, forbid_fields=frozenset({"thinking_token_budget"}))
 # policy | engine and route | body | what is added to it
 FILLED: dict[str, tuple[Policy, Asked, dict[str, Any], Mapping[str, Any]]] = {
     "effort": (EFFORTS, VLLM, EFFORT, {"thinking_token_budget": 5}),
@@ -59,18 +55,13 @@ FILLED: dict[str, tuple[Policy, Asked, dict[str, Any], Mapping[str, Any]]] = {
     "no effort, beside specs": (EFFORTS, VLLM, xargs(GOOD), {}),
     "effort of another type": (EFFORTS, VLLM, {"reasoning_effort": ["low"]}, {}),
     "a budget of its own": (EFFORTS, VLLM, EFFORT | {"thinking_token_budget": 7}, {}),
-    "defaults": (DEFAULTS, ("vllm", "/v1/completions"), {}, DEFAULTS.default_fields),
-    "null": (DEFAULTS, VLLM, {"temperature": None, "stop": "a"}, {"temperature": 0.5}),
-    "a value of its own": (DEFAULTS, SGLANG, {"temperature": 1, "stop": []}, {}),
-    "another form of body": (DEFAULTS, TOKENS, {"sampling_params": {}}, {}),
-    "no specs there": (DEFAULTS, ("vllm", "/tokenize"), {}, {}),
-    "below": (CEILING, VLLM, {"max_tokens": 10, "thinking_token_budget": 0}, {}),
-    "nothing asked for": (CEILING, VLLM, {"max_tokens": None}, {}),
+    "not an object": (EFFORTS, SGLANG, EFFORT | {"custom_params": [1]}, {}),
+    "another form of body": (EFFORTS, TOKENS, EFFORT | {"sampling_params": {}}, {}),
+    "no specs there": (EFFORTS, ("vllm", "/tokenize"), EFFORT, {}),
+    "a budget of what is forbidden": (BOTH, VLLM, EFFORT, {"thinking_token_budget": 5}),
     "not forbidden": (FORBIDS, VLLM, {"prompt_logprobs": None, "logprobs": 1}, {}),
     "beams": (FORBIDS, VLLM, {"use_beam_search": True}, {}),
-    "no beams": (CEILING, VLLM, {"use_beam_search": False}, {}),
-    "a default of what is forbidden": (SEED, VLLM, {}, {"seed": 1}),
-    "a preset that is a default": (Policy(default_fields=PRESET), VLLM, {}, PRESET),
+    "no beams": (GUARDED, VLLM, {"use_beam_search": False}, {}),
     "no rules": (Policy(), VLLM, EFFORT | {"max_tokens": 1 << 40, **native(None)}, {}),
 }
 
@@ -96,28 +87,6 @@ def refusal(*asked: Any) -> str:
 
 
 PROMPTS = {"sampling_params": [{}, {"max_new_tokens": 11}]}
-# engine and route | body | part of the message
-ABOVE: list[tuple[Asked, dict[str, Any], str]] = [
-    (VLLM, {"max_tokens": 11}, "at most 10, and an integer from 0; got 11 - at `max_tokens`"),
-    (VLLM, {"max_completion_tokens": 11}, "got 11 - at `max_completion_tokens`"),
-    (RESPONSES, {"max_output_tokens": 11}, "at `max_output_tokens`"),
-    (TOKENS, {"sampling_params": {"max_tokens": 11}}, "at `sampling_params.max_tokens`"),
-    (("sglang", "/generate"), PROMPTS, "at `sampling_params[1].max_new_tokens`"),
-    (("sglang", "/api/chat"), {"options": {"num_predict": 11}}, "at `options.num_predict`"),
-    (VLLM, {"max_tokens": "9"}, "an integer from 0; got '9'"),
-    (VLLM, {"max_tokens": 9.0}, "an integer from 0; got 9.0"),
-    (VLLM, {"thinking_token_budget": -1}, "at most 20, and an integer from 0; got -1"),
-    (VLLM, {"thinking_token_budget": 21}, "at most 20"),
-    (SGLANG, {"custom_params": {"thinking_budget": 21}}, "at `custom_params.thinking_budget`"),
-    (MESSAGES, {"thinking": {"budget_tokens": 21}}, "at `thinking.budget_tokens`"),
-    (VLLM, {"use_beam_search": True}, "no beam search"),
-]
-
-
-@pytest.mark.parametrize(("asked", "body", "part"), ABOVE)
-def test_above_a_ceiling(asked: Asked, body: Any, part: str):
-    assert part in refusal(CEILING, body, asked)
-
 
 # field | engine and route | body | path
 FORBIDDEN: list[tuple[str, Asked, Any, str]] = [
@@ -131,6 +100,15 @@ FORBIDDEN: list[tuple[str, Asked, Any, str]] = [
     ("reasoning_effort", MESSAGES, {"output_config": {"effort": "a"}}, "output_config.effort"),
     ("stop", MESSAGES, {"stop_sequences": ["a"]}, "stop_sequences"),
     ("max_tokens", VLLM, {"max_completion_tokens": 5}, "max_completion_tokens"),
+    ("max_tokens", RESPONSES, {"max_output_tokens": 11}, "max_output_tokens"),
+    ("max_tokens", TOKENS, {"sampling_params": {"max_tokens": 1}}, "sampling_params.max_tokens"),
+    ("max_tokens", ("sglang", "/generate"), PROMPTS, "sampling_params[1].max_new_tokens"),
+    ("max_tokens", ("sglang", "/api/chat"), {"options": {"num_predict": 1}}, "options.num_predict"),
+    ("thinking_token_budget", SGLANG, {"custom_params": BUDGET}, "custom_params.thinking_budget"),
+    (
+        *("thinking_token_budget", MESSAGES, {"thinking": {"budget_tokens": 0}}),
+        "thinking.budget_tokens",
+    ),
 ]
 
 
@@ -141,13 +119,7 @@ def test_forbidden(name: str, asked: Asked, body: Any, path: str):
 
 
 def test_a_guard_takes_no_beam_search():
-    guarded = Policy(guard=(BannedTokensSpec((5,)),))
-    assert "no beam search" in refusal(guarded, {"use_beam_search": True})
-
-
-def test_a_default_that_is_wrong():
-    wrong = Policy(default_fields={"vllm_xargs": {"logitport": "?"}})
-    assert "not valid JSON" in refusal(wrong, {})
+    assert "no beam search" in refusal(GUARDED, {"use_beam_search": True})
 
 
 def refusals(reason: str) -> float:
@@ -158,8 +130,8 @@ def refusals(reason: str) -> float:
     ("policy", "body", "reason", "line"),
     [
         (FORBIDS, {"prompt_logprobs": 1}, "fields", "does not admit the field `prompt_logprobs`"),
-        (CEILING, {"max_tokens": 11}, "fields", "at most 10"),
-        (CEILING, xargs("?\n"), "specs", "not valid JSON"),
+        (GUARDED, {"use_beam_search": True}, "fields", "no beam search"),
+        (FORBIDS, xargs("?\n"), "specs", "not valid JSON"),
     ],
 )
 def test_a_refusal_is_logged_and_counted(
@@ -172,14 +144,3 @@ def test_a_refusal_is_logged_and_counted(
     assert logged.startswith("logitport: refused a request: ")
     assert line in logged
     assert refusals(reason) == before + 1
-
-
-@pytest.mark.parametrize(
-    ("max_tokens", "budget", "expected"),
-    [(None, None, (10, 20)), (99, 99, (10, 20)), (3, 0, (3, 0))],
-)
-def test_ceilings_at_admission(max_tokens: Any, budget: Any, expected: tuple[int, int]):
-    params = SimpleNamespace(max_tokens=max_tokens, thinking_token_budget=budget)
-    bound_fields(CEILING, params)
-    assert (params.max_tokens, params.thinking_token_budget) == expected
-    bound_fields(None, params)

@@ -381,7 +381,6 @@ def test_the_server_describes_itself(path: str):
         "forbid": ["dry"],
         "effort": {},
         "forbid_fields": [],
-        "default_fields": {},
     }
     assert found["limits"]["max_specs"] == 16
     assert found["receipts"] is True

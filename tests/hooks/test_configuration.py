@@ -175,10 +175,8 @@ def test_specs(fields: dict[str, Any], spec: Any):
 
 FIELDS = """
 effort: {low: 5, high: 50}
-ceiling: {max_tokens: 10, thinking_token_budget: 20}
 forbid_fields: [prompt_logprobs]
-default_fields: {temperature: 0.6}
-models: {small: {default_fields: {top_p: 0.9}, ceiling: {specs: 2}}}
+models: {small: {forbid_fields: [chat_template_kwargs.enable_thinking, nvext]}}
 """
 
 
@@ -186,23 +184,8 @@ models: {small: {default_fields: {top_p: 0.9}, ceiling: {specs: 2}}}
 def test_fields_of_the_engine(model: str):
     found = made(parse_yaml(FIELDS)[0], (model,))
     assert found.efforts == {"low": 5, "high": 50}
-    assert found.forbid_fields == {"prompt_logprobs"}
-    of_all = {"max_tokens": 10, "thinking_token_budget": 20}
-    assert found.most_fields == (of_all if model == "large" else {})
-    assert found.default_fields == ({"temperature": 0.6} if model == "large" else {"top_p": 0.9})
-    assert found.has_field_rules
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"default_fields": {"top_k": -1, "top_p": 1, "seed": 5, "stop": ["a"], "max_tokens": 1}},
-        {"forbid_fields": ["chat_template_kwargs.enable_thinking", "nvext"]},
-    ],
-)
-def test_other_fields(content: Any):
-    found = made(content)
-    assert (found.default_fields, [*found.forbid_fields]) != ({}, [])
+    of_small = {"chat_template_kwargs.enable_thinking", "nvext"}
+    assert found.forbid_fields == (of_small if model == "small" else {"prompt_logprobs"})
 
 
 def test_the_tokenizer_is_for_texts():
@@ -235,7 +218,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         (
             {"x": []},
             "$.x",
-            "no field 'x'; there are ceiling, default, default_fields, effort, forbid, ",
+            "no field 'x'; there are ceiling, default, effort, forbid, ",
         ),
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
@@ -244,18 +227,12 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": "seed"}, "$.forbid_fields", "Expected `array`, got `str`"),
-        ({"default_fields": [1]}, "$.default_fields", "Expected `object`, got `array`"),
-        ({"default_fields": {"user": {1, 2}}}, "$.default_fields.user", "a value of JSON"),
-        ({"default_fields": {"user": float("nan")}}, "$.default_fields.user", "a value of JSON"),
-        ({"default_fields": {"temprature": 1}}, "$.default_fields.temprature", "mean temperature?"),
-        ({"default_fields": {"top_p": 7}}, "$.default_fields.top_p", "Expected `float` <= 1"),
-        ({"default_fields": {"top_k": -2}}, "$.default_fields.top_k", "Expected `int` >= 0"),
-        ({"default_fields": {"min_p": "a"}}, "$.default_fields.min_p", "Expected `float"),
-        ({"default_fields": {"max_tokens": 0}}, "$.default_fields.max_tokens", "`int` >= 1"),
+        ({"default_fields": {}}, "$.default_fields", "in SGLang the model's `generation_config"),
+        ({"ceiling": {"max_tokens": 1}}, "$.ceiling.max_tokens", "with `max_new_tokens`"),
         (
-            {"default_fields": {"thinking_token_budget": "all"}},
-            "$.default_fields.thinking_token_budget",
-            "Expected `int`, got `str`",
+            {"models": {"m": {"ceiling": {"thinking_token_budget": 1}}}},
+            "$.models.m.ceiling.thinking_token_budget: This is a gateway's business",
+            "see `effort`",
         ),
         (
             {"forbid_fields": ["seed", "prompt_logprob"]},
@@ -349,10 +326,10 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
     ("content", "problems"),
     [
         (
-            {"ceiling": {"spec": 1, "max_tokens": 0, "thinking_budget": "x"}},
+            {"ceiling": {"spec": 1, "specs": 0, "thinking_budget": "x"}},
             [
                 "$.ceiling.spec: There is no ceiling 'spec'; did you mean specs?",
-                "$.ceiling.max_tokens: Expected `int` >= 1",
+                "$.ceiling.specs: Expected `int` >= 1",
                 "$.ceiling.thinking_budget: Expected `int`, got `str`",
             ],
         ),
@@ -415,10 +392,10 @@ def test_without_a_tokenizer_a_configuration_is_only_checked():
 
 def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
-    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"]})
+    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"], "ceiling": {"specs": 2}})
     assert (
-        "presets: none; forbid: dry; ceiling: max_tokens 10, thinking_token_budget 20; "
-        "effort: low 5, high 50; forbid_fields: prompt_logprobs; default_fields: temperature 0.6\n"
+        "presets: none; forbid: dry; ceiling: specs 2; "
+        "effort: low 5, high 50; forbid_fields: prompt_logprobs\n"
     ) in caplog.text
 
 

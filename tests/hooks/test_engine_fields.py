@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from logitport.hooks.engine_fields import FIELDS
+from logitport.adapters.gateway.field_rules import FIELDS
 
 PROTOCOL = "sglang.srt.entrypoints.openai.protocol"
 

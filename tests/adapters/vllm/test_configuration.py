@@ -104,10 +104,7 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
         body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])
         answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=600).json()
         assert answer["logitport"]["presets"] == ["rome"]
-        body = chat | extra_body("vllm", BAN)  # vLLM's own maximum is the model's length
-        answer = httpx.post(f"{server.base_url}/chat/completions", json=body, timeout=600).json()
-        assert answer["usage"]["completion_tokens"] <= 8
         metrics = httpx.get(
             server.base_url.removesuffix("v1") + "metrics", timeout=600, trust_env=False
         ).text
-        assert 'logitport_refusals_total{reason="fields"} 3.0' in metrics
+        assert 'logitport_refusals_total{reason="fields"} 2.0' in metrics
