@@ -6,8 +6,13 @@ from ..spec.lazy import lazy
 from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, payload_for
 from .default_specs import default_specs
-from .environment import ADMIT_OTHERS_VARIABLE, STAGE_VARIABLE, stage_from_environment
-from .finding import Finding, Status, misspelt, of_stage
+from .environment import (
+    ADMIT_OTHERS_VARIABLE,
+    STAGE_VARIABLE,
+    stage_from_environment,
+    version_of,
+)
+from .finding import Finding, Status, misspelt
 from .first_tokens import first_tokens
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
@@ -65,7 +70,6 @@ __all__ = [
     "lazy",
     "misspelt",
     "native_fields",
-    "of_stage",
     "payload_for",
     "policy_of",
     "probe",
@@ -73,6 +77,7 @@ __all__ = [
     "receipt",
     "same_as",
     "stage_from_environment",
+    "version_of",
 ]
 
 # What needs numpy.

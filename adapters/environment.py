@@ -1,6 +1,7 @@
-"""Environment variables with which an operator configures a worker."""
+"""Environment variables with which an operator configures a worker, and installed packages."""
 
 import os
+from importlib.metadata import PackageNotFoundError, version
 
 from ..spec import SpecError, Stage
 from ..spec.limits import VARIABLE as LIMITS_VARIABLE
@@ -46,6 +47,14 @@ def stage_from_environment() -> Stage | None:
         return Stage(name) if name else None
     except SpecError as error:
         raise SpecError(f"{STAGE_VARIABLE}: {error}") from None
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a distribution, or ``None`` if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def is_on(name: str, default: bool = False) -> bool:

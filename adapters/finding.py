@@ -1,10 +1,8 @@
 """What ``logitport doctor`` finds in an environment, in a command line or at a server."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-
-from ..spec import Stage
 
 
 class Status(StrEnum):
@@ -46,10 +44,3 @@ def misspelt(command: Sequence[str], options: Collection[str]) -> Iterator[Findi
         if name not in options and (near := get_close_matches(name, options, 1, 0.85)):
             what = f"misspelt, or an abbreviation; did you mean {near[0]}?"
             yield Finding(name, what, Status.ERROR, f"Write {near[0]}")
-
-
-def of_stage(stage: Stage, source: str) -> Finding:
-    """Return the finding about an engine's stage, which a setting determines."""
-    found = Finding("Stage", f"{stage} ({source})")
-    advice = "Specs act here only if their payload has generation_only=false"
-    return found if stage.generates else replace(found, status=Status.NOTE, advice=advice)

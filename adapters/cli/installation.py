@@ -7,7 +7,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import (
     EntryPoint,
-    PackageNotFoundError,
     distributions,
     entry_points,
     metadata,
@@ -35,8 +34,9 @@ from ..environment import (
     VARIABLES,
     is_on,
     stage_from_environment,
+    version_of,
 )
-from ..finding import Finding, Status, of_stage
+from ..finding import Finding, Status
 
 NAME = "logitport"
 PREFIX = "LOGITPORT_"
@@ -50,22 +50,15 @@ def examine(engine: str | None, command: Sequence[str] = ()) -> list[Finding]:
         command: the command line.
 
     Raises:
-        ValueError: if there is no such backend, or the command line cannot be read.
+        ValueError: if there is no such backend, or it has no server.
     """
     chosen = [backend(engine)] if engine else [each for each in backends().values() if _has(each)]
     engines = (_of_engine(each, command) for each in chosen)
     return [*_versions(), *_variables(), *_entries(), *chain(*engines)]
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _has(engine: Backend) -> bool:
-    return any(map(_version, engine.packages.values()))
+    return any(map(version_of, engine.packages.values()))
 
 
 def _versions() -> Iterator[Finding]:
@@ -83,7 +76,7 @@ def _versions() -> Iterator[Finding]:
         advice = "Python reads only the entry points of the first: uninstall the others"
         yield Finding(NAME, f"installed more than once: {places}", Status.WARNING, advice)
     yield from (_of_package(*each, f"pip install {NAME}") for each in _needed("").items())
-    if torch := _version("torch"):
+    if torch := version_of("torch"):
         yield Finding("torch", torch)
 
 
@@ -97,7 +90,7 @@ def _needed(extra: str) -> dict[str, SpecifierSet]:
 
 
 def _of_package(name: str, allowed: SpecifierSet, install: str) -> Finding:
-    if found := _version(name):
+    if found := version_of(name):
         return _in_range(name, found, allowed)
     return Finding(name, "not installed", Status.ERROR, install)
 
@@ -131,7 +124,9 @@ def _of_variable(name: str) -> Finding:
         return _of_configuration(name, value)
     try:
         if name == STAGE_VARIABLE and (stage := stage_from_environment()):
-            return of_stage(stage, name)
+            found = Finding("Stage", f"{stage} ({name})")
+            advice = "Specs act here only if their payload has generation_only=false"
+            return found if stage.generates else replace(found, status=Status.NOTE, advice=advice)
         if name in TEST_VARIABLES and is_on(name):
             advice = "Every request without specs of its own gets one answer, the check's"
             return Finding(name, "on", Status.NOTE, advice)
@@ -199,7 +194,7 @@ def _package_of(entry: EntryPoint) -> str:
 
 def _of_engine(engine: Backend, command: Sequence[str]) -> Iterator[Finding]:
     for extra, package in engine.packages.items():
-        if not _version(package):
+        if not version_of(package):
             continue
         needed = {package: SpecifierSet(), **_needed(extra)}
         for name, allowed in needed.items():

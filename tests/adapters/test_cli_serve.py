@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,7 @@ def run(*arguments: str, **variables: str) -> Any:
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The distributions that vLLM's backend finds. No test becomes a server."""
     names = {"vllm"}
-
-    def distribution(name: str) -> None:
-        if name not in names:
-            raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("logitport.adapters.vllm.backend.distribution", distribution)
+    monkeypatch.setattr("logitport.adapters.vllm.backend.version_of", names.__contains__)
 
     def execv(program: str, command: list[str]) -> None:
         raise AssertionError(f"{command} would replace the tests")
