@@ -38,17 +38,37 @@ def count(
     """
     if error is not None:
         logger.info("logitport: refused a request: %s", error)
-        if (refusals := _refusals()) is not None:
-            refusals.labels(getattr(error, "reason", "specs")).inc(amount)
-    if (requests := _requests()) is not None:
-        requests.labels(decision, stage.value).inc(amount)
-    if may_lose and (losing := _losing()) is not None:
-        for kind in may_lose:
-            losing.labels(kind).inc(amount)
+        _count("refusals", amount, getattr(error, "reason", "specs"))
+    _count("requests", amount, decision, stage.value)
+    for kind in may_lose:
+        _count("may_lose", amount, kind)
+
+
+_COUNTERS = {
+    "requests": (
+        "Requests with specs, by what was decided and for which stage: specs attached to a "
+        "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
+        ("decision", "stage"),
+    ),
+    "refusals": (
+        "Requests refused, by reason: their specs, or the operator's rules for other fields.",
+        ("reason",),
+    ),
+    "may_lose": (
+        "Requests admitted with a kind that other specs of the request may override.",
+        ("kind",),
+    ),
+}
+"""The descriptions of the counters, and their labels."""
+
+
+def _count(name: str, amount: float, *labels: str) -> None:
+    if (counter := _counter(name)) is not None:
+        counter.labels(*labels).inc(amount)
 
 
 @cache
-def _requests() -> Any:
+def _counter(name: str) -> Any:
     """Import the client when the first request is counted.
 
     On import, the client chooses between one process and several, by an environment variable. An
@@ -58,35 +78,4 @@ def _requests() -> Any:
         from prometheus_client import Counter
     except ImportError:
         return None
-    return Counter(
-        "logitport_requests",
-        "Requests with specs, by what was decided and for which stage: specs attached to a "
-        "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
-        ("decision", "stage"),
-    )
-
-
-@cache
-def _refusals() -> Any:
-    try:
-        from prometheus_client import Counter
-    except ImportError:
-        return None
-    return Counter(
-        "logitport_refusals",
-        "Requests refused, by reason: their specs, or the operator's rules for other fields.",
-        ("reason",),
-    )
-
-
-@cache
-def _losing() -> Any:
-    try:
-        from prometheus_client import Counter
-    except ImportError:
-        return None
-    return Counter(
-        "logitport_may_lose",
-        "Requests admitted with a kind that other specs of the request may override.",
-        ("kind",),
-    )
+    return Counter(f"logitport_{name}", *_COUNTERS[name])

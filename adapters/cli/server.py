@@ -1,10 +1,10 @@
 """What ``logitport doctor`` finds at a running server: whether it obeys specs, or refuses them."""
 
 import json
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any, cast, get_args
 
@@ -16,7 +16,7 @@ from ..finding import Finding, Status
 from ..gateway.extra_body import Carrier, extra_body
 from ..gateway.key import KEY
 from ..gateway.probe import FORCED, PROMPTS, UNKNOWN_KIND, choice_of, reaches
-from ..gateway.receipt import ReceiptError, receipt
+from ..gateway.receipt import ReceiptError, find, receipt
 
 SECONDS = 60.0
 """How long a server may take for an answer: the first one may compile kernels."""
@@ -73,13 +73,6 @@ class Server:
         except (ValueError, LookupError, TypeError):
             raise ValueError(f"{self.url}/v1/models lists no model (status {status})") from None
 
-    def decisions(self) -> dict[str, float]:
-        """Count decisions on specs, by their labels in the server's metrics."""
-        found = re.findall(
-            r"^logitport_requests_total\{(.*)\} (\S+)$", self.ask("/metrics")[1], re.M
-        )
-        return {labels: float(value) for labels, value in found}
-
 
 def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     """Send specs to a server, and a payload that is wrong.
@@ -111,17 +104,12 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     if status != 200:
         raise ValueError(f"{server.url} refuses a request without specs ({status}): {free}")
     fields = extra_body(engine, FORCED)
-    before = server.decisions()
     replies = [reply(prompt, fields) for prompt in PROMPTS]
     _, whole = server.ask("/v1/completions", body(PROMPTS[0]) | fields)
-    after = server.decisions()
-    gated = [
-        labels for labels, n in after.items() if "gated" in labels and n > before.get(labels, 0)
-    ]
     place = str(backend(engine).routes["/v1/completions"])
     wrong = reply(PROMPTS[0], fields | {place: {KEY: UNKNOWN_KIND}})
     elsewhere = reply(PROMPTS[0], {KEY: UNKNOWN_KIND})
-    forced = _of_forced(engine, replies, free, gated)
+    forced = _of_forced(engine, replies, free, whole)
     by = " by a gateway alone" if forced.found == IGNORED else ""
     return [
         forced,
@@ -134,7 +122,7 @@ def ask(server: Server, engine: str, model: str | None) -> list[Finding]:
     ]
 
 
-def _of_forced(engine: str, replies: list[tuple[int, str]], free: str, gated: list[str]) -> Finding:
+def _of_forced(engine: str, replies: list[tuple[int, str]], free: str, whole: str) -> Finding:
     what = "A forced text"
     (status, first), (_, second) = replies
     if status != 200:
@@ -143,12 +131,12 @@ def _of_forced(engine: str, replies: list[tuple[int, str]], free: str, gated: li
         )
     if first == second != free:
         return Finding(what, "obeyed")
-    if gated:
-        stages = re.findall(r'stage="(\w+)"', " ".join(gated))
-        advice = "Ask the server that decodes, or set LOGITPORT_STAGE when this one starts."
-        return Finding(
-            what, f"not acted on at the stage {' or '.join(stages)}", Status.ERROR, advice
-        )
+    with suppress(ReceiptError, ValueError, RecursionError):
+        given = find(json.loads(whole))
+        if given is not None and not given.kinds:
+            advice = "Ask the server that decodes, or set LOGITPORT_STAGE when this one starts."
+            found = f"not acted on at the stage {given.stage}"
+            return Finding(what, found, Status.ERROR, advice)
     return Finding(what, IGNORED, Status.ERROR, _start(engine))
 
 

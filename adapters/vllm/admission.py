@@ -227,7 +227,7 @@ def check_replay(sampling_params: Any) -> None:
         raise SpecError.of_field("A replay replaces the tokens that specs choose", REPLAY)
 
 
-def check_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
+def check_beside_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
     """Refuse a request without specs whose own fields allow only what the guard never leaves.
 
     Raises:

@@ -33,9 +33,9 @@ from .admission import (
     admitting_engine,
     backend_of,
     check_beams,
+    check_beside_guard,
     check_engine,
     check_free,
-    check_guard,
     is_beam,
 )
 from .backend import BACKEND
@@ -103,7 +103,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             elif config is not None:
                 check_free(config, sampling_params)
             if acting is None and config is not None and role_of(config).stage.generates:
-                check_guard(admitting, backend_of(config), sampling_params)
+                check_beside_guard(admitting, backend_of(config), sampling_params)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 

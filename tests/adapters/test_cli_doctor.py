@@ -52,12 +52,10 @@ def serve() -> Generator[Callable[[Answer], str]]:
         server.server_close()
 
 
-def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated") -> Answer:
+def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "agg") -> Answer:
     """Answer as vLLM does."""
-    gated = 0
 
     def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
-        nonlocal gated
         payload = body.get("vllm_xargs", {}).get("logitport", "")
         if middleware and "response_format" in body:
             payload = body["response_format"]["json_schema"]["schema"]["x-logitport"]
@@ -65,9 +63,6 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
             return 200, {"version": "0.32.0"}
         if route == "/v1/models":
             return 200, {"data": [{"id": "some/model"}]}
-        if route == "/metrics":
-            labels = f'decision="gated",stage="{stage}"'
-            return 200, f"# HELP x\nlogitport_requests_total{{{labels}}} {float(gated)}\n"
         if route == "/logitport" and middleware:
             made = SpecMiddleware(lambda *_: None, is_server=True)  # pyright: ignore
             return 200, made.describe({})
@@ -77,12 +72,11 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "aggregated
         is_bad = '"?"' in payload and refuses
         if is_bad or ("logitport" in body and middleware):
             return 400, {"error": {"message": "logitport: Invalid value '?'"}}
-        gated += bool(payload) and stage == "prefill"
         text = payload if acts and payload else f"after {body.get('prompt', body.get('messages'))}"
         reply: dict[str, Any] = {"choices": [{"text": text}]}
         if payload and middleware:
             kinds = ["forced_sequence"] if stage != "prefill" else []
-            made = {"kinds": kinds, "digest": digest_of(payload), "stage": "agg"}
+            made = {"kinds": kinds, "digest": digest_of(payload), "stage": stage}
             reply["logitport"] = made
         return 200, reply
 
