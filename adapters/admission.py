@@ -1,4 +1,4 @@
-"""Admission: a request's payload is checked and compiled, and the outcome is cached."""
+"""Admission: a request's payload is checked and compiled, and its program is cached."""
 
 import sys
 from collections.abc import Sequence
@@ -33,11 +33,6 @@ from .policy import Policy
 CACHE_BYTES = 1 << 28
 """The memory that cached programs of earlier requests and their payloads may take."""
 
-REFUSAL_BYTES = 1 << 24
-"""The memory that cached refusals of earlier requests may take. Refusals have a cache of their
-own: a flood of bad payloads must not evict the programs of good payloads.
-"""
-
 Key = tuple[Backend, str, int | None]
 
 
@@ -47,22 +42,15 @@ class _Admitted(NamedTuple):
     size: int
 
 
-class _Refusal(NamedTuple):
-    """The cached part of a ``SpecError``. Its traceback, which holds the payload, is dropped."""
-
-    args: tuple[Any, ...]
-    size: int
-
-
 _lock = Lock()
-"""Held to read or write the caches, never while a payload is decoded or compiled."""
+"""Held to read or write the cache, never while a payload is decoded or compiled."""
 
 
 def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Payload, Program]:
     """Check and compile a request's payload.
 
-    Programs and refusals are cached by the payload's text. Requests that carry the same text share
-    one program, and so one set of tables.
+    Programs are cached by the payload's text. Requests that carry the same text share one program,
+    and so one set of tables. A refusal is not cached: it costs no more than that of another text.
 
     Args:
         backend: the engine's backend.
@@ -93,11 +81,9 @@ def admit(backend: Backend, payload: Any, vocab_size: int | None) -> tuple[Paylo
         text = msgspec.json.encode(decoded).decode()
     key = backend, text, vocab_size
     with _lock:
-        found = _programs.get(key) or _refusals.get(key)
+        found = _programs.get(key)
     if found is None:
-        found = _remembered(key, decoded, resolver)
-    if isinstance(found, _Refusal):
-        raise SpecError(*found.args)
+        found = _admitted(key, decoded, resolver)
     return found.payload, found.program
 
 
@@ -185,10 +171,9 @@ def check_presets(backend: Backend, vocab_size: int) -> None:
 
 
 def forget() -> None:
-    """Forget all programs and refusals."""
+    """Forget all programs."""
     with _lock:
         _programs.clear()
-        _refusals.clear()
 
 
 def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Admitted:
@@ -214,28 +199,15 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     return _Admitted(payload, program, program.memory)
 
 
-def _remembered(
-    key: Key, decoded: Payload | None, resolver: TextResolver | None
-) -> "_Admitted | _Refusal":
-    """Admit a new text. If two threads do so at once, the first thread's outcome is kept.
-
-    Raises:
-        SpecError: for a refusal that a plugin's exception caused: the next call may succeed.
-    """
+def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) -> _Admitted:
+    """Admit a new text. If two threads do so at once, the first thread's program is kept."""
     backend, text, vocab_size = key
     resolver = resolver or TextResolver(backend.tokenizer)
+    decoded = decoded or decode_texts(text, resolver)
     try:
-        decoded = decoded or decode_texts(text, resolver)
-        try:
-            found = _compiled(backend, decoded, vocab_size)
-        except SpecError as error:
-            raise resolver.restore(error) from error.__cause__
+        found = _compiled(backend, decoded, vocab_size)
     except SpecError as error:
-        if error.__cause__ is not None:
-            raise
-        refusal = _Refusal(error.args, 2048 + sys.getsizeof(text))
-        with _lock:
-            return _refusals.setdefault(key, refusal)
+        raise resolver.restore(error) from error.__cause__
     found = found._replace(size=found.size + _bytes_of(text))
     with _lock:
         return _programs.setdefault(key, found)
@@ -253,4 +225,3 @@ def _bytes_of(text: str) -> int:
 
 
 _programs: LRUCache[Key, _Admitted] = LRUCache(CACHE_BYTES, lambda entry: entry.size)
-_refusals: LRUCache[Key, _Refusal] = LRUCache(REFUSAL_BYTES, lambda entry: entry.size)
