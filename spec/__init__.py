@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import kinds, limits
 from .base import LogitsProcessorSpec, NativeSpec
-from .dynamo import dynamo_entries
 from .errors import SpecError
 from .kinds import *  # noqa: F403
 from .kinds.python_processor import PythonProcessorSpec
@@ -42,7 +41,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "Tokenizer",
     "VocabularyTokenizer",
     "decode",
-    "dynamo_entries",
     "specs_of",
     "effort_budget",
     "encode",

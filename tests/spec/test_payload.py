@@ -21,7 +21,6 @@ from logitport.spec import (
     PythonProcessorSpec,
     SpecError,
     decode,
-    dynamo_entries,
     encode,
     json_schema,
     limits,
@@ -333,7 +332,7 @@ class TestEncodeRefuses:
     @pytest.mark.parametrize("thing", [None, set[Any](), "text", b"{}", {}, FORCED, object()])
     def test_neither_one_spec_nor_several(self, thing: Any):
         takes_objects = () if isinstance(thing, dict | str | bytes) else (encode,)
-        for refuse in (*takes_objects, dynamo_entries, live):
+        for refuse in (*takes_objects, live):
             with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, or several"):
                 refuse(thing)
 
@@ -354,20 +353,7 @@ class TestDynamo:
             assert decode(form) == Payload(1, (self.SPEC,), generation_only=True)
 
     def test_out(self):
-        assert dynamo_entries(self.SPEC) == dynamo_entries([self.SPEC]) == list(self.ENTRIES)
-        assert dynamo_entries([]) == []
-
-    @pytest.mark.parametrize(
-        ("spec", "message", "path"),
-        [
-            (ForcedTokenSequenceSpec((1,)), "entries always end in EOS", "$[1].eos_token_id"),
-            (PythonProcessorSpec(dict), "no kind for PythonProcessorSpec", "$[1]"),
-        ],
-    )
-    def test_out_refuses(self, spec: Any, message: str, path: str):
-        with pytest.raises(SpecError, match=message) as error:
-            dynamo_entries([self.SPEC, spec])
-        assert error.value.path == path
+        assert json.loads(encode(self.SPEC))["specs"] == list(self.ENTRIES)
 
 
 specs = strategies.specs(8, kinds=WIRE_KINDS)
