@@ -22,7 +22,7 @@ from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
 from ..conformance.reference import DECISIVE, edit
-from ..core import Automaton, Program, VocabularyOf, compile_specs
+from ..core import Automaton, VocabularyOf, compile_specs
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
@@ -142,12 +142,13 @@ def trace(
         prompt, output = tuple(reply.prompt_ids or ()), tuple(reply.output_ids)
         known = vocabulary() if spec.needs_vocabulary and vocabulary is not None else None
         size = 0 if known is None else known.size
+        loops = [rule.spec for rule in program.loops]
         of_loops = [rule.forcing for rule in program.loops]  # the rules themselves are replayed
         automata = [each for each in program.automata if each not in of_loops]
         parts = [_along(automaton, prompt, output, size) for automaton in automata]
         parts += [
             (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
-            for rule in _rules(program)
+            for rule in (*program.ngrams, *program.dry, *loops, *program.prompt_biases)
         ]
         if isinstance(spec, PhasesSpec):
             reached = _phase_after(spec, prompt, output, vocabulary)
@@ -169,7 +170,8 @@ def _phase_after(
     """Return the furthest phase of an output: each phase gets a bias that tells it apart."""
     phases: list[Phase] = []
     for i, phase in enumerate(spec.phases):
-        needed = (each for each in phase.specs if each.can_complete and _awaits(phase))
+        awaits = any(end.complete for end in phase.ends)
+        needed = (each for each in phase.specs if each.can_complete and awaits)
         marked = LogitBiasSpec({0: float(i)}), *needed
         phases.append(Phase(marked, phase.ends))
     alike = copy(spec)
@@ -178,16 +180,6 @@ def _phase_after(
     states = {*automaton.states_along(prompt, [*output, 0])}
     acting = (edit_of(automaton, state) for state in states)
     return max(int(each.values[0]) if isinstance(each, Add) else len(phases) - 1 for each in acting)
-
-
-def _awaits(phase: Phase) -> bool:
-    return any(end.complete for end in phase.ends)
-
-
-def _rules(program: Program) -> list[LogitsProcessorSpec]:
-    """List the specs of a program that are no automata."""
-    loops = [rule.spec for rule in program.loops]
-    return [*program.ngrams, *program.dry, *loops, *program.prompt_biases]
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"

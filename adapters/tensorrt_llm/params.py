@@ -1,15 +1,15 @@
 """Specs in TensorRT-LLM's per-request parameters."""
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Protocol, TypeVar
 
-from ...spec import InProcessPayload, SpecError, Stage
-from ...spec.base import as_specs, restore_paths
+from ...spec import LogitsProcessorSpec, SpecError, Stage
+from ...spec.base import restore_paths
 from ...spec.texts import Given
 from .. import admit
 from ..attachment import Attachment
-from ..backend import Specs
-from ..core import unsupported
+from ..core import Program, unsupported
 from .backend import BACKEND
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
@@ -71,16 +71,18 @@ def attach(
     if not hasattr(sampling_params, "logits_processor"):
         got = type(sampling_params).__name__
         raise SpecError(f"Expected TensorRT-LLM's SamplingParams, got {got}")
+    is_number = isinstance(prompt_length, Integral) and not isinstance(prompt_length, bool)
+    if prompt_length is not None and not (is_number and prompt_length >= 0):
+        raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
+    stop, processor = stop_token_of(sampling_params), None
     with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
-        processor = processor_for(
-            attached.specs,
-            attached.payload,
-            stage=stage,
-            stop_token_id=stop_token_of(sampling_params),
-            disable_overlap_scheduler=disable_overlap_scheduler,
-            prompt_length=prompt_length,
-            vocab_size=vocab_size,
-        )
+        if (payload := attached.payload) is not None:
+            assert isinstance(payload, str)  # the backend takes no live objects
+            with restore_paths(attached.specs):
+                _, program = admit(BACKEND, payload, vocab_size)
+            has_stop, in_time = stop is not None, disable_overlap_scheduler
+            _check_program(attached.specs, program, has_stop, in_time)
+            processor = LogitportProcessor(payload, prompt_length, int(stage == Stage.DECODE), stop)
         for name, value in attached.fields.items():
             setattr(sampling_params, name, value)
         current = sampling_params.logits_processor
@@ -92,39 +94,22 @@ def attach(
     return sampling_params
 
 
-def processor_for(
-    specs: Specs,
-    payload: str | InProcessPayload | None,
-    *,
-    stage: Stage,
-    disable_overlap_scheduler: bool,
-    prompt_length: int | None,
-    vocab_size: int | None,
-    stop_token_id: int | None,
-) -> LogitportProcessor | None:
-    """Make the processor that carries a payload; ``None`` if no spec acts. See ``attach``."""
-    is_number = isinstance(prompt_length, Integral) and not isinstance(prompt_length, bool)
-    if prompt_length is not None and not (is_number and prompt_length >= 0):
-        raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
-    if payload is None:
-        return None
-    assert isinstance(payload, str)  # the backend takes no live objects
-    specs = as_specs(specs)
-    with restore_paths(specs):
-        _, program = admit(BACKEND, payload, vocab_size)
-    if program.needs_history and not disable_overlap_scheduler:
+def _check_program(
+    specs: Sequence[LogitsProcessorSpec], program: Program, has_stop: bool, is_in_time: bool
+) -> None:
+    """Refuse specs that the engine cannot realize as it runs."""
+    if program.needs_history and not is_in_time:
         raise unsupported(
             specs,
             lambda program: program.needs_history,
             "needs the output tokens, which TensorRT-LLM's overlap scheduler passes one step late: "
             "start it with disable_overlap_scheduler=True, and pass the same here",
         )
-    if program.per_request and stop_token_id is None:
+    if program.per_request and not has_stop:
         raise SpecError(
             "Expected a token that ends the request if its plugin fails; set end_id, "
             "and ignore_eos=False"
         )
-    return LogitportProcessor(payload, prompt_length, int(stage == Stage.DECODE), stop_token_id)
 
 
 def stop_token_of(sampling_params: HasLogitsProcessor) -> int | None:
