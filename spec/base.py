@@ -20,7 +20,6 @@ from .limits import (
     MAX_TEXT_BYTES,
     MAX_TOKEN_IDS,
 )
-from .notebook import table_of
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
@@ -98,9 +97,6 @@ class LogitsProcessorSpec(
     def kind(self) -> str:
         """The tag that stands for this class on the wire."""
         return kind_of(type(self))
-
-    def _repr_html_(self) -> str:
-        return table_of(self)
 
     def token_fields(self) -> TokenFields:
         """Yield ``(path, token ids)`` for each field that indexes the vocabulary.

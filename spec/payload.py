@@ -22,7 +22,6 @@ from .json_values import check_limits, too_deep
 from .kinds import WIRE_KINDS, WireSpec
 from .kinds.logit_bias import wrong_entry
 from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
-from .notebook import table_of
 from .stage import Stage
 from .suggestions import nearest
 from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, needs_the_field
@@ -54,9 +53,6 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_fields(self)
         check_sizes(self.specs)
         check_native(self.specs)
-
-    def _repr_html_(self) -> str:
-        return table_of(self)
 
     def is_active(self, stage: Stage) -> bool:
         """Whether the specs act on a worker in ``stage``."""
