@@ -20,10 +20,10 @@ Fields = dict[str, Any]
 """The fields of a JSON object."""
 
 CONTAINERS = frozenset(
-    ("custom_params", "extra_args", "extra_body", "instances", "parameters", "sampling_params")
-) | {"vllm_xargs"}
-"""The request fields that may hold a payload, over all engines; ``instances`` is Vertex's. They may
-be nested, or be lists with one object for each prompt."""
+    ("custom_params", "extra_args", "extra_body", "instances", "options", "parameters")
+) | {"sampling_params", "vllm_xargs"}
+"""The request fields that may hold a payload, over all engines; ``instances`` is Vertex's, and
+``options`` Ollama's. They may be nested, or be lists with one object for each prompt."""
 
 MAX_NESTED = 4
 """The depth to which nested containers are searched."""

@@ -49,13 +49,13 @@ def check_spelling(names: Iterable[object], path: str, key: str = KEY) -> None:
             raise SpecError.of_field(f"Expected the key `{key}`, got {name!r}", path)
 
 
-def check_bare(arguments: Mapping[str, Any], path: str, place: str) -> None:
+def check_bare(arguments: Mapping[str, Any], path: str, place: str | None) -> None:
     """Refuse specs that are not under the key, as objects or as JSON text: no engine reads them.
 
     Args:
         arguments: an object that may hold a payload.
         path: path of the object.
-        place: where this request's specs are expected, without the key.
+        place: where this request's specs are expected, without the key; ``None`` for nowhere.
 
     Raises:
         SpecError: for ``{"specs": [...]}``, ``{"payload": "[...]"}``, ``{"kind": "dry"}``.
@@ -65,7 +65,8 @@ def check_bare(arguments: Mapping[str, Any], path: str, place: str) -> None:
             json.dumps({name: arguments[name]}, skipkeys=True, default=repr)
         ):
             where = f"{path}.{name}" if path else name
-            raise SpecError.of_field(f"Expected specs in `{place}.{KEY}`", where)
+            what = f"Expected specs in `{place}.{KEY}`" if place else "This route takes no specs"
+            raise SpecError.of_field(what, where)
 
 
 def is_near(name: str) -> bool:

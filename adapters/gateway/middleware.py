@@ -233,7 +233,7 @@ class SpecMiddleware:
             check_fields(policy, container, value)
             check_spelling(keys & value.keys(), container or "the request")
             self.check_container(container, value)
-            if place is not None and KEY not in value and _OF_SPECS.match(container):
+            if KEY not in value and (place or container) and _OF_SPECS.match(container):
                 check_bare(value, container, place)
             for where, payload in take_payloads(value, keys):
                 where = join(container, where)

@@ -78,6 +78,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         f"{BARE}vllm_xargs.specs`",
     ),
     "a payload as text": (CHAT, {"vllm_xargs": {"payload": GOOD}}, f"{BARE}vllm_xargs.payload`"),
+    "on a route without specs": (
+        "/api/chat",
+        {"options": {"vllm_xargs": {"specs": [SPEC]}}},
+        "This route takes no specs - at `options.vllm_xargs.specs`",
+    ),
     "as an object": (CHAT, {"vllm_xargs": {"payload": {"specs": [SPEC]}}}, "vllm_xargs.payload`"),
     "in a message": (
         CHAT,

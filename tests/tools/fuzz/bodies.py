@@ -164,7 +164,7 @@ def unchecked(text: bytes, path: str) -> str | None:
 def _wrong(made: dict[str, Any], at: str, place: str | None) -> Iterator[str]:
     if found := MISSPELT & made.keys():
         yield f"{found} in {at!r}"
-    if place is not None and KEY not in made:
+    if (place is not None or at) and KEY not in made:
         yield from (f"bare specs in {at!r}" for name in BARE if made.get(name) in GOOD)
     if KEY in made:
         if at != place:
