@@ -28,7 +28,7 @@ from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
-    from .admission import admit, admit_live, check_presets, guard_of, program_of
+    from .admission import admit, admit_live, check_policy, guard_of, program_of
 
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
@@ -57,7 +57,7 @@ __all__ = [
     "check_bounds",
     "check_grammar",
     "check_own_fields",
-    "check_presets",
+    "check_policy",
     "check_spelling",
     "count",
     "default_specs",
@@ -85,7 +85,7 @@ __getattr__ = lazy(
     __name__,
     admit=".admission",
     admit_live=".admission",
-    check_presets=".admission",
+    check_policy=".admission",
     guard_of=".admission",
     program_of=".admission",
 )

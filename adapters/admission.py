@@ -20,6 +20,7 @@ from ..spec import (
     SpecError,
     Stage,
     decode,
+    encode,
 )
 from ..spec.limits import MAX_PAYLOAD_BYTES
 from ..spec.payload import decode_texts, specs_of
@@ -157,13 +158,20 @@ def admit_live(
     return admit(backend, payload, vocab_size)[1]
 
 
-def check_presets(backend: Backend, vocab_size: int) -> None:
-    """Check that the presets of a backend's policy can be realized, before a request names them.
+def check_policy(backend: Backend, vocab_size: int) -> None:
+    """Check that a backend's policy can be realized, before a request comes.
 
     Raises:
-        ValueError: for a preset that cannot be realized.
+        ValueError: for a guard, default specs or a preset that cannot be realized.
     """
-    for name in {} if backend.policy is None else backend.policy.presets:
+    policy = backend.policy or Policy()
+    guard_of(backend, vocab_size)
+    if policy.default:
+        try:
+            admit(backend.free, encode(policy.default), vocab_size)
+        except SpecError as error:
+            raise error.moved(lambda path: ("default", *path[1:])) from error
+    for name in policy.presets:
         try:
             admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)
         except SpecError as error:

@@ -80,8 +80,8 @@ def _of_configuration(
         if policy and tokenizer:
             size = vocabulary_size(tokenizer)
             found += _beyond(policy, size)
-            if policy.presets and not found:
-                _realize_presets(policy, tokenizer, size)
+            if not found:
+                _realize(policy, tokenizer, size)
         if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
             names = ", ".join(policy.models)
             notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
@@ -90,17 +90,17 @@ def _of_configuration(
     return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
 
 
-def _realize_presets(policy: Policy, model: str, size: int) -> None:
-    """Compile each preset with the specs that the server adds, as a server does at its start.
+def _realize(policy: Policy, model: str, size: int) -> None:
+    """Compile all specs of a policy, as a server does at its start.
 
     Raises:
-        ValueError: for a preset that cannot be realized.
+        ValueError: for what cannot be realized.
     """
-    from ..admission import check_presets
+    from ..admission import check_policy
 
     tokenizer = load_tokenizer(model)
     served = replace(backend("vllm"), policy=policy)  # vLLM realizes every kind
-    check_presets(served.for_tokenizer(tokenizer, size), size)
+    check_policy(served.for_tokenizer(tokenizer, size), size)
 
 
 def _beyond(policy: Policy, size: int) -> Iterator[str]:

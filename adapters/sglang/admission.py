@@ -18,7 +18,7 @@ from .. import (
     Policy,
     admit,
     check_bare,
-    check_presets,
+    check_policy,
     check_spelling,
     count,
     default_specs,
@@ -122,7 +122,7 @@ class Admission:
         self._default_specs: list[LogitsProcessorSpec] = []
         if manager.model_config.is_generation:
             self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
-            check_presets(self.backend, self._vocab_size)
+            check_policy(self.backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None

@@ -22,7 +22,7 @@ from .. import (
     admit,
     check_bare,
     check_grammar,
-    check_presets,
+    check_policy,
     check_spelling,
     default_specs,
     guard_of,
@@ -147,7 +147,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._acts = True
         self._newest[key] = self
         if older is None:
-            check_presets(backend, vocab_size)
+            check_policy(backend, vocab_size)
             acting = "acts only on requests whose payload says generation_only=false"
             if role.stage.generates:
                 kinds = (kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes)

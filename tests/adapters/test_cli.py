@@ -57,6 +57,13 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path
 
 
+THREE_TEXTS = """
+- {kind: banned_text, texts: [a]}
+- {kind: banned_text, texts: [b], ignore_case: true}
+- {kind: banned_text, texts: [c], whole_words: true}
+"""
+
+
 class TestExplain:
     @pytest.mark.parametrize(
         ("content", "line"),
@@ -242,6 +249,8 @@ class TestCheck:
                 ["$.presets.far[0].token_ids[1]: Token id 99999 is beyond the vocabulary of "],
             ),
             ("presets: {mild: [{kind: banned_text, texts: [bad]}]}", []),
+            (f"guard: {THREE_TEXTS}", ["got 3 - at `the server's guard`"]),
+            (f"default: {THREE_TEXTS}", ["got 3 - at `$.default`"]),
             (
                 "own: add\ndefault: [{kind: banned_text, texts: [bad], ignore_case: true}, "
                 "{kind: banned_text, texts: [bad], whole_words: true}]\n"

@@ -11,7 +11,7 @@ from logitport.adapters import (
     Backend,
     Policy,
     admit,
-    check_presets,
+    check_policy,
     default_specs,
     policy,
     policy_of,
@@ -231,14 +231,16 @@ def test_nothing_to_fill_in_costs_nothing():
         (Policy(presets={"far": (PluginSpec("absent"),)}), "No plugin 'absent'"),
         (Policy((FORCE,), "add", {"bot": (CHOICE,)}), f"{ADDED}Conflicts with"),
         (Policy((FORCE,), "replace", {"bot": (CHOICE,)}), None),
+        (Policy((FORCE, CHOICE)), "$.default["),
+        (Policy(guard=(FAR,)), "the server's guard[0]"),
     ],
 )
-def test_presets_are_checked_at_the_start(made: Policy, problem: str | None):
+def test_policies_are_checked_at_the_start(made: Policy, problem: str | None):
     if problem is None:
-        check_presets(backend(made), 100)
+        check_policy(backend(made), 100)
         return
-    with pytest.raises(ValueError, match="preset") as raised:
-        check_presets(backend(made), 100)
+    with pytest.raises(ValueError, match=r"preset|default|guard") as raised:
+        check_policy(backend(made), 100)
     assert problem in str(raised.value)
 
 
