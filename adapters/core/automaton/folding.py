@@ -78,31 +78,19 @@ def take(
 
 
 @loop
-def read(
-    default_target: Any,
-    is_failure_link: Any,
-    branches: Any,
-    timers: Any,
-    timeout: Any,
-    edge_ends: Any,
-    edge_tokens: Any,
-    targets: Any,
-    state: int,
-    timer: int,
-    tokens: Any,
-    chosen: bool,
-) -> Place:
+def read(transitions: Any, state: int, timer: int, tokens: Any, chosen: bool) -> Place:
     """Read tokens of a prompt or, if they were ``chosen``, of an output, with its time-outs.
 
     Returns:
         The state and the timer; -1 if the token that decides the state is not known.
     """
+    default, is_link, branches, timers, timeout, ends, of_edges, targets = transitions
     for token in tokens:
         if chosen and timer == 0:
             state, timer = settle(timers, timeout, state, timer)
         if token == UNKNOWN and branches[state]:
             return -1, timer
-        state = take(default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token)
+        state = take(default, is_link, ends, of_edges, targets, state, token)
         timer = enter(timers[state], timer)
     if chosen:
         state, timer = settle(timers, timeout, state, timer)
@@ -150,8 +138,7 @@ def states_along(automaton: Automaton, history: TokenHistory) -> Iterator[int]:
 def _read(automaton: Automaton, place: Place, tokens: Tokens, *, chosen: bool) -> Place:
     if not len(tokens) and not chosen:
         return place
-    arguments: Any = *automaton.transitions, *place, tokens, chosen
-    state, timer = read(*arguments)
+    state, timer = read(automaton.transitions, *place, tokens, chosen)
     if state < 0:
         raise UnknownTokenError
     return int(state), int(timer)

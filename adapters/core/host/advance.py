@@ -11,6 +11,8 @@ from ..automaton.pool import ROOM_KEPT, AutomatonPool
 from ..loops import loop
 
 FORCE = int(Edit.FORCE)
+TAKEN = np.iinfo(np.int32).min
+"""In place of a request's newest token: its automata have taken it."""
 
 
 class Automata:
@@ -24,11 +26,9 @@ class Automata:
         requests: of each index below, the request.
         running: of each index, its automata, in the order of the specs.
         count: ``[capacity]``, the number of these.
-        bases: ``[capacity, width]``, where each automaton starts in the tables.
-        states: ``[capacity, width]``, its state there.
-        timers: ``[capacity, width]``, its timer.
-        takes: ``[capacity]``, whether a token is to be taken.
-        newest: ``[capacity]``, this token; -1 if it is not known.
+        places: ``[3, capacity, width]``, where each automaton starts in the tables, its state
+            there, and its timer.
+        newest: ``[capacity]``, the token to take; ``UNKNOWN``, or ``TAKEN`` if there is none.
         failed: ``[capacity]``, whether an unknown token has decided a state.
         generation: the number of times that indices or states have come, gone or moved.
     """
@@ -38,12 +38,21 @@ class Automata:
         self.requests: list[Any] = []
         self.running: list[Sequence[Automaton]] = []
         self.count = np.zeros(16, np.int32)
-        self.bases, self.states, self.timers = np.zeros((3, 16, 4), np.int32)
-        self.takes, self.failed = np.zeros((2, 16), np.bool_)
+        self.places = np.zeros((3, 16, 4), np.int32)
+        self.failed = np.zeros(16, np.bool_)
         self.newest = np.zeros(16, np.int32)
         self.generation = 0
-        self._arguments: tuple[int, tuple[Any, ...]] = -1, ()
         self._left = 0
+
+    @property
+    def bases(self) -> Any:
+        """Where each automaton starts in the tables."""
+        return self.places[0]
+
+    @property
+    def states(self) -> Any:
+        """The state of each automaton in the tables."""
+        return self.places[1]
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -62,7 +71,7 @@ class Automata:
         self.bases[i, : len(automata)] = _bases_of(automata, self.tables)
         self.place(i, places)
         self.count[i] = len(automata)
-        self.takes[i] = self.failed[i] = False
+        self.newest[i], self.failed[i] = TAKEN, False
         self.running.append(automata)
         self.requests.append(request)
         self.generation += 1
@@ -70,18 +79,17 @@ class Automata:
 
     def place(self, i: int, places: Sequence[tuple[int, int]]) -> None:
         """Set the states and timers of an index."""
+        bases, states, timers = self.places[:, i]
         for rank, (state, timer) in enumerate(places):
-            self.states[i, rank] = self.bases[i, rank] + state
-            self.timers[i, rank] = timer
+            states[rank], timers[rank] = bases[rank] + state, timer
 
     def remove(self, i: int) -> Any:
         """Free an index; the request of the last index moves there, and is returned."""
         self.generation += 1
         self._left += sum(each.cells + len(each.keys) for each in self.running[i])
         last = len(self.requests) - 1
-        for column in (self.count, self.bases, self.states, self.timers):
-            column[i] = column[last]
-        for column in (self.takes, self.newest, self.failed):  # a request may fail within a step
+        self.places[:, i] = self.places[:, last]
+        for column in (self.count, self.newest, self.failed):  # a request may fail within a step
             column[i] = column[last]
         moved, automata = self.requests.pop(), self.running.pop()
         if i < last:
@@ -103,45 +111,31 @@ class Automata:
 
     def _make_room(self, width: int) -> None:
         """Make room for one more request with so many automata."""
-        (capacity, before), n = self.bases.shape, len(self.requests)
+        (_, capacity, before), n = self.places.shape, len(self.requests)
         if n < capacity and width <= before:
             return
         more = capacity if n == capacity else 0
-        flat = [np.pad(column, (0, more)) for column in (self.count, self.takes, self.failed)]
-        newest = np.pad(self.newest, (0, more))
-        wider = (0, more), (0, max(width - before, 0))
-        wide = [np.pad(column, wider) for column in (self.bases, self.states, self.timers)]
-        self.count, self.takes, self.failed = flat
-        self.bases, self.states, self.timers = wide
+        flat = [np.pad(column, (0, more)) for column in (self.count, self.newest, self.failed)]
+        self.places = np.pad(self.places, ((0, 0), (0, more), (0, max(width - before, 0))))
+        self.count, self.newest, self.failed = flat
         self.generation += 1
-        self.newest = newest
 
     def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
         """Keep the automata in use, and ``more``."""
         tables = self.tables.rebuilt([*(each for some in self.running for each in some), *more])
-        bases, states = self.bases.copy(), self.states.copy()
+        places = self.places.copy()
         for i, automata in enumerate(self.running):
             now = _bases_of(automata, tables)
-            states[i, : len(now)] += now - bases[i, : len(now)]
-            bases[i, : len(now)] = now
+            places[:2, i, : len(now)] += now - self.bases[i, : len(now)]
         self.tables.become(tables)
-        self.bases, self.states = bases, states
+        self.places = places
         self.generation += 1
 
     def advance(self) -> bool:
         """Take the tokens in ``newest``; return whether any request has ``failed``."""
-        arguments: Any
-        generation, arguments = self._arguments
-        if generation != self.generation:
-            tables = self.tables
-            arguments = (
-                *(tables.edit, tables.operand, tables.default_target, tables.is_failure_link),
-                *(tables.branches, tables.timer, tables.timeout, tables.edge_ends),
-                *(tables.edge_tokens, tables.targets, len(self.requests), self.count, self.states),
-                *(self.timers, self.takes, self.newest, self.failed),
-            )
-            self._arguments = self.generation, arguments
-        return advance(*arguments)
+        tables, of_requests = self.tables, (len(self.requests), self.count, self.places)
+        every: Any = tables.edit, tables.flags, tables.states, tables.edges, *of_requests
+        return advance(*every, self.newest, self.failed)
 
 
 def _bases_of(automata: Sequence[Automaton], tables: AutomatonPool) -> Tokens:
@@ -152,30 +146,24 @@ def _bases_of(automata: Sequence[Automaton], tables: AutomatonPool) -> Tokens:
 @loop
 def advance(
     edits: Any,
-    operands: Any,
-    default_target: Any,
-    is_failure_link: Any,
-    branches: Any,
-    on_entry: Any,
-    timeout: Any,
-    edge_ends: Any,
-    edge_tokens: Any,
-    targets: Any,
+    flags: Any,
+    columns: Any,
+    edges: Any,
     requests: int,
     count: Any,
-    states: Any,
-    timers: Any,
-    takes: Any,
+    places: Any,
     newest: Any,
     failed: Any,
 ) -> bool:
     """Let the automata of each request take its newest token; see ``Automata``."""
+    links, branches, ends, tokens, targets = flags[0], flags[1], columns[4], edges[0], edges[1]
+    operands, default, on_entry, timeout = columns[0], columns[1], columns[2], columns[3]
+    states, timers = places[1], places[2]
     any_failed = False
     for i in range(requests):
-        if not takes[i]:
+        token, newest[i] = newest[i], TAKEN
+        if token == TAKEN:
             continue
-        takes[i] = False
-        token = newest[i]
         if token == UNKNOWN:  # then it is the one that was forced
             for k in range(count[i]):
                 if edits[states[i, k]] == FORCE:
@@ -186,9 +174,7 @@ def advance(
             if token == UNKNOWN and branches[state]:
                 failed[i] = any_failed = True
                 break
-            state = take(
-                default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token
-            )
+            state = take(default, links, ends, tokens, targets, state, token)
             timer = enter(on_entry[state], timers[i, k])
             states[i, k], timers[i, k] = settle(on_entry, timeout, state, timer)
     return any_failed

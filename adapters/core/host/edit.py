@@ -33,19 +33,16 @@ def edit(
     columns: int,
     first: int,
     end: int,
-    edits: Any,
-    operands: Any,
-    set_ends: Any,
-    set_tokens: Any,
-    set_values: Any,
+    tables: Any,
     count: Any,
     states: Any,
     kept: Any,
 ) -> None:
     """Edit the rows of the requests ``[first, end)``; see ``Automata`` and ``AutomatonPool``.
 
-    ``kept`` is room for as many logits as there are tokens.
+    ``tables`` are the pool's ``edits``; ``kept`` is room for as many logits as there are tokens.
     """
+    edits, operands, set_ends, set_tokens, set_values = tables
     for i in range(first, end):
         start, strict, forced = starts[i], -1, -1
         if start < 0:
@@ -142,10 +139,7 @@ def add(
 
 @loop
 def find_edited(
-    edits: Any,
-    operands: Any,
-    set_ends: Any,
-    set_tokens: Any,
+    tables: Any,
     requests: int,
     count: Any,
     states: Any,
@@ -158,6 +152,7 @@ def find_edited(
     Set whether any of them edits its row, whether any has an ALLOW, and whether the first ALLOW has
     the token that is forced.
     """
+    edits, operands, set_ends, set_tokens, _ = tables
     for i in range(requests):
         strict, forced = -1, -1
         for k in range(count[i]):

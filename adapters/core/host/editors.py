@@ -38,7 +38,6 @@ class Edits:
         self.scratch = Scratch.of(vocab_size)
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
         self._last_row = -1
-        self._arguments: tuple[int, tuple[Any, ...]] = -1, ()
 
     @property
     def rows(self) -> Indices:
@@ -73,9 +72,8 @@ class Edits:
         """
         automata, tables, requests = self.automata, self.automata.tables, len(self.automata)
         is_edited, is_limited, is_offered = np.zeros((3, requests), np.bool_)
-        sets = tables.edit, tables.operand, tables.set_ends, tables.set_tokens
-        inputs = *sets, requests, automata.count, automata.states
-        find_edited(*inputs, is_edited, is_limited, is_offered)
+        of_requests: Any = requests, automata.count, automata.states
+        find_edited(tables.edits, *of_requests, is_edited, is_limited, is_offered)
         for request in self.rules:
             is_edited[request.index] = True
         for request, _ in self.own:
@@ -102,15 +100,8 @@ class Edits:
     ) -> None:
         """Make the automata's edits of the indices ``[first, end)``."""
         automata = self.automata
-        generation, arguments = self._arguments
-        if generation != automata.generation:
-            tables = automata.tables
-            arguments = (
-                *(tables.edit, tables.operand, tables.set_ends, tables.set_tokens),
-                *(tables.set_values, automata.count, automata.states, self.scratch.values),
-            )
-            self._arguments = automata.generation, arguments
-        edit(logits, starts, columns, first, end, *arguments)
+        of_requests: Any = automata.count, automata.states, self.scratch.values
+        edit(logits, starts, columns, first, end, automata.tables.edits, *of_requests)
 
 
 class Editor(ABC):

@@ -113,7 +113,6 @@ class Outputs:
                 indices = np.array([self.requests[i].index for i in grown])
                 newest = [last[i] for i in grown]
             automata.newest[indices] = newest
-            automata.takes[indices] = True
         if rules:
             for i in grown:
                 request = self.requests[i]
