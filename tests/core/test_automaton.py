@@ -298,7 +298,8 @@ def test_many_links_are_followed(name: str) -> None:
 )
 def test_what_tables_take_is_known(spec: LogitsProcessorSpec) -> None:
     (automaton,) = automata(spec)
-    tables = AutomatonPool().rebuilt([automaton])
+    tables = AutomatonPool()
+    tables.rebuild([automaton])
     columns = [each for each in vars(tables).values() if isinstance(each, np.ndarray)]
     own = [
         value

@@ -60,10 +60,10 @@ pytest.importorskip("triton")
 from logitport.adapters.core.device import (
     edit_kernel,
     history_kernels,
-    layer,
     pool,
     search,
 )
+from logitport.adapters.core.device import realizer as device_realizer
 from logitport.adapters.core.device.context import LogitsLayout
 from logitport.adapters.core.device.realizer import DeviceRealizer
 
@@ -339,7 +339,7 @@ class TestLifeCycle(LifeCycleTests):
 @pytest.mark.parametrize(
     "edit",
     [
-        (layer, "add"),
+        (device_realizer, "add"),
         (history_kernels.HistoryKernels, "launch"),
         (edit_kernel.EditKernel, "launch"),
     ],

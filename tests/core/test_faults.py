@@ -1,11 +1,12 @@
 """A part of ``make faults``."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
-from logitport.adapters.core.automaton import pool
-from logitport.adapters.core.host import layer
+from logitport.adapters.core.host.realizer import Realizer
 from logitport.adapters.core.loops import why_slow
 
 from tests.support.triton_process import INTERPRETED, outside, run_in_interpreter
@@ -41,47 +42,46 @@ def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 
 
-def emptied_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the tables were once: emptied before the new ones are there."""
+def left_half_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if what has failed while a request came could be left as it is."""
 
-    def rebuilt(own: pool.AutomatonPool, in_use: object) -> pool.AutomatonPool:
-        own._clear(dict(own._room))
-        own.generation += 1
-        return original(own, in_use)  # pyright: ignore[reportArgumentType]
+    def put(own: Realizer, request: Any) -> None:
+        own._requests[request.row] = request
+        with suppress(MemoryError):
+            own._place(request)
 
-    original = pool.AutomatonPool.rebuilt
-    monkeypatch.setattr(pool.AutomatonPool, "rebuilt", rebuilt)
+    monkeypatch.setattr(Realizer, "_put", put)
 
 
 def code_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a step that is tried again ran requests' own code again."""
-    never = property(lambda _: False, lambda *_: None)
-    monkeypatch.setattr(layer.Layer, "_has_run", never, raising=False)
+    never = property(lambda _: None, lambda *_: None)
+    monkeypatch.setattr(Realizer, "_own", never, raising=False)
 
 
 def all_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was once: where a step fails, all that use us pay for it."""
 
-    def apply(own: layer.Layer, logits: torch.Tensor) -> None:
-        own._has_run = False
+    def apply(own: Realizer, logits: torch.Tensor) -> None:
+        own._own = None
         try:
             own._step(logits)
         except MemoryError as error:
-            own._end_all(logits, error)
+            own._end(error, logits)
 
-    monkeypatch.setattr(layer.Layer, "apply", apply)
+    monkeypatch.setattr(Realizer, "_apply", apply)
 
 
 def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a step could be tried again with the state that it has left."""
-    monkeypatch.setattr(layer.Layer, "_rebuild", lambda own: setattr(own, "_is_broken", False))
+    monkeypatch.setattr(Realizer, "_rebuild", lambda own: setattr(own, "_is_broken", False))
 
 
 # defect | the first script that finds it now
 @outside
 @pytest.mark.parametrize(
     ("breaks", "seed"),
-    [(emptied_too_early, 3), (code_run_twice, 2), (all_ended_at_once, 0), (not_rebuilt, 6)],
+    [(left_half_placed, 0), (code_run_twice, 2), (all_ended_at_once, 0), (not_rebuilt, 6)],
 )
 def test_what_is_not_atomic_is_found(
     monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], seed: int

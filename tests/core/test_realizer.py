@@ -264,8 +264,8 @@ def test_what_a_long_history_has_needed_is_given_back() -> None:
 
 def test_a_request_that_the_adapter_cannot_read_is_ended() -> None:
     realizer, requests = batch(Request(ONE_OF_EACH[:1]), Request(ONE_OF_EACH[2:3]))
-    realizer.fail(1, BrokenError("unreadable"), [1, 2], STOP)
-    realizer.fail(2, BrokenError("unreadable"), [], None)
+    realizer.fail(1, BrokenError("unreadable"), STOP)
+    realizer.fail(2, BrokenError("unreadable"), None)
     before, after = applied(realizer, 3)
     assert_row(before[0], after[0], requests[0].edits())
     assert_row(before[1], after[1], END)

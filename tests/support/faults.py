@@ -15,7 +15,6 @@ MODULES = (
     *(
         "host.editors",
         "host.history_rules",
-        "host.layer",
         "host.realizer",
         "host.requests",
         "logits",
@@ -24,7 +23,7 @@ MODULES = (
 )
 DEVICE_MODULES = (
     *("device.advance_kernel", "device.edit_kernel", "device.history_kernels"),
-    *("device.inputs", "device.pool", "device.layer", "device.realizer", "device.requests"),
+    *("device.inputs", "device.pool", "device.realizer", "device.requests"),
     *("automaton.folding", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (

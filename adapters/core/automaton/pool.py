@@ -66,25 +66,14 @@ class AutomatonPool:
             self._append(automaton)
         return self._bases[automaton]
 
-    def rebuilt(self, in_use: Iterable[Automaton]) -> "AutomatonPool":
-        """Make a pool of these automata alone, which this pool may ``become``."""
-        kept = list(dict.fromkeys(in_use))
-        needed = sizes_of(kept)
-        fresh = AutomatonPool(
-            {what: max(min(room, ROOM_KEPT), 2 * needed[what]) for what, room in self._room.items()}
-        )
-        for automaton in kept:
-            fresh._append(automaton)
-        fresh.generation = self.generation + 1
-        return fresh
-
     def rebuild(self, in_use: Iterable[Automaton]) -> None:
-        """Drop all automata except these; if that fails, the pool is unchanged."""
-        self.become(self.rebuilt(in_use))
-
-    def become(self, others: "AutomatonPool") -> None:
-        """Take over the contents of another pool. This cannot fail."""
-        vars(self).update(vars(others))
+        """Drop all automata except these. If this fails, the pool is of no use."""
+        kept = list(dict.fromkeys(in_use))
+        needed, before = sizes_of(kept), self._room
+        self.generation += 1
+        self._clear({each: max(min(before[each], ROOM_KEPT), 2 * needed[each]) for each in before})
+        for automaton in kept:
+            self._append(automaton)
 
     def is_mostly_unused(self, in_use: Iterable[Automaton]) -> bool:
         """Return whether ``rebuild`` would free most of the memory, and much of it."""

@@ -19,7 +19,8 @@ class Automata:
     """The automata that run, a row of states for each request, without gaps.
 
     All state is a function of (automata, prompt, output). So a request that is removed, and later
-    added again with its output, continues where it was.
+    added again with its output, continues where it was. After a call that fails, nothing is left
+    to rely on: all state has to be made again.
 
     Attributes:
         tables: the pool of the automata.
@@ -60,10 +61,7 @@ class Automata:
     def add(
         self, request: Any, automata: Sequence[Automaton], places: Sequence[tuple[int, int]]
     ) -> int:
-        """Let automata act on a request, each at a state and a timer; return its index.
-
-        If this fails, nothing has changed.
-        """
+        """Let automata act on a request, each at a state and a timer; return its index."""
         self._make_room(len(automata))
         if None in map(self.tables.base_of, automata):  # there is no room for one of them
             self._rebuild_tables(automata)
@@ -103,7 +101,7 @@ class Automata:
         self.generation += 1
 
     def give_back(self) -> None:
-        """Free memory if the tables are mostly unused; if this fails, nothing has changed."""
+        """Free memory if the tables are mostly unused."""
         if self._left > ROOM_KEPT:  # those removed since the last check may be most of the tables
             self._left = 0
             if self.tables.is_mostly_unused(each for some in self.running for each in some):
@@ -115,27 +113,23 @@ class Automata:
         if n < capacity and width <= before:
             return
         more = capacity if n == capacity else 0
-        flat = [np.pad(column, (0, more)) for column in (self.count, self.newest, self.failed)]
         self.places = np.pad(self.places, ((0, 0), (0, more), (0, max(width - before, 0))))
-        self.count, self.newest, self.failed = flat
-        self.generation += 1
+        flat = self.count, self.newest, self.failed
+        self.count, self.newest, self.failed = (np.pad(column, (0, more)) for column in flat)
 
     def _rebuild_tables(self, more: Sequence[Automaton] = ()) -> None:
         """Keep the automata in use, and ``more``."""
-        tables = self.tables.rebuilt([*(each for some in self.running for each in some), *more])
-        places = self.places.copy()
+        self.tables.rebuild([*(each for some in self.running for each in some), *more])
         for i, automata in enumerate(self.running):
-            now = _bases_of(automata, tables)
-            places[:2, i, : len(now)] += now - self.bases[i, : len(now)]
-        self.tables.become(tables)
-        self.places = places
+            now = _bases_of(automata, self.tables)
+            self.places[:2, i, : len(now)] += now - self.bases[i, : len(now)]
         self.generation += 1
 
     def advance(self) -> bool:
         """Take the tokens in ``newest``; return whether any request has ``failed``."""
-        tables, of_requests = self.tables, (len(self.requests), self.count, self.places)
-        every: Any = tables.edit, tables.flags, tables.states, tables.edges, *of_requests
-        return advance(*every, self.newest, self.failed)
+        tables, requests = self.tables, (len(self.requests), self.count, self.places)
+        columns = tables.edit, tables.flags, tables.states, tables.edges
+        return advance(*columns, *requests, self.newest, self.failed)
 
 
 def _bases_of(automata: Sequence[Automaton], tables: AutomatonPool) -> Tokens:

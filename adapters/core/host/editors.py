@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from ..automaton.history import Tokens
-from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask, write_twice
+from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
 from .advance import Automata
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, Scratch
@@ -29,12 +29,14 @@ class Edits:
     Attributes:
         rules: the history rules of the requests that have some.
         own: additions by requests' own code in this step: the request, tokens, values.
+        has_written: whether any logit may have been edited since this was last set to false.
     """
 
     def __init__(self, automata: Automata, vocab_size: int) -> None:
         self.automata = automata
         self.rules: dict[Any, HistoryRules] = {}
         self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
+        self.has_written = False
         self.scratch = Scratch.of(vocab_size)
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
         self._last_row = -1
@@ -72,7 +74,7 @@ class Edits:
         """
         automata, tables, requests = self.automata, self.automata.tables, len(self.automata)
         is_edited, is_limited, is_offered = np.zeros((3, requests), np.bool_)
-        of_requests: Any = requests, automata.count, automata.states
+        of_requests = requests, automata.count, automata.states
         find_edited(tables.edits, *of_requests, is_edited, is_limited, is_offered)
         for request in self.rules:
             is_edited[request.index] = True
@@ -108,11 +110,9 @@ class Editor(ABC):
     """An editor of one kind of array.
 
     Attributes:
-        has_written: whether any logit may have been edited since this was last set to false.
         compiles: whether the first step compiles a kernel, so that it takes long.
     """
 
-    has_written = False
     compiles: ClassVar[bool] = False
 
     @abstractmethod
@@ -172,12 +172,14 @@ class OtherEditor(Editor):
             columns = logits.shape[1]
             rows, changes = edits.rows[indices], np.zeros((len(indices), columns), np.float32)
             edits.write(changes.reshape(-1), _starts_of(indices, edits, columns), columns)
-            self._combine(logits, rows, changes, is_limited, is_offered)
+            at = self.array(rows, logits)
+            logits[at] = self._combine(logits, at, changes, is_limited, is_offered)
+            edits.has_written = True  # only now: if it fails, the step is made again
 
     def _combine(
-        self, logits: Any, rows: Indices, changes: Floats, is_limited: Mask, is_offered: Mask
-    ) -> None:
-        at, change, where = self.array(rows, logits), self.array(changes, logits), self.where
+        self, logits: Any, at: Any, changes: Floats, is_limited: Mask, is_offered: Mask
+    ) -> Any:
+        change, where = self.array(changes, logits), self.where
         before, limit = logits[at], self.highest_logit(logits.dtype)
         is_masked = change == -np.inf
         after = self.floats(before) + where(is_masked, 0.0, change)
@@ -192,9 +194,7 @@ class OtherEditor(Editor):
         is_possible = (where(is_forced, offered, after) > -np.inf).any(1)
         is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
         after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
-        edited = where((change == 0) & ~is_empty, before, self.like(after, before))
-        self.has_written = True
-        write_twice(logits.__setitem__, at, edited)
+        return where((change == 0) & ~is_empty, before, self.like(after, before))
 
     def find_forced(self, logits: Any) -> Any:
         """See ``Editor``."""
@@ -256,7 +256,7 @@ class HostEditor(OtherEditor):
         if self._starts[0] is not rows or self._starts[1] != stride:
             self._starts = rows, stride, rows * stride
         edits.check_rows(len(logits))
-        self.has_written = True
+        edits.has_written = True
         edits.write(flat, self._starts[2], columns)
 
     def force(self, logits: npt.NDArray[Any], row: int, token_id: int) -> None:

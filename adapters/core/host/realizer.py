@@ -1,20 +1,43 @@
-"""Realization on the host: the layer of the requests' programs, and that of their guards."""
+"""Realization on the host: the requests of a batch, their programs, and their logits' edits."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from ..callables import Report
+import numpy as np
+
+from ....spec import AllowedTokensSpec, SpecError
+from ..automaton import Automaton, UnknownTokenError
+from ..automaton.folding import fold_together
+from ..callables import Report, RequestCallables, stop_in
+from ..kinds.forced_sequence import ending
+from ..kinds.prompt_bias import bias_towards
+from ..layer import Layer
 from ..parts import Program
-from ..program import ProgramOf
-from .layer import Layer
+from ..program import ProgramOf, compile_specs
+from .advance import Automata
+from .editors import Editor, Edits
+from .history_rules import HistoryRules
+from .last_resort import LastResort
+from .registry import check_logits, editor_for
+from .requests import Outputs, Request
+from .warm_up import compile_loops, wait_for_loops
+
+logger = logging.getLogger(__name__)
 
 
 class Realizer(Layer):
-    """Realizes programs and their guards on the rows of one engine's batch.
+    """Realizes programs on the rows of one engine's batch.
 
-    Guards are a layer of their own, which edits last. So what an operator forbids wins over what a
-    client forces, and a guard acts on a request whose own specs have failed.
+    The output ids of a request are its engine's object. The engine may append tokens to it, -1 for
+    one that is not known yet, and take tokens back. If it puts as many in their place, or one more,
+    then another token than before must be where the last was.
+
+    ALLOW excludes the columns of logits that are beyond the vocabulary; nothing else edits these.
     """
+
+    numbered = "row"
 
     def __init__(
         self,
@@ -24,34 +47,265 @@ class Realizer(Layer):
     ) -> None:
         """See ``Layer``."""
         super().__init__(vocab_size, program_of, report)
-        self._guards = Layer(vocab_size, report=report)
+        self._editor: Editor | None = None  # made when the device is known
+        self._with_code: dict[Request, RequestCallables] = {}
+        self._last_resort = LastResort()
+        self._forget()
+        compile_loops()
 
-    def add(
+    def _forget(self) -> None:
+        """Begin without any state."""
+        self._automata = Automata()
+        self._outputs = Outputs()
+        self._edits = Edits(self._automata, self._vocab_size)
+        self._is_broken = False
+
+    def _layer_of_guards(self) -> "Realizer":
+        return Realizer(self._vocab_size, report=self._report_guard)
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows that have a program, in any order."""
+        return list(self._requests)
+
+    @property
+    def outputs(self) -> list[Sequence[int]]:
+        """The output ids of the requests that have a program, as ``add`` was given them."""
+        return [request.output_ids for request in self._requests.values()]
+
+    def sync(self, row: int, request: Any, output_ids: list[int]) -> bool:
+        """Follow a request whose whole output the engine passes at each step.
+
+        Returns:
+            Whether an equal request has entered this row, and its output is unchanged or one token
+            longer. That token is appended. Otherwise the request must ``enter`` anew.
+        """
+        entered, known = self._entered.get(row, (None, None))
+        if known is None or entered != request:
+            return False
+        count = len(known)
+        if len(output_ids) - count not in (0, 1) or output_ids[:count] != known:
+            return False
+        known += output_ids[count:]
+        return True
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Append the newest tokens, given by row, to the outputs of the requests that entered."""
+        for row, (_, output_ids) in self._entered.items():
+            output_ids.append(token_ids[row])
+
+    def truncate(self, rows: int) -> None:
+        """Remove the requests that have entered row ``rows`` or a later row."""
+        for row in [row for row in self._entered if row >= rows]:
+            self.remove(row)
+
+    def _start(
         self,
-        row: int,
+        number: int,
         program: Program,
+        automata: list[Automaton],
+        code: RequestCallables | None,
         prompt_ids: Sequence[int] | None,
         output_ids: Sequence[int],
-        stop_token_id: int | None = None,
+        stop: int | None,
     ) -> None:
-        """See ``Layer``."""
-        super().add(row, program, prompt_ids, output_ids, stop_token_id)
-        if (guard := program.guard) is not None:
-            # A client's `ignore_eos` takes its own token away.
-            stop = stop_token_id if guard.end_token is None else guard.end_token
-            self._guards.add(row, guard, prompt_ids, output_ids, stop)
+        if program.reads_prompt and prompt_ids is None:
+            raise SpecError("The specs read the prompt, which has embeddings and no token ids")
+        prompt_ids = () if prompt_ids is None else prompt_ids
+        request = Request(prompt_ids, output_ids, number, stop, automata)
+        try:
+            if program.prompt_biases:
+                prompt = request.prompt_array()
+                automata.append(bias_towards(program.prompt_biases, prompt, self._vocab_size))
+            request.rules = program.history_rules
+            if code is not None:
+                self._with_code[request] = code
+            self._last_resort.put(request, stop_in(self._vocab_size, program.end_token))
+            self._put(request)
+        finally:
+            request.drop_arrays()
 
-    def remove(self, row: int) -> None:
-        """See ``Layer``."""
-        super().remove(row)
-        self._guards.remove(row)
+    def _start_end(self, number: int, stop: int) -> None:
+        self._put(Request((), (), number, stop, [ending(stop)], ends=True))
+
+    def _put(self, request: Request) -> None:
+        """Let a request act, as its tokens say."""
+        self._requests[request.row] = request
+        if self._is_broken:
+            return  # the next step makes all state again
+        try:
+            self._place(request)
+        except UnknownTokenError:
+            raise
+        except Exception:
+            logger.debug("The next step makes the state again", exc_info=True)
+            self._is_broken = True
+
+    def _place(self, request: Request) -> None:
+        """Make a request's state from its tokens, and let it act."""
+        try:
+            places, rules = fold_together(request.automata, request), None
+            if request.rules:
+                prompt, output = request.prompt_array(), request.output_array()
+                rules = HistoryRules(request.rules, prompt, output, request.automata)
+            self._is_broken = True  # if the rest fails: what others have may be half changed
+            request.index = self._automata.add(request, request.automata, places)
+            if rules is not None:
+                self._edits.rules[request] = rules
+            if request.reads_output:
+                self._outputs.add(request)
+            self._is_broken = False
+        finally:
+            request.drop_arrays()
+
+    def _stop(self, number: int, request: Request) -> None:
+        self._edits.rules.pop(request, None)
+        self._last_resort.remove(request)
+        self._outputs.remove(request)
+        if self._with_code.pop(request, None) is not None and self._own is not None:
+            self._own = self._edits.own = [each for each in self._own if each[0] is not request]
+        index, request.index = request.index, -1
+        if self._is_broken:
+            self._automata.clear()
+        if index < 0 or self._is_broken:
+            return
+        moved = self._automata.remove(index)
+        if moved is not request:
+            moved.index = index
+        try:
+            self._automata.give_back()
+        except Exception:
+            logger.debug("No memory to give memory back", exc_info=True)
+            self._is_broken = True
+
+    def move(self, source: int, destination: int) -> None:
+        """Move the request in row ``source``; a request in ``destination`` is removed."""
+        if source != destination:
+            self.remove(destination)
+            self.rearrange({source: destination})
+
+    def swap(self, a: int, b: int) -> None:
+        """Exchange the requests in two rows."""
+        self.rearrange({a: b, b: a})
 
     def rearrange(self, new_rows: Mapping[int, int]) -> None:
-        """See ``Layer``."""
-        super().rearrange(new_rows)
-        self._guards.rearrange(new_rows)
+        """Move several requests at once.
+
+        Args:
+            new_rows: the new row for each current row. If a new row has a request already, that
+                request must move as well.
+        """
+        for by_row in (self._entered, self._requests):
+            moving = {new: by_row.pop(row, None) for row, new in new_rows.items()}
+            by_row |= {row: each for row, each in moving.items() if each is not None}
+        for row in new_rows.values():
+            if row in self._requests:
+                self._requests[row].row = row
+        self._automata.generation += 1
+        if self._guards is not None:
+            self._guards.rearrange(new_rows)
+
+    def warm_up(self, logits: Any) -> None:
+        """Have Triton compile, if it is to edit logits like these, so that no request waits for it.
+
+        This uses a realizer of its own, as ``DeviceRealizer.warm_up`` does. Where the host edits,
+        nothing is done: the loops are compiled beside what else a worker does when it starts.
+        """
+        if editor_for(logits).compiles:
+            realizer = Realizer(self._vocab_size)
+            realizer.add(0, compile_specs((AllowedTokensSpec((0,)),)), [], [])
+            realizer.apply(logits)
 
     def apply(self, logits: Any) -> None:
-        """See ``Layer``."""
-        super().apply(logits)
-        self._guards.apply(logits)
+        """Edit the logits of the next tokens in place.
+
+        If a step fails before it has edited any logit, all state is made again from the tokens, and
+        the step is tried once more. If it fails again, or later, all requests with specs end.
+
+        Args:
+            logits: ``[rows, columns]``, of a floating-point type: a torch tensor, a numpy array, or
+                another array that ``editor_for`` has an editor for.
+        """
+        if self._requests:
+            wait_for_loops()
+            self._apply(logits)
+        if self._guards is not None:
+            self._guards.apply(logits)
+
+    @property
+    def _has_written(self) -> bool:
+        return self._edits.has_written
+
+    def _step(self, step: Any) -> None:
+        self._edits.has_written = False
+        if self._editor is None or self._is_broken:
+            check_logits(step)
+            self._editor = editor_for(step)
+        if self._is_broken:
+            self._rebuild()
+        if self._with_code and self._own is None:
+            self._run_code(step, self._editor)
+        automata = self._automata
+        if self._outputs.requests:
+            self._fail(self._outputs.read(automata, self._edits.rules))
+            if automata.advance():
+                failed = np.flatnonzero(automata.failed[: len(automata)]).tolist()
+                self._fail([(automata.requests[i], UnknownTokenError()) for i in failed])
+        for request, rules in self._edits.rules.items():
+            rules.follow(automata, request.index)
+        self._last_resort.look(step, self._editor)
+        self._edits.own = self._own or []
+        if automata.requests:
+            self._editor.apply(step, self._edits)
+        self._last_resort.apply(step, self._editor, automata)
+
+    def _rebuild(self) -> None:
+        """Make all state again from the requests' tokens."""
+        failed: list[tuple[Request, Exception]] = []
+        self._forget()
+        for request in self._requests.values():
+            request.index = -1
+        for request in self._requests.values():
+            try:
+                self._place(request)
+            except Exception as error:
+                if self._is_broken:
+                    raise
+                failed.append((request, error))
+        self._fail(failed)
+
+    def _run_code(self, logits: Any, editor: Editor) -> None:
+        """Run the requests' own code, one request after the other."""
+        failed: list[tuple[Request, Exception]] = []
+        own = list[Any]()
+        is_read = any(code.reads_logits for code in self._with_code.values())
+        with editor.as_tensor(logits) if is_read else nullcontext(logits) as tensor:
+            for request, code in self._with_code.items():
+                try:
+                    prompt_ids, output_ids = request.prompt_ids, request.output_ids
+                    for added in code.run(prompt_ids, output_ids, tensor, request.row):
+                        tokens = added.cells.token_ids.astype(np.int32)
+                        own.append((request, (tokens, added.values)))
+                except Exception as error:
+                    failed.append((request, error))
+        self._own = own
+        self._fail(failed)
+
+    def _fail(self, failed: Iterable[tuple[Request, Exception]]) -> None:
+        """End requests within a step.
+
+        Raises:
+            RuntimeError: if that has left no state to go on with.
+        """
+        for request, error in failed:
+            self.fail(request.row, error, request.stop_token_id)
+        if self._is_broken:
+            raise RuntimeError("The state of a step has to be made again")
+
+    def _acting(self, step: Any) -> Collection[int]:
+        return self._requests.keys()
+
+    def _force(self, stops: Mapping[int, int | None], step: Any) -> None:
+        for row, stop in stops.items():
+            if stop is not None and row in self._requests:
+                editor_for(step).force(step, row, stop)

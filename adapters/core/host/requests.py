@@ -34,10 +34,6 @@ class Request(TokenHistory):
     index: int = -1
     ends: bool = False
 
-    def __post_init__(self) -> None:
-        if self.row < 0:  # no logits would be edited
-            raise IndexError(f"Expected a row from 0, got {self.row}")
-
     @property
     def reads_output(self) -> bool:
         """Whether anything depends on the output."""
@@ -64,16 +60,12 @@ class Outputs:
         self._output_ids: list[Sequence[int]] = []
         self._indices: tuple[int, Any] = -1, None
 
-    def prepare(self, request: Request) -> tuple[Request, int, int]:
-        """Read what ``add`` takes to follow the output of a request that is being placed."""
+    def add(self, request: Request) -> None:
+        """Follow the output of a request that has been placed."""
         output = request.output_array()
-        return request, len(output), int(output[-1]) if len(output) else UNKNOWN
-
-    def add(self, request: Request, length: int, last: int) -> None:
-        """Follow an output that has so many tokens. This cannot fail."""
         self.requests.append(request)
-        self.lengths.append(length)
-        self.last.append(last)
+        self.lengths.append(len(output))
+        self.last.append(int(output[-1]) if len(output) else UNKNOWN)
         self._output_ids.append(request.output_ids)
 
     def remove(self, request: Request) -> None:

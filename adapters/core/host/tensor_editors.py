@@ -56,10 +56,6 @@ class HostTensorEditor(TensorEditor):
     def apply(self, logits: torch.Tensor, edits: Edits) -> None:
         """See ``Editor``."""
         if logits.dtype is torch.float32 and logits.stride(1) == 1:
-            array, self._of_arrays.has_written = logits.numpy(), False
-            try:
-                self._of_arrays.apply(array, edits)
-            finally:
-                self.has_written = self._of_arrays.has_written
+            self._of_arrays.apply(logits.numpy(), edits)
         else:
             super().apply(logits, edits)

@@ -59,7 +59,7 @@ class TritonEditor(TensorEditor):
             edits.check_rows(len(logits))
             additions = _additions(edits)
             self._upload(edits)
-            self.has_written = True
+            edits.has_written = True
             if additions is not None:
                 write_twice(add, additions, logits)
             if self._acts:

@@ -176,5 +176,5 @@ def test_what_fails_later_is_ended_whatever_it_ignores(ours: processor.Logitport
     req.expected = FREE
     step(ours, [req])
     (batch,) = ours._batches
-    batch.realizer.fail(0, RuntimeError("a plugin"), req.output_ids, None)
+    batch.realizer.fail(0, RuntimeError("a plugin"), None)
     assert "a plugin" in req.to_finish.message

@@ -5,7 +5,7 @@ import torch
 from logitport import spec as lp
 from logitport.adapters.core import compile_specs
 from logitport.adapters.core.device import edit_kernel
-from logitport.adapters.core.host import layer
+from logitport.adapters.core.host import realizer
 from logitport.adapters.core.host.triton_editor import TritonEditor
 from logitport.adapters.vllm.v1_batch import V1Batch
 
@@ -22,7 +22,7 @@ def on_gpu(logits: torch.Tensor) -> TritonEditor:
 def test_no_request_waits_for_a_kernel(monkeypatch: pytest.MonkeyPatch, vocabulary: int) -> None:
     kernel = Launches(edit_kernel._edit_kernel)
     monkeypatch.setattr(edit_kernel, "_edit_kernel", kernel)
-    monkeypatch.setattr(layer, "editor_for", on_gpu)
+    monkeypatch.setattr(realizer, "editor_for", on_gpu)
     batch = V1Batch(configuration(), vocabulary, lambda params: None, torch.device("cpu"))
     warm = set(kernel.variants)
     assert len(warm) == 1
