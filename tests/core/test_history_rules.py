@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import Add, edit
 from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
-from logitport.adapters.core.host.history_rules import HistoryRules, Scratch
+from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
 from logitport.adapters.core.host.search import BLOCK
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 from logitport.spec.limits import MAX_HISTORY_RULES
@@ -147,7 +147,7 @@ def test_a_history_with_a_token_that_is_not_known(tokens: tuple[list[int], list[
 
 def test_a_scan_compares_each_token_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is in the history; counted on the loop as plain Python."""
-    for name in ("link", "skip", "scan"):
+    for name in ("link", "skip", "scan", "act"):
         compiled = getattr(history_rules, name)
         monkeypatch.setattr(history_rules, name, getattr(compiled, "py_func", compiled))
     counts: list[float] = []
@@ -156,9 +156,8 @@ def test_a_scan_compares_each_token_a_few_times(monkeypatch: pytest.MonkeyPatch)
             for spec in (NoRepeatNgramSpec(64), DrySpec(1.0, 1.5, 64), DrySpec(1.0, 1.5, 1)):
                 tokens = Counted(prompt)
                 rule = HistoryRules([spec], np.array(prompt, np.int32), np.zeros(0, np.int32))
-                scratch = Scratch.of(LARGE)
-                arguments = tokens, len(prompt), *rule._rules[0], *scratch
-                history_rules.scan(scratch.values, 0, 0, *arguments)
+                scratch = scratch_for(LARGE)
+                history_rules.act(scratch[1], 0, 0, tokens, len(prompt), *rule._rules, *scratch)
                 counts.append((tokens.read - 64 * 32 * 2) / len(prompt))
     assert max(counts) < 8
 

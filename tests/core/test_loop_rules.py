@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import FORCED, combine, edits
 from logitport.adapters.core import Realizer, compile_specs
-from logitport.adapters.core.host.loop_rules import find_loops
-from logitport.adapters.core.kinds.no_loop import needs
+from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, NoLoopSpec
 
 from tests.support.strategies import specs
@@ -67,15 +66,14 @@ def test_long_periods(period: int, broken: bool) -> None:
     text = np.random.default_rng(period).permutation(1000)[:period].astype(np.int32)
     history = np.concatenate([[1001], text, text[:-1], np.zeros(9)]).astype(np.int32)
     history[1] = 1002 if broken and period > 1 else history[1]
-    tokens, values = np.zeros(2048, np.int32), np.zeros(2048, np.float32)
-    logits, length = np.zeros(2048, np.float32), 2 * period
-    seen = np.zeros(2048, np.bool_)
-    inputs = history, length, 0, needs(spec), 1024, tokens, values, seen
-    count = find_loops(logits, 0, 2048, *inputs)
-    banned = {history[length - 1], text[-1]} if not broken or period == 1 else {history[length - 1]}
-    assert {*tokens[:count].tolist()} == banned
+    logits, newest = np.zeros(2048, np.float32), history[2 * period - 1]
+    (rule,), scratch = compile_specs([spec]).loops, scratch_for(2048)
+    rules = HistoryRules([rule], history[:0], history[: 2 * period])
+    banned = {newest, text[-1]} if not broken or period == 1 else {newest}
+    assert {*rules.cells(scratch)[0].tolist()} == banned
+    rules.edit(logits, 0, 2048, scratch)
     assert {*np.flatnonzero(logits).tolist()} == banned
-    assert not seen.any()
+    assert not scratch[2].any()
 
 
 def test_many_periods_of_one_token() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from logitport.adapters.core.host import warm_up
+from logitport.adapters.core import warm_up
 
 MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),

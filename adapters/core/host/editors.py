@@ -14,7 +14,7 @@ from ..automaton.history import Tokens
 from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
 from .advance import Automata
 from .edit import add, edit, find_edited
-from .history_rules import HistoryRules, Scratch
+from .history_rules import HistoryRules, scratch_for
 
 Indices = npt.NDArray[np.int64]
 
@@ -37,7 +37,7 @@ class Edits:
         self.rules: dict[Any, HistoryRules] = {}
         self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
         self.has_written = False
-        self.scratch = Scratch.of(vocab_size)
+        self.scratch = scratch_for(vocab_size)
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
         self._last_row = -1
 
@@ -102,7 +102,7 @@ class Edits:
     ) -> None:
         """Make the automata's edits of the indices ``[first, end)``."""
         automata = self.automata
-        of_requests: Any = automata.count, automata.states, self.scratch.values
+        of_requests: Any = automata.count, automata.states, self.scratch[1]
         edit(logits, starts, columns, first, end, automata.tables.edits, *of_requests)
 
 

@@ -1,6 +1,6 @@
 """The history rules: ``no_repeat_ngram``, no n-gram twice, and ``dry``, no long repetition.
 
-``no_loop`` is in a file of its own.
+``no_loop`` has its loops in a file of its own.
 
 At each step, a rule needs the earlier positions that follow the same tokens as the next position:
 its context, the newest n - 1 tokens, or ``allowed_length``. A scan finds them from the newest to
@@ -12,7 +12,7 @@ where token 4 follows, and before position 3, where token 3 follows: 4 and 3 are
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,43 +24,43 @@ from ..automaton import BAN_BIAS, UNKNOWN, Automaton, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
 from ..automaton.history import Tokens
 from ..kinds.dry import penalties
+from ..kinds.no_loop import closes, needs
 from ..loops import loop
 from ..parts import LoopRule
 from .advance import Automata
 from .edit import add, find
-from .loop_rules import Loop
+from .loop_rules import (
+    BLOCK,
+    END,
+    FIRST,
+    FORCING,
+    IS_OPEN,
+    LOOP,
+    ORIGIN,
+    find_loops,
+    follow,
+)
 from .search import skip
 
 Floats = npt.NDArray[np.float32]
+Scratch = tuple[Tokens, Floats, npt.NDArray[np.bool_], Tokens]
+HistoryRule = NoRepeatNgramSpec | DrySpec | LoopRule
 
 _ROOM = 128
 """The least room for output tokens."""
 _ALL = np.iinfo(np.int32).max
 _BAN = np.float32(BAN_BIAS)
+KIND, NGRAM, DRY = 0, 0, 1
+"""The first field of a rule, and what it may be beside ``LOOP``."""
+BACK, WINDOW = 4, 5
+"""Of n-grams and ``dry``: the number of tokens of a context, and of newest tokens that count."""
 
 
-class Scratch(NamedTuple):
-    """What a rule needs at a step, and leaves for the next rule; see ``scan``."""
-
-    tokens: Tokens
-    values: Floats
-    seen: npt.NDArray[np.bool_]
-    links: Tokens
-
-    @classmethod
-    def of(cls, vocab_size: int) -> "Scratch":
-        """Make the arrays for a vocabulary."""
-        longest = max(MAX_MATCH, MAX_PATTERN)
-        return cls(
-            np.zeros(vocab_size, np.int32),
-            np.zeros(vocab_size, np.float32),
-            np.zeros(vocab_size, np.bool_),
-            np.zeros(longest + 1, np.int32),
-        )
-
-    def cells(self, count: int) -> tuple[Tokens, Floats]:
-        """Copy the first tokens and values, which a rule has left."""
-        return self.tokens[:count].copy(), self.values[:count].copy()
+def scratch_for(vocab_size: int) -> Scratch:
+    """Make what a rule needs at a step, and leaves for the next rule; see ``act``."""
+    tokens, values = np.zeros(vocab_size, np.int32), np.zeros(vocab_size, np.float32)
+    links = np.zeros(max(MAX_MATCH, MAX_PATTERN) + 1, np.int32)
+    return tokens, values, np.zeros(vocab_size, np.bool_), links
 
 
 class HistoryRules:
@@ -82,7 +82,7 @@ class HistoryRules:
 
     def __init__(
         self,
-        rules: Sequence[NoRepeatNgramSpec | DrySpec | LoopRule],
+        rules: Sequence[HistoryRule],
         prompt: Tokens,
         output: Tokens,
         automata: Sequence[Automaton] = (),
@@ -90,13 +90,12 @@ class HistoryRules:
         self._prompt_length = len(prompt)
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
-        loops = [rule for rule in rules if isinstance(rule, LoopRule)]
-        others = [rule for rule in rules if not isinstance(rule, LoopRule)]
-        self._rules = [_arguments(spec, len(prompt)) for spec in others]
-        every = [Loop.of(rule, automata, len(prompt)) for rule in loops]
-        self._followed = [each for each in every if each.needs_states]
-        self._always = [each for each in every if not each.needs_states]
-        self._banning = self._always
+        numbers = list[int]()
+        fields = [_fields_of(rule, automata, len(prompt), numbers) for rule in rules]
+        dry = [penalties(rule) for rule in rules if isinstance(rule, DrySpec)]
+        by_length = dry[0] if dry else np.zeros(0, np.float32)
+        self._rules = np.array(fields, np.int32), np.array(numbers, np.int32), by_length
+        self._follows = bool((self._rules[0][:, [FORCING, BLOCK]] >= 0).any())
         self.read(output)
         if (prompt == UNKNOWN).any():
             raise UnknownTokenError
@@ -127,61 +126,63 @@ class HistoryRules:
             automata: the automata of all requests, after the newest tokens.
             i: the request's index there.
         """
-        if self._followed:
-            of_request = self.tokens, self.length, automata, i
-            banning = [each for each in self._followed if each.follow(*of_request)]
-            self._banning = [*self._always, *banning]
+        if self._follows:
+            follow(automata.places, i, self.tokens, self.length, *self._rules[:2])
 
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""
-        for rule in self._rules:
-            arguments: Any = self.tokens, self.length, *rule, *scratch
-            scan(logits, start, columns, *arguments)
-        for loops in self._banning:
-            loops.ban(logits, start, columns, self.tokens, self.length, scratch)
+        act(logits, start, columns, self.tokens, self.length, *self._rules, *scratch)
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""
-        found = [scratch.cells(0)]
-        for rule in self._rules:
-            arguments: Any = self.tokens, self.length, *rule, *scratch
-            found.append(scratch.cells(scan(scratch.values, 0, 0, *arguments)))
-        for loops in self._banning:
-            count = loops.ban(scratch.values, 0, 0, self.tokens, self.length, scratch)
-            found.append(scratch.cells(count))
-        tokens, values = zip(*found, strict=True)
-        return np.concatenate(tokens), np.concatenate(values)
+        (rules, *others), (tokens, values, *_) = self._rules, scratch
+        found = [(tokens[:0], values[:0])]
+        for k in range(len(rules)):
+            history: Any = self.tokens, self.length, rules[k : k + 1], *others
+            count = act(values, 0, 0, *history, *scratch)  # pyright: ignore[reportCallIssue]
+            found.append((tokens[:count].copy(), values[:count].copy()))
+        every, added = zip(*found, strict=True)
+        return np.concatenate(every), np.concatenate(added)
 
 
-def _arguments(spec: NoRepeatNgramSpec | DrySpec, prompt_length: int) -> tuple[Any, ...]:
-    """Return what ``scan`` takes of a rule."""
-    if isinstance(spec, DrySpec):
-        exempt, by_length = spec.breaker_token_ids, penalties(spec)
-        first, back, window = 0, spec.allowed_length, spec.range
+def _fields_of(
+    rule: HistoryRule, automata: Sequence[Automaton], prompt_length: int, numbers: list[int]
+) -> Sequence[int]:
+    """List what the loops read of a rule; append to the numbers of the request's rules."""
+    first = len(numbers)
+    if isinstance(rule, LoopRule):
+        spec, enough = rule.spec, needs(rule.spec).tolist()
+        reach = max(enough[period] + period for period in range(spec.min_period, len(enough)))
+        numbers += *enough, *spec.then_token_ids
+        of_loops = first + len(enough), reach, closes(spec), *rule.ranks(automata), rule.inside
+        origin = prompt_length if spec.output_only else 0
+        return LOOP, origin, first, len(numbers), *of_loops, 1
+    if isinstance(rule, DrySpec):
+        kind, exempt, origin = DRY, rule.breaker_token_ids, 0
+        back, window = rule.allowed_length, rule.range
     else:
-        exempt, by_length = spec.allowed_token_ids, np.zeros(0, np.float32)
-        first, back, window = (prompt_length if spec.output_only else 0), spec.n - 1, spec.window
-    return back, window or _ALL, first, distinct(token_array(exempt)), by_length
+        kind, exempt, origin = NGRAM, rule.allowed_token_ids, prompt_length * rule.output_only
+        back, window = rule.n - 1, rule.window
+    numbers += distinct(token_array(exempt)).tolist()
+    return kind, origin, first, len(numbers), back, window or _ALL, 0, -1, -1, 0, 1
 
 
 @loop
-def scan(
+def act(
     logits: Any,
     start: int,
     columns: int,
     tokens: Any,
     length: int,
-    back: int,
-    window: int,
-    origin: int,
-    exempt: Any,
+    rules: Any,
+    numbers: Any,
     by_length: Any,
     cell_tokens: Any,
     cell_values: Any,
     seen: Any,
     links: Any,
 ) -> int:
-    """List what a rule adds to a row, and add it.
+    """List what rules add to a row, and add it.
 
     Args:
         logits: flat logits.
@@ -189,20 +190,38 @@ def scan(
         columns: the number of its columns; 0 leaves the logits alone.
         tokens: ``[length or more]``, the history.
         length: its length.
-        back: the number of tokens of a context.
-        window: the number of newest tokens that count.
-        origin: the first position that counts.
-        exempt: tokens that are not banned or, for ``dry``, end a match; ascending.
-        by_length: for ``dry``, what is added after a match of each length; else empty.
+        rules: ``[rules, fields]``, see ``_fields_of``.
+        numbers: the tokens of each rule that are not banned or, for ``dry``, end a match,
+            ascending; for ``no_loop``, what it ``needs``, and then the tokens that it forces.
+        by_length: for ``dry``, what is added after a match of each length.
         cell_tokens: gets the tokens, each once.
         cell_values: gets what is added to each.
         seen: ``[vocabulary]``, false before and after.
-        links: ``[back + 1]``, room for the failure function.
+        links: room for the failure function.
 
     Returns:
-        The number of cells.
+        The number of cells of the last rule.
     """
-    is_dry, count, matches = len(by_length) > 0, 0, 0
+    count = 0
+    for k in range(len(rules)):
+        if rules[k, KIND] != LOOP:
+            history = tokens, length, rules[k], numbers, by_length
+            count = scan(history, cell_tokens, cell_values, seen, links)
+        elif rules[k, FORCING] < 0 and rules[k, IS_OPEN]:
+            count = find_loops(tokens, length, rules[k], numbers, cell_tokens, cell_values, seen)
+        else:
+            count = 0
+        add(logits, start, columns, cell_tokens, cell_values, 0, count)
+    return count
+
+
+@loop
+def scan(history: Any, cell_tokens: Any, cell_values: Any, seen: Any, links: Any) -> int:
+    """List what an n-gram rule or ``dry`` adds; see ``act``."""
+    tokens, length, rule, numbers, by_length = history
+    is_dry, origin, back, window = rule[KIND] == DRY, rule[ORIGIN], rule[BACK], rule[WINDOW]
+    exempt = numbers[rule[FIRST] : rule[END]]
+    count = matches = 0
     oldest = max(length - window, origin)  # the oldest token that counts
     longest = MAX_MATCH
     if is_dry:  # no match contains a breaker
@@ -268,7 +287,6 @@ def scan(
         if not contains(exempt, token):
             cell_tokens[kept], cell_values[kept] = token, cell_values[cell]
             kept += 1
-    add(logits, start, columns, cell_tokens, cell_values, 0, kept)
     return kept
 
 

@@ -7,127 +7,63 @@ For example, ``8 9 8 9 8`` and three copies: the newest three tokens equal those
 one more, ``9``, they would be three copies of two tokens.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..automaton import BAN_BIAS, Automaton
-from ..automaton.arrays import token_array
-from ..automaton.history import Tokens
-from ..kinds.no_loop import closes, needs
+from ..automaton import BAN_BIAS
 from ..loops import loop
-from ..parts import LoopRule
-from .advance import Automata
-from .edit import add
 from .search import agree, skip
 
 _BAN = np.float32(BAN_BIAS)
 
+LOOP = 2
+"""The kind of a rule about loops; see ``history_rules``."""
+ORIGIN, FIRST, END = 1, 2, 3
+"""Fields of any rule: the first position that counts, and the part of the numbers that it has."""
+THEN, REACH, CLOSES, FORCING, BLOCK, INSIDE, IS_OPEN = range(4, 11)
+"""Fields of a rule about loops.
 
-class Loop(NamedTuple):
-    """A rule of a request.
+- ``THEN``: where the tokens that are forced begin. Before them lies what the rule ``needs``.
+- ``REACH``: the most tokens that matter: of the copies of some period, without the last token.
+- ``CLOSES``: see ``kinds.no_loop.closes``.
+- ``FORCING``: the rank of the automaton that forces the tokens, or -1.
+- ``BLOCK``: the rank of the automaton that follows blocks, or -1.
+- ``INSIDE``: the first of its states within a block.
+- ``IS_OPEN``: whether the rule acts at this step.
+"""
 
-    Attributes:
-        origin: the first position that counts.
-        needs: see ``kinds.no_loop.needs``.
-        reach: the most tokens that matter: of the copies of some period, without the last token.
-        then: the tokens that are forced.
-        closes: see ``kinds.no_loop.closes``.
-        forcing: the rank of the automaton that forces them, or -1.
-        block: the rank of the automaton that follows blocks, or -1.
-        inside: the first of its states within a block.
+
+@loop
+def follow(places: Any, i: int, tokens: Any, length: int, rules: Any, numbers: Any) -> None:
+    """Set the states of the automata that force, and find which rules act.
+
+    Args:
+        places: see ``Automata``, after the newest tokens.
+        i: the request's index there.
+        tokens: ``[length or more]``, the history.
+        length: its length.
+        rules: ``[rules, fields]``.
+        numbers: see ``history_rules.act``.
     """
-
-    origin: int
-    needs: Tokens
-    reach: int
-    then: Tokens
-    closes: int
-    forcing: int
-    block: int
-    inside: int
-
-    @classmethod
-    def of(cls, rule: LoopRule, automata: Sequence[Automaton], prompt_length: int) -> "Loop":
-        """Look the rule's automata up among those of the request."""
-        enough, periods = needs(rule.spec), range(rule.spec.min_period, rule.spec.max_period + 1)
-        return cls(
-            prompt_length if rule.spec.output_only else 0,
-            enough,
-            max(int(enough[period]) + period for period in periods),
-            token_array(rule.spec.then_token_ids).astype(np.int32),
-            closes(rule.spec),
-            *rule.ranks(automata),
-            rule.inside,
-        )
-
-    @property
-    def needs_states(self) -> bool:
-        """Whether the rule reads or sets the state of an automaton."""
-        return self.forcing >= 0 or self.block >= 0
-
-    def follow(self, tokens: Tokens, length: int, automata: Automata, i: int) -> bool:
-        """Set the state of the automaton that forces; return whether the rule bans.
-
-        Args:
-            tokens: an array that begins with the history.
-            length: the number of its tokens.
-            automata: the automata of all requests, after these tokens.
-            i: the request's index there.
-        """
-        states, bases = automata.states[i], automata.bases[i]
-        is_open = self.block < 0 or states[self.block] - bases[self.block] >= self.inside
-        if self.forcing < 0:
-            return bool(is_open)
-        of_rule: Any = self.needs, self.reach, self.then, self.closes, is_open
-        due = find_due(tokens, length, self.origin, *of_rule)
-        states[self.forcing] = bases[self.forcing] + due
-        return False
-
-    def ban(
-        self, logits: Any, start: int, columns: int, tokens: Tokens, length: int, scratch: Any
-    ) -> int:
-        """Ban the tokens that would complete a loop; see ``find_loops``."""
-        seen, cells, values = scratch.seen, scratch.tokens, scratch.values
-        of_rule: Any = self.origin, self.needs, self.reach, cells, values, seen
-        return find_loops(logits, start, columns, tokens, length, *of_rule)
+    for k in range(len(rules)):
+        rule = rules[k]
+        if rule[0] == LOOP:
+            block, forcing = rule[BLOCK], rule[FORCING]
+            is_open = block < 0 or places[1, i, block] - places[0, i, block] >= rule[INSIDE]
+            rule[IS_OPEN] = is_open
+            if forcing >= 0:
+                due = find_due(tokens, length, rule, numbers, is_open)
+                places[1, i, forcing] = places[0, i, forcing] + due
 
 
 @loop
 def find_loops(
-    logits: Any,
-    start: int,
-    columns: int,
-    tokens: Any,
-    length: int,
-    origin: int,
-    needs: Any,
-    reach: int,
-    cell_tokens: Any,
-    cell_values: Any,
-    seen: Any,
+    tokens: Any, length: int, rule: Any, numbers: Any, cell_tokens: Any, cell_values: Any, seen: Any
 ) -> int:
-    """List the tokens that would complete a loop, and ban them.
-
-    Args:
-        logits: flat logits.
-        start: where the row begins in them.
-        columns: the number of its columns; 0 leaves the logits alone.
-        tokens: ``[length or more]``, the history.
-        length: its length.
-        origin: the first position that counts.
-        needs: see ``kinds.no_loop.needs``.
-        reach: the most tokens that matter.
-        cell_tokens: gets the tokens, each once.
-        cell_values: gets what is added to each.
-        seen: ``[vocabulary]``, false before and after.
-
-    Returns:
-        The number of tokens.
-    """
-    count = 0
-    for period in find_periods(tokens, length, origin, needs, reach):
+    """List bans of the tokens that would complete a loop; see ``history_rules.act``."""
+    count, needs = 0, numbers[rule[FIRST] : rule[THEN]]
+    for period in find_periods(tokens, length, rule[ORIGIN], needs, rule[REACH]):
         token = tokens[length - period]
         if 0 <= token < len(seen) and not seen[token]:
             seen[token] = True
@@ -135,7 +71,6 @@ def find_loops(
             count += 1
     for cell in range(count):
         seen[cell_tokens[cell]] = False
-    add(logits, start, columns, cell_tokens, cell_values, 0, count)
     return count
 
 
@@ -174,21 +109,14 @@ def find_periods(tokens: Any, length: int, origin: int, needs: Any, reach: int) 
 
 
 @loop
-def find_due(
-    tokens: Any,
-    length: int,
-    origin: int,
-    needs: Any,
-    reach: int,
-    then: Any,
-    closes: int,
-    is_open: bool,
-) -> int:
+def find_due(tokens: Any, length: int, rule: Any, numbers: Any, is_open: bool) -> int:
     """Return the number of the forced token that is due, from 1 on; 0 if none is.
 
     ``then[n]`` is due if the last n tokens are those before it, and a loop stood before them. None
     is due if all of them have been said.
     """
+    needs, then = numbers[rule[FIRST] : rule[THEN]], numbers[rule[THEN] : rule[END]]
+    origin, reach, closes = rule[ORIGIN], rule[REACH], rule[CLOSES]
     for said in range(min(len(then), length - origin), -1, -1):
         if said < closes and not is_open:
             continue

@@ -16,13 +16,13 @@ from ..kinds.prompt_bias import bias_towards
 from ..layer import Layer
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
+from ..warm_up import compile_loops, wait_for_loops
 from .advance import Automata
 from .editors import Editor, Edits
 from .history_rules import HistoryRules
 from .last_resort import LastResort
 from .registry import check_logits, editor_for
 from .requests import Outputs, Request
-from .warm_up import compile_loops, wait_for_loops
 
 logger = logging.getLogger(__name__)
 
