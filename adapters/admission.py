@@ -26,7 +26,7 @@ from ..spec.limits import MAX_PAYLOAD_BYTES
 from ..spec.payload import decode_texts, specs_of
 from ..spec.texts import Given, TextResolver
 from .backend import Backend
-from .core import Program, compile_specs
+from .core import Automaton, Program, compile_specs
 from .core.contradictions import Walk, check_guard, may_stop
 from .core.text.special_tokens import across_special_tokens
 from .policy import Policy
@@ -132,14 +132,16 @@ def _across_special_tokens(
     backend: Backend, specs: Sequence[LogitsProcessorSpec], program: Program
 ) -> Program:
     """Let the texts of a guard go on across special tokens."""
-    vocabulary, automata = None, list(program.automata)
-    for i, source in enumerate(program.sources[: len(automata)]):
+    vocabulary, parts = None, list(program.parts)
+    for i, (part, source) in enumerate(zip(parts, program.specs_of, strict=True)):
         spec = specs[source[0]]
-        if spec.needs_vocabulary and not isinstance(spec, PhasesSpec) and automata[i].states > 1:
+        if not isinstance(part, Automaton) or isinstance(spec, PhasesSpec):
+            continue
+        if spec.needs_vocabulary and part.states > 1:
             vocabulary = vocabulary or backend.vocabulary()
             assert vocabulary is not None  # otherwise, the guard would not have been admitted
-            automata[i] = across_special_tokens(automata[i], vocabulary)
-    return replace(program, automata=tuple(automata))
+            parts[i] = across_special_tokens(part, vocabulary)
+    return replace(program, parts=tuple(parts))
 
 
 def admit_live(

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from functools import cached_property
+from typing import TypeVar
 
 from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec
 from .automaton import Automaton
@@ -22,7 +23,7 @@ def failing(error: Exception, guard: "Program") -> "Program":
     def make() -> PluginPart:
         raise error
 
-    return Program(per_request=(PerRequest(make),), guard=guard)
+    return Program((PerRequest(make),), guard=guard)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,80 +55,60 @@ TOKEN_ID_BYTES = 40
 Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | PromptBiasSpec | PerRequest
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """The compiled form of the specs of one payload.
 
     Requests that carry the same payload share a program.
 
     Attributes:
-        automata: tables, shared by all requests that have this program.
-        ngrams: the rules against n-grams, which are batched.
-        dry: the rules against repetitions, which are batched.
-        loops: the rules against loops, which are batched.
-        prompt_biases: the biases that depend on the request's prompt alone.
-        per_request: the parts that are made anew for each request.
-        sources: the indices of the specs from which each of ``automata``, then each of ``ngrams``,
-            and then each of ``loops``, has been compiled.
+        parts: what the specs compile to, in their order.
+        specs_of: the indices of the specs from which each part has been compiled.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
         end_token: the token that is forced where this program's edits leave none, see
             ``LastResort``. ``None`` lets a banned token come there.
         guard: the program of the operator, whose edits come after all edits of this one.
+        automata: tables, shared by all requests that have this program.
+        ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
+        prompt_biases: the biases that depend on the request's prompt alone.
+        per_request: the parts that are made anew for each request.
     """
 
-    automata: tuple[Automaton, ...] = ()
-    ngrams: tuple[NoRepeatNgramSpec, ...] = ()
-    dry: tuple[DrySpec, ...] = ()
-    loops: tuple[LoopRule, ...] = ()
-    prompt_biases: tuple[PromptBiasSpec, ...] = ()
-    per_request: tuple[PerRequest, ...] = ()
-    sources: tuple[Sequence[int], ...] = ()
+    parts: tuple[Part, ...] = ()
+    specs_of: tuple[Sequence[int], ...] = ()
     may_lose: tuple[str, ...] = ()
     end_token: int | None = None
     guard: "Program | None" = None
+
+    automata = cached_property(lambda self: self._of(Automaton))
+    ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))
+    dry = cached_property(lambda self: self._of(DrySpec))
+    loops = cached_property(lambda self: self._of(LoopRule))
+    prompt_biases = cached_property(lambda self: self._of(PromptBiasSpec))
+    per_request = cached_property(lambda self: self._of(PerRequest))
+
+    def _of(self, kind: type[P]) -> tuple[P, ...]:
+        return tuple(part for part in self.parts if isinstance(part, kind))
 
     def __deepcopy__(self, _: object) -> "Program":
         """Return the program itself, which never changes: an engine may copy requests."""
         return self
 
-    @classmethod
-    def of(cls, parts: Sequence[Part], sources: Sequence[Sequence[int]] = ()) -> "Program":
-        """Put parts together, in their order. ``sources`` are those of each part."""
-        compared = Automaton, NoRepeatNgramSpec, LoopRule
-        of_parts = [
-            [each for part, each in zip(parts, sources, strict=False) if isinstance(part, kind)]
-            for kind in compared
-        ]
-        return cls(
-            tuple(part for part in parts if isinstance(part, Automaton)),
-            tuple(part for part in parts if isinstance(part, NoRepeatNgramSpec)),
-            tuple(part for part in parts if isinstance(part, DrySpec)),
-            tuple(part for part in parts if isinstance(part, LoopRule)),
-            tuple(part for part in parts if isinstance(part, PromptBiasSpec)),
-            tuple(part for part in parts if isinstance(part, PerRequest)),
-            tuple(chain(*of_parts)),
-        )
-
     def beside(self, other: "Program", specs: int) -> "Program":
         """Return the program of all parts, where the other specs come after so many."""
-        moved = [[specs + i for i in each] for each in other.sources]
-        sources = zip(self._by_kind(self.sources), other._by_kind(moved), strict=True)
-        return Program(
-            self.automata + other.automata,
-            self.ngrams + other.ngrams,
-            self.dry + other.dry,
-            self.loops + other.loops,
-            self.prompt_biases + other.prompt_biases,
-            self.per_request + other.per_request,
-            tuple(chain.from_iterable(chain.from_iterable(sources))),
-        )
+        moved = ([specs + i for i in each] for each in other.specs_of)
+        return Program(self.parts + other.parts, (*self.specs_of, *moved))
 
-    def _by_kind(self, sources: Sequence[Sequence[int]]) -> list[Sequence[Sequence[int]]]:
-        """Split sources by what they are of: automata, rules about n-grams, rules about loops."""
-        compared = self.automata, self.ngrams, self.loops
-        ends = accumulate(map(len, compared), initial=0)
-        return [sources[start:end] for start, end in pairwise(ends)]
+    @property
+    def sources(self) -> tuple[Sequence[int], ...]:
+        """The indices of the specs of each of ``automata``, ``ngrams`` and ``loops``."""
+        compared = Automaton, NoRepeatNgramSpec, LoopRule
+        every = [*zip(self.parts, self.specs_of, strict=False)]
+        return tuple(each for kind in compared for part, each in every if isinstance(part, kind))
 
     @property
     def cells(self) -> int:

@@ -63,7 +63,7 @@ def compile_specs(
                 check_size(cells)
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
-    _check(program := Program.of(parts, sources))
+    _check(program := Program(tuple(parts), tuple(sources)))
     return program
 
 

@@ -122,7 +122,10 @@ class DropsCode(LogitportEditor):
 
     def _without_code(self, payload: Any) -> Program | None:
         program = self._program_of(payload)
-        return program and replace(program, per_request=())
+        if program is None:
+            return None
+        code = program.per_request
+        return replace(program, parts=tuple(part for part in program.parts if part not in code))
 
 
 class EditsACopy(LogitportEditor):

@@ -127,7 +127,7 @@ def test_lists_of_any_length(device: torch.device, dtype: torch.dtype) -> None:
         )
     builder = AutomatonBuilder()
     builder.add(builder.token_set(()))
-    pair.add(4 * len(sizes), program=Program(automata=(builder.build(),)))
+    pair.add(4 * len(sizes), program=Program((builder.build(),)))
     pair.step(random_logits(rng, 4 * len(sizes) + 2, VOCABULARY + 50, dtype))
 
 
@@ -150,7 +150,7 @@ def test_bans_of_all_other_tokens(device: torch.device, dtype: torch.dtype) -> N
     for row, specs in enumerate(beside):
         automata = compile_specs(specs).automata
         for i, parts in enumerate(((bans[0], *automata), (*automata, bans[0]), (*bans, *automata))):
-            pair.add(3 * row + i, program=Program(automata=parts))
+            pair.add(3 * row + i, program=Program(parts))
     rounding = 0 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     pair.step(random_logits(rng, 3 * len(beside), VOCABULARY, dtype), rounding)
 
