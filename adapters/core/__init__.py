@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .callables import log_failure
     from .device.context import History, LogitsLayout
     from .device.realizer import DeviceRealizer
-    from .host.editors import OtherEditor
+    from .host.editors import Editor
     from .host.realizer import Realizer
     from .host.registry import editor_for
 
@@ -45,11 +45,11 @@ __all__ = [
     "AutomatonBuilder",
     "DeviceRealizer",
     "Edit",
+    "Editor",
     "History",
     "HistoryRule",
     "Ints",
     "LogitsLayout",
-    "OtherEditor",
     "Program",
     "ProgramOf",
     "Realizer",
@@ -69,7 +69,7 @@ __getattr__ = lazy(
     __name__,
     Realizer=".host.realizer",
     editor_for=".host.registry",
-    OtherEditor=".host.editors",
+    Editor=".host.editors",
     log_failure=".callables",
     DeviceRealizer=".device.realizer",
     History=".device.context",

@@ -10,7 +10,7 @@ import numpy as np
 from ...spec.errors import text_of
 from .automaton import UNKNOWN, Automaton, UnknownTokenError
 from .automaton.automaton import bounded
-from .logits import Additions, Cells
+from .logits import Additions
 from .parts import Program
 from .plugins import HistoryRule, takes_prompt
 
@@ -27,66 +27,32 @@ otherwise the request goes on without its specs.
 """
 
 
-class CallableProcessor:
-    """A wrapper that calls a logits processor with the arguments that it takes.
-
-    Args:
-        processor: takes (output ids, logits) or (prompt ids, output ids, logits), and edits the
-            logits, ``[columns]``, in place or returns a new tensor of the same shape. vLLM's
-            ``RequestLogitsProcessor`` and Dynamo's ``BaseLogitsProcessor`` do the same.
-
-    Raises:
-        TypeError: if the processor is not callable or takes other arguments.
-        ImportError: without torch, whose tensors it takes.
-    """
-
-    def __init__(self, processor: Callable[..., Any]) -> None:
-        from torch import Tensor  # without it, this request ends, and no other one
-
-        self._takes_prompt = takes_prompt(processor)
-        self._processor, self._tensor = processor, Tensor
-
-    def __call__(
-        self, prompt_ids: Sequence[int], output_ids: Sequence[int], logits: "torch.Tensor"
-    ) -> None:
-        """Edit a row in place, or leave it unchanged and raise.
-
-        Raises:
-            ValueError: if the result has another shape or leaves no token to choose.
-        """
-        row = logits.clone()
-        if self._takes_prompt:
-            returned = self._processor(prompt_ids, output_ids, row)
-        else:
-            returned = self._processor(output_ids, row)
-        result = row if returned is None else returned
-        if not isinstance(result, self._tensor) or result.shape != logits.shape:
-            shape = tuple(getattr(result, "shape", ())) or type(result).__name__
-            raise ValueError(
-                f"{self._processor!r} returned {shape}, expected {tuple(logits.shape)}"
-            )
-        # The check would wait for a device; it is free in host memory only.
-        if result.device.type == "cpu" and not result.max() > -np.inf:
-            raise ValueError(f"{self._processor!r} left no finite logit")
-        logits.copy_(result)
-
-
 class RequestCallables:
     """A request's own callables and history rules.
+
+    Args:
+        parts: the callables and rules. A callable takes (output ids, logits) or (prompt ids, output
+            ids, logits), and edits the logits, ``[columns]``, in place or returns a new tensor of
+            the same shape. vLLM's ``RequestLogitsProcessor`` and Dynamo's ``BaseLogitsProcessor``
+            do the same.
+        vocab_size: the number of tokens.
 
     Attributes:
         reads_logits: whether there are callables, which get the logits as a tensor.
 
     Raises:
-        TypeError: see ``CallableProcessor``.
+        TypeError: if a part is not callable or takes other arguments.
+        ImportError: without torch, whose tensors a callable takes.
     """
 
     def __init__(self, parts: Sequence[HistoryRule | Callable[..., Any]], vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._rules = [part for part in parts if isinstance(part, HistoryRule)]
         others = (part for part in parts if not isinstance(part, HistoryRule))
-        self._processors = [CallableProcessor(part) for part in others]
+        self._processors = [(part, takes_prompt(part)) for part in others]
         self.reads_logits = bool(self._processors)
+        if self.reads_logits:
+            import torch  # noqa: F401  # without it, this request ends, and no other one
 
     def run(
         self,
@@ -103,11 +69,33 @@ class RequestCallables:
         """
         if UNKNOWN in output_ids:
             raise UnknownTokenError
-        for processor in self._processors:
-            processor(prompt_ids, output_ids, logits[row])
+        for processor, takes_prompt_ids in self._processors:
+            tokens = (prompt_ids, output_ids) if takes_prompt_ids else (output_ids,)
+            self._call(processor, tokens, logits[row])
         return [
             self._additions(row, rule.additions(prompt_ids, output_ids)) for rule in self._rules
         ]
+
+    def _call(
+        self, processor: Callable[..., Any], tokens: Sequence[Any], logits: "torch.Tensor"
+    ) -> None:
+        """Let a callable edit a row in place, or leave it unchanged and raise.
+
+        Raises:
+            ValueError: if the result has another shape or leaves no token to choose.
+        """
+        from torch import Tensor
+
+        row = logits.clone()
+        returned = processor(*tokens, row)
+        result = row if returned is None else returned
+        if not isinstance(result, Tensor) or result.shape != logits.shape:
+            shape = tuple(getattr(result, "shape", ())) or type(result).__name__
+            raise ValueError(f"{processor!r} returned {shape}, expected {tuple(logits.shape)}")
+        # The check would wait for a device; it is free in host memory only.
+        if result.device.type == "cpu" and not result.max() > -np.inf:
+            raise ValueError(f"{processor!r} left no finite logit")
+        logits.copy_(result)
 
     def _additions(self, row: int, added: Mapping[int, float]) -> Additions:
         token_ids = np.fromiter(added.keys(), np.int64, len(added))
@@ -116,7 +104,7 @@ class RequestCallables:
             raise beyond_vocabulary(self._vocab_size)
         if not np.isfinite(values).all():
             raise ValueError("values that are not finite; ban a token with BAN_BIAS")
-        return Additions(Cells(np.full(len(added), row), token_ids), bounded(values))
+        return Additions(np.full(len(added), row), token_ids, bounded(values))
 
 
 def instantiate(

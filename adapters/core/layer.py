@@ -12,6 +12,11 @@ from .program import ProgramOf
 
 logger = logging.getLogger(__name__)
 
+Made = tuple[list[Automaton], RequestCallables | None]
+"""What ``instantiate`` returns."""
+Tokens = tuple[Sequence[int] | None, Sequence[int]]
+"""The token ids of prompt and output, as ``Layer.add`` takes them."""
+
 
 class Layer(ABC):
     """Realizes the programs of a batch, and the operator's guards in a layer of their own.
@@ -111,7 +116,7 @@ class Layer(ABC):
         try:
             if program.guard is not None and self._guards is None:
                 self._guards = self._layer_of_guards()
-            self._start(number, program, *instantiate(program, self._vocab_size), *tokens, stop)
+            self._start(number, program, instantiate(program, self._vocab_size), tokens, stop)
         except Exception as error:
             self.fail(number, error, stop)
         if (guard := program.guard) is not None and self._guards is not None:
@@ -125,16 +130,9 @@ class Layer(ABC):
 
     @abstractmethod
     def _start(
-        self,
-        number: int,
-        program: Program,
-        automata: list[Automaton],
-        code: RequestCallables | None,
-        prompt_ids: Sequence[int] | None,
-        output_ids: Sequence[int],
-        stop: int | None,
+        self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
-        """Let what a program has become act on a request; what fails ends it."""
+        """Let what a program has been ``made`` act on a request; what fails ends it."""
 
     @abstractmethod
     def _start_end(self, number: int, stop: int) -> None:

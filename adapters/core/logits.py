@@ -32,27 +32,20 @@ FORCED_SHARE = 0.875
 
 
 @dataclass(slots=True)
-class Cells:
-    """Cells of the logits: ``rows`` and ``token_ids``, ``[cells]`` each."""
+class Additions:
+    """Cells of the logits, and what is added to them; ``[cells]`` each."""
 
     rows: Ints
     token_ids: Ints | npt.NDArray[np.int32]
-
-
-@dataclass(slots=True)
-class Additions:
-    """Cells to which ``values``, ``[cells]`` float32, are added."""
-
-    cells: Cells
     values: Floats
 
 
 def merge(additions: Additions) -> Additions:
     """Add up what is added to the same cell."""
-    cells = additions.cells
-    keys, index = np.unique(cells.rows << 32 | cells.token_ids, return_inverse=True)
+    cells = additions.rows << 32 | additions.token_ids
+    keys, index = np.unique(cells, return_inverse=True)
     sums = np.bincount(index.ravel(), additions.values, len(keys)).astype(np.float32)
-    return Additions(Cells(keys >> 32, keys & 0xFFFFFFFF), sums)
+    return Additions(keys >> 32, keys & 0xFFFFFFFF, sums)
 
 
 def write_twice(write: Callable[..., object], *arguments: Any, **keywords: Any) -> None:

@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 
 from .automaton import Ints
-from .logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Additions, Cells, merge
+from .logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Additions, merge
 
 
 def add(additions: Additions, logits: torch.Tensor) -> None:
@@ -13,15 +13,16 @@ def add(additions: Additions, logits: torch.Tensor) -> None:
     flat, limit = flattened(logits), highest_logit(logits.dtype)
     if limit < FORCED_LOGIT:  # the type cannot hold every sum
         additions = merge(additions)
-    index = flat_index(additions.cells, logits)
+    cells = additions.rows * logits.stride(0) + additions.token_ids
+    index = to_device(cells, logits.device)
     if limit == FORCED_LOGIT:
         values = torch.from_numpy(additions.values.clip(-limit, limit)).to(logits.dtype)
         flat.index_add_(0, index, to_device(values, logits.device))
         return
-    cells = flat[index]
-    sums = cells.float() + to_device(torch.tensor(additions.values), logits.device)
-    sums = sums.clamp(-limit, HIGHEST_SHARE * limit).to(cells.dtype)
-    flat[index] = torch.where(cells == -torch.inf, cells, sums)
+    before = flat[index]
+    sums = before.float() + to_device(torch.tensor(additions.values), logits.device)
+    sums = sums.clamp(-limit, HIGHEST_SHARE * limit).to(before.dtype)
+    flat[index] = torch.where(before == -torch.inf, before, sums)
 
 
 def find_forced(logits: torch.Tensor) -> torch.Tensor:
@@ -58,11 +59,6 @@ def flattened(logits: torch.Tensor) -> torch.Tensor:
         return logits.view(-1)
     rows, columns = logits.shape
     return logits.as_strided(((rows - 1) * logits.stride(0) + columns,), (1,))
-
-
-def flat_index(cells: Cells, logits: torch.Tensor) -> torch.Tensor:
-    """Compute the indices of cells in ``flattened`` logits."""
-    return to_device(cells.rows * logits.stride(0) + cells.token_ids, logits.device)
 
 
 @lru_cache

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import mlx.core as mx
 import numpy as np
 
-from ..core import OtherEditor, editor_for
+from ..core import Editor, editor_for
 
 
-class MlxEditor(OtherEditor):
+class MlxEditor(Editor):
     """Applies a step's edits to an ``mlx.core.array``. It waits for nothing."""
 
     where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
@@ -26,15 +26,15 @@ class MlxEditor(OtherEditor):
         logits[...] = mx.array(on_host).astype(logits.dtype)
 
     def array(self, values: Any, logits: Any) -> Any:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return mx.array(values.astype(np.uint32) if values.dtype == np.int64 else values)
 
     def floats(self, values: Any) -> Any:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values.astype(mx.float32)
 
     def like(self, values: Any, other: Any) -> Any:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values.astype(other.dtype)
 
 

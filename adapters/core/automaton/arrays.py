@@ -57,10 +57,6 @@ def differ(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 def members(starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
     """List the members of some ranges: the number of each one's range, and the member."""
-    return np.repeat(np.arange(len(starts)), lengths), ranges(starts, lengths)
-
-
-def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """Concatenate the ranges ``[start, start + length)``."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    within = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return np.repeat(np.arange(len(starts)), lengths), within

@@ -200,13 +200,6 @@ def table_bytes(states: int, edges: int, set_tokens: int, sets: int = 0) -> int:
     return 113 * states + 48 * edges + 40 * set_tokens + 20 * sets
 
 
-def entered(on_entry: int, timer: int, tokens: int = 1) -> int:
-    """Compute the timer after ``tokens`` tokens, the last of which entered a state."""
-    if on_entry == CARRY:
-        return max(timer - tokens, 0)
-    return timer if on_entry == KEEP else NO_TIMER if on_entry == CLEAR else on_entry
-
-
 def bounded(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
     """Clip values to the range that may be added to logits."""
     return np.clip(values, BAN_BIAS, HIGHEST_ADDITION).astype(np.float32)

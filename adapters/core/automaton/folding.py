@@ -15,7 +15,6 @@ from .automaton import (
     Automaton,
     Edit,
     UnknownTokenError,
-    entered,
 )
 from .history import TokenHistory
 
@@ -106,7 +105,8 @@ def fold_together(automata: Sequence[Automaton], history: TokenHistory) -> list[
     Raises:
         UnknownTokenError: if the next state depends on a token that is unknown and not forced.
     """
-    places = [(0, entered(int(each.timer[0]), NO_TIMER)) for each in automata]
+    timers = (int(each.timer[0]) for each in automata)
+    places = [(0, timer if timer >= 0 else NO_TIMER) for timer in timers]
     if len(history.prompt_ids):
         for i, automaton in enumerate(automata):
             if automaton.reads_prompt:

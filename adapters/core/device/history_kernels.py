@@ -50,14 +50,9 @@ class HistoryKernels:
     ) -> None:
         """Edit the logits, whose columns are contiguous, in place.
 
-        Args:
-            logits: ``[rows, columns]``.
-            history: the engine's history.
-            rows: the layout of the rows.
-            rules: the most that any of the rows' requests has, with one for a ``dry``.
-            vocab_size: the number of tokens. Others, such as images' placeholders, are not edited.
-            longest: the greatest length of a history, draft tokens included.
-            penalizes: whether any of the requests has a ``dry``.
+        Of the rows' requests, ``rules`` is the most that any has, with one for a ``dry``, and
+        ``penalizes`` whether any has that. Tokens from ``vocab_size`` on, such as images'
+        placeholders, are not edited. ``longest`` is that of the histories, drafts included.
         """
         tiles = search.count_tiles(longest)
         if len(rows) * tiles > len(self._counts):

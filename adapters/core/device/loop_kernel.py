@@ -58,14 +58,8 @@ class LoopKernel:
     ) -> None:
         """Edit the logits, whose columns are contiguous, and the states, in place.
 
-        Args:
-            logits: ``[rows, columns]``.
-            history: the engine's history.
-            rows: the layout of the rows.
-            states: ``[rows, automata]``, as ``AdvanceKernel`` returns them, if there are any.
-            automata: the most that any of the rows' requests has.
-            rules: the most that any of the rows' requests has.
-            vocab_size: the number of tokens. Others are not edited.
+        ``states`` are those that ``AdvanceKernel`` returns, if there are any. ``automata`` and
+        ``rules`` are the most that any of the rows' requests has.
         """
         fields, base = self._inputs.columns("loop", "base")
         launch: Any = _loop_kernel[(len(rows),)]

@@ -1,18 +1,18 @@
 """Realization on a device that reads the tokens itself: nothing is copied for a step."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from ....spec import AllowedTokensSpec, DrySpec, NoLoopSpec, NoRepeatNgramSpec
-from ..automaton import Automaton, Ints
+from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
-from ..callables import Report, RequestCallables, stop_in
+from ..callables import Report, stop_in
 from ..kinds.forced_sequence import forced_chain
-from ..layer import Layer
+from ..layer import Layer, Made, Tokens
 from ..logits import Additions, write_twice
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
@@ -24,7 +24,7 @@ from .history_kernels import HistoryKernels
 from .inputs import RequestInputs
 from .loop_kernel import LoopKernel
 from .pool import DevicePool
-from .requests import INPUTS, Counts, Request
+from .requests import INPUTS, Request
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class DeviceRealizer(Layer):
     def _forget(self) -> None:
         """Begin without any state."""
         requests, device = len(self._admissions), self._device
-        self._counts = np.zeros((len(Counts._fields), requests), np.int32)
+        self._counts = np.zeros((len(_NOBODY.counts()), requests), np.int32)
         self._inputs = RequestInputs(requests, device, **INPUTS)
         self._tables = AutomatonPool()
         self._device_tables = DevicePool(self._tables, device, transitions=True)
@@ -93,16 +93,9 @@ class DeviceRealizer(Layer):
         return DeviceRealizer(self._vocab_size, requests, self._device, report=self._report_guard)
 
     def _start(
-        self,
-        number: int,
-        program: Program,
-        automata: list[Automaton],
-        code: RequestCallables | None,
-        prompt_ids: Sequence[int] | None,
-        output_ids: Sequence[int],
-        stop: int | None,
+        self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
-        request = Request(stop, program, automata, code)
+        request, (prompt_ids, output_ids) = Request(stop, program, *made), tokens
         if prompt_ids is not None:
             request.start(prompt_ids, output_ids, self._vocab_size)
         self._put(number, request)
@@ -159,7 +152,7 @@ class DeviceRealizer(Layer):
             request.write(slot, self._inputs, self._tables)
             admission, end_token = self._admissions[slot], self._end_tokens[slot]
             self._inputs.put(slot, admission=[admission], end_token=[end_token])
-            self._counts[:, slot] = Counts.of(request)
+            self._counts[:, slot] = request.counts()
         self._device_tables.update()
         self._inputs.upload()
         self._stale.clear()
@@ -210,27 +203,28 @@ class DeviceRealizer(Layer):
             self._own = self._run_code(logits, history, rows) if self._with_code else []
         if self._stale or self._is_broken:
             self._upload(history)
-        counts = Counts(*self._counts[:, slots].max(axis=1).tolist())
+        most = self._counts[:, slots].max(axis=1).tolist()
+        automata_each, allows, rules, penalizes, loops = most
         automata: tuple[Any, ...] = ()
         states: torch.Tensor | None = None
         tokens = min(self._vocab_size, logits.shape[1])
-        if counts.automata:
-            states = self._advance.launch(history, rows, counts.automata)
-            starts = self._count_by(counts.automata, len(rows) + 1)
+        if automata_each:
+            states = self._advance.launch(history, rows, automata_each)
+            starts = self._count_by(automata_each, len(rows) + 1)
             automata = self._count_by(1, len(rows)), starts, states, len(rows)
         ends = bool((self._end_tokens[slots] >= 0).any())
         forced = find_forced(logits[: len(rows)]) if ends else None
         self._written = True
         for additions in self._own:
             write_twice(add, additions, logits)
-        if counts.rules:
-            batch, sizes = (logits, history, rows), (counts.rules, tokens, longest)
-            write_twice(self._scan.launch, *batch, *sizes, penalizes=bool(counts.penalizes))
-        if counts.loops:
+        if rules:
+            batch, sizes = (logits, history, rows), (rules, tokens, longest)
+            write_twice(self._scan.launch, *batch, *sizes, penalizes=bool(penalizes))
+        if loops:
             batch = logits, history, rows, states
-            write_twice(self._loop.launch, *batch, counts.automata, counts.loops, tokens)
-        if counts.automata:
-            write_twice(self._edit.launch, logits, *automata, allows=bool(counts.allows))
+            write_twice(self._loop.launch, *batch, automata_each, loops, tokens)
+        if automata_each:
+            write_twice(self._edit.launch, logits, *automata, allows=bool(allows))
         if forced is not None:
             end_tokens, requests = self._inputs.columns("end_token")[0][0], rows.requests.long()
             end_where_banned(logits[: len(rows)], forced, end_tokens[requests].long())

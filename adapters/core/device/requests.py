@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -112,25 +112,15 @@ class Request:
             loop=fields_of(self.program.loops, self.automata, self.origin),
         )
 
-    def allows(self) -> bool:
-        """Return whether an automaton may ALLOW tokens or ban most of them."""
-        kinds = (Edit.ALLOW, Edit.BAN_OTHERS)
-        return any(np.isin(automaton.edit, kinds).any() for automaton in self.automata)
+    def counts(self) -> tuple[int, bool, int, int, int]:
+        """Count what acts on the request.
 
-
-class Counts(NamedTuple):
-    """What a request has: how many automata and history rules, and whether there are others."""
-
-    automata: int
-    allows: int  # whether an automaton may ALLOW tokens, or ban most of them
-    rules: int  # with one for a `dry`, if there are any
-    penalizes: int  # whether there is a `dry`
-    loops: int  # rules about loops
-
-    @classmethod
-    def of(cls, request: Request) -> "Counts":
-        """Count what acts on a request."""
-        own = request.program
+        Returns:
+            The number of automata, whether any may ALLOW tokens or ban most of them, and the
+            numbers of history rules, with one for a ``dry`` if there are any, of these alone, and
+            of rules about loops.
+        """
+        kinds, own = (Edit.ALLOW, Edit.BAN_OTHERS), self.program
+        allows = any(np.isin(automaton.edit, kinds).any() for automaton in self.automata)
         rules = 1 + len(own.ngrams) if own.ngrams or own.dry else 0
-        counts = rules, len(own.dry), len(own.loops)
-        return cls(len(request.automata), request.allows(), *counts)
+        return len(self.automata), allows, rules, len(own.dry), len(own.loops)

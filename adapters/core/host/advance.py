@@ -46,11 +46,6 @@ class Automata:
         self._left = 0
 
     @property
-    def bases(self) -> Any:
-        """Where each automaton starts in the tables."""
-        return self.places[0]
-
-    @property
     def states(self) -> Any:
         """The state of each automaton in the tables."""
         return self.places[1]
@@ -66,7 +61,7 @@ class Automata:
         if None in map(self.tables.base_of, automata):  # there is no room for one of them
             self._rebuild_tables(automata)
         i = len(self.requests)
-        self.bases[i, : len(automata)] = _bases_of(automata, self.tables)
+        self.places[0, i, : len(automata)] = _bases_of(automata, self.tables)
         self.place(i, places)
         self.count[i] = len(automata)
         self.newest[i], self.failed[i] = TAKEN, False
@@ -122,7 +117,7 @@ class Automata:
         self.tables.rebuild([*(each for some in self.running for each in some), *more])
         for i, automata in enumerate(self.running):
             now = _bases_of(automata, self.tables)
-            self.places[:2, i, : len(now)] += now - self.bases[i, : len(now)]
+            self.places[:2, i, : len(now)] += now - self.places[0, i, : len(now)]
         self.generation += 1
 
     def advance(self) -> bool:

@@ -31,19 +31,18 @@ def edit(
     logits: Any,
     starts: Any,
     columns: int,
-    first: int,
-    end: int,
+    requests: int,
     tables: Any,
     count: Any,
     states: Any,
     kept: Any,
 ) -> None:
-    """Edit the rows of the requests ``[first, end)``; see ``Automata`` and ``AutomatonPool``.
+    """Edit the rows of the requests; see ``Automata`` and ``AutomatonPool``.
 
     ``tables`` are the pool's ``edits``; ``kept`` is room for as many logits as there are tokens.
     """
     edits, operands, set_ends, set_tokens, set_values = tables
-    for i in range(first, end):
+    for i in range(requests):
         start, strict, forced = starts[i], -1, -1
         if start < 0:
             continue

@@ -95,27 +95,27 @@ class Edits:
             add(logits, int(starts[request.index]), columns, tokens, values, 0, len(tokens))
         for request, rules in self.rules.items():
             rules.edit(logits, int(starts[request.index]), columns, self.scratch)
-        self.write_automata(logits, starts, columns, 0, len(self.automata))
-
-    def write_automata(
-        self, logits: Floats, starts: Indices, columns: int, first: int, end: int
-    ) -> None:
-        """Make the automata's edits of the indices ``[first, end)``."""
         automata = self.automata
-        of_requests: Any = automata.count, automata.states, self.scratch[1]
-        edit(logits, starts, columns, first, end, automata.tables.edits, *of_requests)
+        of_requests = automata.tables.edits, automata.count, automata.states
+        edit(logits, starts, columns, len(automata), *of_requests, self.scratch[1])
 
 
 class Editor(ABC):
-    """An editor of one kind of array.
+    """An editor of one kind of array. It waits for nothing.
+
+    As it is here, it is for arrays that the host cannot write. The edits are made to rows of zeros
+    on the host. What they have become is sent to the device, and added to the logits there.
+    Subclasses name the operations of an array library.
 
     Attributes:
+        where, finfo: functions of the array library, as numpy has them.
         compiles: whether the first step compiles a kernel, so that it takes long.
     """
 
     compiles: ClassVar[bool] = False
+    where: ClassVar[Callable[..., Any]]
+    finfo: ClassVar[Callable[..., Any]]
 
-    @abstractmethod
     def apply(self, logits: Any, edits: Edits) -> None:
         """Edit the logits in place.
 
@@ -123,50 +123,6 @@ class Editor(ABC):
             logits: ``[rows, columns]``, of a floating-point type; rows may be any distance apart.
             edits: the edits.
         """
-
-    @abstractmethod
-    def find_forced(self, logits: Any) -> Any:
-        """Return which rows have a forced token: an array ``[rows]``, where the logits are."""
-
-    @abstractmethod
-    def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
-        """Force a token in each row that has only banned tokens, or no longer its forced token.
-
-        A row whose best logit is NaN or infinity is written whole.
-
-        Args:
-            logits: ``[rows, columns]``, edited.
-            forced: what ``find_forced`` has returned before the edits.
-            rows: the rows in question.
-            tokens: the token of each. Both arrays stay the same while they are unchanged.
-        """
-
-    @abstractmethod
-    def highest_logit(self, dtype: Any) -> float:
-        """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
-
-    def force(self, logits: Any, row: int, token_id: int) -> None:
-        """Force a token, whatever the row's earlier edits were."""
-        logits[row] = 0  # another token may have been forced
-        logits[row, token_id] = self.highest_logit(logits.dtype)
-
-    def as_tensor(self, logits: Any) -> AbstractContextManager[Any]:
-        """Give callables the logits as a torch tensor, and take over what they have written."""
-        return nullcontext(logits)
-
-
-class OtherEditor(Editor):
-    """An editor of arrays that the host cannot write, which waits for nothing.
-
-    The edits are made to rows of zeros on the host. What they have become is sent to the device,
-    and added to the logits there. Subclasses name the operations of an array library.
-    """
-
-    where: ClassVar[Callable[..., Any]]
-    finfo: ClassVar[Callable[..., Any]]
-
-    def apply(self, logits: Any, edits: Edits) -> None:
-        """See ``Editor``."""
         indices, is_limited, is_offered = edits.find_edited()
         if len(indices):
             columns = logits.shape[1]
@@ -197,11 +153,20 @@ class OtherEditor(Editor):
         return where((change == 0) & ~is_empty, before, self.like(after, before))
 
     def find_forced(self, logits: Any) -> Any:
-        """See ``Editor``."""
+        """Return which rows have a forced token: an array ``[rows]``, where the logits are."""
         return logits.max(1) > FORCED_SHARE * self.highest_logit(logits.dtype)
 
     def end_where_banned(self, logits: Any, forced: Any, rows: Indices, tokens: Indices) -> None:
-        """See ``Editor``."""
+        """Force a token in each row that has only banned tokens, or no longer its forced token.
+
+        A row whose best logit is NaN or infinity is written whole.
+
+        Args:
+            logits: ``[rows, columns]``, edited.
+            forced: what ``find_forced`` has returned before the edits.
+            rows: the rows in question.
+            tokens: the token of each. Both arrays stay the same while they are unchanged.
+        """
         at, columns = self.array(rows, logits), self.array(tokens, logits)
         limit, best = self.highest_logit(logits.dtype), logits.max(1)
         is_broken = ~(best < np.inf)
@@ -212,8 +177,17 @@ class OtherEditor(Editor):
         logits[at, columns] = self.like(self.where(is_lost[at], limit, kept), kept)
 
     def highest_logit(self, dtype: Any) -> float:
-        """See ``Editor``."""
+        """Return ``FORCED_LOGIT``, or a substitute that leaves a narrow type room for scaling."""
         return min(FORCED_LOGIT, float(self.finfo(dtype).max) / 4)
+
+    def force(self, logits: Any, row: int, token_id: int) -> None:
+        """Force a token, whatever the row's earlier edits were."""
+        logits[row] = 0  # another token may have been forced
+        logits[row, token_id] = self.highest_logit(logits.dtype)
+
+    def as_tensor(self, logits: Any) -> AbstractContextManager[Any]:
+        """Give callables the logits as a torch tensor, and take over what they have written."""
+        return nullcontext(logits)
 
     @abstractmethod
     def array(self, values: npt.NDArray[Any], logits: Any) -> Any:
@@ -228,7 +202,7 @@ class OtherEditor(Editor):
         """Convert to the type of another array."""
 
 
-class HostEditor(OtherEditor):
+class HostEditor(Editor):
     """An editor of numpy arrays. It writes float32 row by row, and leaves the rest to its base."""
 
     where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
@@ -271,16 +245,16 @@ class HostEditor(OtherEditor):
         return nullcontext(from_numpy(logits))
 
     def array(self, values: npt.NDArray[Any], logits: npt.NDArray[Any]) -> Any:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values
 
     def floats(self, values: npt.NDArray[Any]) -> Any:
-        """See ``OtherEditor``. What float32 does not have, as -1.8e308, is infinite."""
+        """See ``Editor``. What float32 does not have, as -1.8e308, is infinite."""
         with np.errstate(over="ignore"):
             return values.astype(np.float32)
 
     def like(self, values: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values.astype(other.dtype)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ....spec import AllowedTokensSpec, SpecError
-from ..automaton import Automaton, UnknownTokenError
+from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..layer import Layer
+from ..layer import Layer, Made, Tokens
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from ..warm_up import compile_loops, wait_for_loops
@@ -100,15 +100,9 @@ class Realizer(Layer):
             self.remove(row)
 
     def _start(
-        self,
-        number: int,
-        program: Program,
-        automata: list[Automaton],
-        code: RequestCallables | None,
-        prompt_ids: Sequence[int] | None,
-        output_ids: Sequence[int],
-        stop: int | None,
+        self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
+        (automata, code), (prompt_ids, output_ids) = made, tokens
         if program.reads_prompt and prompt_ids is None:
             raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         prompt_ids = () if prompt_ids is None else prompt_ids
@@ -284,7 +278,7 @@ class Realizer(Layer):
                 try:
                     prompt_ids, output_ids = request.prompt_ids, request.output_ids
                     for added in code.run(prompt_ids, output_ids, tensor, request.row):
-                        tokens = added.cells.token_ids.astype(np.int32)
+                        tokens = added.token_ids.astype(np.int32)
                         own.append((request, (tokens, added.values)))
                 except Exception as error:
                     failed.append((request, error))

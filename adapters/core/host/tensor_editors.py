@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 
 from ..tensors import end_where_banned, find_forced, to_device
-from .editors import Edits, HostEditor, Indices, OtherEditor
+from .editors import Editor, Edits, HostEditor, Indices
 
 
-class TensorEditor(OtherEditor):
+class TensorEditor(Editor):
     """An editor of tensors on any device, with torch operations."""
 
     where: ClassVar[Callable[..., Any]] = staticmethod(torch.where)
@@ -34,15 +34,15 @@ class TensorEditor(OtherEditor):
         end_where_banned(logits, forced, self._ends[1])
 
     def array(self, values: npt.NDArray[Any], logits: torch.Tensor) -> torch.Tensor:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return torch.from_numpy(values).to(logits.device, non_blocking=True)
 
     def floats(self, values: torch.Tensor) -> torch.Tensor:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values.float()
 
     def like(self, values: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """See ``OtherEditor``."""
+        """See ``Editor``."""
         return values.to(other.dtype)
 
 

@@ -13,7 +13,7 @@ from ..automaton import Edit
 from ..automaton.history import Tokens
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
-from ..logits import Additions, Cells, write_twice
+from ..logits import Additions, write_twice
 from ..tensors import add
 from .advance import Automata
 from .editors import Edits
@@ -110,4 +110,4 @@ def _additions(edits: Edits) -> Additions | None:
     rows = np.repeat([row for row, *_ in cells], [len(tokens) for _, tokens, _ in cells])
     tokens = np.concatenate([tokens for _, tokens, _ in cells])
     values = np.concatenate([values for *_, values in cells])
-    return Additions(Cells(rows, tokens), values)
+    return Additions(rows, tokens, values)
