@@ -131,6 +131,17 @@ def test_a_guard_that_fails_ends_the_reply():
     assert int(logits.argmax()) == END
 
 
+def test_a_guard_that_fails_counts():
+    """Once, if the request's own specs have failed as well."""
+    realizer, own = Realizer(VOCAB), compiled((s.LogitBiasSpec({0: 1.0}),))
+    broken = replace(failing(ValueError(), own), guard=None)
+    for row, program in enumerate((own, broken)):
+        realizer.add(row, replace(program, guard=broken), [], [], END)
+        assert realizer.failed_requests == row + 1
+    realizer.apply(logits := torch.zeros(2, VOCAB))
+    assert logits.argmax(1).tolist() == [END, END]
+
+
 def test_random_requests():
     assert guards.on_host(320, 1) == 2560
 
