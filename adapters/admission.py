@@ -27,7 +27,7 @@ from ..spec.payload import decode_texts, specs_of
 from ..spec.texts import Given, TextResolver
 from .backend import Backend
 from .core import Automaton, Program, compile_specs
-from .core.contradictions import Walk, check_guard, may_stop
+from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
 from .policy import Policy
 
@@ -203,9 +203,8 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
     if vocab_size is not None:
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs, backend.vocabulary)
-    walk = Walk(payload.specs, program, vocab_size)
-    walk.check()
-    program = replace(program, may_lose=walk.may_lose())
+    check_contradictions(payload.specs, program, vocab_size)
+    program = replace(program, may_lose=may_lose(payload.specs, program, vocab_size))
     return _Admitted(payload, program, program.memory)
 
 

@@ -36,7 +36,6 @@ LATER = {"min_tokens": lp.MinTokensSpec(2, (EOS,))} | BAD_WORDS
         (FORCED, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
         (SHORT, MIN_TOKENS, EARLY, "$.specs[1].eos_token_id"),
         (FORCED, BAD_WORDS, f"{BAD} token 6", SECOND),
-        (lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS, f"{BAD} token 8", SECOND),
         (FORCED, ALLOWED, f"{ABSENT} token 6", SECOND),
         (lp.AllowedTokensSpec((6, 7)), ALLOWED, LEFT, FIELD),
         (lp.BannedTokensSpec((5, 9)), ALLOWED, LEFT, FIELD),
@@ -58,6 +57,7 @@ def test_what_contradicts_is_refused(
         *product([lp.LogitBiasSpec({EOS: 9.0})], [MIN_TOKENS, BAD_WORDS, ALLOWED]),
         (lp.ForcedTokenSequenceSpec((5,) * 12, EOS), MIN_TOKENS),
         (lp.ForcedTokenSequenceSpec((7, 5, 8)), BAD_WORDS),
+        (lp.ForcedEndSpec(3, (7, 8)), BAD_WORDS),  # specs override fields
         (lp.ForcedTokenSequenceSpec((5, 9)), ALLOWED),
         # Two fields that contradict each other are the engine's to refuse.
         (lp.LogitBiasSpec({1: 1.0}), ALLOWED | {"bad_words": lp.BannedTokensSpec((5, 9))}),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
-from logitport.adapters.core.contradictions import Walk
+from logitport.adapters.core.contradictions import check_contradictions, may_lose
 from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
@@ -73,9 +73,9 @@ def test_conflicts(vector: Any):
         specs = decode(vector["payload"]).specs
         if any(isinstance(spec, NativeSpec) for spec in specs):
             return ()
-        walk = Walk(specs, compile_specs(specs), vector["vocab_size"])
-        walk.check()
-        return walk.may_lose()
+        arguments = specs, compile_specs(specs), vector["vocab_size"]
+        check_contradictions(*arguments)
+        return may_lose(*arguments)
 
     if vector["refused"]:
         with pytest.raises(SpecError):

@@ -47,21 +47,6 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.ChoiceSpec(((1, 5), (2, 6)), EOS), s.BannedSequencesSpec(((1, 2),))),
         "`$.specs[1]`, which bans token 2 - at `$.specs[0].choices[1][1]`",
     ),
-    "a banned sequence in a closing one": (
-        (s.BannedSequencesSpec(((1, 2, 3),)), s.ForcedEndSpec(4, (1, 2, 3))),
-        (s.BannedSequencesSpec(((1, 2, 3),)), s.ForcedEndSpec(4, (1, 2), EOS)),
-        "`$.specs[0]`, which bans token 3 - at `$.specs[1].token_ids[2]`",
-    ),
-    "a banned sequence in a phrase": (
-        (s.BannedSequencesSpec(((1, 2),)), s.TriggerSpec((9,), (1, 2))),
-        (s.BannedSequencesSpec(((1, 2),)), s.TriggerSpec((1,), (2,))),
-        "`$.specs[0]`, which bans token 2 - at `$.specs[1].token_ids[1]`",
-    ),
-    "a banned sequence in a message": (
-        (s.BannedSequencesSpec(((1, 2),)), s.ThinkingBudgetSpec(3, (7,), (8,), (1, 2))),
-        (s.BannedSequencesSpec(((1, 2),)), s.ThinkingBudgetSpec(3, (7,), (8,), (2, 1))),
-        "`$.specs[0]`, which bans token 2 - at `$.specs[1].message_token_ids[1]`",
-    ),
     "choice twice": (
         (s.ChoiceSpec(((1,), (5,)), EOS), s.ChoiceSpec(((3,),), EOS)),
         (s.ChoiceSpec(((1,), (5,)), EOS), s.ChoiceSpec(((1,), (3,)), EOS)),

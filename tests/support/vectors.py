@@ -38,7 +38,7 @@ from logitport.spec.kinds.banned_scripts import ScriptsSpec
 
 from tests.conformance.test_reference import COMBINED, ROW
 from tests.core.test_contradictions import CONFLICTS
-from tests.core.test_walk import BY_HAND, LOSING, NEAR
+from tests.core.test_follow import BY_HAND, LOSING, NEAR
 from tests.spec.test_client_texts import REFUSED, RESOLVED
 from tests.spec.test_payload import BAD_ENTRIES, BAD_PAYLOADS, BEYOND_SCHEMA, FORCED
 from tests.support.paths import GOLDEN

@@ -4,16 +4,15 @@
 operator. What is not found here, the order of edits decides in the row.
 """
 
-from .check import Walk, check_contradictions, check_without_engine
+from .check import budget, check_contradictions, check_without_engine, may_lose, warm_up
 from .guard import check_guard, may_stop
-from .ways import budget, warm_up
 
 __all__ = [
-    "Walk",
     "budget",
     "check_contradictions",
     "check_guard",
     "check_without_engine",
+    "may_lose",
     "may_stop",
     "warm_up",
 ]

@@ -1,22 +1,19 @@
-"""The walk: whether the parts of a program contradict each other, whatever the model says.
+"""Whether the specs of a request contradict each other, whatever the model says.
 
-All automata and rules run together, from the start. Where a token is forced, or a list leaves only
-some, the walk follows these. Where the model is free, it stops, unless no automaton has an edge:
-then all tokens lead to the same states. A program is refused
+They do if
 
-- if every way leads to a step that leaves no token,
-- if an automaton cannot give an answer that it offers itself, because others refuse its tokens, or
-- if it forces a token that another automaton refuses in each of its states.
+- an automaton forces a token that another one refuses in each of its states,
+- all automata and rules, followed from the start as long as the tokens are determined, come to a
+  step that leaves no token, or
+- an automaton cannot give an answer that it offers itself, because others refuse its tokens.
 
 A token is refused by a ban, by a list that does not have it, and by another forced token. Biases
-refuse nothing. What depends on the model's choices is not a contradiction.
-
-The walk knows no kinds. It ends after ``MAX_WORK``.
+refuse nothing. What depends on the model's choices, the order of edits decides in the row.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from itertools import chain, combinations, islice
+from functools import lru_cache
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -24,23 +21,25 @@ import numpy as np
 from ....spec import (
     LogitsProcessorSpec,
     NativeSpec,
+    NoLoopSpec,
+    NoRepeatNgramSpec,
     PluginSpec,
     PythonProcessorSpec,
     SpecError,
 )
-from ....spec.errors import Path
-from ..automaton import Automaton
-from ..automaton.arrays import distinct
+from ..automaton import NO_TIMER, Automaton, AutomatonBuilder
+from ..automaton.arrays import distinct, token_array
 from ..kinds.no_loop import NEVER, needs
 from ..parts import Program
 from ..program import compile_specs
-from .follow import ALLOW, BAN, BAN_OTHERS, FORCE
-from .report import BOTH, path_of, specs_of, why
-from .runs import forces_after_loop
-from .ways import Contradiction, Ways, budget
+from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, MAX_WORK, NOT_FOUND, follow
+from .report import error_of, kinds_of
+from .sets import Contradiction, find_forced, is_any, offered_by, reach, refusals, tables_of
 
-SPARE = 64
-"""So many tokens more than automata edit: a rule cannot ban all of these in a few steps."""
+
+def budget() -> Any:
+    """Return the work that the searches of a request may take in all, which they lower."""
+    return np.array([MAX_WORK])
 
 
 def check_contradictions(
@@ -49,171 +48,99 @@ def check_contradictions(
     vocab_size: int | None = None,
     left: Any = None,
 ) -> None:
-    """Refuse specs that cannot be obeyed together, as ``Walk.check`` does."""
-    Walk(specs, program, vocab_size, left).check()
-
-
-class Walk:
-    """The walk of a request.
+    """Refuse specs that cannot be obeyed together, whatever the model says.
 
     Args:
         specs: the specs of the request.
         program: what they compile to.
         vocab_size: the number of the engine's tokens, if it is known.
         left: the work that is left, see ``budget``; by default, as much as a request has.
+
+    Raises:
+        SpecError: at a spec that forces or offers what others refuse, and with their paths.
     """
-
-    def __init__(
-        self,
-        specs: Sequence[LogitsProcessorSpec],
-        program: Program,
-        vocab_size: int | None = None,
-        left: Any = None,
-    ) -> None:
-        self._specs, self._program, self._vocab_size = specs, program, vocab_size
-        self._left = budget() if left is None else left
-        # A rule about loops decides when these force.
-        of_loops = [rule.forcing for rule in program.loops]
-        self._on_demand = [i for i, each in enumerate(program.automata) if each in of_loops]
-        self._refusing = [
-            i
-            for i, each in enumerate(program.automata)
-            if i not in self._on_demand and _refuses(each)
-        ]
-
-    @cached_property
-    def _ways(self) -> Ways:
-        """The automata that refuse tokens, and the rules, up to a token that may end the request.
-
-        Such a token counts as possible only where no other is left.
-        """
-        automata = [self._program.automata[i] for i in (*self._refusing, *self._on_demand)]
-        ends = [token for spec in self._specs for token in _ends_of(spec)]
-        on_demand = len(self._on_demand)
-        return Ways(automata, self._program.ngrams, self._vocab_size, ends, on_demand, self._left)
-
-    def contradiction(self) -> Contradiction | None:
-        """Find the first contradiction. The prompt's tokens do not count for rules about n-grams.
-
-        Returns:
-            ``None`` if everything can be obeyed, or if the walk is too long.
-        """
-        automata, rules = self._program.automata, self._program.ngrams
-        refusing = [automata[i] for i in self._refusing]
-        edited = sum(int(each.set_sizes.max(initial=0)) for each in refusing) + SPARE * len(rules)
-        may_edit_all = self._vocab_size is not None and edited >= self._vocab_size
-        limiting = bool(self._on_demand) or any(is_any(each, *_LIMITS) for each in refusing)
-        parts = len(refusing) + len(rules) + len(self._on_demand)
-        if not may_edit_all and (not limiting or parts < 2):
-            return None
-        found = self._ways.from_the_start() or self._ways.anywhere()
-        if found is None:
-            return None
-        part_of = (
-            *self._refusing,
-            *self._on_demand,
-            *range(len(automata), len(automata) + len(rules)),
-            -1,
-        )
-        return Contradiction(
-            part_of[found.part], tuple(part_of[i] for i in found.others), found.token
-        )
-
-    def check(self) -> None:
-        """Refuse specs that cannot be obeyed together, whatever the model says.
-
-        Raises:
-            SpecError: at a spec that forces or offers what others refuse, and with their paths.
-        """
-        found = self.contradiction()
-        if found is None:
-            self._check_loops()
-            return
-        specs, program = self._specs, self._program
-        parts = (found.part, *found.others) if found.part >= 0 else found.others
-        of_parts = [specs_of(found.token, specs, program.sources[part]) for part in parts]
-        others = [program.automata[i] for i in parts[1:] if i < len(program.automata)]
-        reason = why(found.token, others)
-        named = {i for each in of_parts for i in each}
-        index, path = max(named), Path()
-        if found.token >= 0 and reason != BOTH:
-            index = of_parts[0][-1]
-            path = path_of(found.token, specs[index])
-        if named == {index}:
-            raise SpecError(f"Contradicts itself{reason}", "specs", index, *path)
-        listed = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
-        raise SpecError(
-            ("Conflicts with ", *islice(listed, 1, None), reason), "specs", index, *path
-        )
-
-    def _check_loops(self) -> None:
-        """Refuse specs that force different tokens after the same loop.
-
-        Raises:
-            SpecError: at the later spec.
-        """
-        automata, rules = self._program.automata, self._program.loops
-        sources = self._program.sources[len(automata) + len(self._program.ngrams) :]
-        due = [
-            (source[0], needs(rule.spec), rule.spec.then_token_ids[0])
-            for source, rule in zip(sources, rules, strict=False)
-            if rule.forcing is not None and rule.block is None
-        ]
-        pairs = [
-            (i, j)
-            for (i, one, then), (j, other, another) in combinations(due, 2)
-            if then != another and any(a == b < NEVER for a, b in zip(one, other, strict=False))
-        ]
-        for i, enough, then in due:
-            for k, text in self._ways.texts() if not pairs else ():
-                is_ours = k < len(self._refusing)  # the others are those of rules
-                if is_ours and forces_after_loop(*text, enough, then, self._left):
-                    pairs.append((i, self._program.sources[self._refusing[k]][-1]))
-        for pair in pairs:
-            first, later = sorted(pair)
-            raise SpecError(("Conflicts with ", ("specs", first), BOTH), "specs", later)
-
-    def may_lose(self) -> tuple[str, ...]:
-        """Return the kinds that others of the request may override, as the order of edits has it.
-
-        The specs must not contradict each other. A kind that is not named is obeyed at each step,
-        whatever the prompt and the model say; code of plugins aside. Kinds may be named that cannot
-        lose.
-        """
-        automata, loops = self._program.automata, self._program.loops
-        winning = [i for i in self._refusing if is_any(automata[i], FORCE, ALLOW)]
-        winning += self._on_demand
-        edited = sum(int(automata[i].set_sizes.max(initial=0)) for i in self._refusing)
-        may_ban = sum(rule.spec.max_period for rule in loops if rule.forcing is None)
-        if may_ban and self._vocab_size is not None and edited + may_ban >= self._vocab_size:
-            winning += self._refusing  # between them, they may leave no token
-        if not winning:
-            return ()
-        offered = distinct(np.concatenate([offered_by(automata[i]) for i in winning]))
-        losing = [i for i in self._refusing if i not in winning and bans_any(automata[i], offered)]
-        if len(winning) > 1:
-            losing += winning
-        forces = [False for _ in self._program.ngrams]
-        forces += [rule.forcing is not None for rule in loops]
-        losing = *losing, *(i for i, each in enumerate(forces, len(automata)) if not each)
-        indices = {i for part in losing for i in self._program.sources[part]}
-        return tuple(dict.fromkeys(self._specs[i].kind for i in sorted(indices)))
+    left = budget() if left is None else left
+    ends = ends_of(specs)
+    found = _follow(program, vocab_size, ends, left) or _two_after_a_loop(program)
+    found = found or find_forced(program.automata, program.automata, ends)
+    if found is not None:
+        raise error_of(found, specs, program)
 
 
-def offered_by(automaton: Automaton) -> Any:
-    """Return the tokens that an automaton forces or allows in some state."""
-    is_allowed = np.zeros(len(automaton.set_ends), np.bool_)
-    is_allowed[automaton.operand[automaton.edit == ALLOW]] = True
-    forced = automaton.operand[automaton.edit == FORCE]
-    return np.append(forced, automaton.set_tokens[np.repeat(is_allowed, automaton.set_sizes)])
+def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> Contradiction | None:
+    """Follow all parts together. The prompt's tokens do not count for rules."""
+    of_loops = [rule.forcing for rule in program.loops]  # a rule decides when these force
+    refusing = [i for i, each in enumerate(program.automata) if _refuses(each)]
+    which = [i for i in refusing if program.automata[i] not in of_loops]
+    automata = [program.automata[i] for i in which]
+    rules: list[tuple[int, int, int, Any]] = [  # a part, and what ``follow`` reads of it
+        (part, rule.n, rule.window or NO_TIMER, distinct(token_array(rule.allowed_token_ids)))
+        for part, rule in enumerate(program.ngrams, len(program.automata))
+    ]
+    rules += [(part, 0, spec.then_token_ids[0], needs(spec)) for part, spec in _loops(program)]
+    may_edit_all = vocab_size is not None and _edited(automata) + len(ends) >= vocab_size
+    limiting = any(is_any(each, *_LIMITS) for each in automata)
+    if not may_edit_all and (not limiting or len(automata) + len(rules) < 2):
+        return None
+    parts = *which, *(part for part, *_ in rules), -1
+    is_refusing = np.zeros(len(parts) - 1, np.bool_)
+    of_rules = (
+        np.array([numbers for _, *numbers, _ in rules], np.int64).reshape(-1, 2),
+        np.concatenate([*(listed for *_, listed in rules), ends[:0]]),
+        np.cumsum([0, *(len(listed) for *_, listed in rules)]),
+    )
+    choices = [k for k, each in enumerate(automata) if each.states > 1 and is_any(each, ALLOW)]
+    tables: Any = *tables_of(automata), ends, vocab_size if may_edit_all else 0, of_rules
+    for offering in (-1, *choices):
+        arguments: Any = *tables, offering, is_refusing, left
+        part, token = follow(*arguments)
+        if part != NOT_FOUND:
+            return parts[part], [parts[k] for k in np.flatnonzero(is_refusing)], int(token)
+    return None
 
 
-def bans_any(automaton: Automaton, tokens: Any) -> bool:
-    """Whether an automaton bans one of some ascending tokens in some state, or may do so."""
-    banned = automaton.set_tokens[automaton.set_values < BAN]
-    if is_any(automaton, BAN_OTHERS) or not len(tokens):
-        return len(tokens) > 0
-    return bool((tokens.take(np.searchsorted(tokens, banned), mode="clip") == banned).any())
+def _loops(program: Program) -> Iterator[tuple[int, NoLoopSpec]]:
+    """Yield the part and the spec of each rule that forces a token after any loop."""
+    for part, rule in enumerate(program.loops, len(program.automata) + len(program.ngrams)):
+        if rule.forcing is not None and rule.block is None:
+            yield part, rule.spec
+
+
+def _two_after_a_loop(program: Program) -> Contradiction | None:
+    """Find two rules that force different tokens after the same loop."""
+    for (i, one), (j, other) in combinations(_loops(program), 2):
+        enough = zip(needs(one), needs(other), strict=False)
+        then = one.then_token_ids[0]
+        if then != other.then_token_ids[0] and any(a == b < NEVER for a, b in enough):
+            return i, (j,), then
+    return None
+
+
+def may_lose(
+    specs: Sequence[LogitsProcessorSpec], program: Program, vocab_size: int | None = None
+) -> tuple[str, ...]:
+    """Return the kinds that others of the request may override, as the order of edits has it.
+
+    The arguments are those of ``check_contradictions``, which must not have refused the specs. A
+    kind that is not named is obeyed at each step, whatever the prompt and the model say; code of
+    plugins aside. Kinds may be named that cannot lose.
+    """
+    automata, loops = program.automata, program.loops
+    refusing = [i for i, each in enumerate(automata) if _refuses(each)]
+    winning = [i for i in refusing if is_any(automata[i], FORCE, ALLOW)]
+    may_ban = sum(rule.spec.max_period for rule in loops if rule.forcing is None)
+    edited = _edited([automata[i] for i in refusing])
+    if may_ban and vocab_size is not None and edited + may_ban >= vocab_size:
+        winning += refusing  # between them, they may leave no token
+    if not winning:
+        return ()
+    offered = distinct(np.concatenate([offered_by(automata[i]) for i in winning]))
+    losing = [i for i in refusing if i not in winning and refusals(automata[i], offered).any()]
+    if len(winning) > 1:
+        losing += winning
+    forces = [False for _ in program.ngrams] + [rule.forcing is not None for rule in loops]
+    losing += [i for i, each in enumerate(forces, len(automata)) if not each]
+    return kinds_of(losing, specs, program)
 
 
 def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
@@ -223,8 +150,11 @@ def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
         SpecError: as ``check_contradictions`` does. What does not compile is not checked.
     """
     left_out = NativeSpec | PluginSpec | PythonProcessorSpec
-    which = [i for i, each in enumerate(specs) if not isinstance(each, left_out)]
-    which = [i for i in which if not specs[i].needs_vocabulary]
+    which = [
+        i
+        for i, each in enumerate(specs)
+        if not (isinstance(each, left_out) or each.needs_vocabulary)
+    ]
     known = [specs[i] for i in which]
     try:
         program = compile_specs(known)
@@ -236,11 +166,16 @@ def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
         raise error.specs_at(lambda i: ("specs", which[i])) from None
 
 
-def _ends_of(spec: LogitsProcessorSpec) -> Iterator[int]:
-    """Yield the tokens that a spec takes for the end of the request."""
-    for path, token_ids in spec.token_fields():
-        if "eos_token_id" in path or "stop_token_ids" in path:
-            yield from token_ids
+def ends_of(specs: Sequence[LogitsProcessorSpec]) -> Any:
+    """Return the tokens that specs take for the end of the request, ascending."""
+    fields = chain.from_iterable(spec.token_fields() for spec in specs)
+    ends = [each for path, each in fields if {"eos_token_id", "stop_token_ids"}.intersection(path)]
+    return distinct(token_array(chain.from_iterable(ends)))
+
+
+def _edited(automata: Sequence[Automaton]) -> int:
+    """Return how many tokens the sets of some automata have at most, at one step."""
+    return sum(int(each.set_sizes.max(initial=0)) for each in automata)
 
 
 _LIMITS = FORCE, ALLOW, BAN_OTHERS
@@ -251,6 +186,13 @@ def _refuses(automaton: Automaton) -> bool:
     return bool((automaton.set_values < BAN).any()) or is_any(automaton, *_LIMITS)
 
 
-def is_any(automaton: Automaton, *edits: int) -> bool:
-    """Whether an automaton makes one of some edits in any of its states."""
-    return any((automaton.edit == edit).any() for edit in edits)
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Compile the loops, so that no request waits for it."""
+    builder = AutomatonBuilder()
+    builder.edge(builder.free(), 1, builder.force(2))
+    builder.free()
+    specs = (NoRepeatNgramSpec(2),)
+    forcing = builder.build(check=False)
+    check_contradictions(specs, Program((forcing, forcing), specs, sources=((0,),) * 3), 4)
+    reach(tables_of((forcing,))[0], forcing.operand[:0].copy())

@@ -1,4 +1,4 @@
-"""The loops that follow all automata of a request together, while tokens are determined."""
+"""The loop that follows all automata of a request together, while the tokens are determined."""
 
 from typing import Any
 
@@ -9,19 +9,16 @@ from ..automaton.folding import enter, settle, take
 from ..loops import loop, part_of_loops
 
 MAX_WORK = 1 << 16
-"""The most work of all searches of a request: a unit for each automaton and token that is tried. A
-request's choices may have half as many tokens."""
-MAX_RULE_WORK = 1 << 11
-"""The most work of a search beside rules about n-grams, where no state comes again."""
+"""The most work for a request: a unit for each automaton and token that is compared. The choices
+of a request may have half as many tokens."""
 MAX_DEPTH = 1 << 14
-"""The most steps of a way."""
+"""The most steps that are followed."""
 LONG = 1 << 30
 """Timers from here on count as stopped: no request is so long."""
 
 OTHER = -2
-"""A token that no automaton waits for and no set has."""
-
-POSSIBLE, LOST, UNDECIDED = range(3)
+"""A token that no automaton has an edge for, and no set."""
+NOT_FOUND = -2
 
 FREE, FORCE, ALLOW, ADD, BAN_OTHERS = map(
     int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS)
@@ -43,18 +40,11 @@ def find_token(tokens: Any, first: int, end: int, wanted: int) -> int:
     return -1
 
 
-@loop
+@part_of_loops
 def refuses(
-    edits: Any,
-    operands: Any,
-    set_ends: Any,
-    set_tokens: Any,
-    set_values: Any,
-    state: int,
-    token: int,
+    edit: int, operand: int, set_ends: Any, set_tokens: Any, set_values: Any, token: int
 ) -> bool:
-    """Return whether a state bans a token, does not allow it, or forces another one."""
-    edit, operand = edits[state], operands[state]
+    """Return whether an edit bans a token, does not allow it, or forces another one."""
     if edit == FREE:
         return False
     if edit == FORCE:
@@ -66,258 +56,190 @@ def refuses(
 
 
 @loop
-def repeats(
-    taken: Any, positions: Any, length: int, token: int, n: int, window: int, exempt: Any
-) -> bool:
-    """Return whether a token would complete an n-gram for the second time."""
-    if length < n - 1 or find_token(exempt, 0, len(exempt), token) >= 0:
-        return False
-    oldest = positions[length] - window
-    for end in range(length - 1, n - 2, -1):
-        if positions[end - n + 1] < oldest:
-            break
-        if taken[end] != token:
+def breaks_rule(rules: Any, taken: Any, positions: Any, last: int, refusing: Any) -> bool:
+    """Return whether a rule refuses the newest token, at index ``last``; mark which ones do.
+
+    It may not complete an n-gram again. After a loop, it may be only the token that is forced then.
+    """
+    numbers, listed, listed_ends = rules
+    first, is_any = len(refusing) - len(numbers), False
+    for r in range(len(numbers)):
+        n, other = numbers[r, 0], numbers[r, 1]
+        of_rule = listed[listed_ends[r] : listed_ends[r + 1]]
+        newest, periods = last, last
+        if n and find_token(of_rule, 0, len(of_rule), taken[last]) >= 0:
             continue
-        same = True
-        for back in range(1, n):
-            one = taken[end - back]
-            if one == OTHER or one != taken[length - back]:
-                same = False
+        if not n:
+            newest, periods = last - 1, min(last, len(of_rule)) - 1
+            if taken[last] == other:
+                continue
+        for period in range(1, periods + 1):
+            enough = n if n else of_rule[period]
+            same, oldest = 0, newest - period - enough + 1
+            if oldest < 0 or (n and positions[oldest] < positions[newest] - other):
+                continue
+            while same < enough and taken[newest - same] == taken[newest - same - period] != OTHER:
+                same += 1
+            if same == enough:
+                refusing[first + r] = is_any = True
                 break
-        if same:
-            return True
-    return False
+    return is_any
+
+
+@loop
+def choose(columns: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
+    """Find the automaton whose tokens are compared: one that forces, or with the shortest list.
+
+    Returns:
+        Its index, -1 if there is none; whether it forces; and whether any automaton has an edge.
+    """
+    default_target, is_failure_link, edge_ends = columns[:3]
+    edits, operands, set_ends = columns[7:10]
+    part, size, has_edge = -1, LONG, False
+    for j in range(len(here)):
+        state = here[j, 0]
+        edit, own = edits[state], 0
+        if edit > FORCE:
+            own = set_ends[operands[state] + 1] - set_ends[operands[state]]
+        if edit not in (FREE, ADD) and own < size:
+            part, size = j, own
+        while not has_edge:
+            has_edge = edge_ends[state + 1] > edge_ends[state]
+            if not is_failure_link[state]:
+                break
+            state = default_target[state]
+    if offering >= 0 and (size > 0 or edits[here[offering, 0]] == FORCE):
+        part = offering
+    return part, part >= 0 and edits[here[part, 0]] == FORCE, has_edge
+
+
+@loop
+def advance(columns: Any, here: Any, token: int, after: Any) -> tuple[bool, int]:
+    """Let all automata take a token.
+
+    Returns:
+        Whether all states are the same as before, and the least timer that runs.
+    """
+    (default_target, is_failure_link, edge_ends, edge_tokens, targets, on_entry, timeout) = columns[
+        :7
+    ]
+    is_same, least = True, LONG
+    for j in range(len(here)):
+        state, timer = here[j, 0], here[j, 1]
+        following = take(
+            default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token
+        )
+        following, timer = settle(on_entry, timeout, following, enter(on_entry[following], timer))
+        after[j, 0], after[j, 1] = following, NO_TIMER if timer > LONG else timer
+        is_same &= following == state and after[j, 1] <= here[j, 1]
+        if after[j, 1] < here[j, 1]:
+            least = min(least, after[j, 1])
+    return is_same, least
 
 
 @loop
 def follow(
     columns: Any,
-    start_states: Any,
-    start_timers: Any,
+    bases: Any,
     ends: Any,
     vocab_size: int,
-    exempt: Any,
-    exempt_ends: Any,
-    windows: Any,
+    rules: Any,
     offering: int,
+    refusing: Any,
     left: Any,
-) -> tuple[int, int, int, int]:
-    """Look for a way on which all automata and rules are obeyed, as far as it is determined.
+) -> tuple[int, int]:
+    """Look for a step that leaves no token, as long as the tokens are determined.
 
-    A forced token is followed, and those of a list one after the other. So is a token without an
-    edge where no automaton has one. Where the model is free, all may be obeyed.
+    A forced token is followed, and the only one that a list leaves. Where no automaton has an edge,
+    any token leads to the same states. Elsewhere the model is free, and the search ends.
 
     Args:
-        columns: the tables of all automata, as ``Ways`` lists them.
-        start_states: ``[automata]``, where they begin, numbered through the tables.
-        start_timers: ``[automata]``, their timers.
+        columns: the tables of all automata, see ``tables_of``.
+        bases: the first state of each automaton in them.
         ends: tokens after which the request may be over, ascending.
-        vocab_size: the number of tokens; -1 if it is not known.
-        exempt: tokens that a rule may repeat, rule after rule, ascending.
-        exempt_ends: ``[rules + 1]``, where they end, after a leading 0.
-        windows: ``[rules, 2]``, each rule's n and its window.
-        offering: the index of an automaton, all of whose ways are followed as long as it forces or
-            allows tokens, instead of any one way; -1 for none.
+        vocab_size: the number of tokens if bans may leave none, otherwise 0.
+        rules: ``[rules, 2]``, the n of a rule's n-grams and its window, or 0 and the token that is
+            forced after a loop; the tokens that may be repeated, or ``no_loop.needs``, of one rule
+            after the other; and where these end, after a leading 0.
+        offering: the index of an automaton, all of whose answers are followed; -1 for none.
+        refusing: ``[automata + rules]``, set to what refuses a token at the step that is found.
         left: ``[1]``, the work that is left for all searches of a request; lowered.
 
     Returns:
-        Whether there is a way, or all ways that are offered can be gone: ``POSSIBLE``, ``LOST`` or
-        ``UNDECIDED``. Then the first step that leaves no token: the index of the automaton that
-        forces or offers, or -1; a bit for each part that refuses; the forced token or -1.
+        The index of the automaton that forces or lists tokens at this step, -1 if none does, and
+        ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
-    (default_target, is_failure_link, edge_ends, edge_tokens, targets, on_entry, timeout) = columns[
-        :7
-    ]
-    edits, operands, set_ends, set_tokens, set_values = columns[7:]
-    count, rules = len(start_states), len(windows)
-    states = np.empty((MAX_DEPTH, count), np.int32)
-    timers = np.empty((MAX_DEPTH, count), np.int32)
-    tried = np.zeros(MAX_DEPTH, np.bool_)
-    cursor = np.zeros(MAX_DEPTH, np.int64)
-    taken = np.zeros(MAX_DEPTH, np.int64)
-    positions = np.zeros(MAX_DEPTH, np.int64)
-    after, timers_after = np.empty(count, np.int32), np.empty(count, np.int32)
-    found, found_mask, found_token = -1, 0, -1
-    states[0], timers[0] = start_states, start_timers
-    depth, work = 0, MAX_RULE_WORK if rules else MAX_WORK
-    while depth >= 0:
-        # Which token comes next?
-        forcing, allowing, smallest, edited, has_edge = -1, -1, 1 << 62, rules * depth, False
-        for j in range(count):
-            state = states[depth, j]
-            edit = edits[state]
-            if edit == FORCE:
-                if forcing < 0:
-                    forcing = j
-            elif edit != FREE:
-                size = set_ends[operands[state] + 1] - set_ends[operands[state]]
-                if edit != ADD:
-                    if size < smallest:
-                        allowing, smallest = j, size
-                else:
-                    edited += size
-            while True:
-                has_edge |= edge_ends[state + 1] > edge_ends[state]
-                if not is_failure_link[state]:
-                    break
-                state = default_target[state]
-        if offering >= 0:
-            own = edits[states[depth, offering]]
-            if own == FORCE:
-                forcing = offering
-            elif own != ALLOW:
-                depth -= 1
-                continue
-            elif forcing < 0:
-                allowing = offering
-        is_free = forcing < 0 and allowing < 0
-        may_edit_all = is_free and 0 <= vocab_size <= edited + len(ends)
-        if is_free and has_edge and not may_edit_all:
-            return POSSIBLE, -1, 0, -1
-        token, is_over = -1, False
-        while token == -1 and not is_over:
-            cost = count + rules * (1 + depth // 32)
-            work -= cost
-            left[0] -= cost
-            if work < 0 or left[0] < 0:
-                return UNDECIDED, found, found_mask, found_token
-            c: Any = cursor[depth]
-            cursor[depth] += 1
-            if forcing >= 0:
-                is_over = c > 0
-                if not is_over:
-                    token = operands[states[depth, forcing]]
-            elif allowing >= 0:
-                operand = operands[states[depth, allowing]]
-                at = set_ends[operand] + c
-                is_over = at >= set_ends[operand + 1]
-                if not is_over:
-                    token = set_tokens[at]
-            elif may_edit_all:
-                is_over = c >= vocab_size
-                if not is_over:
-                    token = c
-            else:
-                is_over = c > 0
-                if not is_over:
-                    token = OTHER
-            if is_over or token == OTHER:
-                break
-            # A token that ends the request counts only where no other is left.
-            is_end = find_token(ends, 0, len(ends), token) >= 0
-            if is_end and forcing < 0:
-                token = -1
-                continue
-            for j in range(count):
-                state = states[depth, j]
-                if refuses(edits, operands, set_ends, set_tokens, set_values, state, token):
-                    token = -1
-                    break
-            for r in range(rules):
-                if token != -1 and repeats(
-                    taken,
-                    positions,
-                    depth,
-                    token,
-                    windows[r, 0],
-                    windows[r, 1],
-                    exempt[exempt_ends[r] : exempt_ends[r + 1]],
-                ):
-                    token = -1
-            if token != -1 and is_end:
-                if offering == -1:
-                    return POSSIBLE, -1, 0, -1
-                is_over, tried[depth], token = True, True, -1
-        if is_over:
-            if not tried[depth] and forcing < 0:
-                for end in ends:
-                    is_left = True
-                    for j in range(count):
-                        state = states[depth, j]
-                        if refuses(edits, operands, set_ends, set_tokens, set_values, state, end):
-                            is_left = False
-                    if is_left:
-                        if offering == -1:
-                            return POSSIBLE, -1, 0, -1
-                        tried[depth] = True
-            if not tried[depth]:
-                part = forcing if forcing >= 0 else allowing
-                if found < 0 and found_mask == 0:
-                    found = part
-                    if forcing >= 0:
-                        found_token = operands[states[depth, forcing]]
-                    found_mask = _refusers(columns, states[depth], part, found_token, count, rules)
-                # That rules leave no token of a list depends on the tokens chosen before.
-                if offering >= 0 and part == offering and (forcing >= 0 or rules == 0):
-                    return LOST, found, found_mask, found_token
-            depth -= 1
+    on_entry, timeout, edits, operands, set_ends, set_tokens, set_values = columns[5:]
+    count, rule_cost = len(bases), len(refusing) - len(bases)
+    way = np.empty((MAX_DEPTH + 1, count, 2), np.int32)
+    cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)
+    positions, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
+    cursor[0], positions[0], depth = 0, 0, 0
+    for j in range(count):
+        timer = enter(on_entry[bases[j]], NO_TIMER)
+        way[0, j, 0], way[0, j, 1] = settle(on_entry, timeout, bases[j], timer)
+    while 0 <= depth < MAX_DEPTH - 1:
+        here, back = way[depth], depth - 1 if offering >= 0 else -1
+        if offering >= 0 and edits[here[offering, 0]] not in (FORCE, ALLOW):
+            depth = back  # the answer is complete
             continue
-        if may_edit_all:
-            return POSSIBLE, -1, 0, -1
-        tried[depth] = True
-        # Where does it lead?
-        is_same, least = token == OTHER, LONG
-        for j in range(count):
-            state = take(
-                default_target,
-                is_failure_link,
-                edge_ends,
-                edge_tokens,
-                targets,
-                states[depth, j],
-                token,
-            )
-            timer = enter(on_entry[state], timers[depth, j])
-            state, timer = settle(on_entry, timeout, state, timer)
-            after[j], timers_after[j] = state, NO_TIMER if timer > LONG else timer
-            if state != states[depth, j] or timers_after[j] > timers[depth, j]:
-                is_same = False
-            elif timers_after[j] < timers[depth, j]:
-                least = min(least, timers_after[j])
-        if offering >= 0 and forcing < 0 and after[offering] == states[depth, offering]:
-            continue  # a list that stays offers no answer
-        passed = 1
-        if is_same and 1 < least < LONG:  # the next steps are the same, until a timer is due
+        part, is_forced, has_edge = choose(columns, here, offering)
+        state = here[part, 0]
+        operand = operands[state]
+        tokens, first, end = operands, state, state + 1
+        if part < 0:
+            tokens, first, end = every, 0, vocab_size
+        elif not is_forced:
+            tokens, first, end = set_tokens, set_ends[operand], set_ends[operand + 1]
+        # Which of these tokens are left?
+        is_first, is_over, found, token = cursor[depth] == 0, False, 0, OTHER
+        if is_first:
+            refusing[:] = False
+        while first + cursor[depth] < end and found < 1 + (offering < 0):
+            left[0] -= count
+            if left[0] < 0:
+                return NOT_FOUND, -1
+            each: Any = tokens[first + cursor[depth]]
+            cursor[depth] += 1
+            is_left = True
             for j in range(count):
-                if timers_after[j] < timers[depth, j]:
-                    timers_after[j] -= least - 1
-            passed += least - 1
-        elif is_same and least == LONG:  # nothing changes any more
-            return POSSIBLE, -1, 0, -1
-        if depth >= MAX_DEPTH - 1:
-            return UNDECIDED, found, found_mask, found_token
+                state = here[j, 0]
+                if refuses(edits[state], operands[state], set_ends, set_tokens, set_values, each):
+                    is_left, refusing[j] = False, True
+            if is_left and rule_cost and (is_forced or offering < 0):
+                taken[depth] = each
+                left[0] -= rule_cost * (1 + depth // 16)
+                is_left = not breaks_rule(rules, taken, positions, depth, refusing)
+            if is_left and find_token(ends, 0, len(ends), each) >= 0:
+                is_over = True  # counts where no other token is left
+            elif is_left:
+                found += 1
+                token = each
+        if end > first and found == 0:
+            if is_first and not is_over and (offering < 0 or part == offering):
+                return part, operand if is_forced else -1
+            depth = back
+            continue
+        if offering < 0 and found != 1:
+            if has_edge:
+                break
+            token = OTHER
+        # Where does it lead?
+        left[0] -= count
+        after, passed = way[depth + 1], 1
+        is_same, least = advance(columns, here, token, after)
+        if offering >= 0 and not is_forced and after[offering, 0] == here[offering, 0]:
+            continue  # a list that stays offers no answer
+        if is_same and (token == OTHER or rule_cost == 0):
+            if least == LONG:  # nothing changes any more
+                depth = back
+                continue
+            if least > 1:  # the next steps are the same, until a timer is due
+                for j in range(count):
+                    if after[j, 1] < here[j, 1]:
+                        after[j, 1] -= least - 1
+                passed = least
         taken[depth], positions[depth + 1] = token, positions[depth] + passed
         depth += 1
-        states[depth], timers[depth] = after, timers_after
-        cursor[depth], tried[depth] = 0, False
-    if offering != -1:
-        return POSSIBLE, -1, 0, -1
-    return LOST, found, found_mask, found_token
-
-
-@loop
-def _refusers(columns: Any, states: Any, part: int, token: int, count: int, rules: int) -> int:
-    """Return a bit for each part that refuses the forced token, or any token that is offered."""
-    edits, operands, set_ends, set_tokens, set_values = columns[7:]
-    mask = 0
-    for j in range(count):
-        if j == part or edits[states[j]] == FREE:
-            continue
-        is_refusing = part < 0
-        if token >= 0:
-            is_refusing = refuses(
-                edits, operands, set_ends, set_tokens, set_values, states[j], token
-            )
-        elif part >= 0:
-            operand = operands[states[part]]
-            for at in range(set_ends[operand], set_ends[operand + 1]):
-                if refuses(
-                    edits, operands, set_ends, set_tokens, set_values, states[j], set_tokens[at]
-                ):
-                    is_refusing = True
-                    break
-        if is_refusing:
-            mask |= 1 << min(j, 62)
-    if mask == 0 and rules > 0:
-        mask = 1 << min(count, 62)
-    return mask
+        cursor[depth] = 0
+    return NOT_FOUND, -1

@@ -1,11 +1,43 @@
-"""What is said about a contradiction that the walk has found."""
+"""The errors for contradictions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
-from ....spec import LogitsProcessorSpec
+from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.errors import Path
 from ..automaton import Automaton
+from ..parts import Program
 from .follow import ALLOW, FORCE
+from .sets import Contradiction
+
+
+def error_of(
+    found: Contradiction, specs: Sequence[LogitsProcessorSpec], program: Program
+) -> SpecError:
+    """Make the error at the spec that forces a token, or at the last one that takes part."""
+    automata, (part, others, token) = program.automata, found
+    parts = (part, *others) if part >= 0 else others
+    of_parts = [specs_of(token, specs, program.sources[part]) for part in parts]
+    reason = why(token, [automata[i] for i in parts[1:] if i < len(automata)])
+    if max(parts) >= len(automata) + len(program.ngrams):
+        reason = BOTH
+    named = {i for each in of_parts for i in each}
+    index, path = max(named), Path()
+    if token >= 0 and reason != BOTH:
+        index = of_parts[0][-1]
+        path = path_of(token, specs[index])
+    if named == {index}:
+        return SpecError(f"Contradicts itself{reason}", "specs", index, *path)
+    listed = chain.from_iterable((" and ", ("specs", i)) for i in sorted(named - {index}))
+    return SpecError(("Conflicts with ", *islice(listed, 1, None), reason), "specs", index, *path)
+
+
+def kinds_of(
+    parts: Iterable[int], specs: Sequence[LogitsProcessorSpec], program: Program
+) -> tuple[str, ...]:
+    """Return the kinds of the specs that some parts come from, in the order of the specs."""
+    indices = {i for part in parts for i in program.sources[part]}
+    return tuple(dict.fromkeys(specs[i].kind for i in sorted(indices)))
 
 
 def specs_of(

@@ -1,4 +1,4 @@
-"""The walk, compared with a search through all outputs of a few tokens by the reference."""
+"""Contradictions, compared with a search through all outputs of a few tokens by the reference."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
-from logitport.adapters.core.contradictions import Walk, budget, check_contradictions
+from logitport.adapters.core.contradictions import budget, check_contradictions, may_lose
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5
@@ -130,19 +130,23 @@ def prompts(specs: Specs) -> Iterator[Tokens]:
 
 
 def check(specs: Specs) -> None:
-    """Compare the walk with the reference."""
+    """Compare what is refused with the reference."""
     try:
-        walk = Walk(specs, compile_specs(specs), VOCAB)
-        is_refused = walk.contradiction() is not None
+        program = compile_specs(specs)
     except SpecError:  # too large
         return
-    if is_refused and not Outputs(specs).are_lost():  # others are followed only while determined
+    try:
+        check_contradictions(specs, program, VOCAB)
+        return
+    except SpecError:
+        pass
+    if not Outputs(specs).are_lost():  # others are followed only while determined
         found = [
             Outputs(specs).may_be_lost(prompt, obeyed)
             for prompt in dict.fromkeys(prompts(specs))
             for obeyed in (specs, specs[:1], specs[1:])
         ]
-        # The walk does not follow the timers of a text that is forced from anywhere.
+        # Whether a timer runs out is not known of a text that is forced later.
         timed = any(
             state.timeout is not None for each in specs for state in getattr(each, "states", ())
         )
@@ -259,7 +263,6 @@ PARIS = s.BannedTextSpec(("Paris",))
         ((PARIS, s.ChoiceSpec(((2, 3), (4,)), 9)), True),
         ((PARIS, s.ChoiceSpec(((8,), (4,)), 9)), False),
         ((PARIS, s.ChoiceSpec(((8,), (2, 3)), 9)), True),
-        ((PARIS, s.TriggerSpec((0,), (2, 3))), True),
         ((PARIS, phases(s.Phase((Forced((2, 3)),)))), True),
         ((s.BannedScriptsSpec(("Han",)), Forced((6,))), True),
         ((s.BannedScriptsSpec(("Latin",)), Forced((6,))), False),
@@ -272,6 +275,13 @@ def test_texts(specs: Specs, is_refused: bool):
     refused = pytest.raises(SpecError, match="Conflicts with")
     with refused if is_refused else nullcontext():
         check_contradictions(specs, program, len(TOKENS))
+
+
+def test_a_text_that_is_forced_later_wins():
+    specs = PARIS, s.TriggerSpec((0,), (2, 3))
+    program = compile_specs(specs, lambda: Vocabulary.of_tokens(TOKENS))
+    check_contradictions(specs, program, len(TOKENS))
+    assert may_lose(specs, program, len(TOKENS)) == ("banned_text",)
 
 
 def test_without_a_vocabulary_all_tokens_are_never_banned():
@@ -294,6 +304,12 @@ LOSING: list[tuple[Specs, set[str]]] = [
     ((s.TriggerSpec((1,), (5,)), s.TriggerSpec((3, 1), (6,))), {"trigger"}),
     ((s.BannedSequencesSpec(((7, 8),)), Forced((8, 9))), {"banned_sequences"}),
     ((s.BannedSequencesSpec(((7, 8),)), s.TriggerSpec((7,), (8,))), {"banned_sequences"}),
+    ((s.BannedSequencesSpec(((1, 2, 3),)), s.ForcedEndSpec(4, (1, 2, 3))), {"banned_sequences"}),
+    ((s.BannedSequencesSpec(((1, 2),)), s.TriggerSpec((9,), (1, 2))), {"banned_sequences"}),
+    (
+        (s.BannedSequencesSpec(((1, 2),)), s.ThinkingBudgetSpec(3, (7,), (8,), (1, 2))),
+        {"banned_sequences"},
+    ),
     ((s.AllowedTokensSpec((4,)), s.BannedSequencesSpec(((4, 5),))), set()),
     ((s.AllowedTokensSpec((4, 5)), s.BannedTokensSpec((5,))), {"banned_tokens"}),
     ((s.ThinkingBudgetSpec(9, (3,), (4,)), s.BannedSequencesSpec(((3, 6),))), set()),
@@ -314,9 +330,8 @@ LOSING: list[tuple[Specs, set[str]]] = [
 def test_what_may_lose(specs: Specs, named: set[str]):
     for each in (specs, specs[::-1]):
         program = compile_specs(each)
-        walk = Walk(each, program, 16)
-        walk.check()
-        assert set(walk.may_lose()) == named
+        check_contradictions(each, program, 16)
+        assert set(may_lose(each, program, 16)) == named
 
 
 @seed(0)
@@ -328,13 +343,13 @@ def test_what_is_not_named_never_loses(specs: Specs):
         check_contradictions(specs, program, VOCAB)
     except SpecError:
         return
-    named = Walk(specs, program, VOCAB).may_lose()
+    named = may_lose(specs, program, VOCAB)
     for prompt in dict.fromkeys(prompts(specs)):
         assert Outputs(specs).losers(prompt).issubset(named), (specs, prompt)
 
 
 def test_all_searches_of_a_request_share_a_budget():
-    """Lists in circles, which come to the same states after more steps than anyone walks."""
+    """Lists in circles, which come to the same states after more steps than are followed."""
     lists = [
         s.AutomatonSpec(
             tuple(s.AutomatonState(allow=0, default=(i + 1) % n) for i in range(n)), ((5, 6, 7),)
@@ -342,15 +357,13 @@ def test_all_searches_of_a_request_share_a_budget():
         for n in (89, 97, 101, 103, 107, 109, 113, 127)
     ]
     program, left = compile_specs(lists), budget()
-    walk = Walk(lists, program, 1 << 17, left)
-    walk.check()
-    walk.may_lose()
+    check_contradictions(lists, program, 1 << 17, left)
     assert -100 < int(left[0]) <= 0
     check_contradictions(lists, program, left=left)
     assert -200 < int(left[0]) <= 0
 
 
-def test_the_walk_is_bounded():
+def test_the_search_is_bounded():
     """Two counters that are never in the same states twice."""
     counters = [
         s.AutomatonSpec(
