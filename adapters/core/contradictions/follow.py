@@ -93,8 +93,7 @@ def choose(columns: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
     Returns:
         Its index, -1 if there is none; whether it forces; and whether any automaton has an edge.
     """
-    default_target, is_failure_link, edge_ends = columns[:3]
-    edits, operands, set_ends = columns[7:10]
+    edits, operands, set_ends, _, _, branches = columns[7:]
     part, size, has_edge = -1, LONG, False
     for j in range(len(here)):
         state = here[j, 0]
@@ -103,11 +102,7 @@ def choose(columns: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
             own = set_ends[operands[state] + 1] - set_ends[operands[state]]
         if edit not in (FREE, ADD) and own < size:
             part, size = j, own
-        while not has_edge:
-            has_edge = edge_ends[state + 1] > edge_ends[state]
-            if not is_failure_link[state]:
-                break
-            state = default_target[state]
+        has_edge |= branches[state]
     if offering >= 0 and (size > 0 or edits[here[offering, 0]] == FORCE):
         part = offering
     return part, part >= 0 and edits[here[part, 0]] == FORCE, has_edge
@@ -169,7 +164,7 @@ def follow(
         The index of the automaton that forces or lists tokens at this step, -1 if none does, and
         ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
-    on_entry, timeout, edits, operands, set_ends, set_tokens, set_values = columns[5:]
+    on_entry, timeout, edits, operands, set_ends, set_tokens, set_values = columns[5:12]
     count, rule_cost = len(bases), len(refusing) - len(bases)
     way = np.empty((MAX_DEPTH + 1, count, 2), np.int32)
     cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)

@@ -24,7 +24,7 @@ def tables_of(automata: Sequence[Automaton]) -> tuple[Any, Any]:
     return (
         *(pool.default_target, pool.is_failure_link, pool.edge_ends, pool.edge_tokens),
         *(pool.targets, pool.timer, pool.timeout, pool.edit, pool.operand, pool.set_ends),
-        *(pool.set_tokens, pool.set_values),
+        *(pool.set_tokens, pool.set_values, pool.branches),
     ), bases
 
 
