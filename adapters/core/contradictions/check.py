@@ -13,6 +13,7 @@ refuse nothing. What depends on the model's choices, the order of edits decides 
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, combinations
 from typing import Any
@@ -157,15 +158,12 @@ def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
         for i, each in enumerate(specs)
         if not (isinstance(each, left_out) or each.needs_vocabulary)
     ]
-    known = [specs[i] for i in which]
     try:
-        program = compile_specs(known)
+        program = compile_specs([specs[i] for i in which])
     except SpecError:  # admission says so
         return
-    try:
-        check_contradictions(known, program)
-    except SpecError as error:
-        raise error.specs_at(lambda i: ("specs", which[i])) from None
+    sources = tuple([which[i] for i in source] for source in program.sources)
+    check_contradictions(specs, replace(program, sources=sources))
 
 
 def ends_of(specs: Sequence[LogitsProcessorSpec]) -> Any:
