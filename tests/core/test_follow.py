@@ -230,6 +230,22 @@ NEAR: dict[str, Specs] = {
         s.ThinkingBudgetSpec(10, **OPENED),
     ),
     "a token is left": (s.BannedTokensSpec(tuple(range(15))),),
+    "an answer that ends the request": (
+        s.AllowedTokensSpec((4,)),
+        s.ChoiceSpec(((3,), (4, 1)), 4),
+    ),
+    "a trigger that is banned": (s.TriggerSpec((5,), (6, 5)), s.BannedTokensSpec((5,))),
+    "a state beside a list": (
+        s.AutomatonSpec(
+            (
+                s.AutomatonState(allow=0, edges=(s.AutomatonEdge(0, 1),), default=2),
+                s.AutomatonState(),
+                s.AutomatonState(force=6, default=1),
+            ),
+            ((4, 5),),
+        ),
+        s.BannedTokensSpec((6,)),
+    ),
     "the other answer": (s.ChoiceSpec(((5, 5), (6,)), EOS), s.BannedTokensSpec((5,))),
 }
 

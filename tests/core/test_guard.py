@@ -202,6 +202,8 @@ def test_what_a_guard_may_stop():
     for guard, named in ((BANS, ("trigger",)), ((s.BannedTokensSpec((0,)),), ())):
         assert may_stop(own, compiled(own), compiled(guard)) == named
     assert may_stop(own[:1], compiled(own[:1]), compile_specs(LISTS)) == ()
+    assert may_stop(own[1:2], compiled(own[1:2]), compile_specs(LISTS)) == ("trigger",)
+    assert may_stop(own[2:], compiled(own[2:]), compile_specs(LISTS)) == ()
     assert may_stop(own[2:], compiled(own[2:]), compile_specs((s.NoRepeatNgramSpec(2),))) == (
         "trigger",
     )

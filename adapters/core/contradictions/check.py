@@ -83,7 +83,8 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
     rules += [(part, 0, spec.then_token_ids[0], needs(spec)) for part, spec in _loops(program)]
     may_edit_all = vocab_size is not None and _edited(automata) + len(ends) >= vocab_size
     limiting = any(is_any(each, *_LIMITS) for each in automata)
-    if not may_edit_all and (not limiting or len(automata) + len(rules) < 2):
+    may_refuse = limiting and len(automata) + len(rules) > 1
+    if not automata or not (may_edit_all or may_refuse):
         return None
     parts = *which, *(part for part, *_ in rules), -1
     is_refusing = np.zeros(len(parts) - 1, np.bool_)
