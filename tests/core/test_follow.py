@@ -234,6 +234,10 @@ NEAR: dict[str, Specs] = {
         s.AllowedTokensSpec((4,)),
         s.ChoiceSpec(((3,), (4, 1)), 4),
     ),
+    "a message that ends the request": (
+        s.ThinkingBudgetSpec(3, **OPENED, message_token_ids=(EOS, 5), stop_token_ids=(EOS,)),
+        s.BannedTokensSpec((5,)),
+    ),
     "a trigger that is banned": (s.TriggerSpec((5,), (6, 5)), s.BannedTokensSpec((5,))),
     "a state beside a list": (
         s.AutomatonSpec(

@@ -81,10 +81,10 @@ def find_forced(
             continue
         columns = tables_of((automaton,))[0]
         tokens = distinct(np.append(columns[3], columns[10]))  # of its edges and lists
-        never = [ends[:0]]
+        never = [ends]
         if not automaton.reads_prompt:  # a prompt may have any tokens
             beside = [each for each in refusing if each is not automaton]
-            never = [ends, *(tokens[refused(each, tokens)] for each in beside)]
+            never += [tokens[refused(each, tokens)] for each in beside]
         is_reached = reach(columns, distinct(np.concatenate(never)))
         forced = distinct(automaton.operand[is_reached & (automaton.edit == FORCE)])
         for k, each in enumerate(refusing):
