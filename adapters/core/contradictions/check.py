@@ -163,8 +163,8 @@ def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
         program = compile_specs([specs[i] for i in which])
     except SpecError:  # admission says so
         return
-    sources = tuple([which[i] for i in source] for source in program.sources)
-    check_contradictions(specs, replace(program, sources=sources))
+    of_parts = tuple([which[i] for i in each] for each in program.specs_of)
+    check_contradictions(specs, replace(program, specs_of=of_parts))
 
 
 def ends_of(specs: Sequence[LogitsProcessorSpec]) -> Any:
