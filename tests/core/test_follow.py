@@ -238,6 +238,7 @@ NEAR: dict[str, Specs] = {
         s.ThinkingBudgetSpec(3, **OPENED, message_token_ids=(EOS, 5), stop_token_ids=(EOS,)),
         s.BannedTokensSpec((5,)),
     ),
+    "all but the end is used up": (s.ForcedEndSpec(20, (5, 5), EOS), s.NoRepeatNgramSpec(1)),
     "a trigger that is banned": (s.TriggerSpec((5,), (6, 5)), s.BannedTokensSpec((5,))),
     "a state beside a list": (
         s.AutomatonSpec(

@@ -35,7 +35,7 @@ from ..automaton.arrays import distinct, token_array
 from ..kinds.no_loop import NEVER, needs
 from ..parts import Program
 from ..program import compile_specs
-from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, MAX_WORK, NOT_FOUND, follow
+from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, LONG, MAX_WORK, NOT_FOUND, follow
 from .report import error_of, kinds_of
 from .sets import Contradiction, find_forced, is_any, offered_by, refusals, tables_of
 
@@ -81,7 +81,8 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
         for part, rule in enumerate(program.ngrams, len(program.automata))
     ]
     rules += [(part, 0, spec.then_token_ids[0], needs(spec)) for part, spec in _loops(program)]
-    may_edit_all = vocab_size is not None and _edited(automata) + len(ends) >= vocab_size
+    spare = LONG if vocab_size is None else vocab_size - _edited(automata) - len(ends)
+    may_edit_all = spare <= 0
     limiting = any(is_any(each, *_LIMITS) for each in automata)
     may_refuse = limiting and len(automata) + len(rules) > 1
     if not automata or not (may_edit_all or may_refuse):
@@ -94,7 +95,7 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
         np.cumsum([0, *(len(listed) for *_, listed in rules)]),
     )
     choices = [k for k, each in enumerate(automata) if each.states > 1 and is_any(each, ALLOW)]
-    tables: Any = *tables_of(automata), ends, vocab_size if may_edit_all else 0, of_rules
+    tables: Any = *tables_of(automata), ends, vocab_size if may_edit_all else 0, spare, of_rules
     for offering in (-1, *choices):
         arguments: Any = *tables, offering, is_refusing, left
         part, token = follow(*arguments)

@@ -138,6 +138,7 @@ def follow(
     bases: Any,
     ends: Any,
     vocab_size: int,
+    spare: int,
     rules: Any,
     offering: int,
     refusing: Any,
@@ -153,6 +154,7 @@ def follow(
         bases: the first state of each automaton in them.
         ends: tokens after which the request may be over, ascending.
         vocab_size: the number of tokens if bans may leave none, otherwise 0.
+        spare: so many more tokens than bans may take: rules leave another than ``ends`` until then.
         rules: ``[rules, 2]``, the n of a rule's n-grams and its window, or 0 and the token that is
             forced after a loop; the tokens that may be repeated, or ``no_loop.needs``, of one rule
             after the other; and where these end, after a leading 0.
@@ -234,6 +236,8 @@ def follow(
                     if after[j, 1] < here[j, 1]:
                         after[j, 1] -= least - 1
                 passed = least
+        if token == OTHER and rule_cost * (positions[depth] + passed) >= spare and len(ends):
+            break
         taken[depth], positions[depth + 1] = token, positions[depth] + passed
         depth += 1
         cursor[depth] = 0
