@@ -125,4 +125,5 @@ def reach(columns: Any, never: Any) -> Any:
                 is_reached[target] = True
                 waiting[left] = target
                 left += 1
-    return is_reached & ((on_entry != 0) | (timeout < 0))
+    states = len(edits)
+    return is_reached & ((on_entry[:states] != 0) | (timeout[:states] < 0))
