@@ -1,14 +1,11 @@
 """Compiles the loops while a server or a worker starts, so that no request waits for it."""
 
 import logging
+from collections.abc import Callable
 from importlib.util import find_spec
 from threading import Thread
 
-import numpy as np
-
-from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, TriggerSpec
 from .contradictions import warm_up
-from .program import compile_specs
 from .text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -19,11 +16,11 @@ _thread: Thread | None = None
 _is_ready = False
 
 
-def compile_loops() -> None:
+def compile_loops(take_steps: Callable[[], None]) -> None:
     """Begin to compile the loops, beside what else a worker does when it starts."""
     global _thread
     if _thread is None:
-        _thread = Thread(target=run_loops, name="logitport-loops")
+        _thread = Thread(target=run_loops, args=(take_steps,), name="logitport-loops")
         _thread.start()
 
 
@@ -35,26 +32,15 @@ def wait_for_loops() -> None:
         _is_ready = True
 
 
-def run_loops() -> None:
-    """Run each loop once on a little batch."""
+def run_loops(take_steps: Callable[[], None]) -> None:
+    """Run each loop once on a little batch, which takes some steps."""
     for _ in range(2):  # where machine code cannot be saved, it is there all the same
         try:
-            _take_steps()
+            take_steps()
             prepare()
             return
         except Exception as error:
             logger.warning("Loops cannot be compiled before the first request: %s", error)
-
-
-def _take_steps() -> None:
-    from .host.realizer import Realizer
-
-    rules = NoRepeatNgramSpec(2), DrySpec(1.0), NoLoopSpec(2), NoLoopSpec(2, then_token_ids=(2,))
-    realizer, output_ids = Realizer(4), [1]
-    realizer.add(0, compile_specs((TriggerSpec((1,), (2,)), *rules)), [1, 0], output_ids)
-    for dtype in (np.float32, np.float64):
-        realizer._step(np.zeros((1, 4), dtype))
-        output_ids.append(2)
 
 
 def prepare(vocabulary: Vocabulary | None = None) -> None:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import torch
 from logitport.adapters.core import warm_up
+from logitport.adapters.core.host.realizer import take_steps
 
 MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
@@ -95,7 +96,7 @@ class Faults:
     @contextmanager
     def installed(self, modules: Sequence[str], methods: Sequence[str] = METHODS) -> Iterator[None]:
         """Within it, calls are counted, and fail where they shall."""
-        warm_up.run_loops()  # compiled now, they refer to one another and not to what stands in
+        warm_up.run_loops(take_steps)  # compiled now, they refer to one another
         with ExitStack() as stack:
 
             def put(place: Any, name: str, value: Any) -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ....spec import AllowedTokensSpec, SpecError
+from ....spec import (
+    AllowedTokensSpec,
+    DrySpec,
+    NoLoopSpec,
+    NoRepeatNgramSpec,
+    SpecError,
+    TriggerSpec,
+)
 from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
 from ..callables import Report, RequestCallables, stop_in
@@ -51,7 +58,7 @@ class Realizer(Layer):
         self._with_code: dict[Request, RequestCallables] = {}
         self._last_resort = LastResort()
         self._forget()
-        compile_loops()
+        compile_loops(take_steps)
 
     def _forget(self) -> None:
         """Begin without any state."""
@@ -303,3 +310,13 @@ class Realizer(Layer):
         for row, stop in stops.items():
             if stop is not None and row in self._requests:
                 editor_for(step).force(step, row, stop)
+
+
+def take_steps() -> None:
+    """Take two steps with a little batch, which run each loop."""
+    rules = NoRepeatNgramSpec(2), DrySpec(1.0), NoLoopSpec(2), NoLoopSpec(2, then_token_ids=(2,))
+    realizer, output_ids = Realizer(4), [1]
+    realizer.add(0, compile_specs((TriggerSpec((1,), (2,)), *rules)), [1, 0], output_ids)
+    for dtype in (np.float32, np.float64):
+        realizer._step(np.zeros((1, 4), dtype))
+        output_ids.append(2)
