@@ -48,7 +48,9 @@ def left_half_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     def put(own: Realizer, request: Any) -> None:
         own._requests[request.row] = request
         with suppress(MemoryError):
-            own._place(request)
+            if not own._is_broken:
+                own._place(request)
+        own._is_broken = own._is_broken and request.index < 0
 
     monkeypatch.setattr(Realizer, "_put", put)
 
@@ -73,8 +75,14 @@ def all_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a step could be tried again with the state that it has left."""
-    monkeypatch.setattr(Realizer, "_rebuild", lambda own: setattr(own, "_is_broken", False))
+    """As if a step could be made again without the requests' state."""
+
+    def forget(own: Realizer) -> None:
+        own._forget()
+        for request in own._requests.values():
+            request.index = -1
+
+    monkeypatch.setattr(Realizer, "_rebuild", forget)
 
 
 # defect | the first script that finds it now
