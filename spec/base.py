@@ -103,8 +103,18 @@ class LogitsProcessorSpec(
 
         The path is relative to the spec, with ``*`` for the index of a token id:
         ``("token_ids", "*")``, ``("sequences", 3, "*")``, ``("eos_token_id",)``.
+
+        By default, the names decide: ``..._token_ids`` is a list or a list of lists, and
+        ``..._token_id`` is one.
         """
-        raise NotImplementedError
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name.endswith("token_id") and value is not None:
+                yield (name,), (value,)
+            elif name.endswith("token_ids") and value and isinstance(value[0], tuple):
+                yield from (((name, i, "*"), each) for i, each in enumerate(value))
+            elif name.endswith("token_ids"):
+                yield (name, "*"), value
 
     @property
     def breaks_grammar(self) -> bool:
@@ -199,9 +209,6 @@ class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):
     the engine's fields, so that the payload in an engine's request has none. Native specs have no
     token ids.
     """
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
 
 def kind_of(spec_type: type[LogitsProcessorSpec]) -> str:

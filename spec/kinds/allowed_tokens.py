@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenFields, TokenIds
+from ..base import LogitsProcessorSpec, TokenIds
 from ..tokenization import LeadingSpace, Tokenizer, text_fields, word_forms
 
 
@@ -49,9 +49,6 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
         """
         forms = word_forms(words, tokenizer, leading_space)
         return cls(tuple(dict.fromkeys(token for _, token_ids in forms for token in token_ids)))
-
-    def token_fields(self) -> TokenFields:
-        yield ("token_ids", "*"), self.token_ids
 
     @property
     def narrows(self) -> bool:

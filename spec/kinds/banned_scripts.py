@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, TokenFields
+from ..base import LogitsProcessorSpec
 from ..limits import MAX_NAME, MAX_SCRIPTS
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_NAME)]
@@ -23,9 +23,6 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
     @property
     def text_rules(self) -> int:
         return 1
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
 
 class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):

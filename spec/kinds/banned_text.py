@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenFields, check_text, check_total
+from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
@@ -90,9 +90,6 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
     @property
     def text_rules(self) -> int:
         return 1
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
     def sizes(self) -> Sizes:
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..base import LogitsProcessorSpec, TokenFields, TokenIds
+from ..base import LogitsProcessorSpec, TokenIds
 from ..tokenization import LeadingSpace, Tokenizer, one_token_words, text_fields
 
 
@@ -50,6 +50,3 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
             words, tokenizer, leading_space, advice="ban it with BannedSequencesSpec.from_words"
         )
         return cls(tuple(dict.fromkeys(token_id for _, token_id in forms)))
-
-    def token_fields(self) -> TokenFields:
-        yield ("token_ids", "*"), self.token_ids

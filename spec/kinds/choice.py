@@ -90,8 +90,7 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
     def token_fields(self) -> TokenFields:
         for i, choice in enumerate(self.choices):
             yield ("choices", i, "*"), choice
-        if self.eos_token_id is not None:
-            yield ("eos_token_id",), (self.eos_token_id,)
+        yield from super().token_fields()
 
     def sizes(self) -> Sizes:
         return Sizes(2 * sum(map(len, self.choices)))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount
 from ..limits import MAX_BIAS
 
 MAX_MATCH = 64
@@ -55,6 +55,3 @@ class DrySpec(LogitsProcessorSpec, frozen=True, tag="dry"):
     allowed_length: _Length = 2
     range: PositiveCount | None = None
     breaker_token_ids: MaybeTokenIds = ()
-
-    def token_fields(self) -> TokenFields:
-        yield ("breaker_token_ids", "*"), self.breaker_token_ids

@@ -1,6 +1,6 @@
 """``forced_end``: force a closing sequence at an output index."""
 
-from ..base import Count, LogitsProcessorSpec, TokenFields, TokenId, TokenIds
+from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
@@ -52,11 +52,6 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
             SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
         """
         return cls(after, token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
-
-    def token_fields(self) -> TokenFields:
-        yield ("token_ids", "*"), self.token_ids
-        if self.eos_token_id is not None:
-            yield ("eos_token_id",), (self.eos_token_id,)
 
     @property
     def can_complete(self) -> bool:

@@ -1,6 +1,6 @@
 """``forced_sequence``: force the output to begin with these tokens."""
 
-from ..base import LogitsProcessorSpec, TokenFields, TokenId, TokenIds
+from ..base import LogitsProcessorSpec, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
@@ -49,11 +49,6 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
             SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
         """
         return cls(token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
-
-    def token_fields(self) -> TokenFields:
-        yield ("token_ids", "*"), self.token_ids
-        if self.eos_token_id is not None:
-            yield ("eos_token_id",), (self.eos_token_id,)
 
     @property
     def can_complete(self) -> bool:

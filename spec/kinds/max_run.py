@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenFields, check_text, check_total
+from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
@@ -73,9 +73,6 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
     @property
     def text_rules(self) -> int:
         return 1
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
     @property
     def characters(self) -> tuple[str, ...]:

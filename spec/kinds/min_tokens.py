@@ -1,6 +1,6 @@
 """``min_tokens``: ban stop tokens before a minimum length."""
 
-from ..base import LogitsProcessorSpec, PositiveCount, TokenFields, TokenIds
+from ..base import LogitsProcessorSpec, PositiveCount, TokenIds
 from ..tokenization import Tokenizer, eos_token_id_of, text_fields
 
 
@@ -54,6 +54,3 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
         ``n`` is vLLM's ``min_tokens`` or transformers' ``min_new_tokens``.
         """
         return () if n in (None, 0) else (cls.from_tokenizer(n, tokenizer),)
-
-    def token_fields(self) -> TokenFields:
-        yield ("stop_token_ids", "*"), self.stop_token_ids

@@ -5,16 +5,10 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import (
-    LogitsProcessorSpec,
-    MaybeTokenIds,
-    Sizes,
-    TokenFields,
-    check_pattern,
-)
+from ..base import LogitsProcessorSpec, MaybeTokenIds, Sizes, check_pattern
 from ..errors import SpecError
 from ..limits import MAX_LOOP
-from ..tags import check_tags, count_edges, tags_of
+from ..tags import check_tags, count_edges
 from ..tokenization import text_fields
 from .thinking_budget import OtherTags, ThinkingBudgetSpec
 
@@ -161,11 +155,6 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
     def copies(self, period: int) -> int:
         """Return how many copies of a text of so many tokens make a loop."""
         return max(self.times, -(-self.min_tokens // period))
-
-    def token_fields(self) -> TokenFields:
-        yield ("then_token_ids", "*"), self.then_token_ids
-        for path, tag in tags_of(self):
-            yield (*path, "*"), tag
 
     def sizes(self) -> Sizes:
         """Count the edges of states, too, as ``thinking_budget`` does."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, TokenFields, schema_default
+from ..base import LogitsProcessorSpec, MaybeTokenIds, PositiveCount, schema_default
 from ..errors import SpecError
 from ..limits import MAX_PATTERN
 
@@ -71,6 +71,3 @@ class NoRepeatNgramSpec(
         ``n`` is transformers' ``no_repeat_ngram_size``, or SGLang's or vLLM's ``ngram_size``.
         """
         return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids), output_only),)
-
-    def token_fields(self) -> TokenFields:
-        yield ("allowed_token_ids", "*"), self.allowed_token_ids

@@ -265,9 +265,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         for i, phase in enumerate(self.phases):
             for k, end in enumerate(phase.ends):
                 yield ("phases", i, "ends", k, "token_ids", "*"), end.token_ids
-        if self.eos_token_id is not None:
-            yield ("eos_token_id",), (self.eos_token_id,)
-        yield ("stop_token_ids", "*"), self.stop_token_ids
+        yield from super().token_fields()
 
     @property
     def text_rules(self) -> int:

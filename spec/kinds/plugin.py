@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenFields
+from ..base import LogitsProcessorSpec, Sizes
 from ..errors import SpecError
 from ..json_values import FrozenDict, frozen_json, parts_of
 from ..limits import MAX_NAME
@@ -53,9 +53,6 @@ class PluginSpec(LogitsProcessorSpec, frozen=True, tag="plugin"):
 
     def sizes(self) -> Sizes:
         return Sizes(parts_of(self.params))
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
     @property
     def narrows(self) -> bool:

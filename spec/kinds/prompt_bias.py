@@ -1,6 +1,6 @@
 """``prompt_bias``: make the prompt's tokens more or less likely."""
 
-from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds, TokenFields
+from ..base import Bias, LogitsProcessorSpec, MaybeTokenIds
 
 
 class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
@@ -26,6 +26,3 @@ class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
 
     bias: Bias
     excluded_token_ids: MaybeTokenIds = ()
-
-    def token_fields(self) -> TokenFields:
-        yield ("excluded_token_ids", "*"), self.excluded_token_ids

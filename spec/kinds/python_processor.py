@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from ..base import LogitsProcessorSpec, TokenFields
+from ..base import LogitsProcessorSpec
 from ..errors import SpecError
 
 
@@ -42,9 +42,6 @@ class PythonProcessorSpec(LogitsProcessorSpec, frozen=True, tag="python"):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return this spec: vLLM copies each request's parameters, but live objects must stay."""
         return self
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
     @property
     def narrows(self) -> bool:

@@ -10,7 +10,6 @@ from ..base import (
     LogitsProcessorSpec,
     MaybeTokenIds,
     Sizes,
-    TokenFields,
     TokenIds,
     check_pattern,
     schema_default,
@@ -227,13 +226,6 @@ class ThinkingBudgetSpec(
             newline_token_ids(tokenizer) if grace else (),
             tuple(token for token in stop_token_ids if (token,) not in ends),
         )
-
-    def token_fields(self) -> TokenFields:
-        for path, tag in tags_of(self):
-            yield (*path, "*"), tag
-        others = "message_token_ids", "then_token_ids", "newline_token_ids", "stop_token_ids"
-        for name in others:
-            yield (name, "*"), getattr(self, name)
 
     def sizes(self) -> Sizes:
         """Count the edges of states, too: each state of a tag may have one for each other tag."""

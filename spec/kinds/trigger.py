@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, TokenFields, TokenIds, check_pattern
+from ..base import LogitsProcessorSpec, Sizes, TokenIds, check_pattern
 from ..limits import MAX_TIMES
 from ..tokenization import Tokenizer, text_fields, token_ids_of
 
@@ -64,10 +64,6 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
             SpecError: if a text makes no tokens.
         """
         return cls(token_ids_of(trigger, tokenizer), token_ids_of(text, tokenizer), times)
-
-    def token_fields(self) -> TokenFields:
-        yield ("trigger_token_ids", "*"), self.trigger_token_ids
-        yield ("token_ids", "*"), self.token_ids
 
     def sizes(self) -> Sizes:
         return Sizes(3 * len(self.trigger_token_ids) + len(self.token_ids))

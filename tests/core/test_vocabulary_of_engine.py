@@ -13,7 +13,6 @@ from logitport.adapters.core.kinds.banned_tokens import adding
 from logitport.adapters.core.parts import Part
 from logitport.adapters.core.text import scripts
 from logitport.spec import BannedTokensSpec, LogitsProcessorSpec, SpecError
-from logitport.spec.base import TokenFields
 
 BANNED = BannedTokensSpec((1,))
 
@@ -22,9 +21,6 @@ class FirstByteSpec(LogitsProcessorSpec, frozen=True, tag="first_byte"):
     """Bans the tokens that begin with a byte."""
 
     byte: int
-
-    def token_fields(self) -> TokenFields:
-        return iter(())
 
 
 @compile_spec.register
