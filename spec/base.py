@@ -6,7 +6,6 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import chain
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
@@ -196,10 +195,6 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
 
     def sizes(self) -> Sizes:
         return Sizes(3 * sum(map(len, self.sequences)))
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        if max(chain.from_iterable(self.sequences)) >= vocab_size:
-            super().check_vocabulary(vocab_size)
 
 
 class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):

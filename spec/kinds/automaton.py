@@ -161,11 +161,6 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
         edges = [sizes[edge.token_set] for state in self.states for edge in state.edges]
         return Sizes(STATE * len(self.states) + sum(sizes) + sum(edges))
 
-    def check_vocabulary(self, vocab_size: int) -> None:
-        forced = [-1 if state.force is None else state.force for state in self.states]
-        if max(*forced, *map(max, self.token_sets), -1) >= vocab_size:
-            super().check_vocabulary(vocab_size)
-
     @property
     def breaks_grammar(self) -> bool:
         return any(state.force is not None for state in self.states)

@@ -1,7 +1,7 @@
 """``choice``: restrict the output to one of several sequences."""
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -94,11 +94,6 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def sizes(self) -> Sizes:
         return Sizes(2 * sum(map(len, self.choices)))
-
-    def check_vocabulary(self, vocab_size: int) -> None:
-        eos = -1 if self.eos_token_id is None else self.eos_token_id
-        if max(eos, max(chain.from_iterable(self.choices))) >= vocab_size:
-            super().check_vocabulary(vocab_size)
 
     @property
     def can_complete(self) -> bool:
