@@ -1,6 +1,7 @@
 """Compiles the loops while a server or a worker starts, so that no request waits for it."""
 
 import logging
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from threading import Thread
@@ -58,9 +59,9 @@ def prepare(vocabulary: Vocabulary | None = None) -> None:
         return
     from .text.token_product import completing_texts
 
-    completing_texts([[(b"a",), (b"b",)]], vocabulary, lambda memory, step: None)
+    completing_texts([[(b"a",), (b"b",)]], vocabulary, sys.maxsize)
     if find_spec("fontTools") is not None:
         from .text.characters import completing_characters
         from .text.scripts import scripts_beside
 
-        completing_characters(scripts_beside(()), vocabulary, lambda memory, step: None)
+        completing_characters(scripts_beside(()), vocabulary, sys.maxsize)

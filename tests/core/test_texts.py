@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.core import Vocabulary
+from logitport.adapters.core.automaton.automaton import table_bytes
 from logitport.adapters.core.text.byte_automaton import Symbol
 from logitport.adapters.core.text.token_product import completing_texts
 from logitport.spec import SpecError
@@ -37,8 +38,7 @@ vocabularies = st.lists(token, min_size=1, max_size=12).map(
 )
 
 
-def no_limit(memory: int, step: int) -> None:
-    pass
+ROOM = 1 << 30
 
 
 def completing(
@@ -65,7 +65,7 @@ def completing(
 def test_bans_what_completes_a_text(
     texts: list[list[Symbol]], tokens: list[bytes | None], data: st.DataObject
 ):
-    banned, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    banned, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
     output: list[int] = []
     for token in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=12)):
         found = {*banned}
@@ -95,7 +95,7 @@ def test_no_automaton_where_no_token_begins_a_text(
     texts: list[str], tokens: list[bytes | None], banned: list[int]
 ):
     everywhere, automaton = completing_texts(
-        [symbols(each) for each in texts], Vocabulary.of_tokens(tokens), no_limit
+        [symbols(each) for each in texts], Vocabulary.of_tokens(tokens), ROOM
     )
     assert (everywhere.tolist(), automaton) == (banned, None)
 
@@ -104,7 +104,7 @@ def test_ranges_of_tokens_that_overlap():
     """Of the tokens ``a`` to ``c``, one text's end bans the first two, another's the last two."""
     tokens = [b"a", b"b", b"c", b"x", b"y"]
     texts = [symbols(text) for text in ("xa", "xb", "yxb", "yxc")]
-    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
     assert automaton is not None
     in_state = edit_of(automaton, automaton.fold([], [4, 3])[0])
     assert in_state is not None
@@ -114,32 +114,20 @@ def test_ranges_of_tokens_that_overlap():
 def test_states_share_the_tokens_that_complete_them():
     tokens = [bytes([byte]) for byte in range(256)]
     texts = [symbols(text) for text in ("cat", "rat", "bat")]
-    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), no_limit)
+    _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
     assert automaton is not None
     assert automaton.set_tokens.tolist() == [ord("t")]
 
 
 def test_the_cost_is_checked_before_tables_are_made():
     tokens = [b"a", b"aa", b"baab", *(b"b%c" % byte for byte in range(255)), b"ba"]
-    checked: list[tuple[int, int]] = []
-
-    def note(memory: int, step: int) -> None:
-        checked.append((memory, step))
-
-    completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), note)
-    banned, automaton = completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), no_limit)
+    banned, automaton = completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), ROOM)
     assert automaton is not None
     assert banned.tolist() == [2]  # and not in the table's set
     sizes = automaton.states, len(automaton.keys), len(automaton.set_tokens)
     assert sizes == (3, 5, 256)
-    assert checked == sorted(checked)
-    memory, step = checked[-1]
-    assert automaton.table_bytes - 100 < memory - 48 <= automaton.table_bytes
-    assert step == 256 + 1
-
-    def check(memory: int, step: int) -> None:
-        if (memory, step) >= checked[-1]:
-            raise SpecError("too large")
-
-    with pytest.raises(SpecError, match="too large"):
-        completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), check)
+    enough = table_bytes(3, 5, 256 + len(banned))
+    assert automaton.table_bytes - 100 < enough <= automaton.table_bytes + 48
+    completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), enough)
+    with pytest.raises(SpecError, match=f"costs {enough} or more"):
+        completing_texts([symbols("aab")], Vocabulary.of_tokens(tokens), enough - 1)

@@ -1,7 +1,7 @@
 """``banned_scripts`` and ``allowed_scripts``: the characters' bytes, times the vocabulary."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..automaton import Edit
 from ..parts import Part
 from ..text.scripts import Kinds, banned_scripts, script_codes, scripts_beside
 from .banned_tokens import ADDING, adding
-from .base import Context, Merge, check_text_cost, merge
+from .base import Context, Merge, merge
 
 _BAN_OTHERS = np.array([Edit.BAN_OTHERS], np.int8)
 
@@ -44,8 +44,7 @@ def _compile(specs: Sequence[ScriptsSpec], context: Context) -> Iterable[Part]:
     from ..text.characters import completing_characters  # imports numba
 
     of_script = reduce(np.maximum, map(_banned_by, specs))
-    check_cost = partial(check_text_cost, context.room)
-    everywhere, within = completing_characters(of_script, vocabulary, check_cost)
+    everywhere, within = completing_characters(of_script, vocabulary, context.room)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)
         others[everywhere] = False

@@ -1,14 +1,14 @@
 """``banned_text``: an automaton over bytes, times the vocabulary of the engine's tokenizer."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ....spec import BannedTextSpec
 from ....spec.kinds.banned_text import SEPARATORS
 from ..parts import Part
 from .banned_tokens import adding
-from .base import Context, Merge, check_text_cost, merge
+from .base import Context, Merge, merge
 
 if TYPE_CHECKING:
     from ..text.byte_automaton import Symbol
@@ -34,8 +34,7 @@ def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part
     every = (text for each in specs for text in each.texts)
     texts = [[variants.get(c) or (c.encode(),) for c in text] for text in every]
     separators = _SEPARATORS if spec.whole_words else ()
-    check_cost = partial(check_text_cost, context.text_room)
-    everywhere, automaton = completing_texts(texts, vocabulary, check_cost, separators)
+    everywhere, automaton = completing_texts(texts, vocabulary, context.text_room, separators)
     made = [adding(everywhere)] if len(everywhere) else []
     made += [] if automaton is None else [automaton]
     context.text_room -= sum(each.table_bytes for each in made)

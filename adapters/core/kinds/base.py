@@ -84,18 +84,6 @@ def compile_spec(spec: LogitsProcessorSpec, context: Context) -> Iterable[Part]:
     return merged.compile([spec], context)
 
 
-def check_text_cost(room: int, memory: int, _step: int) -> None:
-    """Refuse more bytes of tables than a rule about text may have.
-
-    They bound the logits that it changes in a step, too.
-    """
-    if memory > room:
-        raise SpecError(
-            f"Expected a spec that costs at most {room} bytes of memory with this vocabulary; this "
-            f"one costs {memory} or more"
-        )
-
-
 def check_size(cells: int) -> None:
     """Refuse more states and edited tokens than a request may have."""
     if cells > MAX_CELLS:

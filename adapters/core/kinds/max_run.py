@@ -1,12 +1,11 @@
 """``max_run``: the texts of one symbol more than a run may have, times the vocabulary."""
 
 from collections.abc import Iterable
-from functools import partial
 
 from ....spec import MaxRunSpec
 from ..parts import Part
 from .banned_tokens import adding
-from .base import Context, check_text_cost, compile_spec
+from .base import Context, compile_spec
 
 
 @compile_spec.register
@@ -16,9 +15,8 @@ def _compile(spec: MaxRunSpec, context: Context) -> Iterable[Part]:
     from ..text.token_product import completing_texts  # imports numba
 
     symbol = tuple(text.encode() for text in spec.characters)
-    check_cost = partial(check_text_cost, context.room)  # half of all tokens begin so
-    too_long = [symbol] * (spec.n + 1)
-    everywhere, automaton = completing_texts([too_long], vocabulary, check_cost)
+    too_long, room = [symbol] * (spec.n + 1), context.room  # half of all tokens begin so
+    everywhere, automaton = completing_texts([too_long], vocabulary, room)
     if len(everywhere):
         yield adding(everywhere)
     if automaton is not None:

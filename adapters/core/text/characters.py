@@ -12,7 +12,7 @@ from ..automaton import Automaton, Ints
 from ..loops import loop
 from .byte_automaton import ENDED, ByteAutomaton, separator_table
 from .scripts import AFTER_ALL, BANNED, MIXED, Kinds, script_ranges
-from .token_product import CheckCost, FromRoot, completing
+from .token_product import completing
 from .vocabulary import Vocabulary
 
 FORMS = (
@@ -25,14 +25,14 @@ FORMS = (
 
 
 def completing_characters(
-    kinds: Kinds, vocabulary: Vocabulary, check_cost: CheckCost
+    kinds: Kinds, vocabulary: Vocabulary, room: int
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that completes a banned character, or leaves no free one to complete.
 
     Args:
         kinds: which characters are banned.
         vocabulary: the bytes of each token.
-        check_cost: see ``CheckCost``; what is banned everywhere does not count.
+        room: how many bytes the tables may take, without what is banned everywhere.
 
     Returns:
         See ``completing_texts``.
@@ -44,8 +44,7 @@ def completing_characters(
         beginnings[n] = 0, byte, after >> 6 * n, 0, 6 * n, lowest
     states = split(starts, kinds, own, beginnings)
     automaton, separator = ByteAutomaton.of_edges(0, own[:states]), separator_table(())
-    root = FromRoot.of(automaton, vocabulary.trie, separator)
-    return completing(automaton, vocabulary, root, check_cost, separator)
+    return completing(automaton, vocabulary, room, separator, counts_everywhere=False)
 
 
 @loop

@@ -21,7 +21,7 @@ to state 1, by token 1 to state 2. State 1 bans the tokens 2 and 3, and state 2 
     everywhere, automaton = completing_texts(
         [[(b"a",), (b"b",), (b"a",)], [(b"a",), (b"c",)]],
         Vocabulary.of_tokens([b"a", b"ab", b"ba", b"c", b"cac"]),
-        check_cost,
+        room=1 << 20,
     )
     everywhere.tolist()  # [4]
     automaton.keys.tolist(), automaton.targets.tolist()  # [0, 1, 2], [1, 2, 1]
@@ -51,10 +51,6 @@ from .byte_automaton import (
     separator_table,
 )
 from .vocabulary import Vocabulary
-
-CheckCost = Callable[[int, int], None]
-"""Called with the bytes of an automaton's tables and the tokens that a step may ban, or fewer,
-before they are made."""
 
 MOST = 1 << 16
 """The most edges: 2.7 MB of tables. To make so many takes 10 ms."""
@@ -185,7 +181,7 @@ def _from_states(automaton: ByteAutomaton, trie: Trie, separator: Table) -> tupl
 def completing_texts(
     texts: Sequence[Sequence[Symbol]],
     vocabulary: Vocabulary,
-    check_cost: CheckCost,
+    room: int,
     separators: Sequence[Character] = (),
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that would complete a text, in any tokenization.
@@ -195,7 +191,7 @@ def completing_texts(
     Args:
         texts: the texts, each of one symbol or more.
         vocabulary: the bytes of each token.
-        check_cost: see ``CheckCost``; what is banned everywhere counts.
+        room: how many bytes the tables may take, with what is banned everywhere.
         separators: if there are any, a text counts only where one is before it and after it. The
             start of the output, the end of the output so far and a special token count as one. The
             first byte of several is not a range. No symbol is a separator in one of its encodings
@@ -205,35 +201,26 @@ def completing_texts(
     Returns:
         The tokens that hold a text, which are banned in every state; and the automaton that bans
         the tokens that complete what earlier tokens have begun, ``None`` if none can begin one.
+
+    Raises:
+        SpecError: before larger tables are made.
     """
-    automaton, separator = ByteAutomaton.of(texts, separators), separator_table(separators)
-    root = FromRoot.of(automaton, vocabulary.trie, separator)
-    banned = int(np.count_nonzero(root.holds))
-
-    def check(memory: int, step: int) -> None:
-        check_cost(memory + table_bytes(0, 0, banned), step + banned)
-
-    check(0, 0)
-    return completing(automaton, vocabulary, root, check, separator)
+    automaton = ByteAutomaton.of(texts, separators)
+    return completing(automaton, vocabulary, room, separator_table(separators))
 
 
 def completing(
     automaton: ByteAutomaton,
     vocabulary: Vocabulary,
-    root: FromRoot,
-    check_cost: CheckCost,
+    room: int,
     separator: Table,
+    counts_everywhere: bool = True,
 ) -> tuple[Ints, Automaton | None]:
-    """Ban each token that would complete a text of an automaton.
-
-    Args:
-        automaton: the automaton over bytes.
-        vocabulary: the bytes of each token.
-        root: what each token does at the root.
-        check_cost: see ``CheckCost``; what is banned everywhere does not count.
-        separator: see ``separator_table``.
-    """
+    """Ban each token that would complete a text of an automaton; see ``completing_texts``."""
     trie, states, start = vocabulary.trie, len(automaton.own), automaton.start
+    root = FromRoot.of(automaton, trie, separator)
+    banned = int(root.holds.sum()) if counts_everywhere else 0
+    _check_memory(table_bytes(0, 0, banned), room)
     is_banned = np.zeros(vocabulary.size, np.bool_)
     is_banned[trie.order[root.holds]] = True
     everywhere = np.flatnonzero(is_banned)
@@ -244,16 +231,16 @@ def completing(
         tokens, targets = np.append(tokens, special), np.append(targets, special * 0 + start)
     elif not len(tokens):
         return everywhere, None
-    check_cost(table_bytes(states, len(tokens), 0), 0)
+    _check_memory(table_bytes(states, len(tokens), banned), room)
     edges, completed = _from_states(automaton, trie, separator)
-    check_cost(table_bytes(states, len(tokens) + len(edges), 0), 0)
+    _check_memory(table_bytes(states, len(tokens) + len(edges), banned), room)
     set_of, sets = _token_sets(automaton.failure, completed)
     # What is banned everywhere is in no set.
     first, end = root.before[np.array([*chain(*sets)], np.int64).reshape(-1, 2).T]
     in_set = np.repeat(np.arange(len(sets)), token_array(map(len, sets)))
     lengths = np.bincount(in_set, end - first, len(sets)).astype(np.int64)
-    memory = table_bytes(states, len(tokens) + len(edges), int(lengths.sum()))
-    check_cost(memory, int(lengths.max()))
+    memory = table_bytes(states, len(tokens) + len(edges), banned + int(lengths.sum()))
+    _check_memory(memory, room)
     owner, which = members(first, end - first)
     members_of_sets = np.sort(in_set[owner] << 32 | root.others[which])
     adds = lengths[set_of] > 0
@@ -271,6 +258,18 @@ def completing(
     builder.edges(np.full(len(tokens), start), tokens, number[targets])
     builder.edges(number[edges[:, 0]], edges[:, 1], number[edges[:, 2]])
     return everywhere, builder.build(check=False)
+
+
+def _check_memory(memory: int, room: int) -> None:
+    """Refuse more bytes of tables than a rule about text may have.
+
+    They bound the logits that it changes in a step, too.
+    """
+    if memory > room:
+        raise SpecError(
+            f"Expected a spec that costs at most {room} bytes of memory with this vocabulary; this "
+            f"one costs {memory} or more"
+        )
 
 
 Ranges = tuple[tuple[int, int], ...]
