@@ -1,11 +1,10 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,37 +19,16 @@ from ...spec import (
 )
 from ...spec.errors import Name
 from ..conformance.automata import edit_of
-from ..conformance.kinds.base import Add, Allow, Edit, Force, flat
-from ..conformance.reference import DECISIVE, edit
+from ..conformance.kinds.base import Add, Allow, Force, flat
+from ..conformance.reference import DECISIVE, edit, permits
 from ..core import Automaton, VocabularyOf, compile_specs
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
 from .texts import IdsOf, TextOf, no_text
 
-
-class _Marked(NamedTuple):
-    """An edit, and the counts in it that do not depend on the token.
-
-    Attributes:
-        edit: the edit.
-        banned: the number of tokens that it bans.
-        wanted: the tokens with a bias that decides.
-    """
-
-    edit: Force | Allow | Add
-    banned: int
-    wanted: Sequence[int]
-
-
-def _marked(edits: Iterable[Edit]) -> list[_Marked]:
-    marked: list[_Marked] = []
-    for each in flat(edits):
-        values = each.values if isinstance(each, Add) else {}
-        wanted = [token for token, value in values.items() if value >= DECISIVE]
-        banned = sum(value <= -DECISIVE for value in values.values())
-        marked.append(_Marked(each, banned, wanted))
-    return marked
+_Edits = list[Force | Allow | Add]
+"""The edits of one spec before a token."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +101,7 @@ def trace(
     """
     notes: list[str] = []
     unreached: list[str] = []
-    ways: dict[str, Iterator[list[_Marked]]] = {}
+    ways: dict[str, Iterator[_Edits]] = {}
     for path, spec in specs.items():
         program, why = None, f"the engine realizes it. {LEAVE_OUT}"
         try:
@@ -147,7 +125,7 @@ def trace(
         automata = [each for each in program.automata if each not in of_loops]
         parts = [_along(automaton, prompt, output, size) for automaton in automata]
         parts += [
-            (_marked([edit(rule, prompt, output[:i])]) for i in range(len(output)))
+            (flat([edit(rule, prompt, output[:i])]) for i in range(len(output)))
             for rule in (*program.ngrams, *program.dry, *loops, *program.prompt_biases)
         ]
         if isinstance(spec, PhasesSpec):
@@ -196,12 +174,12 @@ def _advice(spec: LogitsProcessorSpec, vocabulary: VocabularyOf | None) -> str:
 
 def _along(
     automaton: Automaton, prompt: Sequence[int], output: Sequence[int], vocab_size: int
-) -> Iterator[list[_Marked]]:
+) -> Iterator[_Edits]:
     """Yield the automaton's edit before each output token."""
-    edits: dict[int, list[_Marked]] = {}
+    edits: dict[int, _Edits] = {}
     for state in automaton.states_along(prompt, output):
         if state not in edits:
-            edits[state] = _marked([edit_of(automaton, state, vocab_size)])
+            edits[state] = flat([edit_of(automaton, state, vocab_size)])
         yield edits[state]
 
 
@@ -212,25 +190,25 @@ RULES = ("forced", "allowed", "banned", "added")
 def _step(
     index: int,
     token: int,
-    edits: Mapping[str, list[_Marked]],
+    edits: Mapping[str, _Edits],
     logprob: float | None,
     likeliest: Sequence[tuple[str, float]],
 ) -> Step:
     acting = {path: words for path, each in edits.items() if (words := _words(each, token))}
     rules = {words.split()[0] for words in acting.values()}
     rule = next((each for each in RULES if each in rules), "free")
-    obeyed, broken = _permitted([*chain(*edits.values())], token), list[str]()
+    obeyed, broken = permits([*chain(*edits.values())], token), list[str]()
     if obeyed:
         broken = _overridden(edits, token)
         obeyed = not broken
     else:
         forcing = [path for path, words in acting.items() if words.startswith("forced")]
-        each_alone = (path for path, each in edits.items() if not _permitted(each, token))
+        each_alone = (path for path, each in edits.items() if not permits(each, token))
         broken = forcing[:1] or [*each_alone] or [*acting]
     return Step(index, token, rule, acting, obeyed, broken, logprob, likeliest)
 
 
-def _displaced(step: Step, edits: Mapping[str, list[_Marked]], ids_of: IdsOf) -> dict[str, str]:
+def _displaced(step: Step, edits: Mapping[str, _Edits], ids_of: IdsOf) -> dict[str, str]:
     """Find the likeliest token that each spec refuses, if the token that came obeys the specs.
 
     Several tokens may have one text, for example a part of a character: all have to be refused.
@@ -244,65 +222,38 @@ def _displaced(step: Step, edits: Mapping[str, list[_Marked]], ids_of: IdsOf) ->
     return found
 
 
-def _words(edits: Iterable[_Marked], token: int) -> str:
+def _words(edits: _Edits, token: int) -> str:
     """Say what the edits of a spec did, with what they did to this token."""
     found: list[str] = []
-    for each, banned, _ in edits:
+    for each in edits:
         match each:
             case Force():
                 found.append(f"forced {each.token}")
             case Allow():
                 found.append(f"allowed {len(each.tokens)} token(s)")
             case Add():
-                if banned:
-                    found.append(f"banned {banned} token(s)")
+                if each.banned:
+                    found.append(f"banned {each.banned} token(s)")
                 if each.values.get(token, -DECISIVE) > -DECISIVE:
                     found.append(f"added {each.values[token]:+g} to this token")
-                elif others := len(each.values) - banned:
+                elif others := len(each.values) - each.banned:
                     found.append(f"added to {others} other token(s)")
     return ", ".join(sorted(found, key=lambda words: RULES.index(words.split()[0])))
 
 
-def _overridden(edits: Mapping[str, list[_Marked]], token: int) -> list[str]:
+def _overridden(edits: Mapping[str, _Edits], token: int) -> list[str]:
     """List the specs that refuse a token which comes because another spec forces or offers it."""
     if not _refused([*chain(*edits.values())], token):
         return []
     return [
-        path
-        for path, each in edits.items()
-        if _refused(each, token) and not _permitted(each, token)
+        path for path, each in edits.items() if _refused(each, token) and not permits(each, token)
     ]
 
 
-def _refused(edits: Iterable[_Marked], token: int) -> bool:
+def _refused(edits: _Edits, token: int) -> bool:
     """Whether another forced token, a list of allowed tokens or a sum of biases excludes one."""
-    only = [each.edit for each in edits]
-    if any(isinstance(each, Force) and each.token != token for each in only):
+    if any(isinstance(each, Force) and each.token != token for each in edits):
         return True
-    bias = sum(each.values.get(token, 0) for each in only if isinstance(each, Add))
-    allows = (each.tokens for each in only if isinstance(each, Allow))
+    bias = sum(each.values.get(token, 0) for each in edits if isinstance(each, Add))
+    allows = (each.tokens for each in edits if isinstance(each, Allow))
     return bias <= -DECISIVE or any(token not in tokens for tokens in allows)
-
-
-def _permitted(edits: Sequence[_Marked], token: int) -> bool:
-    """Whether a token may follow all edits together.
-
-    Biases add up. A forced token beats all else, and a token that is not allowed never comes; of
-    the allowed tokens, one comes even if all of them are banned.
-    """
-    forces = [each.edit.token for each in edits if isinstance(each.edit, Force)]
-    if forces:
-        return token == forces[0]
-    allows = [each.edit.tokens for each in edits if isinstance(each.edit, Allow)]
-    adds = [each.edit.values for each in edits if isinstance(each.edit, Add)]
-
-    def total(token: int) -> float:
-        return sum(values.get(token, 0) for values in adds)
-
-    wanted = {t for each in edits for t in each.wanted if total(t) >= DECISIVE}
-
-    def may(token: int) -> bool:
-        is_wanted = total(token) > -DECISIVE and (not wanted or token in wanted)
-        return is_wanted and all(token in tokens for tokens in allows)
-
-    return may(token) or bool(allows and token in allows[0] and not any(map(may, allows[0])))

@@ -11,13 +11,10 @@ import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec
 from .kinds import KINDS
-from .kinds.base import BAN, Add, Allow, Edit, Force, Several, flat
+from .kinds.base import BAN, DECISIVE, Add, Allow, Edit, Force, flat
 
 FORCED = 1e9
 """The logit of a forced token."""
-
-DECISIVE = 1000
-"""A bias that decides which token is chosen."""
 
 
 def edit(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> Edit:
@@ -64,24 +61,29 @@ def combine(
     return row
 
 
-def permits(acting: Edit, token: int) -> bool:
-    """Whether a token may follow an edit of a model's logits.
+def permits(acting: Iterable[Edit], token: int) -> bool:
+    """Whether a token may follow all edits of a model's logits together.
 
-    A bias counts from ``DECISIVE`` on, which far exceeds the differences between a model's logits.
+    Biases add up. They count from ``DECISIVE`` on, which far exceeds the differences between a
+    model's logits. A forced token beats all else, and a token that is not allowed never comes; of
+    the allowed tokens, one comes even if all of them are banned.
     """
-    match acting:
-        case Force():
-            return token == acting.token
-        case Allow():
-            return token in acting.tokens
-        case Add():
-            wanted = {token for token, value in acting.values.items() if value >= DECISIVE}
-            return acting.values.get(token, 0) > -DECISIVE and (not wanted or token in wanted)
-        case Several():
-            forces = [each for each in acting.edits if isinstance(each, Force)]
-            return all(permits(each, token) for each in forces[:1] or acting.edits)
-        case None:
-            return True
+    acting = flat(acting)
+    if forces := [each.token for each in acting if isinstance(each, Force)]:
+        return token == forces[0]
+    allows = [each.tokens for each in acting if isinstance(each, Allow)]
+    adds = [each for each in acting if isinstance(each, Add)]
+
+    def total(token: int) -> float:
+        return sum(each.values.get(token, 0) for each in adds)
+
+    wanted = {t for each in adds for t in each.wanted if total(t) >= DECISIVE}
+
+    def may(token: int) -> bool:
+        is_wanted = total(token) > -DECISIVE and (not wanted or token in wanted)
+        return is_wanted and all(token in tokens for tokens in allows)
+
+    return may(token) or bool(allows and token in allows[0] and not any(map(may, allows[0])))
 
 
 def obeys(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> bool:
@@ -92,6 +94,6 @@ def obeys(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int
 def first_wrong(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[int]) -> str:
     """Describe the first token of an output that a spec does not permit; empty if there is none."""
     for i, token in enumerate(output):
-        if not permits(asked := edit(spec, prompt, output[:i]), token):
+        if not permits([asked := edit(spec, prompt, output[:i])], token):
             return f"index {i} has token {token} in place of {asked!r:.200}: {spec} in {output}"
     return ""

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from logitport.adapters.conformance.kinds.base import Several
 from logitport.adapters.conformance.reference import (
     BAN,
     FORCED,
     Add,
     Edit,
-    Several,
     combine,
     obeys,
     permits,
@@ -56,7 +56,7 @@ def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None
     ],
 )
 def test_what_an_edit_permits(acting: Edit, permitted: list[int]) -> None:
-    assert [token for token in range(4) if permits(acting, token)] == permitted
+    assert [token for token in range(4) if permits([acting], token)] == permitted
 
 
 @pytest.mark.parametrize(

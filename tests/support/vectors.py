@@ -338,7 +338,7 @@ def _runs(specs: Specs, numbers: random.Random) -> Iterator[Neutral]:
         while len(output) < 8:
             acting = flat(edits(specs, FREE.prompt_ids, output)) if obedient else ()
             forces = [each for each in acting if isinstance(each, Force)]
-            may = [token for token in pool if all(permits(each, token) for each in acting)]
+            may = [token for token in pool if all(permits([each], token) for each in acting)]
             tokens = [forces[0].token] if forces else may or pool
             output.append(tokens[int(numbers.random() * len(tokens))])
         yield _vector(specs, FREE.prompt_ids, output)

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from ....spec import LogitsProcessorSpec
 
 BAN = -1e9
 """The value that is added to a banned token's logit."""
+
+DECISIVE = 1000
+"""A bias that decides which token is chosen."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,16 @@ class Add:
     """These values are added to these tokens' logits."""
 
     values: Mapping[int, float]
+
+    @cached_property
+    def wanted(self) -> list[int]:
+        """The tokens with a bias that decides."""
+        return [token for token, value in self.values.items() if value >= DECISIVE]
+
+    @cached_property
+    def banned(self) -> int:
+        """The number of tokens that are banned."""
+        return sum(value <= -DECISIVE for value in self.values.values())
 
 
 @dataclass(frozen=True)
