@@ -5,7 +5,11 @@ from collections.abc import Sequence
 import torch
 from cachetools import LRUCache
 
-from .rows import KNOWN_REQUESTS, BeamRows, Unfollowed, on_stream
+from ...spec import Stage
+from .. import program_of
+from ..core import Realizer
+from .backend import BACKEND
+from .rows import KNOWN_REQUESTS, Unfollowed, on_stream
 
 KEPT_ROWS = 256
 """The number of requests whose states are kept. Other requests restart from their tokens."""
@@ -37,7 +41,7 @@ class LogitportProcessor:
         self.handed_over = handed_over
         self.stop_token_id = stop_token_id
         self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_REQUESTS)
-        self._rows: LRUCache[int, BeamRows] = LRUCache(KEPT_ROWS)
+        self._realizers: LRUCache[int, Realizer] = LRUCache(KEPT_ROWS)
         self._unfollowed = Unfollowed()
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -64,14 +68,30 @@ class LogitportProcessor:
             client_id: not used; the PyTorch backend passes none.
         """
         try:
-            if (rows := self._rows.get(req_id)) is None:
-                rows = self._rows[req_id] = BeamRows(self.payload)
             flat = logits.view(-1, logits.shape[-1])
             prompt_length = self._prompt_length(req_id, len(token_ids[0]))
             with on_stream(stream_ptr, logits.device):
-                rows.apply(flat, token_ids[: len(flat)], prompt_length, self.stop_token_id)
+                self._apply(req_id, flat, token_ids[: len(flat)], prompt_length)
         except Exception as error:
             self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
+
+    def _apply(
+        self, req_id: int, logits: torch.Tensor, beams: Sequence[Sequence[int]], prompt_length: int
+    ) -> None:
+        """Edit the logits of a request's beams, ``[beams, vocabulary]``, in place."""
+        columns = logits.shape[1]
+        if (realizer := self._realizers.get(req_id)) is None:
+            realizer = self._realizers[req_id] = Realizer(
+                columns,  # ``attach`` has gated the payload by stage
+                lambda payload: program_of(BACKEND, columns, Stage.AGGREGATED, payload),
+            )
+        for row, token_ids in enumerate(beams):
+            output_ids = list(token_ids[prompt_length:])
+            if not realizer.sync(row, self.payload, output_ids):
+                prompt_ids = token_ids[:prompt_length]
+                realizer.enter(row, self.payload, prompt_ids, output_ids, self.stop_token_id)
+        realizer.truncate(len(beams))
+        realizer.apply(logits)
 
     def _prompt_length(self, req_id: int, known: int) -> int:
         """Return where a request's prompt ends: where it ended at the first call.
