@@ -1,15 +1,18 @@
 """The processor that a request of TensorRT-LLM carries to the worker."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import torch
 from cachetools import LRUCache
 
 from ...spec import Stage
 from .. import program_of
-from ..core import Realizer
+from ..core import Realizer, log_failure
 from .backend import BACKEND
-from .rows import KNOWN_REQUESTS, Unfollowed, on_stream
+
+KNOWN_REQUESTS = 1 << 16
+"""The number of newest requests that are remembered; far more than run at a time."""
 
 KEPT_ROWS = 256
 """The number of requests whose states are kept. Other requests restart from their tokens."""
@@ -42,7 +45,7 @@ class LogitportProcessor:
         self.stop_token_id = stop_token_id
         self._prompt_lengths: LRUCache[int, int] = LRUCache(KNOWN_REQUESTS)
         self._realizers: LRUCache[int, Realizer] = LRUCache(KEPT_ROWS)
-        self._unfollowed = Unfollowed()
+        self._failed: LRUCache[int, None] = LRUCache(KNOWN_REQUESTS)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         state = (self.payload, self.prompt_length, self.handed_over, self.stop_token_id)
@@ -73,7 +76,7 @@ class LogitportProcessor:
             with on_stream(stream_ptr, logits.device):
                 self._apply(req_id, flat, token_ids[: len(flat)], prompt_length)
         except Exception as error:
-            self._unfollowed.end(req_id, error, logits, self.stop_token_id, stream_ptr)
+            self._end(req_id, error, logits, stream_ptr)
 
     def _apply(
         self, req_id: int, logits: torch.Tensor, beams: Sequence[Sequence[int]], prompt_length: int
@@ -104,3 +107,28 @@ class LogitportProcessor:
         if self.prompt_length > known:
             raise ValueError(f"prompt_length is {self.prompt_length}, and there are {known} tokens")
         return self.prompt_length
+
+    def _end(
+        self, req_id: int, error: Exception, logits: torch.Tensor, stream_ptr: int | None
+    ) -> None:
+        """Allow only the stop token, and log each failed request once.
+
+        Without a stop token, the request goes on without its specs.
+        """
+        ended = False
+        if self.stop_token_id is not None:
+            with suppress(Exception), on_stream(stream_ptr, logits.device):  # odd logits
+                stop = logits[..., self.stop_token_id]
+                logits.fill_(-torch.inf)
+                stop.zero_()
+                ended = True
+        if req_id not in self._failed:
+            self._failed[req_id] = None
+            log_failure(f"request {req_id}", error, ends=ended)
+
+
+def on_stream(stream_ptr: int | None, device: torch.device) -> AbstractContextManager[object]:
+    """Work on the engine's CUDA stream, which is the current one if it passes none."""
+    if stream_ptr is None or device.type != "cuda":
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream_ptr, device))

@@ -23,7 +23,8 @@ from logitport.adapters.conformance import ConformanceSuite, Generate, Output, R
 from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
-from logitport.adapters.tensorrt_llm import BACKEND, LogitportProcessor, attach, rows
+from logitport.adapters.tensorrt_llm import BACKEND, LogitportProcessor, attach
+from logitport.adapters.tensorrt_llm.processor import on_stream
 
 from tests.adapters.failing import fails_later
 from tests.support.forms import forms
@@ -359,9 +360,9 @@ def test_stream(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "ExternalStream", lambda *arguments: arguments)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     device = torch.device("cuda", 1)
-    assert rows.on_stream(77, device) == (77, device)
+    assert on_stream(77, device) == (77, device)
     for stream_ptr, where in ((None, device), (77, torch.device("cpu"))):
-        with rows.on_stream(stream_ptr, where):
+        with on_stream(stream_ptr, where):
             pass
 
 
