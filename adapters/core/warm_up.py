@@ -62,6 +62,6 @@ def prepare(vocabulary: Vocabulary | None = None) -> None:
     completing_texts([[(b"a",), (b"b",)]], vocabulary, sys.maxsize)
     if find_spec("fontTools") is not None:
         from .text.characters import completing_characters
-        from .text.scripts import scripts_beside
+        from .text.scripts import kinds_of
 
-        completing_characters(scripts_beside(()), vocabulary, sys.maxsize)
+        completing_characters(kinds_of((), are_allowed=True), vocabulary, sys.maxsize)

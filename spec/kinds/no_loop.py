@@ -106,7 +106,7 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
             what = f"Expected at most the longest period, {self.max_period}, got {self.min_period}"
             raise SpecError(what, "min_period")
         check_pattern(self.then_token_ids, "then_token_ids")
-        if _repeats(self.then_token_ids) > MAX_REPEATS:
+        if repeats(self.then_token_ids) > MAX_REPEATS:
             what = f"Expected a text whose beginning comes again at most {MAX_REPEATS} times"
             raise SpecError(what, "then_token_ids")
         if bool(self.start_token_ids) != bool(self.end_token_ids):
@@ -165,14 +165,10 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
         return bool(self.then_token_ids) and not self.start_token_ids
 
 
-def _repeats(token_ids: Sequence[int]) -> int:
-    """Count the shorter beginnings that end with the same token, at the token with most of them."""
-    link, depth, most = [-1], [-1], 0
-    for token in token_ids:
-        at = link[-1]
-        while at >= 0 and token_ids[at] != token:
-            at = link[at]
-        link.append(at + 1)
-        depth.append(depth[at + 1] + 1)
-        most = max(most, depth[-1])
-    return most
+def repeats(token_ids: Sequence[int]) -> int:
+    """Count the shorter beginnings with which any beginning ends, at most."""
+    counts = (
+        sum(token_ids[at - n : at + 1] == token_ids[: n + 1] for n in range(at))
+        for at in range(len(token_ids))
+    )
+    return max(counts, default=0)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....spec import NoLoopSpec
-from ....spec.kinds.no_loop import MAX_REPEATS
+from ....spec.kinds.no_loop import MAX_REPEATS, repeats
 from ....spec.tags import end_tags, start_tags
 from .base import Add, Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
 
@@ -71,12 +71,6 @@ def _acts(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> bool:
     return False
 
 
-def _repeats(then: Tokens) -> int:
-    """Count the shorter beginnings with which any beginning ends, at most."""
-    begun = [then[: n + 1] for n in range(len(then))]
-    return max((sum(a[-len(b) :] == b != a for b in begun) for a in begun), default=0)
-
-
 def _strategy(draw: Draws) -> Any:
     st = draw.st
     period = st.integers(1, min(draw.longest, 5))
@@ -97,7 +91,7 @@ def _strategy(draw: Draws) -> Any:
         st.integers(2, 4),
         st.tuples(period, period),
         st.just(0) | st.integers(0, min(draw.count, 20)),
-        draw.maybe_sequence.filter(lambda then: _repeats(then) <= MAX_REPEATS),
+        draw.maybe_sequence.filter(lambda then: repeats(then) <= MAX_REPEATS),
         tags,
         st.booleans(),
     )

@@ -9,7 +9,7 @@ from ....spec import AllowedScriptsSpec, SpecError
 from ....spec.kinds.banned_scripts import ScriptsSpec
 from ..automaton import Edit
 from ..parts import Part
-from ..text.scripts import Kinds, banned_scripts, script_codes, scripts_beside
+from ..text.scripts import kinds_of, script_codes
 from .banned_tokens import ADDING, adding
 from .base import Context, Merge, merge
 
@@ -31,19 +31,18 @@ def _merge(spec: ScriptsSpec) -> Merge:
     return Merge(_compile)
 
 
-def _banned_by(spec: ScriptsSpec) -> Kinds:
-    """Find the scripts whose characters a spec bans."""
-    codes = script_codes(spec.scripts)
-    is_allowed = isinstance(spec, AllowedScriptsSpec)
-    return scripts_beside(codes) if is_allowed else banned_scripts(codes)
-
-
 def _compile(specs: Sequence[ScriptsSpec], context: Context) -> Iterable[Part]:
     """Ban the characters that any of the specs bans."""
     vocabulary = context.vocabulary_for(specs[-1])
     from ..text.characters import completing_characters  # imports numba
 
-    of_script = reduce(np.maximum, map(_banned_by, specs))
+    of_script = reduce(
+        np.maximum,
+        (
+            kinds_of(script_codes(spec.scripts), are_allowed=isinstance(spec, AllowedScriptsSpec))
+            for spec in specs
+        ),
+    )
     everywhere, within = completing_characters(of_script, vocabulary, context.room)
     if 2 * len(everywhere) > vocabulary.size:  # the others are fewer
         others = np.ones(vocabulary.size, np.bool_)

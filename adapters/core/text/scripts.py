@@ -69,16 +69,15 @@ def script_codes(names: Iterable[str]) -> list[str]:
     return codes
 
 
-def banned_scripts(codes: Iterable[str]) -> Kinds:
-    """Ban the characters of some scripts. Those of no script do not count."""
-    return _kinds(dict.fromkeys(codes, BANNED) | {UNKNOWN: 0}, FREE)
+def kinds_of(codes: Iterable[str], *, are_allowed: bool) -> Kinds:
+    """Ban the characters of some scripts, or those of all others and of none.
 
-
-def scripts_beside(codes: Iterable[str]) -> Kinds:
-    """Ban the characters of all other scripts, and of none. Those that all scripts use are free."""
-    return _kinds(dict.fromkeys((*codes, *SHARED), FREE), BANNED)
-
-
-def _kinds(kinds: dict[str, int], default: int) -> Kinds:
+    Where others are banned, those that all scripts use are free. Where these are, those of no
+    script do not count.
+    """
+    if are_allowed:
+        kinds, default = dict.fromkeys((*codes, *SHARED), FREE), BANNED
+    else:
+        kinds, default = {**dict.fromkeys(codes, BANNED), UNKNOWN: 0}, FREE
     kinds[NOTHING] = 0
     return np.array([kinds.get(code, default) for code in script_ranges()[0]], np.uint8)
