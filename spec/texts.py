@@ -72,34 +72,27 @@ def known_fields(kind: type[LogitsProcessorSpec]) -> set[str]:
 
 def _with_field(error: SpecError, content: Any) -> SpecError:
     """Add to an error about a field of a spec which field of its kind may be meant."""
-    if _NO_IDS.fullmatch(error.message):
-        return _with_text_field(error, content)
-    if not (found := _FIELD.fullmatch(error.message)):
-        return error
-    try:
-        for step in error.location:
-            content = content[step]
-    except (LookupError, TypeError):  # the name of a field may look like a path
-        return error
-    if not (kind := _kind_of(content)):
-        return error
-    if found[1] == "missing required":
+    kind, within = _kind_at(error.location, content)
+    found, hint = _FIELD.fullmatch(error.message), ""
+    if kind and not within and found and found[1] == "missing required":
         return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
-    known = known_fields(kind)
-    hint = "" if found[2] in known else nearest(found[2], known)
-    return SpecError(error.message + (hint and f"; {hint}"), *error.location)
+    if kind and not within and found and found[2] not in (known := known_fields(kind)):
+        hint = nearest(found[2], known)
+    elif kind and _NO_IDS.fullmatch(error.message):
+        names = [text for text, target in kind.TEXTS.items() if target in within[:1]]
+        hint = f"`{names[0]}` takes texts" if names else ""
+    return SpecError(f"{error.message}; {hint}", *error.location) if hint else error
 
 
-def _with_text_field(error: SpecError, content: Any) -> SpecError:
-    """Add to an error about text in place of token ids which field of the kind takes texts."""
-    names: list[str] = []
+def _kind_at(path: Path, content: Any) -> tuple[type[LogitsProcessorSpec] | None, Path]:
+    """Find the innermost kind on a path of ``content``, and the path within its spec."""
+    innermost = _kind_of(content), path
     with suppress(LookupError, TypeError):  # the name of a field may look like a path
-        for step in error.location:
-            if kind := _kind_of(content):
-                names = [text for text, target in kind.TEXTS.items() if target == step]
+        for n, step in enumerate(path, start=1):
             content = content[step]
-    hint = f"; `{names[0]}` takes texts" if names else ""
-    return SpecError(error.message + hint, *error.location)
+            if kind := _kind_of(content):
+                innermost = kind, path[n:]
+    return innermost
 
 
 class StandIn:
