@@ -37,9 +37,6 @@ from .thinking_budget import thinking
 SHORT = 3
 """The most tokens that are counted without a timer, even if there is one."""
 
-SLOWER = 4
-"""What a state or edge counts that is made by itself, and not with many others."""
-
 TO_PRUNE = 1 << 12
 """The most states and edges that are searched for states which no history leads to."""
 
@@ -95,14 +92,10 @@ class _Size:
     def __init__(self) -> None:
         self._cells = self._edges = 0
 
-    def check_cells(self, cells: int) -> None:
-        """Check whether there is room for more cells of specs by themselves."""
-        check_size(self._cells + cells)
-
     def add_cells(self, cells: int) -> None:
         """Count the cells of the specs by themselves."""
-        self.check_cells(cells)
         self._cells += cells
+        check_size(self._cells)
 
     def add_edges(self, size: int) -> None:
         """Count the states and edges of products, and of what looks for texts by itself."""
@@ -110,10 +103,6 @@ class _Size:
         if self._edges > MAX_CELLS // 2:
             what = f"at most {MAX_CELLS // 2} states and edges in all; this one goes beyond"
             raise SpecError(f"Expected phases that compile to {what}")
-
-    def add_detector(self, size: int) -> None:
-        """Count what is made state by state, and takes longer."""
-        self.add_edges(SLOWER * size)
 
 
 class _SpecPart(NamedTuple):
@@ -157,7 +146,7 @@ class _CompiledPhase:
             try:
                 if isinstance(spec, TriggerSpec):
                     round_ = len(spec.trigger_token_ids) + len(spec.token_ids)
-                    size.check_cells(round_ * (spec.times or 1))
+                    check_size(round_ * (spec.times or 1))
                 if spec.can_complete and is_awaited:
                     made = [_completing(spec, bit, context)]
                 else:
@@ -176,7 +165,7 @@ class _CompiledPhase:
         self._completed = sum(1 << len(self.ends) + part.of_spec for part in self.completing)
         self._reads_prompt, self._size = index == 0, size
         sequences = {1 << k: end.token_ids for k, end in enumerate(self.ends) if end.token_ids}
-        self._sequences = detector(sequences, size.add_detector) if sequences else None
+        self._sequences = detector(sequences, size.add_edges) if sequences else None
         self._texts: list[Marked] = []
         for k, end in enumerate(self.ends):
             try:
@@ -267,8 +256,9 @@ def _automata(spec: LogitsProcessorSpec, context: Context) -> Iterator[Automaton
     Raises:
         SpecError: for a kind that is more than that.
     """
-    if isinstance(spec, TriggerSpec) and spec.times is not None:
-        yield _unrolled(spec, context)
+    if isinstance(spec, TriggerSpec) and spec.times is not None:  # counted without a timer
+        (once,) = compile_spec(msgspec.structs.replace(spec, times=1), context)
+        yield repeated(cast("Automaton", once), spec.times)
         return
     for part in compile_spec(spec, context):
         if not isinstance(part, Automaton):
@@ -288,9 +278,3 @@ def _completing(spec: LogitsProcessorSpec, bit: int, context: Context) -> Marked
     leads &= (automaton.edit == Edit.FREE) & (automaton.timeout < 0)
     leads[automaton.keys >> 32] = False
     return Marked.of(automaton, bit, np.flatnonzero(leads).tolist())
-
-
-def _unrolled(spec: TriggerSpec, context: Context) -> Automaton:
-    """Count how often a trigger has fired without a timer."""
-    (once,) = compile_spec(msgspec.structs.replace(spec, times=1), context)
-    return repeated(cast("Automaton", once), spec.times or 1)

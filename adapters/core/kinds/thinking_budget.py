@@ -1,6 +1,6 @@
 """``thinking_budget``: states outside and inside a block, and a timer that closes it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -43,8 +43,8 @@ def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Auto
     entries = len(after) if spec.min_tokens else 1
     after = _part(builder, ends, spec.budget - spec.min_tokens, entries, closed[0], after, free)
     if spec.min_tokens:
-        completing = [[*_completing(edges), *spec.stop_token_ids] for edges in ends.edges]
-        bans = _bans(builder, completing)
+        ending = ([token for token, node in edges.items() if node == FOUND] for edges in ends.edges)
+        bans = _bans(builder, [[*tokens, *spec.stop_token_ids] for tokens in ending])
         after = _part(builder, ends, spec.min_tokens, 1, closed[0], after, bans)
     for watching in {outside, closed}:
         starts.link(builder, watching, watching, found=after[0])
@@ -103,11 +103,6 @@ def _with_newlines(ends: Matcher, newline_token_ids: Sequence[int]) -> Matcher:
         for following in ends.edges
     ]
     return Matcher(edges, ends.begun)
-
-
-def _completing(edges: Mapping[int, int]) -> list[int]:
-    """List the tokens that complete an end tag."""
-    return [token for token, node in edges.items() if node == FOUND]
 
 
 def _bans(builder: AutomatonBuilder, banned: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -73,11 +73,6 @@ class FromRoot(NamedTuple):
     others: Table
     before: Table
 
-    @classmethod
-    def of(cls, automaton: ByteAutomaton, trie: Trie, separator: Table) -> "FromRoot":
-        """Read all tokens."""
-        return cls(*read_from_root(automaton.after, separator, tuple(trie)))
-
 
 @loop
 def read_from_root(after: Any, separator: Any, trie: Any) -> Any:
@@ -218,7 +213,7 @@ def completing(
 ) -> tuple[Ints, Automaton | None]:
     """Ban each token that would complete a text of an automaton; see ``completing_texts``."""
     trie, states, start = vocabulary.trie, len(automaton.own), automaton.start
-    root = FromRoot.of(automaton, trie, separator)
+    root = FromRoot(*read_from_root(automaton.after, separator, tuple(trie)))
     banned = int(root.holds.sum()) if counts_everywhere else 0
     _check_memory(table_bytes(0, 0, banned), room)
     is_banned = np.zeros(vocabulary.size, np.bool_)
@@ -321,7 +316,7 @@ def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], N
     """
     n, trie, separator = len(text), vocabulary.trie, separator_table(())
     automaton = ByteAutomaton.of([[(bytes((byte,)),) for byte in text]])
-    root = FromRoot.of(automaton, trie, separator)
+    root = FromRoot(*read_from_root(automaton.after, separator, tuple(trie)))
     targets = np.where(root.holds, n, root.states)
     begins = targets > 0
     size = n + 1 + int(np.count_nonzero(begins))
