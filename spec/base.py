@@ -197,6 +197,18 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
         return Sizes(3 * sum(map(len, self.sequences)))
 
 
+class ForcingSpec(LogitsProcessorSpec, frozen=True):
+    """The base of the kinds that force a text, which is complete if no ``eos_token_id`` follows."""
+
+    @property
+    def can_complete(self) -> bool:
+        return cast("Any", self).eos_token_id is None
+
+    @property
+    def breaks_grammar(self) -> bool:
+        return True
+
+
 class NativeSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True):
     """The base of the kinds that an engine realizes by itself, from fields of its own requests.
 

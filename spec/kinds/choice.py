@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from ..base import (
-    LogitsProcessorSpec,
+    ForcingSpec,
     Sizes,
     TokenFields,
     TokenId,
@@ -24,7 +24,7 @@ _Choices = Annotated[
 ]
 
 
-class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
+class ChoiceSpec(ForcingSpec, frozen=True, tag="choice"):
     """The output is one of ``choices``; then EOS until the request ends, or free text.
 
     At each step, only the tokens are allowed that go on with a choice which the output has begun;
@@ -94,14 +94,6 @@ class ChoiceSpec(LogitsProcessorSpec, frozen=True, tag="choice"):
 
     def sizes(self) -> Sizes:
         return Sizes(2 * sum(map(len, self.choices)))
-
-    @property
-    def can_complete(self) -> bool:
-        return self.eos_token_id is None
-
-    @property
-    def breaks_grammar(self) -> bool:
-        return True
 
 
 def _check_no_beginnings(choices: Sequence[tuple[int, ...]]) -> None:

@@ -1,10 +1,10 @@
 """``forced_end``: force a closing sequence at an output index."""
 
-from ..base import Count, LogitsProcessorSpec, TokenId, TokenIds
+from ..base import Count, ForcingSpec, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
-class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
+class ForcedEndSpec(ForcingSpec, frozen=True, tag="forced_end"):
     """Output token ``after + i`` is ``token_ids[i]``; then EOS until the end, or free text.
 
     A reply that is over by then stays as it is.
@@ -52,11 +52,3 @@ class ForcedEndSpec(LogitsProcessorSpec, frozen=True, tag="forced_end"):
             SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
         """
         return cls(after, token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
-
-    @property
-    def can_complete(self) -> bool:
-        return self.eos_token_id is None
-
-    @property
-    def breaks_grammar(self) -> bool:
-        return True

@@ -1,10 +1,10 @@
 """``forced_sequence``: force the output to begin with these tokens."""
 
-from ..base import LogitsProcessorSpec, TokenId, TokenIds
+from ..base import ForcingSpec, TokenId, TokenIds
 from ..tokenization import Eos, Tokenizer, resolved_eos, text_fields, token_ids_of
 
 
-class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequence"):
+class ForcedTokenSequenceSpec(ForcingSpec, frozen=True, tag="forced_sequence"):
     """Output token ``i`` is ``token_ids[i]``; then EOS until the request ends, or free text.
 
     The position is that of the output tokens themselves, so chunked prefill, preemption and
@@ -49,11 +49,3 @@ class ForcedTokenSequenceSpec(LogitsProcessorSpec, frozen=True, tag="forced_sequ
             SpecError: if the text makes no tokens, or the tokenizer has no EOS token.
         """
         return cls(token_ids_of(text, tokenizer), resolved_eos(eos_token_id, tokenizer))
-
-    @property
-    def can_complete(self) -> bool:
-        return self.eos_token_id is None
-
-    @property
-    def breaks_grammar(self) -> bool:
-        return True
