@@ -13,10 +13,7 @@ from .base import Context, Merge, merge
 
 _ALLOW = np.array([Edit.ALLOW], np.int8)
 
-
-@merge.register
-def _merge(_: AllowedTokensSpec) -> Merge:
-    return Merge(_compile)
+merge.register(AllowedTokensSpec, lambda spec: Merge(_compile))
 
 
 def _compile(specs: Sequence[AllowedTokensSpec], _: Context) -> Iterable[Part]:

@@ -11,10 +11,7 @@ from ..parts import Part
 from .banned_tokens import adding
 from .base import Context, Merge, check_size, merge
 
-
-@merge.register
-def _merge(_: BannedSequencesSpec) -> Merge:
-    return Merge(_compile)
+merge.register(BannedSequencesSpec, lambda spec: Merge(_compile))
 
 
 def _compile(specs: Sequence[BannedSequencesSpec], _: Context) -> Iterable[Part]:

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 _SEPARATORS = [tuple(zip(first.encode(), last.encode(), strict=True)) for first, last in SEPARATORS]
 
-
-@merge.register
-def _merge(spec: BannedTextSpec) -> Merge:
-    return Merge(_compile, (spec.ignore_case, spec.whole_words))
+merge.register(BannedTextSpec, lambda spec: Merge(_compile, (spec.ignore_case, spec.whole_words)))
 
 
 def _compile(specs: Sequence[BannedTextSpec], context: Context) -> Iterable[Part]:

@@ -11,10 +11,7 @@ from ..logits import Floats
 from ..parts import Part
 from .base import Context, Merge, merge
 
-
-@merge.register
-def _merge(_: DrySpec) -> Merge:
-    return Merge(_compile)
+merge.register(DrySpec, lambda spec: Merge(_compile))
 
 
 def _compile(specs: Sequence[DrySpec], _: Context) -> Iterable[Part]:

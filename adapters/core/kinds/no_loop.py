@@ -14,10 +14,7 @@ from .base import Context, Merge, merge
 
 NEVER = np.iinfo(np.int32).max
 
-
-@merge.register
-def _merge(spec: NoLoopSpec) -> Merge:
-    return Merge(_compile, spec)
+merge.register(NoLoopSpec, lambda spec: Merge(_compile, spec))
 
 
 def _compile(specs: Sequence[NoLoopSpec], _: Context) -> Iterable[Part]:

@@ -6,10 +6,7 @@ from ....spec import NoRepeatNgramSpec
 from ..parts import Part
 from .base import Context, Merge, merge
 
-
-@merge.register
-def _merge(spec: NoRepeatNgramSpec) -> Merge:
-    return Merge(_compile, spec)
+merge.register(NoRepeatNgramSpec, lambda spec: Merge(_compile, spec))
 
 
 def _compile(specs: Sequence[NoRepeatNgramSpec], _: Context) -> Iterable[Part]:
