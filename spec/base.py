@@ -107,13 +107,13 @@ class LogitsProcessorSpec(
         ``..._token_id`` is one.
         """
         for name in self.__struct_fields__:
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if name.endswith("token_id") and value is not None:
                 yield (name,), (value,)
             elif name.endswith("token_ids") and value and isinstance(value[0], tuple):
                 yield from (((name, i, "*"), each) for i, each in enumerate(value))
             elif name.endswith("token_ids"):
-                yield (name, "*"), value
+                yield (name, "*"), value or ()
 
     @property
     def breaks_grammar(self) -> bool:
