@@ -304,9 +304,11 @@ class _Reading(NamedTuple):
                 kind = f"`{specs[-1].kind}` travels in fields of the engine"
                 self._report(where, f"{kind}, which a server cannot fill in")
         if specs and len(self.problems) == before:
+            from ..adapters.core.contradictions import check_without_engine
+
             try:
                 encode(specs)
-                _check_together(specs)
+                check_without_engine(specs)
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)
@@ -375,12 +377,6 @@ class _Reading(NamedTuple):
             around = around[:-1]
         line = f"line {self.lines[around]}: " if around in self.lines else ""
         self.problems.append(f"{line}{error.path}: {error.message}")
-
-
-def _check_together(specs: Sequence[LogitsProcessorSpec]) -> None:
-    from ..adapters.core.contradictions import check_without_engine
-
-    check_without_engine(specs)
 
 
 _Made = Iterator[tuple[str, Any]]

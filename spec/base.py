@@ -108,12 +108,12 @@ class LogitsProcessorSpec(
         """
         for name in self.__struct_fields__:
             value: Any = getattr(self, name)
-            if name.endswith("token_id") and value is not None:
-                yield (name,), (value,)
-            elif name.endswith("token_ids") and value and isinstance(value[0], tuple):
+            if name.endswith("token_ids") and value and isinstance(value[0], tuple):
                 yield from (((name, i, "*"), each) for i, each in enumerate(value))
             elif name.endswith("token_ids"):
-                yield (name, "*"), value or ()
+                yield (name, "*"), value
+            elif name.endswith("token_id") and value is not None:
+                yield (name,), (value,)
 
     @property
     def breaks_grammar(self) -> bool:
@@ -195,6 +195,14 @@ class SequencesSpec(LogitsProcessorSpec, frozen=True):
 
     def sizes(self) -> Sizes:
         return Sizes(3 * sum(map(len, self.sequences)))
+
+
+class TextSpec(LogitsProcessorSpec, frozen=True):
+    """The base of the kinds about text, each of which is one pass over the vocabulary."""
+
+    @property
+    def text_rules(self) -> int:
+        return 1
 
 
 class ForcingSpec(LogitsProcessorSpec, frozen=True):

@@ -178,11 +178,8 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     positions = _positions(text) if errors else {}
     problems = [_problem(file, text, positions, error.specs_at(path_of)) for error in errors]
     paths = [path_text(path_of(i)) for i in range(len(entries))]
-    return Source(specs, paths, generation_only, sorted(problems, key=_order), entries)
-
-
-def _order(problem: Problem) -> tuple[int, int]:
-    return problem.line, problem.column
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    return Source(specs, paths, generation_only, problems, entries)
 
 
 def _entries(content: Any) -> tuple[list[Any], Callable[[int], Path], Any]:

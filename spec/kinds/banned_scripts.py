@@ -4,14 +4,14 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec
+from ..base import TextSpec
 from ..limits import MAX_NAME, MAX_SCRIPTS
 
 _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z _-]+$", max_length=MAX_NAME)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1, max_length=MAX_SCRIPTS)]
 
 
-class ScriptsSpec(LogitsProcessorSpec, frozen=True):
+class ScriptsSpec(TextSpec, frozen=True):
     """The base of the kinds that decide by the Unicode scripts of the output's characters.
 
     Args:
@@ -19,10 +19,6 @@ class ScriptsSpec(LogitsProcessorSpec, frozen=True):
     """
 
     scripts: _Names
-
-    @property
-    def text_rules(self) -> int:
-        return 1
 
 
 class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
+from ..base import Sizes, TextSpec, check_text, check_total
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
@@ -25,7 +25,7 @@ _RANGES = (f"{re.escape(first)}-{re.escape(last)}" for first, last in SEPARATORS
 _SEPARATOR = re.compile(f"[{''.join(_RANGES)}]")
 
 
-class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_defaults=True):
+class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=True):
     """The output, as text, never contains one of ``texts``.
 
     A token that would complete a text is banned, whatever tokens the text is made of, and also if
@@ -86,10 +86,6 @@ class BannedTextSpec(LogitsProcessorSpec, frozen=True, tag="banned_text", omit_d
                 what = "Expected a text that begins and ends in a word, because of `whole_words`"
                 raise SpecError(what, "texts", i)
         check_total(self.sizes().text_bytes, MAX_TEXT_BYTES, "bytes", "texts")
-
-    @property
-    def text_rules(self) -> int:
-        return 1
 
     def sizes(self) -> Sizes:
         return Sizes(text_bytes=sum(len(text.encode()) for text in self.texts))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import LogitsProcessorSpec, Sizes, check_text, check_total
+from ..base import Sizes, TextSpec, check_text, check_total
 from ..errors import SpecError
 from ..limits import MAX_PATTERN, MAX_TEXT_BYTES
 
@@ -18,7 +18,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PATTERN)]
 _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_PATTERN)]
 
 
-class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=True):
+class MaxRunSpec(TextSpec, frozen=True, tag="max_run", omit_defaults=True):
     r"""The output, as text, never has more than ``n`` characters of a class in a row.
 
     The class is white space, or other characters, or short texts. A token that would make the run
@@ -69,10 +69,6 @@ class MaxRunSpec(LogitsProcessorSpec, frozen=True, tag="max_run", omit_defaults=
                 for i, other in enumerate(self.texts):
                     if end.startswith(other) or other.startswith(end):
                         raise SpecError(("Ends like ", ("texts", i), " begins"), "texts", k)
-
-    @property
-    def text_rules(self) -> int:
-        return 1
 
     @property
     def characters(self) -> tuple[str, ...]:

@@ -91,9 +91,4 @@ def _strategy(draw: Draws) -> Any:
     return specs()
 
 
-KIND = Kind(
-    AutomatonSpec((AutomatonState(),)),
-    edit=_edit,
-    examples=_examples,
-    strategy=_strategy,
-)
+KIND = Kind(AutomatonSpec((AutomatonState(),)), _edit, _examples, _strategy)

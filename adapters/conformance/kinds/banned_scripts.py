@@ -81,14 +81,13 @@ def _scripts_of(begun: bytes) -> frozenset[str]:
     return frozenset(map(script_name, found))
 
 
-def _strategy(draw: Draws) -> Any:
-    return draw.st.builds(BannedScriptsSpec, names(draw))
-
-
 def names(draw: Draws) -> Any:
     """Draw the names of some scripts."""
     scripts = ("Latin", "Greek", "Cyrillic", "Han", "Hiragana", "Linear_B", "Thai")
     return draw.st.lists(draw.st.sampled_from(scripts), min_size=1, max_size=4).map(tuple)
 
 
-KIND = Kind(BannedScriptsSpec(("Han",)), strategy=_strategy)
+KIND = Kind(
+    BannedScriptsSpec(("Han",)),
+    strategy=lambda draw: draw.builds(BannedScriptsSpec, names(draw)),
+)
