@@ -11,14 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 import msgspec
 
 from .errors import Key, Path, SpecError
-from .limits import (
-    MAX_BIAS,
-    MAX_INT,
-    MAX_PATTERN,
-    MAX_PHASES,
-    MAX_TEXT_BYTES,
-    MAX_TOKEN_IDS,
-)
+from .limits import MAX_BIAS, MAX_INT, MAX_PATTERN, MAX_PHASES, MAX_TEXT_BYTES, MAX_TOKEN_IDS
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
@@ -170,31 +163,6 @@ class LogitsProcessorSpec(
                 f"Token id {token_ids[index]} is beyond the vocabulary of {vocab_size} tokens",
                 *(index if each == "*" else each for each in path),
             )
-
-
-class SequencesSpec(LogitsProcessorSpec, frozen=True):
-    """The base of the kinds that look for token sequences in the output.
-
-    Args:
-        sequences: non-empty sequences of token ids, at least one. There are at most a third of
-            ``MAX_TOKEN_IDS`` token ids in all, and ``MAX_PATTERN`` in each.
-    """
-
-    sequences: TokenSequences
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 3, "token ids", "sequences")
-        if max(map(len, self.sequences)) > MAX_PATTERN:
-            for i, sequence in enumerate(self.sequences):
-                check_pattern(sequence, "sequences", i)
-
-    def token_fields(self) -> TokenFields:
-        for i, sequence in enumerate(self.sequences):
-            yield ("sequences", i, "*"), sequence
-
-    def sizes(self) -> Sizes:
-        return Sizes(3 * sum(map(len, self.sequences)))
 
 
 class TextSpec(LogitsProcessorSpec, frozen=True):

@@ -2,8 +2,41 @@
 
 from collections.abc import Iterable
 
-from ..base import SequencesSpec
+from ..base import (
+    LogitsProcessorSpec,
+    Sizes,
+    TokenFields,
+    TokenSequences,
+    check_pattern,
+    check_total,
+)
+from ..limits import MAX_PATTERN, MAX_TOKEN_IDS
 from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms
+
+
+class SequencesSpec(LogitsProcessorSpec, frozen=True):
+    """The base of the kinds that look for token sequences in the output.
+
+    Args:
+        sequences: non-empty sequences of token ids, at least one. There are at most a third of
+            ``MAX_TOKEN_IDS`` token ids in all, and ``MAX_PATTERN`` in each.
+    """
+
+    sequences: TokenSequences
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_total(sum(map(len, self.sequences)), MAX_TOKEN_IDS // 3, "token ids", "sequences")
+        if max(map(len, self.sequences)) > MAX_PATTERN:
+            for i, sequence in enumerate(self.sequences):
+                check_pattern(sequence, "sequences", i)
+
+    def token_fields(self) -> TokenFields:
+        for i, sequence in enumerate(self.sequences):
+            yield ("sequences", i, "*"), sequence
+
+    def sizes(self) -> Sizes:
+        return Sizes(3 * sum(map(len, self.sequences)))
 
 
 class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):

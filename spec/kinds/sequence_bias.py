@@ -5,10 +5,11 @@ from typing import Annotated
 
 import msgspec
 
-from ..base import Bias, SequencesSpec, check_different
+from ..base import Bias, check_different
 from ..errors import SpecError
 from ..limits import MAX_TOKEN_IDS
 from ..tokenization import LeadingSpace, Tokenizer, minimal_word_forms, text_fields
+from .banned_sequences import SequencesSpec
 
 _Biases = Annotated[tuple[Bias, ...], msgspec.Meta(min_length=1, max_length=MAX_TOKEN_IDS)]
 
