@@ -145,7 +145,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     - in the first phase beside a ``thinking_budget``: an end other than ``complete``, and a spec
       that follows the output, such as ``banned_sequences`` of several tokens;
     - if the first phase ends when a ``thinking_budget`` is complete: more than three specs in one
-      phase, because what acts in them has to read the prompt (``MAX_ENTRY_WORK``);
+      phase, because what acts in them has to read the prompt;
     - phases whose tables are too large together: a long text or many sequences beside an end that
       looks for long sequences, or for a ``text`` that begins like many tokens end. Newlines, tags
       and words after a space begin like few. The same holds for ``banned_text``,
