@@ -207,12 +207,14 @@ def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
         SpecError: with the change that the engine needs.
     """
     backend_of(vllm_config)  # loads the vocabulary beside this request, which needs none
-    if not _has_default_specs(vllm_config):
-        return
-    # Otherwise the worker's instance has loaded the default specs, or refused to start.
-    if why := why_dropped(vllm_config):
-        raise SpecError(f"Default specs are configured, but {why}")
-    check_replay(sampling_params)
+    try:
+        if why := why_dropped(vllm_config):
+            raise SpecError(f"Default specs are configured, but {why}")
+        check_replay(sampling_params)
+    except SpecError:
+        # Otherwise the worker's instance has loaded the default specs, or refused to start.
+        if _has_default_specs(vllm_config):
+            raise
 
 
 def check_replay(sampling_params: Any) -> None:

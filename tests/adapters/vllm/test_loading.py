@@ -44,7 +44,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 def test_a_front_end_reads_the_vocabulary_at_a_request_without_specs(model: Path, reads: Event):
     config = EngineArgs(str(model)).create_engine_config()
-    check_free(config)
+    check_free(config, params())
     assert reads.wait(60)
 
 
