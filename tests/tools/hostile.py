@@ -242,7 +242,12 @@ class Seen:
     async def ask_on(self, client: Client, http: httpx.AsyncClient, deadline: float) -> None:
         while time.monotonic() < deadline and len(self.holes) < 20:
             route, body = client.request()
-            reply = await http.post(route, json=body)
+            try:
+                reply = await http.post(route, json=body)
+            except httpx.HTTPError:  # an idle connection was closed, or the server has ended
+                self.counts["no answer"] += 1
+                await asyncio.sleep(1)
+                continue
             self.counts[f"status {reply.status_code}"] += 1
             if not reply.is_success:
                 continue
