@@ -6,6 +6,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
@@ -155,6 +156,9 @@ class LogitsProcessorSpec(
         Raises:
             SpecError: for the first token id that is ``vocab_size`` or more.
         """
+        every = chain.from_iterable(token_ids for _, token_ids in self.token_fields())
+        if max(every, default=-1) < vocab_size:
+            return
         for path, token_ids in self.token_fields():
             if not token_ids or max(token_ids) < vocab_size:
                 continue
