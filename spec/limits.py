@@ -92,7 +92,7 @@ MAX_PARTS = _limit(
     "parts",
     "in the JSON text of a payload: commas, colons, [ twice, { four times; texts included",
 )
-"""Each part costs up to half a microsecond, in a JSON parser and later. Parts are counted without
+"""Each part costs about 0.2 microseconds, in a JSON parser and later. Parts are counted without
 parsing: each value has a comma or a bracket before it, each key a colon after it. Those within
 texts count, too: a precise count would cost more than it saves. Arrays and objects cost the most.
 

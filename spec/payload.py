@@ -18,10 +18,10 @@ from .base import (
 )
 from .conflicts import check_native
 from .errors import SpecError, type_of
-from .json_values import check_limits, too_deep
+from .json_values import is_deeper, parts
 from .kinds import WIRE_KINDS, WireSpec
 from .kinds.logit_bias import wrong_entry
-from .limits import MAX_PAYLOAD_BYTES, MAX_SPECS
+from .limits import MAX_EXTREME_NUMBERS, MAX_LEVELS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .stage import Stage
 from .suggestions import nearest
 from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, needs_the_field
@@ -162,7 +162,7 @@ def encode(specs: Given, *, generation_only: bool = True) -> str:
     live = cast("Sequence[LogitsProcessorSpec]", given)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(live))
     text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
-    check_limits(text)
+    _check_text(text)
     return text.decode()
 
 
@@ -242,7 +242,7 @@ def _text(payload: str | bytes) -> bytes:
         text = payload.encode() if isinstance(payload, str) else payload
     except UnicodeError:
         raise SpecError("The payload is not valid Unicode") from None
-    check_limits(text)
+    _check_text(text)
     return text
 
 
@@ -251,10 +251,10 @@ def _check_object(payload: Any) -> int:
     try:
         text = msgspec.json.encode(payload)
     except RecursionError:
-        raise too_deep() from None
+        raise _too_deep() from None
     except (TypeError, ValueError):
         return 0  # the later checks of each value report its path
-    check_limits(text)
+    _check_text(text)
     return len(text)
 
 
@@ -368,3 +368,33 @@ def json_schema() -> dict[str, Any]:
 
 def _known_kinds() -> str:
     return "the kinds that can travel are " + ", ".join(map(kind_of, WIRE_KINDS))
+
+
+_DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
+
+
+def _check_text(text: bytes) -> None:
+    """Limit the objects that a JSON parser may make of a text, by counts that need no parser.
+
+    Raises:
+        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS``, ``MAX_EXTREME_NUMBERS`` or
+            ``MAX_LEVELS``.
+    """
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+    zeros = text.translate(_DIGITS_AS_0, b"+-")
+    numbers = zeros.count(b"0" * 256)
+    if zeros.count(b"e") > MAX_EXTREME_NUMBERS:
+        numbers += zeros.count(b"e000")
+    for got, most, what in (
+        (parts(text), MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
+        (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
+    ):
+        if got > most:
+            raise SpecError(f"Expected a payload with at most {most} {what}, got {got}")
+    if is_deeper(text, MAX_LEVELS):
+        raise _too_deep()
+
+
+def _too_deep() -> SpecError:
+    return SpecError(f"Expected a payload with at most {MAX_LEVELS} levels of arrays and objects")

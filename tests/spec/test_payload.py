@@ -306,9 +306,9 @@ class TestSizes:
 
     def test_bytes_encoded(self, monkeypatch: pytest.MonkeyPatch):
         size = len(encode(GOLDEN_SPECS))
-        monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size)
+        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size)
         encode(GOLDEN_SPECS)
-        monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size - 1)
+        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size - 1)
         with pytest.raises(SpecError, match=f"has {size} bytes; the limit is {size - 1}"):
             encode(GOLDEN_SPECS)
 
