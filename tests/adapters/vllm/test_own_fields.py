@@ -13,7 +13,7 @@ from logitport.adapters.vllm import KEY, attach
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from .in_process import FLAG, Engine, engine, lookup, params, refused
+from .in_process import Engine, engine, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -185,39 +185,3 @@ def _embeddings(running: Engine) -> dict[str, Any]:
 def test_a_misspelt_key_is_refused(running: Engine):
     message = _refused(running, "Hello", params(extra_args={"logit_port": "{}"}))
     assert "Expected the key `logitport`, got 'logit_port'" in message
-
-
-# Last: with an engine that ends, vLLM ends what engines in one process have in common.
-@pytest.mark.only("v1", reason="while it thinks there is no grammar, so nothing of the runner's")
-def test_thinking_budget_before_a_grammar(model: Path, runner: str, tokenizer: Any):
-    """vLLM begins with the grammar after a block of thoughts, which the budget ends."""
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.reasoning.basic_parsers import BaseThinkingReasoningParser
-
-    class Tags(BaseThinkingReasoningParser):  # two single tokens of the model's vocabulary
-        start_token, end_token = "<repo_name>", "<file_sep>"
-
-    ReasoningParserManager.register_module("tags", force=True, module=Tags)
-    budget = lp.ThinkingBudgetSpec.from_text(
-        4, tokenizer, start=Tags.start_token, end=Tags.end_token, message=" Enough."
-    )
-    grammar, matches = GRAMMARS["choices"]
-    with engine(model, reasoning_parser="tags", logits_processors=FLAG) as running:
-        no_end_yet = lp.MinTokensSpec.from_tokenizer(4, tokenizer)
-        asked = attach(params(max_tokens=40), [no_end_yet, budget, grammar])
-        (output,) = running.generate([PROMPT + Tags.start_token], [asked])
-    end = (*budget.message_token_ids, *budget.end_token_ids)
-    thoughts, answer = output.token_ids[:4], output.token_ids[4 + len(end) :]
-    assert tuple(output.token_ids) == (*thoughts, *end, *answer)
-    assert not matches(tokenizer.decode(thoughts))
-    assert output.finish_reason == "stop"
-    assert matches(tokenizer.decode(answer, skip_special_tokens=True))
-
-
-@pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
-def test_drafts_that_are_kept_whatever_the_logits(model: Path, runner: str):
-    kept = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
-    with engine(model, speculative_config=lookup(2, 2, **kept)) as running:
-        message = _refused(running, "Hello", params(lp.BannedTokensSpec((5,))))
-    assert "keeps draft tokens that the logits rule out (method=synthetic)" in message
-    assert "standard or block" in message
