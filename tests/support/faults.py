@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from logitport.adapters.core import warm_up
 from logitport.adapters.core.host.realizer import take_steps
+from torch.overrides import TorchFunctionMode
 
 MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
@@ -111,9 +111,27 @@ class Faults:
                         put(place, name, self.wrap(value))
                     elif name.endswith("_kernel") and hasattr(value, "warmup"):
                         put(place, name, Kernel(self, value))
-            for name in methods:
-                put(torch.Tensor, name, self.wrap(getattr(torch.Tensor, name)))
+            stack.enter_context(Methods(self, methods))
             yield
+
+
+class Methods(TorchFunctionMode):
+    """Counts methods of tensors.
+
+    A method that is replaced in the class leaves a trace there for good: once `__getitem__` has
+    been, torch takes a tensor of no dimensions for a sequence, and tests that follow fail.
+    """
+
+    def __init__(self, faults: Faults, names: Sequence[str]) -> None:
+        super().__init__()
+        self._faults, self._names = faults, frozenset(names)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in self._names:
+            func = self._faults.wrap(func)
+        return func(*args, **(kwargs or {}))
 
 
 class Library:
