@@ -56,11 +56,14 @@ def read_grammar(name: str, value: Any) -> GrammarSpec | None:
     schema, choices = get("json_schema") or get("json"), get("choice")
     rules, pattern = get("ebnf") or get("grammar"), get("regex")
     try:
-        schema = json.loads(schema) if isinstance(schema, str) else schema
-        if isinstance(schema, Mapping) and isinstance(schema.get("enum"), list):
-            choices = [json.dumps(text, ensure_ascii=False) for text in schema["enum"]]
-        elif get("json_object") or isinstance(schema, Mapping):
-            kind = "object" if schema is None else schema.get("type")
+        if isinstance(schema, str):
+            schema = msgspec.json.decode(schema, type=_Schema)
+        elif isinstance(schema, Mapping):
+            schema = msgspec.convert(schema, _Schema)
+        if isinstance(schema, _Schema) and isinstance(schema.enum, list):
+            choices = [json.dumps(text, ensure_ascii=False) for text in schema.enum]
+        elif get("json_object") or isinstance(schema, _Schema):
+            kind = "object" if schema is None else schema.type
             return GrammarSpec(json_schema={"type": kind})
         elif isinstance(rules, str) and _ALTERNATIVES.fullmatch(rules):
             choices = [json.loads(text) for text in _TEXT.findall(rules)]
@@ -73,6 +76,13 @@ def read_grammar(name: str, value: Any) -> GrammarSpec | None:
     except (SpecError, TypeError, ValueError, RecursionError):  # the engine refuses it
         return None
     return None
+
+
+class _Schema(msgspec.Struct):
+    """What is read of a JSON schema, of megabytes perhaps: the rest is skipped."""
+
+    type: Any = None
+    enum: Any = None
 
 
 _COMPARED = 1024
