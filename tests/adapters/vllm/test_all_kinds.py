@@ -11,7 +11,7 @@ from logitport.adapters.vllm import KEY
 
 from . import mixed_batch
 from .asynchronous import asynchronous
-from .in_process import FLAG, Engine, engine, lookup, params, refused
+from .in_process import FLAG, Engine, engine, params, refused
 
 pytestmark = pytest.mark.engine
 
@@ -92,12 +92,3 @@ def test_the_host_reads_what_a_request_has(running: Engine, tokenizer: Any):
     assert running.preempted
     assert sorted(length for _, length in read[9:]) == sorted(running.preempted)
     assert all(prompt in prompts for prompt, _ in read)
-
-
-@pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
-def test_all_kinds_beside_drafts(
-    model: Path, runner: str, tokenizer: Any, caplog: pytest.LogCaptureFixture
-):
-    arguments = mixed_batch.ARGUMENTS | {"speculative_config": lookup(3)}
-    with engine(model, logits_processors=FLAG, **arguments) as running:
-        mixed_batch.check(running, tokenizer, caplog, drafts=3)

@@ -11,6 +11,7 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.vllm import attach
 
+from . import mixed_batch
 from .in_process import FLAG, engine, lookup, params, refused
 
 pytestmark = pytest.mark.engine
@@ -50,3 +51,19 @@ def test_drafts_that_are_kept_whatever_the_logits(model: Path, runner: str):
     message = r"keeps draft tokens that the logits rule out \(method=synthetic\).*standard or block"
     with engine(model, speculative_config=lookup(2, 2, **kept)) as running, refused(message):
         running.generate(["Hello"], [params(lp.BannedTokensSpec((5,)))])
+
+
+@pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
+def test_all_kinds_beside_drafts(
+    model: Path,
+    runner: str,
+    tokenizer: Any,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+):
+    arguments = mixed_batch.ARGUMENTS | {"speculative_config": lookup(3)}
+    with (
+        mixed_batch.plugins_installed(tmp_path),
+        engine(model, logits_processors=FLAG, **arguments) as running,
+    ):
+        mixed_batch.check(running, tokenizer, caplog, drafts=3)
