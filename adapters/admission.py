@@ -148,15 +148,18 @@ def admit_live(
     backend: Backend,
     specs: Given,
     vocab_size: int,
+    continued: int = 0,
 ) -> Program:
     """Compile specs without encoding them: the engine is in this process.
 
-    Texts of objects of the wire are for the backend's tokenizer.
+    Texts of objects of the wire are for the backend's tokenizer. For ``continued``, see
+    ``Payload``.
 
     Raises:
         SpecError: if the specs cannot be realized.
     """
-    payload = InProcessPayload(VERSION, specs_of(specs, backend.tokenizer))  # pyright: ignore
+    live: Any = specs_of(specs, backend.tokenizer)
+    payload = InProcessPayload(VERSION, live, continued=continued)
     return admit(backend, payload, vocab_size)[1]
 
 
@@ -204,7 +207,8 @@ def _compiled(backend: Backend, payload: Payload, vocab_size: int | None) -> _Ad
         payload.check_vocabulary(vocab_size)
     program = compile_specs(payload.specs, backend.vocabulary)
     check_contradictions(payload.specs, program, vocab_size)
-    program = replace(program, may_lose=may_lose(payload.specs, program, vocab_size))
+    losing = may_lose(payload.specs, program, vocab_size)
+    program = replace(program, may_lose=losing, continued=payload.continued)
     return _Admitted(payload, program, program.memory)
 
 

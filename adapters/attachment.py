@@ -44,8 +44,8 @@ class Attachment:
         ATTACHMENT = Attachment(BACKEND)
 
 
-        def attach(extra, specs, *, stage=Stage.AGGREGATED, generation_only=True):
-            with ATTACHMENT.attaching(extra, specs, stage, generation_only) as attached:
+        def attach(extra, specs, *, stage=Stage.AGGREGATED, generation_only=True, continued=0):
+            with ATTACHMENT.attaching(extra, specs, stage, generation_only, continued) as attached:
                 return attached.put_into(extra)
 
     Args:
@@ -72,6 +72,7 @@ class Attachment:
         *known: Any,
         program: "Program | None" = None,
         has_texts: bool = False,
+        is_continued: bool = False,
     ) -> None:
         """Refuse specs that contradict the request's own fields.
 
@@ -82,7 +83,7 @@ class Attachment:
             SpecError: for a certain contradiction. The error names the spec and the field.
         """
         specs = as_specs(specs)
-        check_grammar(specs, request, self.grammars, self.grammar_comes_last)
+        check_grammar(specs, request, self.grammars, self.grammar_comes_last, is_continued)
         if processor_specs(specs):
             check_bounds(request)
         if not has_texts:
@@ -90,7 +91,12 @@ class Attachment:
 
     @contextmanager
     def attaching(
-        self, request: Any, specs: Given, stage: Stage, generation_only: bool
+        self,
+        request: Any,
+        specs: Given,
+        stage: Stage,
+        generation_only: bool,
+        continued: int = 0,
     ) -> Generator[Attached]:
         """Check and lower specs for a request; count the request if the caller's block succeeds.
 
@@ -103,11 +109,11 @@ class Attachment:
         """
         given, stage, texts = as_given(specs), Stage(stage), StandIn()
         acts = stage.is_active(generation_only)
-        payload = payload_for(self.backend, given, stage, generation_only)
+        payload = payload_for(self.backend, given, stage, generation_only, continued)
         specs = specs_of(given, texts)
         fields: dict[str, Any] = {}
         if specs and (acts or self.backend.prefill_samples):
-            self.check(request, specs, has_texts=len(texts) > 0)
+            self.check(request, specs, has_texts=len(texts) > 0, is_continued=continued > 0)
             fields = lower(specs, self.native, request, self.grammars)
         yield Attached(specs, payload, fields)
         if specs:

@@ -228,7 +228,11 @@ def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabula
 
 
 def payload_for(
-    backend: Backend, specs: Given, stage: Stage, generation_only: bool = True
+    backend: Backend,
+    specs: Given,
+    stage: Stage,
+    generation_only: bool = True,
+    continued: int = 0,
 ) -> str | InProcessPayload | None:
     """Make the payload of a request, without native kinds; ``None`` if none acts in ``stage``.
 
@@ -243,20 +247,20 @@ def payload_for(
         return None
     checked = specs_of(given, StandIn())
     backend.check(checked)
-    payload = _payload(given, generation_only)
+    payload = _payload(given, generation_only, continued)
     pairs = zip(given, checked, strict=True)
     carried = [each for each, spec in pairs if not isinstance(spec, NativeSpec)]
     if not carried or not stage.is_active(generation_only):
         return None
-    return payload if len(carried) == len(given) else _payload(carried, generation_only)
+    return payload if len(carried) == len(given) else _payload(carried, generation_only, continued)
 
 
 def _payload(
-    given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool
+    given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool, continued: int
 ) -> str | InProcessPayload:
     if any(isinstance(spec, PythonProcessorSpec) for spec in given):
-        return InProcessPayload(VERSION, tuple(given), generation_only)  # pyright: ignore
-    return encode(given, generation_only=generation_only)
+        return InProcessPayload(VERSION, tuple(given), generation_only, continued)  # pyright: ignore
+    return encode(given, generation_only=generation_only, continued=continued)
 
 
 def backends() -> dict[str, Backend]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ..spec import GrammarSpec, LogitsProcessorSpec, NativeSpec, SamplingSpec, SpecError
-from ..spec.conflicts import check_beside_grammar
+from ..spec.conflicts import BEGINS_ANEW, check_beside_grammar
 from ..spec.errors import Path
 
 Native = Callable[[Any, Any], Mapping[str, Any]]
@@ -29,11 +29,12 @@ def check_grammar(
     request: Any = None,
     grammars: Sequence[str] = (),
     comes_last: bool = False,
+    is_continued: bool = False,
 ) -> None:
     """Refuse specs beside a grammar that may not accept what the specs leave.
 
     The grammar is a ``GrammarSpec`` among ``specs``, or one of the fields ``grammars`` of the
-    request. For ``comes_last``, see ``Attachment``.
+    request. For ``comes_last``, see ``Attachment``. No grammar continues an earlier output.
 
     Raises:
         SpecError: at the first such spec.
@@ -41,6 +42,8 @@ def check_grammar(
     for name in grammars:
         if specs and (value := value_of(request, name)) not in UNSET:
             named = f"the request's {name}"
+            if is_continued:
+                raise SpecError(f"{BEGINS_ANEW}: {named}", "continued")
             check_beside_grammar(specs, read_grammar(name, value), named, comes_last=comes_last)
     for i, spec in enumerate(specs):
         if isinstance(spec, GrammarSpec):

@@ -8,8 +8,9 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
 from ..spec import (
-    VERSION,
     LogitsProcessorSpec,
     Payload,
     PhasesSpec,
@@ -133,7 +134,7 @@ class Policy:
             raise SpecError(what, "specs")
         with fields_hold(), self.restoring(payload):
             every = *first, *specs, *more
-            return type(payload)(VERSION, every, payload.generation_only)  # pyright: ignore
+            return msgspec.structs.replace(payload, specs=every)
 
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""

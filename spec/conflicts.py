@@ -14,25 +14,31 @@ from .limits import MAX_TEXT_RULES
 
 Specs = Sequence[LogitsProcessorSpec]
 
+BEGINS_ANEW = "A grammar begins anew, and cannot continue an earlier output"
 
-def check_native(specs: Specs) -> None:
+
+def check_native(specs: Specs, is_continued: bool = False) -> None:
     """Check grammars and sampling parameters beside each other and beside all other specs.
+
+    An engine begins a grammar anew, so none continues an earlier output.
 
     Raises:
         SpecError: for a spec that contradicts another. The path (``$.specs[i]...``) leads to it,
             and the message names the other.
     """
-    _check_grammar(specs)
+    _check_grammar(specs, is_continued)
     _check_sampling(specs)
 
 
-def _check_grammar(specs: Specs) -> None:
+def _check_grammar(specs: Specs, is_continued: bool) -> None:
     """Check that there is one grammar at most, and that the others leave what it generates."""
     grammars = [(i, spec) for i, spec in enumerate(specs) if isinstance(spec, GrammarSpec)]
     for i, _ in grammars[1:]:
         what = "Conflicts with ", ("specs", grammars[0][0]), ": both are a grammar"
         raise SpecError(what, "specs", i)
     for i, grammar in grammars:
+        if is_continued:
+            raise SpecError(BEGINS_ANEW, "specs", i)
         check_beside_grammar(specs, grammar, ("specs", i), ", a grammar")
 
 

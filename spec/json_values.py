@@ -8,7 +8,13 @@ from typing import Any, NoReturn, TypeVar, cast
 import msgspec
 
 from .errors import Path, SpecError
-from .limits import MAX_DEPTH, MAX_PARTS
+from .limits import (
+    MAX_DEPTH,
+    MAX_EXTREME_NUMBERS,
+    MAX_LEVELS,
+    MAX_PARTS,
+    MAX_PAYLOAD_BYTES,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -193,3 +199,34 @@ def _text(value: object) -> str:
 
 def _too_deep() -> SpecError:
     return SpecError(f"Nested more than {MAX_DEPTH} levels deep")
+
+
+_DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
+
+
+def check_text(text: bytes) -> None:
+    """Limit the objects that a parser may make of a payload's text, by counts without a parser.
+
+    Raises:
+        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS``, ``MAX_EXTREME_NUMBERS`` or
+            ``MAX_LEVELS``.
+    """
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
+    zeros = text.translate(_DIGITS_AS_0, b"+-")
+    numbers = zeros.count(b"0" * 256)
+    if zeros.count(b"e") > MAX_EXTREME_NUMBERS:
+        numbers += zeros.count(b"e000")
+    for got, most, what in (
+        (parts(text), MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
+        (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
+    ):
+        if got > most:
+            raise SpecError(f"Expected a payload with at most {most} {what}, got {got}")
+    if is_deeper(text, MAX_LEVELS):
+        raise payload_too_deep()
+
+
+def payload_too_deep() -> SpecError:
+    """Make the error for a payload that is nested too deeply."""
+    return SpecError(f"Expected a payload with at most {MAX_LEVELS} levels of arrays and objects")

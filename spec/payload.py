@@ -18,10 +18,10 @@ from .base import (
 )
 from .conflicts import check_native
 from .errors import SpecError, type_of
-from .json_values import is_deeper, parts
+from .json_values import check_text, payload_too_deep
 from .kinds import WIRE_KINDS, WireSpec
 from .kinds.logit_bias import wrong_entry
-from .limits import MAX_EXTREME_NUMBERS, MAX_LEVELS, MAX_PARTS, MAX_PAYLOAD_BYTES, MAX_SPECS
+from .limits import MAX_INT, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .stage import Stage
 from .suggestions import nearest
 from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, needs_the_field
@@ -31,7 +31,7 @@ VERSION = 1
 """The newest version of the wire format that this release reads, and the one that it writes."""
 
 
-class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The specs that a request carries.
 
     Args:
@@ -39,6 +39,8 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         specs: 1 to ``MAX_SPECS`` specs, which all act on the request.
         generation_only: act only on workers whose stage generates. ``False`` is for engines that
             hand the prefill worker's token over to decode, and is an explicit choice.
+        continued: the number of tokens at the prompt's end that are output of an earlier request,
+            which this one continues. All kinds take them for output.
 
     Raises:
         SpecError: if a field is out of bounds, or a spec contradicts one that the engine
@@ -47,12 +49,13 @@ class Payload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: Literal[1]
     specs: Annotated[tuple[WireSpec, ...], msgspec.Meta(min_length=1, max_length=MAX_SPECS)]
-    generation_only: bool = True
+    generation_only: bool = msgspec.field(default_factory=lambda: True)  # and so never omitted
+    continued: Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_sizes(self.specs)
-        check_native(self.specs)
+        check_native(self.specs, self.continued > 0)
 
     def is_active(self, stage: Stage) -> bool:
         """Whether the specs act on a worker in ``stage``."""
@@ -81,24 +84,27 @@ class InProcessPayload(Payload, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        check_fields(self, "version", "generation_only")
+        check_fields(self, "version", "generation_only", "continued")
         msgspec.structs.force_setattr(self, "specs", as_specs(self.specs))
         _check_count(self.specs)
         check_sizes(self.specs)
-        check_native(self.specs)
+        check_native(self.specs, self.continued > 0)
 
 
 def as_given(specs: Given) -> tuple[LogitsProcessorSpec | Entry, ...]:
     """Put specs and objects of the wire into a tuple, in whatever form they come.
 
     Raises:
-        SpecError: with the path of what is neither; for a payload with ``generation_only`` false,
-            which is an argument where there are stages.
+        SpecError: with the path of what is neither; for a payload with ``generation_only`` false
+            or ``continued`` tokens, which are arguments.
     """
     is_text = isinstance(specs, str | bytes)
     if is_text or (isinstance(specs, Mapping) and "specs" in specs):
-        if not decode(cast("Encoded", specs), StandIn()).generation_only:
+        decoded = decode(cast("Encoded", specs), StandIn())
+        if not decoded.generation_only:
             raise SpecError("Expected generation_only=False as an argument", "generation_only")
+        if decoded.continued:
+            raise SpecError(f"Expected continued={decoded.continued} as an argument", "continued")
         content: Any = msgspec.json.decode(cast("str", specs)) if is_text else specs
         specs = cast("Given", content if isinstance(content, list) else content["specs"])
     given = (specs,) if isinstance(specs, Mapping) else specs
@@ -121,12 +127,12 @@ def specs_of(given: Given, tokenizer: Tokenizer | None = None) -> tuple[LogitsPr
     """
     entries = as_given(given)
     if any(isinstance(each, Mapping) for each in entries):
-        return decode(_content(entries, generation_only=True), tokenizer).specs
+        return decode(_content(entries), tokenizer).specs
     return as_specs(cast("Sequence[LogitsProcessorSpec]", entries))
 
 
 def _content(
-    given: Sequence[LogitsProcessorSpec | Entry], *, generation_only: bool
+    given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool = True, continued: int = 0
 ) -> dict[str, Any]:
     entries = [
         msgspec.to_builtins(_checked_wire_spec(i, each), str_keys=True)
@@ -134,10 +140,11 @@ def _content(
         else each
         for i, each in enumerate(given)
     ]
-    return {"version": VERSION, "specs": entries, "generation_only": generation_only}
+    content = {"version": VERSION, "specs": entries, "generation_only": generation_only}
+    return {**content, "continued": continued} if continued else content
 
 
-def encode(specs: Given, *, generation_only: bool = True) -> str:
+def encode(specs: Given, *, generation_only: bool = True, continued: int = 0) -> str:
     """Encode specs as the JSON text that goes under the key ``logitport`` of a request.
 
     A client without the tokenizer passes objects of the wire, with texts, for which the server has
@@ -148,6 +155,7 @@ def encode(specs: Given, *, generation_only: bool = True) -> str:
     Args:
         specs: one spec, or 1 to ``MAX_SPECS`` of them.
         generation_only: see ``Payload``.
+        continued: see ``Payload``.
 
     Raises:
         SpecError: if a spec cannot be encoded, a limit is exceeded, or a spec contradicts a
@@ -156,13 +164,13 @@ def encode(specs: Given, *, generation_only: bool = True) -> str:
     given = as_given(specs)
     _check_count(given)
     if any(isinstance(each, Mapping) for each in given):
-        content = _content(given, generation_only=generation_only)
+        content = _content(given, generation_only, continued)
         decode(content, StandIn())
         return msgspec.json.encode(content).decode()
     live = cast("Sequence[LogitsProcessorSpec]", given)
     checked = tuple(_checked_wire_spec(i, spec) for i, spec in enumerate(live))
-    text = msgspec.json.encode(Payload(VERSION, checked, generation_only))
-    _check_text(text)
+    text = msgspec.json.encode(Payload(VERSION, checked, generation_only, continued))
+    check_text(text)
     return text.decode()
 
 
@@ -242,7 +250,7 @@ def _text(payload: str | bytes) -> bytes:
         text = payload.encode() if isinstance(payload, str) else payload
     except UnicodeError:
         raise SpecError("The payload is not valid Unicode") from None
-    _check_text(text)
+    check_text(text)
     return text
 
 
@@ -251,10 +259,10 @@ def _check_object(payload: Any) -> int:
     try:
         text = msgspec.json.encode(payload)
     except RecursionError:
-        raise _too_deep() from None
+        raise payload_too_deep() from None
     except (TypeError, ValueError):
         return 0  # the later checks of each value report its path
-    _check_text(text)
+    check_text(text)
     return len(text)
 
 
@@ -362,39 +370,10 @@ def _check_version(body: Any) -> None:
 def json_schema() -> dict[str, Any]:
     """Make the JSON Schema (draft 2020-12) of the wire format."""
     schema = msgspec.json.schema(Payload)
+    schema["$defs"]["Payload"]["properties"]["generation_only"]["default"] = True
     add_text_fields(schema["$defs"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _known_kinds() -> str:
     return "the kinds that can travel are " + ", ".join(map(kind_of, WIRE_KINDS))
-
-
-_DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
-
-
-def _check_text(text: bytes) -> None:
-    """Limit the objects that a JSON parser may make of a text, by counts that need no parser.
-
-    Raises:
-        SpecError: beyond ``MAX_PAYLOAD_BYTES``, ``MAX_PARTS``, ``MAX_EXTREME_NUMBERS`` or
-            ``MAX_LEVELS``.
-    """
-    if len(text) > MAX_PAYLOAD_BYTES:
-        raise SpecError(f"The payload has {len(text)} bytes; the limit is {MAX_PAYLOAD_BYTES}")
-    zeros = text.translate(_DIGITS_AS_0, b"+-")
-    numbers = zeros.count(b"0" * 256)
-    if zeros.count(b"e") > MAX_EXTREME_NUMBERS:
-        numbers += zeros.count(b"e000")
-    for got, most, what in (
-        (parts(text), MAX_PARTS, "parts (commas, colons, [ twice, { four times)"),
-        (numbers, MAX_EXTREME_NUMBERS, "numbers with three digits of exponent, or 256 in a row"),
-    ):
-        if got > most:
-            raise SpecError(f"Expected a payload with at most {most} {what}, got {got}")
-    if is_deeper(text, MAX_LEVELS):
-        raise _too_deep()
-
-
-def _too_deep() -> SpecError:
-    return SpecError(f"Expected a payload with at most {MAX_LEVELS} levels of arrays and objects")

@@ -27,6 +27,7 @@ class Request:
         specs: the specs that act on the request.
         max_tokens: the limit on the output, handed-over tokens included.
         output_ids: output tokens that another worker has already chosen.
+        continued: as in ``Payload``: how many tokens at the prompt's end count as output.
         stage: the stage of the worker that receives the request. The specs are sent in any stage.
         shows_scores: whether the suite reads the scores.
         dtype: the type of the engine's logits, as torch names it. Only one case uses another of
@@ -37,6 +38,7 @@ class Request:
     specs: tuple[LogitsProcessorSpec, ...] = ()
     max_tokens: int = 16
     output_ids: tuple[int, ...] = ()
+    continued: int = 0
     stage: Stage = Stage.AGGREGATED
     shows_scores: bool = False
     dtype: str = "float32"

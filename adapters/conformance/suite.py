@@ -209,6 +209,27 @@ class ConformanceSuite(SuiteBase):
                 assert generate([again])[0].token_ids == whole.token_ids
 
     @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
+    def test_continued(self, generate: Generate, kind: type[LogitsProcessorSpec]):
+        """A reply that is cut anywhere goes on in another request: `continued` is passed on."""
+        self._needs(kind)
+        (free,) = self._free(generate, 1)
+        for spec in self._specs(free, kind):
+            request = replace(free[0], specs=(spec,))
+            (whole,) = generate([request])
+            said = whole.token_ids
+            rest = [
+                replace(
+                    request,
+                    prompt_ids=(*request.prompt_ids, *said[:out]),
+                    max_tokens=request.max_tokens - out,
+                    continued=out,
+                )
+                for out in range(1, len(said))
+            ]
+            outputs = [output.token_ids for output in generate(rest)]
+            assert outputs == [said[out:] for out in range(1, len(said))]
+
+    @pytest.mark.parametrize("kind", REALIZED, ids=kind_of)
     def test_scores(self, generate: Generate, kind: type[LogitsProcessorSpec]):
         """The logits are edited once, as the kind defines; the neighbour's are unchanged."""
         self._needs(kind)

@@ -21,6 +21,7 @@ from .automaton import (
     UnknownTokenError,
     unreachable,
 )
+from .automaton.history import check_continued
 from .kinds import VocabularyOf
 from .parts import Program, failing
 from .plugins import HistoryRule
@@ -56,6 +57,7 @@ __all__ = [
     "UnknownTokenError",
     "Vocabulary",
     "VocabularyOf",
+    "check_continued",
     "compile_specs",
     "editor_for",
     "failing",

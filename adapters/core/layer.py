@@ -3,9 +3,11 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from .automaton import Automaton
+from .automaton.history import continued
 from .callables import Report, RequestCallables, instantiate, log_by, stop_in
 from .parts import Program
 from .program import ProgramOf
@@ -112,8 +114,8 @@ class Layer(ABC):
             raise IndexError(f"Expected a {self.numbered} from 0, got {number}")
         self.remove(number)
         stop = stop_in(self._vocab_size, stop_token_id)
-        tokens = prompt_ids, output_ids
         try:
+            tokens = continued(prompt_ids, output_ids, program.continued)
             if program.guard is not None and self._guards is None:
                 self._guards = self._layer_of_guards()
             self._start(number, program, instantiate(program, self._vocab_size), tokens, stop)
@@ -122,7 +124,8 @@ class Layer(ABC):
         if (guard := program.guard) is not None and self._guards is not None:
             # A client's `ignore_eos` takes its own token away.
             stop = stop if guard.end_token is None else guard.end_token
-            self._guards.add(number, guard, *tokens, stop)
+            guard = replace(guard, continued=program.continued)
+            self._guards.add(number, guard, prompt_ids, output_ids, stop)
 
     @abstractmethod
     def _layer_of_guards(self) -> "Layer":

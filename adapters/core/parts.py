@@ -72,6 +72,7 @@ class Program:
         end_token: the token that is forced where this program's edits leave none, see
             ``LastResort``. ``None`` lets a banned token come there.
         guard: the program of the operator, whose edits come after all edits of this one.
+        continued: the number of tokens at the prompt's end that count as output.
         automata: tables, shared by all requests that have this program.
         ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
         prompt_biases: the biases that depend on the request's prompt alone.
@@ -83,6 +84,7 @@ class Program:
     may_lose: tuple[str, ...] = ()
     end_token: int | None = None
     guard: "Program | None" = None
+    continued: int = 0
 
     automata = cached_property(lambda self: self._of(Automaton))
     ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))

@@ -24,6 +24,7 @@ def extra_body(
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
+    continued: int = 0,
     carrier: Carrier = "field",
 ) -> dict[str, Any]:
     """Make the ``extra_body`` with which an OpenAI client sends specs to an engine's server.
@@ -45,6 +46,7 @@ def extra_body(
         stage: the stage of the server that gets the request. A prefill server gets native kinds at
             most, if it chooses the first token.
         generation_only: see ``Payload``.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
         carrier: what carries the payload through a gateway, for chats and completions.
 
     Raises:
@@ -65,25 +67,29 @@ def extra_body(
     if not specs:
         return {}
     asked.check(specs)
-    encode(given, generation_only=generation_only)  # checks the specs together
-    payload = payload_of(given, generation_only) if carrier == "schema" or given != specs else None
+    encode(given, continued=continued)  # checks the specs together
+    payload = payload_of(given, generation_only, continued)
     if not Stage(stage).is_active(generation_only):
         native = [spec for spec in specs if isinstance(spec, NativeSpec)]
         specs, payload = native if asked.prefill_samples else [], None
     if carrier == "schema":
         return _in_schema(asked, specs, generation_only, payload)
     body = asked.body(specs, generation_only) if specs else {}
-    for field in body.values() if payload is not None else ():  # of objects with texts
+    for field in body.values():
         if isinstance(field, dict) and KEY in field:
             field[KEY] = payload
     return body
 
 
-def payload_of(given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool) -> str | None:
+def payload_of(
+    given: Sequence[LogitsProcessorSpec | Entry], generation_only: bool, continued: int = 0
+) -> str | None:
     """Encode what a request carries in a payload; ``None`` if all specs are native."""
     pairs = zip(given, specs_of(given, StandIn()), strict=True)
     carried = [each for each, spec in pairs if not isinstance(spec, NativeSpec)]
-    return encode(carried, generation_only=generation_only) if carried else None
+    if not carried:
+        return None
+    return encode(carried, generation_only=generation_only, continued=continued)
 
 
 def _in_schema(

@@ -159,6 +159,7 @@ class SpecMiddleware:
         return {
             "version": version(KEY),
             "wire": VERSION,
+            "payload": sorted(Payload.__struct_fields__),
             "engine": behind.name,
             "stage": self.stage(scope),
             "kinds": sorted(kind_of(kind) for kind in able.intersection(WIRE_KINDS)),
@@ -280,7 +281,8 @@ class SpecMiddleware:
             default, presets = policy.join(decode(payload, StandIn()).specs)
             specs = *policy.guard, *specs
         kinds = tuple(dict.fromkeys(spec.kind for spec in specs))
-        return Receipt(kinds, digest, stage, default, presets, self.may_lose(scope, payload))
+        losing = self.may_lose(scope, payload)
+        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override.

@@ -42,6 +42,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
         presets: the names of the server's presets that joined.
         may_lose: the kinds that other specs of the request may override, where the model's choices
             lead to that; see "Edits" in ``docs/wire.md``.
+        continued: the number of the prompt's last tokens that count as output.
     """
 
     kinds: tuple[str, ...]
@@ -50,6 +51,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     default: bool = False
     presets: tuple[str, ...] = ()
     may_lose: tuple[str, ...] = ()
+    continued: int = 0
 
     def is_for(self, payload: str) -> bool:
         """Whether it is for a payload; older servers have the digest of its text as sent."""
@@ -69,7 +71,10 @@ def digest_of(payload: str) -> str:
     """
     read = _reader.decode(payload)
     content = {"version": VERSION, "specs": read} if isinstance(read, list) else read
-    text = msgspec.json.encode({"generation_only": True, **content}, order="deterministic")
+    content = {"generation_only": True, **content}
+    if content.get("continued") == 0:
+        del content["continued"]
+    text = msgspec.json.encode(content, order="deterministic")
     return hashlib.sha256(text).hexdigest()[:32]
 
 
@@ -89,6 +94,7 @@ def receipt(
     engine: str = "vllm",
     carrier: Carrier = "field",
     generation_only: bool = True,
+    continued: int = 0,
 ) -> Receipt:
     """Return the receipt of a response, or raise if it does not say that the specs acted.
 
@@ -108,6 +114,7 @@ def receipt(
         engine: as for ``extra_body``.
         carrier: as for ``extra_body``.
         generation_only: as for ``extra_body``.
+        continued: as for ``extra_body``.
 
     Raises:
         ReceiptError: if there is no receipt, it is for other specs, or they did not act. The
@@ -115,7 +122,7 @@ def receipt(
         SpecError: for specs that cannot be sent, and for native kinds alone: they travel in fields
             of the engine, for which there are no receipts.
     """
-    payload = payload_of(as_given(specs), generation_only)
+    payload = payload_of(as_given(specs), generation_only, continued)
     if payload is None:
         raise SpecError("Expected specs beside native kinds, for which there are no receipts")
     found = find(response)

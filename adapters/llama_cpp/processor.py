@@ -23,22 +23,22 @@ class LogitportProcessor:
         llm: the ``llama_cpp.Llama`` that generates.
         specs: one or several, also as JSON (see ``extra_body``), with texts for llama.cpp's own
             tokenizer.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` without the
             ``_sampler`` of llama-cpp-python 0.3.
     """
 
-    def __init__(self, llm: Any, specs: Given) -> None:
+    def __init__(self, llm: Any, specs: Given, continued: int = 0) -> None:
         specs = specs_of(specs, llm)
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
                 what = f"llama_cpp does `{spec.kind}` by itself: use arguments(llm, specs)"
                 raise SpecError(what, "specs", i)
         self._vocab_size: int = llm.n_vocab()
-        self._program = admit_live(
-            BACKEND.for_tokenizer(llm, self._vocab_size, _vocabulary_of), specs, self._vocab_size
-        )
+        backend = BACKEND.for_tokenizer(llm, self._vocab_size, _vocabulary_of)
+        self._program = admit_live(backend, specs, self._vocab_size, continued)
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm

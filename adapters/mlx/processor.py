@@ -38,6 +38,7 @@ class LogitportProcessor:
         specs: one or several, also as JSON (see ``extra_body``).
         prompt_ids: the prompt of all generations; by default, the tokens that mlx-lm passes. Kinds
             that read the prompt need it with a draft model or a cache, and for one-token prompts.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a model without a
@@ -50,10 +51,11 @@ class LogitportProcessor:
         tokenizer: Any,
         specs: Given,
         prompt_ids: Sequence[int] | None = None,
+        continued: int = 0,
     ) -> None:
         self._vocab_size = _vocab_size(model)
         backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
-        program = admit_live(backend, specs, self._vocab_size)
+        program = admit_live(backend, specs, self._vocab_size, continued)
         self._stop: int | None = tokenizer.eos_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
         # No method of this object: the realizers would keep it, and its arrays, alive.

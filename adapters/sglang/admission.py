@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
@@ -24,7 +25,7 @@ from .. import (
     default_specs,
     policy_of,
 )
-from ..core import Program, unsupported
+from ..core import Program, check_continued, unsupported
 from .backend import BACKEND, END_TOKEN, GUARD, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -235,7 +236,7 @@ class Admission:
         acting = self.decide(payload, sampling_params, has_prompt_ids)
         if acting is None or self.backend.policy is None:
             return acting and payload
-        return encode(acting.specs, generation_only=acting.generation_only)
+        return msgspec.json.encode(acting).decode()
 
     def decide(
         self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
@@ -278,9 +279,14 @@ class Admission:
         known: list[Any] = [self._eos_token_ids]
         if not self._thinks:
             known.append(self.backend.vocabulary)
-        check_request(sampling_params, decoded.specs, *known, program=program)
+        is_continued = decoded.continued > 0
+        check_request(
+            sampling_params, decoded.specs, *known, program=program, is_continued=is_continued
+        )
         if not decoded.is_active(stage()):
             return None
+        if not has_prompt_ids:
+            check_continued(program.continued, None)
         if program.reads_prompt and not has_prompt_ids:
             raise unsupported(
                 decoded.specs,

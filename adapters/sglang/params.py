@@ -24,6 +24,7 @@ def attach(
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
+    continued: int = 0,
 ) -> Request:
     """Make ``specs`` the specs of a request that goes to a worker in ``stage``.
 
@@ -38,6 +39,7 @@ def attach(
             tokenizer; an empty sequence removes earlier specs.
         stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
 
     Raises:
         SpecError: as ``encode`` does, in any stage; if a spec conflicts with a field of the
@@ -52,7 +54,9 @@ def attach(
     processor = request.get("custom_logit_processor")
     if processor == PROCESSOR:
         processor = None
-    with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
+    with ATTACHMENT.attaching(
+        sampling_params, specs, stage, generation_only, continued
+    ) as attached:
         if attached.payload is not None:
             if processor is not None:
                 raise SpecError("The request has a custom_logit_processor, and SGLang takes one")

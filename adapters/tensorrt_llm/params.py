@@ -36,6 +36,7 @@ def attach(
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
+    continued: int = 0,
     disable_overlap_scheduler: bool = False,
     prompt_length: int | None = None,
     vocab_size: int | None = None,
@@ -55,6 +56,7 @@ def attach(
         stage: the worker's task for this request. A decode worker takes over one output token. A
             decode worker that prefills a request itself is ``AGGREGATED`` for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
         disable_overlap_scheduler: whether the engine was started with this option. Without it,
             specs that depend on the output are refused: they would act one step late.
         prompt_length: the number of the prompt's tokens. It is not needed if a request begins with
@@ -75,7 +77,9 @@ def attach(
     if prompt_length is not None and not (is_number and prompt_length >= 0):
         raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
     stop, processor = stop_token_of(sampling_params), None
-    with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
+    with ATTACHMENT.attaching(
+        sampling_params, specs, stage, generation_only, continued
+    ) as attached:
         if (payload := attached.payload) is not None:
             assert isinstance(payload, str)  # the backend takes no live objects
             with restore_paths(attached.specs):

@@ -60,8 +60,11 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         processors.supported_keys |= self.supported_kwargs
         processors.do_processing = True
 
-    def fields(self, specs: Given) -> dict[str, Any]:
+    def fields(self, specs: Given, continued: int = 0) -> dict[str, Any]:
         """Make the arguments of ``add_request`` for specs, also as JSON (see ``extra_body``).
+
+        ``continued`` is the number of the prompt's last tokens that count as output; see
+        ``Payload``.
 
         Raises:
             SpecError: for a spec that cannot be realized, or contradicts a field of the manager's
@@ -71,7 +74,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
             return {}
         check_own_fields(together, own_fields(self._config, eos_token_ids_of(self._config), 0))
         check_tokenizer(self._backend, together)
-        return {KEY: admit_live(self._backend, together, self._vocab_size)}
+        return {KEY: admit_live(self._backend, together, self._vocab_size, continued)}
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """Fill the row of arguments, of which this processor reads none."""

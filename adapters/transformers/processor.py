@@ -34,6 +34,8 @@ class LogitportProcessor(LogitsProcessor):
         generation_config: ``generate``'s, if it is not the model's; other arguments are not seen.
         tokenizer: the model's tokenizer. Only rules about text (``banned_text``) and
             texts in place of token ids need it.
+        continued: the number of a prompt's last tokens that count as output, of all prompts or of
+            each; see ``Payload``.
         others: the tokenizer's other results; not used.
 
     Raises:
@@ -52,6 +54,7 @@ class LogitportProcessor(LogitsProcessor):
         attention_mask: torch.Tensor | None = None,
         generation_config: Any = None,
         tokenizer: Any = None,
+        continued: int | Sequence[int] = 0,
         **others: Any,
     ) -> None:
         if model.config.is_encoder_decoder:
@@ -63,6 +66,9 @@ class LogitportProcessor(LogitsProcessor):
         is_one = isinstance(specs, LogitsProcessorSpec | Mapping | str | bytes)
         if is_one or len(specs) != count or not count:
             raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
+        counts = [continued] * count if isinstance(continued, int) else continued
+        if len(counts) != count:
+            raise SpecError(f"Expected `continued` of each of {count} prompts, got {len(counts)}")
         self._vocab_size: int = model.config.get_text_config().vocab_size
         self._programs: list[Program | None] = []
         backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
@@ -72,14 +78,15 @@ class LogitportProcessor(LogitsProcessor):
         config = generation_config or model.generation_config
         eos_token_ids = eos_token_ids_of(config)
         own = own_fields(config, eos_token_ids, input_ids.shape[1])
-        for prompt, each in enumerate(specs):
+        for prompt, (each, earlier) in enumerate(zip(specs, counts, strict=True)):
             try:
                 of_prompt = specs_of(each, backend.tokenizer)
                 check_own_fields(of_prompt, own)
                 check_tokenizer(backend, of_prompt)
-                key = tuple(map(id, of_prompt))
+                key = (*map(id, of_prompt), earlier) if of_prompt else ()
                 if key not in made:
-                    made[key] = of_prompt, admit_live(backend, of_prompt, self._vocab_size)
+                    program = admit_live(backend, of_prompt, self._vocab_size, earlier)
+                    made[key] = of_prompt, program
             except SpecError as error:
                 raise error.at(prompt) from error.__cause__
             self._programs.append(made[key][1])

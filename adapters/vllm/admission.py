@@ -20,7 +20,7 @@ from .. import (
     guard_of,
     policy_of,
 )
-from ..core import Program, Vocabulary, unsupported
+from ..core import Program, Vocabulary, check_continued, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -77,12 +77,14 @@ class Admitting:
         vllm_config: the engine's configuration; ``None`` outside of an engine.
         tokenizer: the engine's tokenizer, if it is loaded.
         has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
+        prompt_length: the number of these, if it is known.
         share: the fraction of the request to count, if it is admitted several times; 0 for none.
     """
 
     vllm_config: "VllmConfig | None" = None
     tokenizer: Any = None
     has_prompt_ids: bool = True
+    prompt_length: int | None = None
     share: float = 1
 
 
@@ -113,7 +115,8 @@ def admit_request(
         checked, program = admit(backend, payload, vocab_size)
         acts = checked.is_active(stage)
         with (backend.policy or Policy()).restoring(payload):
-            check_grammar(checked.specs, sampling_params, GRAMMARS)
+            is_continued = checked.continued > 0
+            check_grammar(checked.specs, sampling_params, GRAMMARS, is_continued=is_continued)
             if acts:
                 if config is not None:
                     check_engine(config, checked, program)
@@ -140,7 +143,10 @@ def _check_request(
 ) -> None:
     """Refuse specs that this request's prompt or its own fields rule out."""
     if not admitting.has_prompt_ids:
+        check_continued(program.continued, None)
         _check_prompt(backend, specs, program)
+    elif admitting.prompt_length is not None:
+        check_continued(program.continued, admitting.prompt_length)
     _check_own_fields(admitting, backend, sampling_params, specs, program)
 
 
@@ -283,13 +289,12 @@ def admitting_engine() -> Admitting:
     if frame is None:
         return Admitting()
     caller = frame.f_locals["self"]
-    has_ids = all(_has_prompt_ids(each.f_locals) for each in (frame, frame.f_back) if each)
-    return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids)
-
-
-def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:
-    """Whether the prompt in a caller's variables has token ids, if there is a prompt."""
-    prompt = variables.get("prompt")
-    if not isinstance(prompt, Mapping):
-        return True
-    return "prompt_embeds" not in prompt or prompt.get("prompt_token_ids") is not None
+    prompts = (each.f_locals.get("prompt") for each in (frame, frame.f_back) if each)
+    known = [prompt for prompt in prompts if isinstance(prompt, Mapping)]
+    ids = [prompt.get("prompt_token_ids") for prompt in known]
+    has_ids = all(
+        "prompt_embeds" not in prompt or each is not None
+        for prompt, each in zip(known, ids, strict=True)
+    )
+    length = next((len(each) for each in ids if each is not None), None)
+    return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids, length)

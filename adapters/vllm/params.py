@@ -30,6 +30,7 @@ def attach(
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
+    continued: int = 0,
 ) -> Params:
     """Make ``specs`` the specs of a request that goes to a worker in ``stage``.
 
@@ -46,6 +47,7 @@ def attach(
             admits.
         stage: the worker's task for this request.
         generation_only: ``False`` sends the specs to prefill workers too; see ``Payload``.
+        continued: the number of the prompt's last tokens that count as output; see ``Payload``.
 
     Raises:
         SpecError: as ``encode`` does, in any stage. If the specs act, also if one conflicts with a
@@ -55,7 +57,9 @@ def attach(
     """
     if not hasattr(sampling_params, "extra_args"):
         raise SpecError(f"Expected vLLM's SamplingParams, got {type(sampling_params).__name__}")
-    with ATTACHMENT.attaching(sampling_params, specs, stage, generation_only) as attached:
+    with ATTACHMENT.attaching(
+        sampling_params, specs, stage, generation_only, continued
+    ) as attached:
         for name, value in attached.fields.items():
             setattr(sampling_params, name, value)
         if attached.fields:

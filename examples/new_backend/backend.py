@@ -24,13 +24,14 @@ def attach(
     *,
     stage: Stage = Stage.AGGREGATED,
     generation_only: bool = True,
+    continued: int = 0,
 ) -> dict[str, Any]:
     """Return a client's extra fields for a worker in ``stage``, with ``specs`` in them.
 
     Raises:
         SpecError: if the engine does not support the specs.
     """
-    with ATTACHMENT.attaching(extra, specs, stage, generation_only) as attached:
+    with ATTACHMENT.attaching(extra, specs, stage, generation_only, continued) as attached:
         return attached.put_into(extra)
 
 

@@ -47,7 +47,7 @@ def generate_with(make_editor: Callable[[int, int, Stage], Editor], eos: int = E
                 [*request.prompt_ids],
                 [*request.output_ids],
                 request.max_tokens,
-                attach({}, request.specs),
+                attach({}, request.specs, continued=request.continued),
             )
             for request in requests
         ]

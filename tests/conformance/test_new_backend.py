@@ -16,17 +16,24 @@ from logitport.adapters.conformance import ConformanceSuite, Output, base
 from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Program, Realizer
 from logitport.spec import (
+    AutomatonSpec,
     ChoiceSpec,
     DrySpec,
+    ForcedEndSpec,
     ForcedTokenSequenceSpec,
     GrammarSpec,
     LogitBiasSpec,
     LogitsProcessorSpec,
+    MinTokensSpec,
     NoLoopSpec,
+    PhasesSpec,
     PluginSpec,
     PromptBiasSpec,
     Stage,
+    ThinkingBudgetSpec,
+    TriggerSpec,
     decode,
+    encode,
 )
 
 from examples.new_backend import conformance
@@ -35,6 +42,12 @@ from examples.new_backend.conformance import EOS, VOCABULARY, ToySuite, generate
 from examples.new_backend.engine import Engine, Running
 from tests.support.pages import text
 from tests.support.paths import ROOT
+
+OF_THE_OUTPUT = (
+    *(ForcedTokenSequenceSpec, ChoiceSpec, ForcedEndSpec, PhasesSpec, TriggerSpec),
+    *(MinTokensSpec, ThinkingBudgetSpec, AutomatonSpec),
+)
+"""Kinds whose edits depend on where the output began."""
 
 
 class TestToyBackend(ToySuite):
@@ -95,6 +108,15 @@ class IgnoresThePrompt(LogitportEditor):
 class TakesTheFirstChunk(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         super().enter(row, replace(running, prompt_ids=running.prompt_ids[:16]))
+
+
+class TakesEveryReplyForANewOne(LogitportEditor):
+    """Drops what the payload says of an earlier output."""
+
+    def enter(self, row: int, running: Running) -> None:
+        if payload := running.extra.get(KEY):
+            payload = encode(decode(payload).specs)
+        super().enter(row, replace(running, extra={KEY: payload}))
 
 
 class Raises(LogitportEditor):
@@ -210,6 +232,7 @@ class RealizesNothing(LogitportEditor):
         (IgnoresThePrompt, "test_prompt_counts", ()),
         (IgnoresThePrompt, "test_scores", (PromptBiasSpec,)),
         (TakesTheFirstChunk, "test_last_chunk", ()),
+        *((TakesEveryReplyForANewOne, "test_continued", (kind,)) for kind in OF_THE_OUTPUT),
         (Raises, "test_failure_ends_one_request", ()),
         (AppliesTwice, "test_scores", (LogitBiasSpec,)),
         (ActsInAnyStage, "test_stages", (Stage.PREFILL,)),

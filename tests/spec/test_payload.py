@@ -306,15 +306,42 @@ class TestSizes:
 
     def test_bytes_encoded(self, monkeypatch: pytest.MonkeyPatch):
         size = len(encode(GOLDEN_SPECS))
-        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size)
+        monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size)
         encode(GOLDEN_SPECS)
-        monkeypatch.setattr("logitport.spec.payload.MAX_PAYLOAD_BYTES", size - 1)
+        monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size - 1)
         with pytest.raises(SpecError, match=f"has {size} bytes; the limit is {size - 1}"):
             encode(GOLDEN_SPECS)
 
 
 def live(specs: Any, *, generation_only: bool = True) -> InProcessPayload:
     return InProcessPayload(1, specs, generation_only)
+
+
+class TestContinued:
+    def test_the_field_comes_if_there_are_tokens(self):
+        plain = encode(GOLDEN_SPECS[0])
+        assert encode(GOLDEN_SPECS[0], continued=0) == plain
+        assert encode(GOLDEN_SPECS[0], continued=5) == plain.removesuffix("}") + ',"continued":5}'
+        assert decode(encode(GOLDEN_SPECS[0], continued=5)).continued == 5
+        assert live((GOLDEN_SPECS[0],)).continued == 0
+
+    @pytest.mark.parametrize("wrong", [-1, 1 << 31, True, 1.5, "3", None])
+    def test_what_is_no_count(self, wrong: Any):
+        for make in (encode, lambda specs, **more: InProcessPayload(1, (specs,), **more)):
+            with pytest.raises(SpecError) as error:
+                make(GOLDEN_SPECS[0], continued=wrong)
+            assert error.value.path == "$.continued"
+
+    @pytest.mark.parametrize("form", [str, json.loads])
+    def test_it_is_an_argument(self, form: Any):
+        with pytest.raises(SpecError, match="Expected continued=5 as an argument") as error:
+            encode(form(encode(GOLDEN_SPECS[0], continued=5)))
+        assert error.value.path == "$.continued"
+
+    def test_no_grammar_goes_on(self):
+        with pytest.raises(SpecError, match="A grammar begins anew") as error:
+            encode([GOLDEN_SPECS[0], GrammarSpec(regex="a")], continued=1)
+        assert error.value.path == "$.specs[1]"
 
 
 class TestEncodeRefuses:

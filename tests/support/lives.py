@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,6 +74,7 @@ class Life:
         group: which specs it has.
         specs: these.
         prompt: its token ids.
+        continued: how many of them count as output.
         outputs: of each of its beams.
         drafts: of the next step; each has a row of its own.
         running: whether the engine runs it; it may be one that has been put back.
@@ -89,11 +90,12 @@ class Life:
     running: bool = True
     without_specs: int | None = None
     of_engine: Any = None
+    continued: int = 0
 
     @property
     def has_failed(self) -> bool:
         """Whether its plugin has to."""
-        out = len(self.outputs[0]) + len(self.drafts)
+        out = self.continued + len(self.outputs[0]) + len(self.drafts)
         return any(isinstance(s, PluginSpec) and out >= s.params["after"] for s in self.specs)
 
     @property
@@ -105,7 +107,8 @@ class Life:
     def edits(self, output: Sequence[int]) -> list[Edit]:
         own = PluginSpec | PythonProcessorSpec
         meant = [MEANT if isinstance(spec, own) else spec for spec in self.specs]
-        return edits(meant, self.prompt, output)
+        end = len(self.prompt) - self.continued
+        return edits(meant, self.prompt[:end], [*self.prompt[end:], *output])
 
 
 _programs: dict[tuple[int, ...], tuple[Any, Program]] = {}
@@ -153,7 +156,7 @@ class Driver:
         key = tuple(map(id, life.specs))
         if key not in _programs:
             _programs[key] = life.specs, compile_specs(life.specs)
-        return _programs[key][1]
+        return replace(_programs[key][1], continued=life.continued)
 
     def begin(self, lives: Sequence[Life]) -> None:
         """All of them come at once."""
@@ -300,7 +303,10 @@ class Lives:
             elif choose.random() < 0.2:
                 specs = [*specs, ADDS]
         beams = choose.randint(1, self.driver.beams)
-        return Life(group, specs, prompt, [Output() for _ in range(beams)])
+        life = Life(group, specs, prompt, [Output() for _ in range(beams)])
+        if is_core and choose.random() < 0.4:
+            life.continued = choose.randint(0, len(prompt))
+        return life
 
     @property
     def running(self) -> list[Life]:

@@ -274,6 +274,8 @@ TAKEN = (
     f'{{"version":1,"specs":{_SPECS},"generation_only":false}}',
     f' {{ "specs" : {_SPECS} ,\n"version" : 1 }} ',
     _SPECS,
+    f'{{"version":1,"specs":{_SPECS},"continued":0}}',
+    f'{{"version":1,"specs":{_SPECS},"continued":12}}',
     '{"version":1,"specs":[{"kind":"banned_text","texts":["\\u00e9\\/\\u001F"],"ignore_case":false}]}',
     '[{"texts":["\u00e9/\\u001f"],"ignore_case":false,"kind":"banned_text"}]',
     '{"version":1,"specs":[{"kind":"logit_bias","bias":{"10":-2,"9":0.00001,"7":1e-6,"8":250}}]}',
@@ -292,6 +294,9 @@ NO_PAYLOADS = (
     (f'{{"version":1.0,"specs":{_SPECS}}}', "$.version"),
     (f'{{"version":1,"specs":{_SPECS},"generation_only":null}}', "$.generation_only"),
     (f'{{"version":1,"specs":{_SPECS},"generation_only":"true"}}', "$.generation_only"),
+    (f'{{"version":1,"specs":{_SPECS},"continued":-1}}', "$.continued"),
+    (f'{{"version":1,"specs":{_SPECS},"continued":true}}', "$.continued"),
+    ('{"version":1,"specs":[{"kind":"grammar","regex":"a+"}],"continued":1}', "$.specs[0]"),
 )
 """Texts that are none, with paths."""
 
@@ -330,7 +335,7 @@ def _rows(kind: type[LogitsProcessorSpec]) -> Any:
 
 
 def _runs(specs: Specs, numbers: random.Random) -> Iterator[Neutral]:
-    """Yield an output that obeys the specs, and one of any tokens."""
+    """Yield an output that obeys the specs, the same continued, and one of any tokens."""
     listed = {token for spec in specs for _, tokens in spec.token_fields() for token in tokens}
     pool = sorted({*listed, FREE.prompt_ids[-1], FREE.output_ids[0], 10})
     for obedient in (True, False):
@@ -342,16 +347,19 @@ def _runs(specs: Specs, numbers: random.Random) -> Iterator[Neutral]:
             tokens = [forces[0].token] if forces else may or pool
             output.append(tokens[int(numbers.random() * len(tokens))])
         yield _vector(specs, FREE.prompt_ids, output)
+        if obedient:
+            yield _vector(specs, FREE.prompt_ids, output, 5)
 
 
-def _vector(specs: Specs, prompt: Ids, output: Ids) -> Neutral:
+def _vector(specs: Specs, prompt: Ids, output: Ids, continued: int = 0) -> Neutral:
     return {
-        "payload": json.loads(encode(specs)),
+        "payload": json.loads(encode(specs, continued=continued)),
         "vocab_size": VOCABULARY,
-        "prompt_ids": [*prompt],
-        "output_ids": [*output],
+        "prompt_ids": [*prompt, *output[:continued]],
+        "output_ids": [*output[continued:]],
         "edits": [
-            [*map(_neutral, flat(edits(specs, prompt, output[:n])))] for n in range(len(output) + 1)
+            [*map(_neutral, flat(edits(specs, prompt, output[:n])))]
+            for n in range(continued, len(output) + 1)
         ],
     }
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from ..automaton.history import continued
+
 ROW_POINTERS = ["requests_ptr", "drafts_ptr", "row_tokens_ptr"]
 """Arguments that may be slices of the engine's tensors, and so start at any address."""
 
@@ -31,10 +33,17 @@ class History:
         """What kernels take: the tokens, the distance from row to row, and the lengths."""
         return self.token_ids, self.token_ids.stride(0), self.lengths
 
-    def read(self, request: int) -> tuple[list[int], list[int]]:
-        """Return a request's prompt and output. This waits for the device."""
+    def read(self, request: int, count: int = 0) -> tuple[list[int], list[int]]:
+        """Return a request's prompt and output, which the prompt's last ``count`` tokens begin.
+
+        This waits for the device.
+
+        Raises:
+            SpecError: as ``continued`` does.
+        """
         length, prompt = int(self.lengths[request]), int(self.prompt_lengths[request])
         token_ids = self.token_ids[request, :length].tolist()
+        prompt -= len(continued(token_ids[:prompt], (), count)[1])
         return token_ids[:prompt], token_ids[prompt:]
 
 

@@ -140,7 +140,8 @@ class DeviceRealizer(Layer):
             request = self._requests[slot]
             try:
                 if request.read < 0:
-                    request.start(*history.read(slot), self._vocab_size)
+                    tokens = history.read(slot, request.program.continued)
+                    request.start(*tokens, self._vocab_size)
             except Exception as error:
                 self.fail(slot, error, request.stop_token_id)
         if not self._has_room():
@@ -250,7 +251,7 @@ class DeviceRealizer(Layer):
                 continue
             request = self._requests[slot]
             if slot not in tokens:
-                tokens[slot] = history.read(slot)
+                tokens[slot] = history.read(slot, request.program.continued)
             prompt_ids, output_ids = tokens[slot]
             if not prompt_ids and not output_ids:  # the engine measures the cost of a step
                 continue

@@ -17,6 +17,7 @@ from ....spec import (
 )
 from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
+from ..automaton.history import check_continued
 from ..callables import Report, RequestCallables, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
@@ -77,8 +78,8 @@ class Realizer(Layer):
 
     @property
     def outputs(self) -> list[Sequence[int]]:
-        """The output ids of the requests that have a program, as ``add`` was given them."""
-        return [request.output_ids for request in self._requests.values()]
+        """The output ids of the requests that have a program, as ``enter`` was given them."""
+        return [output for row, (_, output) in self._entered.items() if row in self._requests]
 
     def sync(self, row: int, request: Any, output_ids: list[int]) -> bool:
         """Follow a request whose whole output the engine passes at each step.
@@ -110,6 +111,8 @@ class Realizer(Layer):
         self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
         (automata, code), (prompt_ids, output_ids) = made, tokens
+        if prompt_ids is None:
+            check_continued(program.continued, None)
         if program.reads_prompt and prompt_ids is None:
             raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         prompt_ids = () if prompt_ids is None else prompt_ids

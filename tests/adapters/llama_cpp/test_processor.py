@@ -118,7 +118,7 @@ def _generation(llm: Llama, request: Request, outputs: list[Output], index: int)
     """Runs a request, its specs admitted before any begins."""
     processors = LogitsProcessorList()
     if request.specs:
-        processors.append(LogitportProcessor(llm, request.specs))
+        processors.append(LogitportProcessor(llm, request.specs, request.continued))
     scores: list[Any] = []
 
     def note(input_ids: Any, logits: Any) -> Any:

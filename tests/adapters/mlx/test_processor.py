@@ -66,7 +66,9 @@ class TestConformance(ConformanceSuite):
             (dtype,) = {request.dtype for request in requests}
             model = tiny[dtype]
             processors = [
-                [LogitportProcessor(model, tokenizer, each.specs)] if each.specs else []
+                [LogitportProcessor(model, tokenizer, each.specs, continued=each.continued)]
+                if each.specs
+                else []
                 for each in requests
             ]
             batch = BatchGenerator(

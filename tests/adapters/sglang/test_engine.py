@@ -55,6 +55,7 @@ class TestConformance(ConformanceSuite):
                 attach(
                     {"sampling_params": {"temperature": 0, "max_new_tokens": request.max_tokens}},
                     request.specs,
+                    continued=request.continued,
                 )
                 for request in requests
             ]

@@ -177,6 +177,7 @@ class TestConformance(ConformanceSuite):
                     output_ids=request.output_ids,
                     stage=request.stage,
                     prompt_length=prompt_length(request),
+                    continued=request.continued,
                     vocab_size=VOCABULARY,
                 )
                 for request in requests

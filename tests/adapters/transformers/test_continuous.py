@@ -75,7 +75,7 @@ class TestConformance(ConformanceSuite):
         manager, processor = running
 
         def generate(requests: Sequence[Request]) -> list[Output]:
-            fields = [processor.fields(each.specs) for each in requests]
+            fields = [processor.fields(each.specs, each.continued) for each in requests]
             asked = zip(requests, fields, strict=True)
             asked = [([*each.prompt_ids], each.max_tokens, more) for each, more in asked]
             return [Output(tokens) for tokens in run(manager, asked)]

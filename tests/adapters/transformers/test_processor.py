@@ -70,7 +70,8 @@ class TestConformance(ConformanceSuite):
             inputs = padded(tokenizer, [request.prompt_ids for request in requests])
             (dtype,) = {request.dtype for request in requests}
             specs = [each.specs for each in requests]
-            processor = LogitportProcessor(models[dtype], specs, **inputs)
+            continued = [each.continued for each in requests]
+            processor = LogitportProcessor(models[dtype], specs, **inputs, continued=continued)
             outputs = models[dtype].generate(
                 **inputs,
                 logits_processor=[processor],

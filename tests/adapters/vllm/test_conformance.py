@@ -60,6 +60,7 @@ class TestConformance(ConformanceSuite):
                         logprobs=-1 if request.shows_scores else None,
                     ),
                     request.specs,
+                    continued=request.continued,
                 )
                 for request in requests
             ]
