@@ -37,6 +37,7 @@ def body(
             specs,
             stage=stage,
             generation_only=source.generation_only,
+            continued=source.continued,
             carrier=carrier,
         )
     except SpecError as error:

@@ -43,7 +43,8 @@ def replay(
         raise ValueError(f"{html}: expected the name of a file, got a pipe")
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
-    found = trace(specs, answer, text_of, vocabulary_of(tokenizer), ids_of(tokenizer))
+    known = vocabulary_of(tokenizer), ids_of(tokenizer)
+    found = trace(specs, answer, text_of, *known, source.continued)
     steps, notes = found.steps, found.notes
     if html:
         html.write_text(page(found._repr_html_()), encoding="utf-8", errors="replace")

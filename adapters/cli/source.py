@@ -70,6 +70,7 @@ class Source:
         generation_only: as in ``Payload``.
         problems: everything that is wrong.
         entries: all specs, as they are in the file.
+        continued: as in ``Payload``.
     """
 
     specs: dict[int, LogitsProcessorSpec]
@@ -77,6 +78,7 @@ class Source:
     generation_only: bool
     problems: list[Problem]
     entries: Sequence[Any] = ()
+    continued: int = 0
 
     @property
     def wrong(self) -> list[Problem]:
@@ -170,16 +172,17 @@ def _checked(file: str, text: str, content: Any, tokenizer: Tokenizer | None) ->
     errors += _conflicts(specs)
     errors += _costs(specs)
     try:
-        generation_only = decode(whole, tokenizer or StandIn()).generation_only
+        decoded = decode(whole, tokenizer or StandIn())
+        generation_only, continued = decoded.generation_only, decoded.continued
     except SpecError as error:
-        generation_only = True
+        generation_only, continued = True, 0
         if not errors or len(error.location) < 2 or error.location[0] != "specs":
             errors.append(error)
     positions = _positions(text) if errors else {}
     problems = [_problem(file, text, positions, error.specs_at(path_of)) for error in errors]
     paths = [path_text(path_of(i)) for i in range(len(entries))]
     problems.sort(key=lambda problem: (problem.line, problem.column))
-    return Source(specs, paths, generation_only, problems, entries)
+    return Source(specs, paths, generation_only, problems, entries, continued)
 
 
 def _entries(content: Any) -> tuple[list[Any], Callable[[int], Path], Any]:

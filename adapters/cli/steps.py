@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import chain
+from itertools import chain, islice
 
 import msgspec
 
@@ -21,7 +21,7 @@ from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force, flat
 from ..conformance.reference import DECISIVE, edit, permits
-from ..core import Automaton, VocabularyOf, compile_specs
+from ..core import Automaton, VocabularyOf, check_continued, compile_specs
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
@@ -86,6 +86,7 @@ def trace(
     text_of: TextOf = no_text,
     vocabulary: VocabularyOf | None = None,
     ids_of: IdsOf = lambda text: (),
+    continued: int = 0,
 ) -> Replay:
     """Replay a reply, and note the specs that cannot be replayed.
 
@@ -95,9 +96,11 @@ def trace(
         text_of: the texts of tokens, for what is shown.
         vocabulary: as for ``compile_specs``.
         ids_of: the token ids of a text, to find which spec refused a likelier token.
+        continued: as in ``Payload``.
 
     Raises:
         ValueError: if a spec reads the prompt, and the reply has none.
+        SpecError: as ``check_continued`` does.
     """
     notes: list[str] = []
     unreached: list[str] = []
@@ -115,9 +118,12 @@ def trace(
         if program is None:
             notes.append(f"{path} `{spec.kind}` is not replayed: {why}")
             continue
-        if program.reads_prompt and reply.prompt_ids is None:
+        if (program.reads_prompt or continued) and reply.prompt_ids is None:
             raise ValueError(f"{path} `{spec.kind}` reads the prompt: no token ids of it. {ASK}")
         prompt, output = tuple(reply.prompt_ids or ()), tuple(reply.output_ids)
+        check_continued(continued, len(prompt))
+        seam = len(prompt) - continued
+        prompt, output = prompt[:seam], (*prompt[seam:], *output)
         known = vocabulary() if spec.needs_vocabulary and vocabulary is not None else None
         size = 0 if known is None else known.size
         loops = [rule.spec for rule in program.loops]
@@ -131,7 +137,8 @@ def trace(
         if isinstance(spec, PhasesSpec):
             reached = _phase_after(spec, prompt, output, vocabulary)
             unreached += [f"{path}.phases[{i}]" for i in range(reached + 1, len(spec.phases))]
-        ways[path] = ([*chain(*edits)] for edits in zip(*parts, strict=True))
+        every = ([*chain(*edits)] for edits in zip(*parts, strict=True))
+        ways[path] = islice(every, continued, None)
     steps: list[Step] = []
     for i, token in enumerate(reply.output_ids):
         edits = {path: next(way) for path, way in ways.items()}

@@ -303,17 +303,17 @@ class TestBody:
     @pytest.mark.parametrize("engine", ["vllm", "sglang"])
     @pytest.mark.parametrize("stage", Stage)
     @pytest.mark.parametrize("carrier", ["field", "schema"])
-    @pytest.mark.parametrize("generation_only", [True, False])
+    @pytest.mark.parametrize(
+        "how", [{}, {"generation_only": False, "continued": 3}], ids=["", "continued"]
+    )
     @pytest.mark.parametrize("specs", [[FORCED], [BANNED, NESTED_TEXTS]], ids=["", "texts"])
-    def test_body(
-        self, engine: str, stage: Stage, carrier: Any, generation_only: bool, specs: list[Any]
-    ):
-        content = {"version": 1, "specs": specs, "generation_only": generation_only}
+    def test_body(self, engine: str, stage: Stage, carrier: Any, how: Any, specs: list[Any]):
+        content = {"version": 1, "specs": specs, **how}
         options = "--stage", stage, "--carrier", carrier
         result = run("body", engine, "-", *options, text=json.dumps(content))
         assert result.exit_code == 0, result.output
         assert json.loads(result.stdout) == extra_body(
-            engine, specs, stage=stage, generation_only=generation_only, carrier=carrier
+            engine, specs, stage=stage, carrier=carrier, **how
         )
 
     def test_one_spec_for_a_server_that_generates(self):

@@ -75,6 +75,9 @@ def broken(spec: LogitsProcessorSpec, prompt: Sequence[int], output: Sequence[in
     for step in steps:
         assert step.broken == ([] if step.obeyed else ["$"])
         assert step.obeyed or step.rule != "free"
+    half = len(output) // 2
+    again = trace({"$": spec}, Reply((*prompt, *output[:half]), output[half:], ()), continued=half)
+    assert [step.why for step in again.steps] == [step.why for step in steps[half:]]
     return [step.index for step in steps if not step.obeyed]
 
 
@@ -109,12 +112,14 @@ def test_any_spec_with_one_token_changed(spec: LogitsProcessorSpec, prompt: list
 
 
 def replay(folder: Path, specs: Any, reply: Any, *options: str | Path) -> Any:
-    (folder / "spec.json").write_text(encode(specs))
+    text = specs if isinstance(specs, str) else encode(specs)
+    (folder / "spec.json").write_text(text)
     (folder / "reply.json").write_text(json.dumps(reply))
     return run("replay", folder / "spec.json", "--reply", folder / "reply.json", *options)
 
 
 FORCED, ALLOW = ForcedTokenSequenceSpec((7, 8), 2), AllowedTokensSpec((7, 8, 2))
+CONTINUED = encode(FORCED, continued=2)
 
 
 @pytest.mark.parametrize(
@@ -484,11 +489,19 @@ def test_texts_are_those_of_the_tokenizer(spec: Any, line: str, status: int, tmp
     assert "needs the vocabulary of the engine's tokenizer" in result.stderr
 
 
+def test_a_reply_that_goes_on(tmp_path: Path):
+    reply = {"prompt_ids": [1, 7, 8], "output_ids": [2]}
+    assert replay(tmp_path, CONTINUED, reply).exit_code == 0
+    assert replay(tmp_path, FORCED, reply).exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("specs", "reply", "message"),
     [
         (FORCED, {"choices": [{"text": "yes"}]}, '"return_token_ids": true'),
         (PromptBiasSpec(1.0), {"output_ids": [1]}, "reads the prompt"),
+        (CONTINUED, {"output_ids": [1]}, "reads the prompt"),
+        (CONTINUED, {"prompt_ids": [7], "output_ids": [1]}, "Expected at most 1, the prompt's"),
         (FORCED, [], "Expected a choice below 0"),
         (FORCED, 7, "Expected `object`, got `int`"),
         (FORCED, {"output_ids": ["7"]}, "Expected `int`, got `str` - at `$.output_ids[0]`"),

@@ -130,6 +130,14 @@ def test_whole(carrier: Any):
         assert receipt(each, SPEC) == Receipt(("forced_sequence",), EXPECTED["digest"], "agg")
 
 
+@pytest.mark.parametrize("carrier", ["field", "schema"])
+def test_of_a_reply_that_goes_on(carrier: Any):
+    reply = ask(CHAT, extra_body("vllm", SPEC, carrier=carrier, continued=7))
+    assert receipt(reply, SPEC, continued=7).continued == 7
+    with pytest.raises(ReceiptError, match="for other specs"):
+        receipt(reply, SPEC)
+
+
 def test_of_the_first_chunk_alone():
     reply = ask("/stream" + CHAT, extra_body("vllm", SPEC))
     assert json.loads(reply.headers[HEADER]) == EXPECTED
@@ -384,6 +392,7 @@ def test_the_server_describes_itself(path: str):
     }
     assert found["limits"]["max_specs"] == 16
     assert found["receipts"] is True
+    assert found["payload"] == ["continued", "generation_only", "specs", "version"]
 
 
 def test_the_application_decides_who_may_ask():
