@@ -58,7 +58,8 @@ class Policy:
         most_specs: how many specs a request may bring.
         most_thinking: the largest budget, with the grace, of a ``thinking_budget`` that a request
             may bring.
-        forbid: the kinds that a request may not bring. Presets may have them.
+        forbid: the kinds that a request may not bring, and the payload's field ``continued``.
+            Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
         forbid_fields: the engine's own fields that a request may not have.
         models: the models for which the configuration has a section, whether it is this one or not.
@@ -109,6 +110,8 @@ class Policy:
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
         """
+        if payload.continued and "continued" in self.forbid:
+            raise SpecError("This server does not admit `continued`", "continued")
         specs, more = list(payload.specs), list[LogitsProcessorSpec]()
         named = set[str]()
         for i, spec in enumerate(specs):

@@ -72,9 +72,10 @@ OWN = {"replace": "replace them", "add": "are added", "refuse": "are refused"}
 """The values of ``own``, and what a request's own specs do to the default specs."""
 
 _CLASSES = {kind_of(kind): kind for kind in WIRE_KINDS}
-_IN_PAYLOADS = frozenset(
+_IN_PAYLOADS = {"continued"}.union(
     name for name, kind in _CLASSES.items() if not issubclass(kind, NativeSpec)
 )
+"""What a server can forbid: kinds, and a field of payloads."""
 
 
 class ConfigurationError(ValueError):

@@ -26,6 +26,7 @@ from logitport.spec import (
     LogitBiasSpec,
     LogitsProcessorSpec,
     MinTokensSpec,
+    Payload,
     Phase,
     PhaseEnd,
     PhasesSpec,
@@ -269,3 +270,14 @@ def test_the_token_that_ends_a_reply(caplog: pytest.LogCaptureFixture):
     assert Policy(guard=(BAN,)).end_token({-1, 100}, 100) is None
     (message,) = caplog.messages
     assert "no EOS token of the model is known" in message
+
+
+def test_what_a_reply_continues():
+    """It stays beside what the server adds, unless the server does not admit it."""
+    payload = Payload(1, (BIAS,), continued=3)
+    added = Policy((BAN,), "add").resolve(payload)
+    assert (len(added.specs), added.continued) == (2, 3)
+    with pytest.raises(SpecError, match="does not admit `continued`") as error:
+        forbids("continued").resolve(payload)
+    assert error.value.path == "$.continued"
+    assert forbids("continued").resolve(Payload(1, (BIAS,))).continued == 0

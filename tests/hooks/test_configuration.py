@@ -56,14 +56,14 @@ presets:
     - kind: choice
       from_text: {choices: ["yes", "no"]}
 ceiling: {specs: 4, thinking_budget: 2048}
-forbid: [prompt_bias]
+forbid: [prompt_bias, continued]
 models:
   small:
     forbid: []
 """
 TOML = """
 own = "add"
-forbid = ["prompt_bias"]
+forbid = ["prompt_bias", "continued"]
 default = [{kind = "banned_tokens", token_ids = [5]}]
 ceiling = {specs = 4, thinking_budget = 2048}
 [[presets.yes-no]]
@@ -78,7 +78,7 @@ JSON = json.dumps(
         "own": "add",
         "presets": {"yes-no": [{"kind": "choice", "from_text": {"choices": ["yes", "no"]}}]},
         "ceiling": {"specs": 4, "thinking_budget": 2048},
-        "forbid": ["prompt_bias"],
+        "forbid": ["prompt_bias", "continued"],
         "models": {"small": {"forbid": []}},
     }
 )
@@ -87,7 +87,9 @@ JSON = json.dumps(
 @pytest.mark.parametrize(
     ("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.toml", TOML), ("a.json", JSON)]
 )
-@pytest.mark.parametrize(("model", "forbid"), [("small", []), ("large", ["prompt_bias"])])
+@pytest.mark.parametrize(
+    ("model", "forbid"), [("small", []), ("large", ["prompt_bias", "continued"])]
+)
 def test_each_format(
     name: str,
     text: str,

@@ -192,13 +192,15 @@ class Client:
             body |= {"prompt": [], "prompt_embeds": base64.b64encode(file.getvalue()).decode()}
         return body
 
-    def request(self) -> tuple[str, dict[str, Any]]:
-        """Draw a request: its route, and its body."""
+    def request(self) -> tuple[str, dict[str, Any], int]:
+        """Draw a request: its route, its body, and what it says to continue."""
         chance, specs = self._chance, self._specs()
-        fields, carried = self._fields(), extra_body(self._engine, specs) if specs else {}
-        tokens = chance.choice([6, 12])
+        continued = chance.randrange(1, 5) if specs and chance.random() < 0.2 else 0
+        carried = extra_body(self._engine, specs, continued=continued) if specs else {}
+        fields, tokens = self._fields(), chance.choice([6, 12])
         if self._engine == "vllm":
-            return "/v1/completions", {**self._of_vllm(), **fields, "max_tokens": tokens, **carried}
+            body = {**self._of_vllm(), **fields, "max_tokens": tokens, **carried}
+            return "/v1/completions", body, continued
         if chance.random() < 0.12:
             grammar = chance.choice(GRAMMARS)
             fields["regex"] = grammar.get("regex") or "|".join(grammar.get("choice", ["[0-9]+"]))
@@ -207,28 +209,41 @@ class Client:
         fields |= {"max_new_tokens": tokens}
         fields |= {name: carried.pop(name) for name in ("custom_params",) if name in carried}
         text = chance.choice(PROMPTS)
-        return "/generate", {"text": text, "sampling_params": fields, **carried}
+        body = {"sampling_params": fields, **carried}
+        ids = self._tokenizer.encode(text).ids
+        return "/generate", {**body, "input_ids": ids}, continued
 
-    def outputs(self, reply: Any) -> list[tuple[list[int], list[int]]]:
+    def outputs(self, body: Any, reply: Any) -> list[tuple[list[int], list[int]]]:
         """Return the prompts and the outputs of a reply, as token ids."""
         if self._engine == "vllm":
             return [
                 (each["prompt_token_ids"] or [], each["token_ids"]) for each in reply["choices"]
             ]
-        return [([], each["output_ids"]) for each in (reply if type(reply) is list else [reply])]
+        replies = reply if type(reply) is list else [reply]
+        return [(body["input_ids"], each["output_ids"]) for each in replies]
 
-    def hole(self, prompt: Sequence[int], output: Sequence[int]) -> str | None:
-        """Return what a reply has that the guard forbids; the end of a reply is allowed."""
-        said = self._tokenizer.decode(list(output), skip_special_tokens=True)
+    def hole(self, prompt: list[int], output: list[int], continued: int) -> str | None:
+        """Return what a reply has that the guard forbids; the end of a reply is allowed.
+
+        What a client says to continue is its own: the guard reads it, and forbids it no more.
+        """
+        seam = len(prompt) - continued
+        prompt, output = prompt[:seam], [*prompt[seam:], *output]
+        before, said = (
+            self._tokenizer.decode(ids, skip_special_tokens=True)
+            for ids in (output[:continued], output)
+        )
         for each in self._texts:
-            text = said.lower() if each.get("ignore_case") else said
-            if any(word in text for word in each["texts"]):
+            if each.get("ignore_case"):
+                before, said = before.lower(), said.lower()
+            if any(said.count(word) > before.count(word) for word in each["texts"]):
                 return f"the text {said!r}"
-        for i, token in enumerate(output):
+        for i in range(continued, len(output)):
+            token = output[i]
             for edit in () if token in (0, EOS) else flat(edits(self._others, prompt, output[:i])):
                 is_banned = isinstance(edit, Add) and edit.values.get(token, 0) < -5e8
                 if is_banned or (isinstance(edit, Allow) and token not in edit.tokens):
-                    return f"token {token} at {i} of {list(output)}"
+                    return f"token {token} at {i} of {output}"
         return None
 
 
@@ -241,7 +256,7 @@ class Seen:
 
     async def ask_on(self, client: Client, http: httpx.AsyncClient, deadline: float) -> None:
         while time.monotonic() < deadline and len(self.holes) < 20:
-            route, body = client.request()
+            route, body, continued = client.request()
             try:
                 reply = await http.post(route, json=body)
             except httpx.HTTPError:  # an idle connection was closed, or the server has ended
@@ -251,10 +266,11 @@ class Seen:
             self.counts[f"status {reply.status_code}"] += 1
             if not reply.is_success:
                 continue
-            for prompt, output in client.outputs(reply.json()):
+            for prompt, output in client.outputs(body, reply.json()):
                 self.counts["outputs"] += 1
+                self.counts["outputs that go on"] += continued > 0
                 self.counts["ended by EOS"] += bool(output) and output[-1] in (0, EOS)
-                if found := client.hole(prompt, output):
+                if found := client.hole(prompt, output, continued):
                     body.pop("prompt_embeds", None)
                     self.holes.append(f"{found}: {json.dumps(body)[:2000]}")
 

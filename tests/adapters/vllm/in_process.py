@@ -186,10 +186,10 @@ def engine(model: Path, *, runner: str | None = None, **arguments: Any) -> Itera
             gc.collect()
 
 
-def params(spec: Given | None = None, **fields: Any) -> "SamplingParams":
+def params(spec: Given | None = None, *, continued: int = 0, **fields: Any) -> "SamplingParams":
     """Greedy sampling parameters unless ``fields`` say otherwise, with ``spec`` attached."""
     from vllm import SamplingParams
 
     fields.setdefault("temperature", 0.0)
     sampling_params = SamplingParams(**fields)
-    return attach(sampling_params, spec) if spec else sampling_params
+    return attach(sampling_params, spec, continued=continued) if spec else sampling_params

@@ -294,3 +294,39 @@ def check(
     # Drafts end the requests in fewer steps, and what fails ends at once.
     assert drafts or ended or any(running.preempted)
     assert running.held_requests() == 0
+    if not ended:
+        check_continued(running, tokenizer, named, with_specs)
+
+
+def check_continued(
+    running: Engine,
+    tokenizer: Any,
+    named: Mapping[str, Case],
+    outputs: Sequence[list[int]],
+    every: int = 5,
+) -> None:
+    """Cut the outputs, and let other requests go on: as before if they are greedy."""
+    prompt = tokenizer.encode(ECHO)
+    cuts = [
+        (name, output, cut)
+        for i, (name, output) in enumerate(zip(named, outputs, strict=True))
+        for cut in range(1 + i % every, len(output), every)
+    ]
+    is_greedy = {name: i % 2 == 0 and not named[name].sampling for i, name in enumerate(named)}
+    asked = [
+        params(
+            named[name].specs,
+            continued=cut,
+            temperature=float(not is_greedy[name]),
+            max_tokens=len(output) - cut,
+            ignore_eos=True,
+        )
+        for name, output, cut in cuts
+    ]
+    prompts = [{"prompt_token_ids": [*prompt, *output[:cut]]} for _, output, cut in cuts]
+    rests = [[*each.token_ids] for each in running.generate(prompts, asked)]
+    assert len(cuts) > 2 * len(named)
+    for (name, output, cut), rest in zip(cuts, rests, strict=True):
+        whole = [*output[:cut], *rest]
+        assert named[name].is_right(whole), (name, cut, whole, output)
+        assert whole == output or not is_greedy[name], (name, cut, whole, output)
