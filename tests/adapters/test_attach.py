@@ -126,6 +126,17 @@ def test_conflicts_with_the_requests_own_fields(fields: dict[str, Any], path: st
     attach(params, BANNED)
 
 
+def test_a_grammar_of_the_request_does_not_go_on():
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
+    attach(params, BANNED)
+    with pytest.raises(lp.SpecError, match=r"begins anew.*request.s structured_outputs") as error:
+        attach(params, BANNED, continued=1)
+    assert error.value.path == "$.continued"
+
+
 def test_live_callables_are_attached_as_they_are(make_params: MakeParams):
     specs = (lp.PythonProcessorSpec(dict), SPEC)
     params = attach(make_params({"a": 1}), specs)

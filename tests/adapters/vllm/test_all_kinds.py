@@ -42,8 +42,12 @@ def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFix
             {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [1, 49152]}]},
             r"49152 is beyond the vocabulary of \d+ tokens - at `\$\.specs\[0\]\.token_ids\[1\]`",
         ),
+        (
+            lp.encode(lp.BannedTokensSpec((5,)), continued=99),
+            r"Expected at most 1, the prompt's tokens, got 99 - at `\$\.continued`",
+        ),
     ],
-    ids=["plugin's parameters", "token"],
+    ids=["plugin's parameters", "token", "continued"],
 )
 def test_refused_at_admission(running: Engine, tokenizer: Any, payload: Any, message: str):
     with refused(message):
