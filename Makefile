@@ -72,7 +72,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 # pyright cannot follow the import hook of an editable installation, but can follow these links.
 TYPES := $(VENV)/types/logitport
 
-.PHONY: help demo demo-disaggregated demo-dynamo demo-portable demo-ray test test-fast test-loops \
+.PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops \
 	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
@@ -87,6 +87,9 @@ demo-disaggregated: $(READY) ## compare a prefill and a decode server with one t
 demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/adapters/test_dynamo.py
 	$(DYNAMO)/bin/python -m examples.dynamo.demo
+
+demo-failover: $(READY) ## kill a server amid a reply, which another continues (ARGS="--kills 30")
+	$(BIN)/python -m examples.failover $(ARGS)
 
 demo-ray: $(RAY)/ready ## the same behind Ray Serve LLM: two replicas, then prefill + decode
 	$(RAY)/bin/python -m examples.ray_serve $(ARGS)

@@ -26,6 +26,7 @@ DEMOS = {
     "demo": ["examples.demo"],
     "demo-disaggregated": ["examples.disaggregated"],
     "demo-dynamo": ["examples.dynamo.demo"],
+    "demo-failover": ["examples.failover"],
     "demo-portable": ["examples.portable", "run", "transformers"],
     "demo-ray": ["examples.ray_serve"],
 }
