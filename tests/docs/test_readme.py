@@ -57,7 +57,7 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-DOCS = "coming-from", "concepts", "engines", "index", "loops", "plugins", "recipes"
+DOCS = "coming-from", "concepts", "engines", "index", "loops", "plugins", "recipes", "surviving"
 PAGES = "README.md", *(f"docs/{page}.md" for page in DOCS)
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
