@@ -10,7 +10,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from msgspec import MsgspecError, Raw, ValidationError, json
+from msgspec.structs import replace
+
 from ..spec import VERSION, LogitsProcessorSpec, Payload, SpecError, Stage, decode, encode
+from ..spec.base import PositiveCount
+from ..spec.texts import Given
 from .backend import Specs
 from .environment import STAGE_VARIABLE
 from .vllm import KEY
@@ -20,9 +25,20 @@ from .vllm.params import Params
 if TYPE_CHECKING:
     from dynamo.common.constants import DisaggregationMode  # pyright: ignore
 
-__all__ = ["DynamoSpec", "LogitsProcessors", "annotation", "attach", "from_dynamo", "requested"]
+__all__ = [
+    "DynamoSpec",
+    "LogitsProcessors",
+    "annotation",
+    "attach",
+    "attach_requested",
+    "extra_body",
+    "from_dynamo",
+    "has_specs",
+    "requested",
+]
 
 _PREFIX = f"{KEY}:"
+_MAX_TOKENS = "max_tokens"
 
 
 @runtime_checkable
@@ -39,28 +55,108 @@ class DynamoSpec(Protocol):
     def generation_only(self) -> bool: ...
 
 
-def annotation(specs: Specs, *, generation_only: bool = True) -> str:
+def extra_body(
+    specs: Given, *, max_tokens: int, generation_only: bool = True, continued: int = 0
+) -> dict[str, Any]:
+    """Make the fields of a chat or completion request to Dynamo's frontend, for the OpenAI client.
+
+    ``client.chat.completions.create(..., extra_body=extra_body(spec, max_tokens=256))`` has specs,
+    and at most 256 tokens in its reply. The reply goes on where it was if its worker dies.
+
+    Args:
+        specs: one or several, as for ``encode``.
+        max_tokens: the request's own; do not give it elsewhere.
+        generation_only: see ``Payload``.
+        continued: see ``Payload``.
+
+    Raises:
+        SpecError: as ``annotation`` does.
+    """
+    text = annotation(
+        specs, max_tokens=max_tokens, generation_only=generation_only, continued=continued
+    )
+    return {"max_tokens": max_tokens, "nvext": {"annotations": [text]}}
+
+
+def annotation(
+    specs: Given, *, max_tokens: int | None, generation_only: bool = True, continued: int = 0
+) -> str:
     """Encode specs for ``nvext.annotations`` of a request to Dynamo's frontend.
 
-    With the OpenAI client: ``extra_body={"nvext": {"annotations": [annotation(spec)]}}``. The
-    frontend passes the annotations of a chat or completion request to the workers unchanged.
+    When a worker dies, the frontend adds the tokens of the reply to the prompt, lowers the
+    request's ``max_tokens`` by their number, and asks another worker. From the difference to
+    ``max_tokens`` here, that worker knows how much of its prompt is output.
+
+    Args:
+        specs: one or several, as for ``encode``.
+        max_tokens: the same as the request's; ``extra_body`` sets both. With ``None``, specs begin
+            again in the middle of a reply if its worker dies.
+        generation_only: see ``Payload``.
+        continued: see ``Payload``.
 
     Raises:
         SpecError: as ``encode`` does.
     """
-    return _PREFIX + encode(specs, generation_only=generation_only)
+    text = encode(specs, generation_only=generation_only, continued=continued)
+    if max_tokens is not None:  # a worker that does not know the field refuses it
+        text = f'{text[:-1]},"{_MAX_TOKENS}":{json.encode(max_tokens).decode()}}}'
+        _split(text)
+    return _PREFIX + text
 
 
-def requested(request: Mapping[str, Any]) -> Payload | None:
+def has_specs(request: Mapping[str, Any]) -> bool:
+    """Whether a request has an annotation with specs."""
+    return bool(_annotations(request))
+
+
+def _annotations(request: Mapping[str, Any]) -> list[str]:
+    given = request.get("annotations")
+    if given is None:  # a body of a client, which workers with `--use-vllm-tokenizer` get
+        given = (request.get("nvext") or {}).get("annotations")
+    return [text for text in given or () if text.startswith(_PREFIX)]
+
+
+def requested(request: Mapping[str, Any], stage: Stage = Stage.AGGREGATED) -> Payload | None:
     """Decode the specs in the annotations of Dynamo's ``GenerateRequest``, if it has any.
 
+    Args:
+        request: the request, or the client's body.
+        stage: the worker's task. A prefill request always has a ``max_tokens`` of 1, from which
+            nothing can be counted.
+
     Raises:
-        SpecError: if the specs are wrong, or there are two annotations with specs.
+        SpecError: if the specs are wrong, there are two annotations with specs, or ``max_tokens``
+            is missing in the request, or more than in the annotation.
     """
-    found = [text for text in request.get("annotations") or () if text.startswith(_PREFIX)]
+    found = _annotations(request)
     if len(found) > 1:
         raise SpecError(f"Expected one annotation {_PREFIX}..., got {len(found)}")
-    return decode(found[0].removeprefix(_PREFIX)) if found else None
+    if not found:
+        return None
+    text, total = _split(found[0].removeprefix(_PREFIX))
+    payload = decode(text)
+    if total is None or stage is Stage.PREFILL:
+        return payload
+    left = request.get("stop_conditions", request).get(_MAX_TOKENS)
+    if left is None or left > total:
+        what = f"Expected a request with the same max_tokens as its annotation, {total}"
+        raise SpecError(f"{what}, got {'none' if left is None else left}", _MAX_TOKENS)
+    return replace(payload, continued=payload.continued + total - left)
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """Take ``max_tokens`` out of the JSON text of an annotation."""
+    try:
+        fields = json.decode(text, type=dict[str, Raw])
+    except (MsgspecError, UnicodeError, RecursionError):
+        return text, None  # `decode` refuses it, or it is a list
+    if _MAX_TOKENS not in fields:
+        return text, None
+    try:
+        total = json.decode(fields.pop(_MAX_TOKENS), type=PositiveCount)
+    except ValidationError as error:
+        raise SpecError(str(error), _MAX_TOKENS) from None
+    return json.encode(fields).decode(), total
 
 
 def from_dynamo(spec: DynamoSpec) -> tuple[LogitsProcessorSpec, ...]:
@@ -89,6 +185,7 @@ def attach(
     *,
     disaggregation_mode: "DisaggregationMode",
     generation_only: bool = True,
+    continued: int = 0,
 ) -> Params:
     """Make ``specs`` the specs of a request, if the worker generates.
 
@@ -98,14 +195,54 @@ def attach(
         disaggregation_mode: the worker's task for the request.
         generation_only: ``False`` attaches them on prefill workers too. Dynamo's spec has a value
             of its own.
+        continued: see ``Payload``.
 
     Raises:
         SpecError: as ``from_dynamo`` does, and ``logitport.adapters.vllm.attach``.
     """
     if isinstance(specs, DynamoSpec):
         specs, generation_only = from_dynamo(specs), specs.generation_only
-    stage = Stage(getattr(disaggregation_mode, "value", disaggregation_mode))
-    return attach_to_vllm(sampling_params, specs, stage=stage, generation_only=generation_only)
+    return attach_to_vllm(
+        sampling_params,
+        specs,
+        stage=_stage(disaggregation_mode),
+        generation_only=generation_only,
+        continued=continued,
+    )
+
+
+def _stage(disaggregation_mode: "DisaggregationMode") -> Stage:
+    return Stage(getattr(disaggregation_mode, "value", disaggregation_mode))
+
+
+def attach_requested(
+    sampling_params: Params,
+    request: Mapping[str, Any],
+    *,
+    disaggregation_mode: "DisaggregationMode",
+    otherwise: Payload | None = None,
+) -> Params:
+    """Attach the specs of a request's annotations, or other specs if it has none.
+
+    Raises:
+        InvalidArgument: if specs are wrong, or the rest of the request contradicts them. Dynamo's
+            frontend answers this error with HTTP 400 and the message.
+    """
+    from dynamo.llm.exceptions import InvalidArgument
+
+    try:
+        payload = requested(request, _stage(disaggregation_mode)) or otherwise
+        if payload is not None:
+            attach(
+                sampling_params,
+                payload.specs,
+                disaggregation_mode=disaggregation_mode,
+                generation_only=payload.generation_only,
+                continued=payload.continued,
+            )
+    except SpecError as error:
+        raise InvalidArgument(f"{KEY}: {error}") from None
+    return sampling_params
 
 
 class LogitsProcessors:
@@ -128,7 +265,7 @@ class LogitsProcessors:
 
     def declare_stage(self) -> None:
         """Pass this worker's stage to vLLM's processes, whose configuration may not contain it."""
-        os.environ[STAGE_VARIABLE] = Stage(self.disaggregation_mode.value)
+        os.environ[STAGE_VARIABLE] = _stage(self.disaggregation_mode)
 
     async def activate_logits_processors(
         self, sampling_params: Params, request: Mapping[str, Any]
@@ -140,24 +277,14 @@ class LogitsProcessors:
             request: the request.
 
         Raises:
-            InvalidArgument: if specs are wrong, or the rest of the request contradicts them.
-                Dynamo's frontend answers this error with HTTP 400 and the message.
+            InvalidArgument: as ``attach_requested`` does.
             RuntimeError: if the engine declares specs that cannot be attached to any request.
         """
-        from dynamo.llm.exceptions import InvalidArgument
-
-        try:
-            payload = requested(request) or await self._declared()
-            if payload is not None:
-                attach(
-                    sampling_params,
-                    payload.specs,
-                    disaggregation_mode=self.disaggregation_mode,
-                    generation_only=payload.generation_only,
-                )
-        except SpecError as error:
-            raise InvalidArgument(f"{KEY}: {error}") from None
-        return sampling_params
+        declared = None if has_specs(request) else await self._declared()
+        mode = self.disaggregation_mode
+        return attach_requested(
+            sampling_params, request, disaggregation_mode=mode, otherwise=declared
+        )
 
     async def _declared(self) -> Payload | None:
         declared = await self.logits_processor_spec()

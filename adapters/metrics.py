@@ -78,4 +78,9 @@ def _counter(name: str) -> Any:
         from prometheus_client import Counter
     except ImportError:
         return None
-    return Counter(f"logitport_{name}", *_COUNTERS[name])
+    try:
+        return Counter(f"logitport_{name}", *_COUNTERS[name])
+    except ValueError:
+        # In Dynamo's worker, a collector of the engine's metrics has this name in the registry. It
+        # reads the values of all processes from files, this counter's too.
+        return Counter(f"logitport_{name}", *_COUNTERS[name], registry=None)

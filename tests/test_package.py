@@ -208,9 +208,10 @@ def upward(module: str, found: Iterable[str]) -> list[str]:
     if is_below(module, "logitport.adapters"):
         forbidden += ["logitport.hooks"]
     for engine in ENGINES:
-        if not is_below(module, f"logitport.adapters.{engine}"):
+        if not module.startswith(f"logitport.adapters.{engine}"):  # `dynamo_worker`, too
             forbidden += [engine]
-            if not (engine == "vllm" and module == "logitport.adapters.dynamo"):  # runs on vLLM
+            # Dynamo's adapter runs on vLLM's.
+            if not (engine == "vllm" and module.startswith("logitport.adapters.dynamo")):
                 forbidden += [f"logitport.adapters.{engine}"]
     core, _, rest = module.partition("logitport.adapters.core.")
     if not core and rest:

@@ -1,6 +1,7 @@
 """The class that vLLM loads, under either of its model runners."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -41,7 +42,7 @@ from .admission import (
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
 from .logs import show_logs
-from .names import GROUP
+from .names import DYNAMO_HANDLERS, GROUP, TAKES_SPECS
 from .native import GRAMMARS
 
 if TYPE_CHECKING:
@@ -62,6 +63,13 @@ except ImportError:
     LogitsProcessorV2 = object
 
 logger = logging.getLogger(__name__)
+
+_handlers = sys.modules.get(DYNAMO_HANDLERS)
+if _handlers is not None and not hasattr(_handlers, TAKES_SPECS):
+    raise ImportError(
+        "logitport: Dynamo's worker would ignore the specs of requests, because vLLM has not "
+        "loaded the plugin `logitport`: name it in VLLM_PLUGINS"
+    )
 
 
 class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore

@@ -10,14 +10,23 @@ import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport import spec as lp
-from logitport.adapters.dynamo import LogitsProcessors, annotation, attach, from_dynamo, requested
+from logitport.adapters import dynamo_worker
+from logitport.adapters.dynamo import (
+    LogitsProcessors,
+    annotation,
+    attach,
+    extra_body,
+    from_dynamo,
+    has_specs,
+    requested,
+)
 from logitport.adapters.environment import STAGE_VARIABLE
 from logitport.adapters.vllm import KEY
 
@@ -41,8 +50,9 @@ def stand_in(**extra_args: Any) -> Any:
     return SimpleNamespace(extra_args=extra_args or None)
 
 
-def request_with(*annotations: str) -> dict[str, Any]:
-    return {"token_ids": [1], "annotations": list(annotations)}
+def request_with(*annotations: str, max_tokens: int | None = None) -> dict[str, Any]:
+    stop = {"max_tokens": max_tokens}
+    return {"token_ids": [1], "annotations": list(annotations), "stop_conditions": stop}
 
 
 def test_importing_it_imports_no_engine():
@@ -132,7 +142,7 @@ class TestAttach:
 
 class TestAnnotation:
     def test_round_trip(self):
-        text = annotation([SPEC, OTHER_SPEC], generation_only=False)
+        text = annotation([SPEC, OTHER_SPEC], max_tokens=None, generation_only=False)
         assert text == f"logitport:{lp.encode([SPEC, OTHER_SPEC], generation_only=False)}"
         payload = requested(request_with("formatted_prompt", text, "token_ids"))
         assert payload is not None
@@ -146,18 +156,192 @@ class TestAnnotation:
     )
     def test_none(self, request_: Any):
         assert requested(request_) is None
+        assert not has_specs(request_)
 
     @pytest.mark.parametrize(
         ("annotations", "message"),
         [
             (["logitport:"], "not valid JSON"),
             (["logitport:{}"], "required field `version`"),
-            ([annotation(SPEC)] * 2, "Expected one annotation logitport:..., got 2"),
+            (["logitport:" + "[" * 100_000], "at most"),
+            (['logitport:{"a":' + "[" * 100_000], "at most"),
+            (["logitport:\udc00"], "not valid Unicode"),
+            (
+                [annotation(SPEC, max_tokens=None)] * 2,
+                "Expected one annotation logitport:..., got 2",
+            ),
         ],
     )
     def test_refused(self, annotations: list[str], message: str):
         with pytest.raises(lp.SpecError, match=message):
             requested(request_with(*annotations))
+
+
+class TestContinued:
+    """A worker counts what an earlier one has made."""
+
+    TEXT = annotation(SPEC, max_tokens=9)
+
+    def test_a_body_has_one_max_tokens(self):
+        body = extra_body(SPEC, max_tokens=9, continued=2)
+        (text,) = body["nvext"]["annotations"]
+        assert body["max_tokens"] == json.loads(text.removeprefix("logitport:"))["max_tokens"] == 9
+        assert json.loads(text.removeprefix("logitport:"))["continued"] == 2
+
+    def test_a_worker_that_does_not_count_refuses_it(self):
+        with pytest.raises(lp.SpecError, match="unknown field `max_tokens`"):
+            lp.decode(self.TEXT.removeprefix("logitport:"))
+
+    @pytest.mark.parametrize("left", range(1, 10))
+    def test_the_difference(self, left: int):
+        request = request_with(self.TEXT, max_tokens=left)
+        assert requested(request) == lp.Payload(1, (SPEC,), continued=9 - left)
+        request = request_with(annotation(SPEC, max_tokens=9, continued=3), max_tokens=left)
+        assert requested(request) == lp.Payload(1, (SPEC,), continued=12 - left)
+
+    def test_without_a_count(self):
+        request = request_with(annotation(SPEC, max_tokens=None), max_tokens=4)
+        assert requested(request) == lp.Payload(1, (SPEC,))
+
+    def test_of_a_prefill_request_nothing_is_counted(self):
+        request = request_with(self.TEXT, max_tokens=1)
+        assert requested(request, lp.Stage.PREFILL) == lp.Payload(1, (SPEC,))
+
+    def test_of_a_clients_body(self):
+        body = {"max_tokens": 9, "nvext": {"annotations": [self.TEXT]}}
+        assert requested(body) == lp.Payload(1, (SPEC,))
+        with pytest.raises(lp.SpecError, match="annotation, 9, got 10"):
+            requested({**body, "max_tokens": 10})
+
+    @pytest.mark.parametrize(("most", "message"), [(10, "9, got 10"), (None, "9, got none")])
+    def test_other_max_tokens_of_the_request(self, most: int | None, message: str):
+        request = request_with(self.TEXT, max_tokens=most)
+        with pytest.raises(lp.SpecError, match=message) as error:
+            requested(request)
+        assert error.value.path == "$.max_tokens"
+
+    @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "9", 1 << 31])
+    def test_not_a_count(self, wrong: Any):
+        with pytest.raises(lp.SpecError) as error:
+            annotation(SPEC, max_tokens=wrong)
+        assert error.value.path == "$.max_tokens"
+        payload = json.dumps({"version": 1, "specs": [], "max_tokens": wrong})
+        with pytest.raises(lp.SpecError) as error:
+            requested(request_with(f"logitport:{payload}"))
+        assert error.value.path == "$.max_tokens"
+
+
+class Params(dict[str, Any]):
+    """What stands in for vLLM's."""
+
+    extra_args: Any = None
+
+
+class TestDynamosOwnWorker:
+    """The plugin, with stand-ins for the modules of Dynamo's worker."""
+
+    @pytest.fixture
+    def handlers(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        def build_sampling_params(
+            request: Any,
+            default_sampling_params: Any,
+            model_max_len: Any = None,
+            enable_rl: bool = False,
+        ) -> Params:
+            return Params(request)
+
+        def build_sampling_params_openai(request: Any, default_sampling_params: Any) -> Params:
+            return Params(request)
+
+        handlers: Any = ModuleType(dynamo_worker.DYNAMO_HANDLERS)
+        handlers.build_sampling_params = build_sampling_params
+        handlers.build_sampling_params_openai = build_sampling_params_openai
+        other: Any = ModuleType("dynamo.vllm.other")
+        other.build_sampling_params = build_sampling_params
+        handlers.other = other
+        monkeypatch.setitem(sys.modules, handlers.__name__, handlers)
+        monkeypatch.setitem(sys.modules, other.__name__, other)
+        return handlers
+
+    def generate(self, build: Any, request: Any, mode: Any) -> Params:
+        """Call a function of the handlers as their methods do."""
+
+        class Handler:
+            config = SimpleNamespace(disaggregation_mode=SimpleNamespace(value=mode))
+
+            def generate(self) -> Params:
+                return build(request, {})
+
+        return Handler().generate()
+
+    def test_elsewhere_it_does_nothing(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.delitem(sys.modules, dynamo_worker.DYNAMO_HANDLERS, raising=False)
+        dynamo_worker.load()
+
+    def test_specs_reach_vllm_wherever_the_function_is(self, handlers: Any):
+        assert not hasattr(handlers, dynamo_worker.TAKES_SPECS)
+        dynamo_worker.load()
+        assert hasattr(handlers, dynamo_worker.TAKES_SPECS)
+        wrapped = handlers.build_sampling_params
+        dynamo_worker.load()  # vLLM may call it more than once
+        assert handlers.other.build_sampling_params is handlers.build_sampling_params is wrapped
+
+    @pytest.mark.parametrize("name", dynamo_worker.BUILDERS)
+    def test_stages(self, handlers: Any, name: str):
+        pytest.importorskip("dynamo.llm.exceptions")
+        dynamo_worker.load()
+        build, text = getattr(handlers, name), annotation(SPEC, max_tokens=9)
+        for stage in lp.Stage:
+            left = 9 if name.endswith("openai") else 4
+            request = {"nvext": {"annotations": [text]}, "max_tokens": left}
+            if not name.endswith("openai"):
+                request = request_with(text, max_tokens=left)
+            params = self.generate(build, request, stage)
+            assert params == request
+            payload = lp.encode(SPEC, continued=9 - left)
+            assert params.extra_args == ({KEY: payload} if stage.generates else None)
+
+    def test_a_request_without_specs_needs_no_configuration(self, handlers: Any):
+        dynamo_worker.load()
+        request = request_with("formatted_prompt")
+        assert handlers.build_sampling_params(request, {}).extra_args is None
+
+    def test_bad_specs_are_the_clients_fault(self, handlers: Any):
+        exceptions = pytest.importorskip("dynamo.llm.exceptions")
+        dynamo_worker.load()
+        request = request_with("logitport:{}")
+        with pytest.raises(exceptions.InvalidArgument, match=r"^logitport: Object missing"):
+            self.generate(handlers.build_sampling_params, request, "agg")
+
+    @pytest.mark.parametrize("name", dynamo_worker.BUILDERS)
+    def test_another_dynamo_does_not_start(self, handlers: Any, name: str):
+        build = getattr(handlers, name)
+        setattr(handlers, name, lambda request, params: build(request, params))
+        with pytest.raises(SystemExit, match=rf"no dynamo.vllm.handlers.{name}\(request, "):
+            dynamo_worker.load()
+        delattr(handlers, name)
+        with pytest.raises(SystemExit, match="cannot pass specs to this version of Dynamo"):
+            dynamo_worker.load()
+        assert handlers.other.build_sampling_params.__name__ == "build_sampling_params"
+        assert not hasattr(handlers, dynamo_worker.TAKES_SPECS)
+
+    def test_without_the_plugin_vllm_does_not_load_the_processor(self):
+        pytest.importorskip("vllm")
+        code = (
+            "import sys, types; sys.modules['dynamo.vllm.handlers'] = types.ModuleType('x'); "
+            "import logitport.adapters.vllm.processor"
+        )
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert result.returncode
+        assert "name it in VLLM_PLUGINS" in result.stderr
+
+    def test_dynamos_functions_are_as_expected(self):
+        pytest.importorskip("dynamo.vllm", reason="ai-dynamo is in .venv-dynamo alone")
+        code = (
+            "from dynamo.vllm import handlers; from logitport.adapters import dynamo_worker; "
+            "dynamo_worker.load(); assert hasattr(handlers, dynamo_worker.TAKES_SPECS)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class TestMixin:
@@ -178,9 +362,11 @@ class TestMixin:
     def test_the_request_is_gated(self):
         for stage in lp.Stage:
             params = stand_in()
-            assert self.activate(params, annotation(SPEC), stage=stage) is params
+            assert self.activate(params, annotation(SPEC, max_tokens=None), stage=stage) is params
             assert params.extra_args == ({KEY: lp.encode(SPEC)} if stage.generates else None)
-            self.activate(params, annotation(SPEC, generation_only=False), stage=stage)
+            self.activate(
+                params, annotation(SPEC, max_tokens=None, generation_only=False), stage=stage
+            )
             assert params.extra_args == {KEY: lp.encode(SPEC, generation_only=False)}
 
     def test_a_request_without_specs_stays_as_it_is(self):
@@ -214,7 +400,7 @@ class TestMixin:
             generates = dynamo.is_generation_stage(mode)
             assert params.extra_args == ({KEY: lp.encode(SPEC)} if generates else None)
             params = self.activate(
-                stand_in(), annotation(OTHER_SPEC), declared=declared, stage=mode
+                stand_in(), annotation(OTHER_SPEC, max_tokens=None), declared=declared, stage=mode
             )
             assert params.extra_args == ({KEY: lp.encode(OTHER_SPEC)} if generates else None)
         nothing = dynamo.LogitsProcessorSpec(())
