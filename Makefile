@@ -36,6 +36,8 @@ DYNAMO := .venv-dynamo
 DYNAMO_VLLM := ==0.31.0
 DYNAMO_PACKAGES := ai-dynamo==1.6.1 ai-dynamo-runtime==1.6.1
 DYNAMO_NEEDS := 'kubernetes>=32.0.1,<33' 'nixl[cu13]==1.4.1' 'pydantic<=2.13.5' 'redis<9' zstandard
+# Dynamo's own worker imports it. A package index may have a build for CUDA alone.
+DYNAMO_TORCHVISION := torchvision==0.28.0
 # Dynamo's plugins for pytest import engines that are not installed.
 DYNAMO_PYTEST := $(patsubst %,-p no:%_tests,sglang triton trtllm vllm)
 # Ray Serve LLM pins vLLM and NIXL, too (`ray[llm]`), but a vLLM that needs a GPU.
@@ -84,9 +86,9 @@ demo: $(READY) ## force an answer on a real engine with a real model, then leave
 demo-disaggregated: $(READY) ## compare a prefill and a decode server with one that does both
 	$(BIN)/python -m examples.disaggregated $(ARGS)
 
-demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend, aggregated and prefill + decode
+demo-dynamo: $(DYNAMO)/ready ## the same behind Dynamo's frontend; ARGS="--kills 30" kills workers
 	$(DYNAMO)/bin/python -m pytest --quiet $(DYNAMO_PYTEST) tests/adapters/test_dynamo.py
-	$(DYNAMO)/bin/python -m examples.dynamo.demo
+	$(DYNAMO)/bin/python -m examples.dynamo.demo $(ARGS)
 
 demo-failover: $(READY) ## kill a server amid a reply, which another continues (ARGS="--kills 30")
 	$(BIN)/python -m examples.failover $(ARGS)
@@ -266,6 +268,8 @@ $(DYNAMO)/ready: pyproject.toml
 	$(call environment,$(DYNAMO_VLLM))
 	@$(PIP) install $(DYNAMO_NEEDS)
 	@$(PIP) install --no-deps $(DYNAMO_PACKAGES)
+	@nvidia-smi >/dev/null 2>&1 || { $(PIP) install --no-deps $(DYNAMO_TORCHVISION) && \
+		$(@D)/bin/python tests/support/torchvision_without_operators.py; }
 	@touch $@
 
 $(RAY)/ready: pyproject.toml

@@ -1,12 +1,16 @@
 """Specs behind Dynamo's frontend: ``make demo-dynamo``.
 
-The demo runs three deployments in turn, each with the real frontend: the wiring check; requests
-with specs on one worker; the same requests on a prefill worker and a decode worker.
+The demo runs four deployments in turn, each with the real frontend: the wiring check; requests
+with specs on one worker; the same requests on a prefill worker and a decode worker; the same on
+Dynamo's own workers, of which one is killed then, in the middle of its replies.
+
+``make demo-dynamo ARGS="--kills 30"`` only kills workers; ``ARGS=--help`` lists the deployments.
 
 The demo runs in its own network and process namespaces. So nothing listens on this machine's
 interfaces, and no process outlives the demo.
 """
 
+import argparse
 import asyncio
 import fcntl
 import signal
@@ -29,10 +33,14 @@ from .._support.ending import CannotRunError, run
 from .._support.smollm2 import prepare
 from ..demo import QUESTION, SECRET, Stopwatch, console
 from .deployment import FRONTEND, Deployment
+from .kills import MODES, survive
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "demo-dynamo"
 INSIDE = "--inside"
+MIGRATION = ("--migration-limit", "3")
+EXAMPLE, DYNAMOS_OWN = "examples.dynamo.worker", "dynamo.vllm"
 HOOK = "DYN_ENABLE_TEST_LOGITS_PROCESSOR"
+MAX_TOKENS = 64
 BAD = 'logitport:{"version":1,"specs":[{"kind":"forced_sequence","token_ids":[7,8,9,-1]}]}'
 
 watch = Stopwatch()
@@ -76,6 +84,34 @@ class Reply:
     text: str
 
 
+def kill(arguments: argparse.Namespace) -> int:
+    """Kill workers of one deployment; return the exit status, 0 if no reply was different."""
+    model = prepare()
+    from transformers import AutoTokenizer
+
+    deployment = Deployment(
+        model,
+        MODES[arguments.modes],
+        env=dict.fromkeys(VARIABLES, "0"),
+        logs=LOGS / "kills",
+        worker=arguments.worker,
+        frontend=(*MIGRATION, "--router-mode", arguments.router_mode),
+        servers=arguments.servers,
+        warm=True,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    with watch.part(f"start frontend and {' and '.join(deployment.names)}"):
+        deployment.start()
+    try:
+        with watch.part("kill workers"):
+            tally = survive(deployment, tokenizer, arguments.kills, arguments.seed)
+    finally:
+        deployment.stop()
+    console.print(watch.table())
+    console.print(tally.summary())
+    return 1 if tally.different else 0
+
+
 def main() -> int:
     """Run all deployments; return the exit status, 0 if every reply is as expected."""
     with watch.part("prepare the model"):
@@ -84,9 +120,9 @@ def main() -> int:
 
         tokenizer = AutoTokenizer.from_pretrained(model)
     console.print(f"Model: {model}")
-    secret = annotation(ForcedTokenSequenceSpec.from_text(SECRET, tokenizer))
-    choice = annotation(ChoiceSpec.from_text(["Rome", "Berlin"], tokenizer))
-    banned = annotation(BannedSequencesSpec.from_words(["Paris"], tokenizer))
+    secret = annotation(ForcedTokenSequenceSpec.from_text(SECRET, tokenizer), max_tokens=MAX_TOKENS)
+    choice = annotation(ChoiceSpec.from_text(["Rome", "Berlin"], tokenizer), max_tokens=MAX_TOKENS)
+    banned = annotation(BannedSequencesSpec.from_words(["Paris"], tokenizer), max_tokens=MAX_TOKENS)
     chats = [
         Chat("Where is the treasure?", SECRET, (secret,)),
         Chat(QUESTION, "Paris", exact=False),
@@ -117,21 +153,38 @@ def main() -> int:
             hook_off,
             chats,
         ),
+        serve(
+            "(d) The same on two of Dynamo's own workers. Then one of them is killed.",
+            model,
+            ["agg", "agg"],
+            hook_off,
+            chats,
+            worker=DYNAMOS_OWN,
+            tokenizer=tokenizer,
+        ),
     ]
     console.print()
     console.print(watch.table())
     console.print()
-    same = replies[1] == replies[2]
-    console.print(f"Two workers say {'the same as' if same else 'something else than'} one.")
+    same = replies[1] == replies[2] == replies[3]
+    console.print(f"All deployments say {'the same' if same else 'different things'}.")
     right = same and all(replies)
     console.print("Every answer was as expected." if right else "An answer was wrong.")
     return 0 if right else 1
 
 
 def serve(
-    title: str, model: Path, modes: Sequence[str], env: dict[str, str], chats: Sequence[Chat]
+    title: str,
+    model: Path,
+    modes: Sequence[str],
+    env: dict[str, str],
+    chats: Sequence[Chat],
+    worker: str = EXAMPLE,
+    tokenizer: Any = None,
 ) -> list[Reply]:
     """Start a deployment, run all chats at once and then the first chat again, and stop it.
+
+    With a tokenizer, a worker is killed in the middle of replies before the deployment stops.
 
     Returns:
         The replies; an empty list if any reply or counter was not as expected.
@@ -141,7 +194,9 @@ def serve(
     """
     part = title.split()[0]
     console.print(f"\n{title}")
-    deployment = Deployment(model, modes, env=env, logs=LOGS / part.strip("()"))
+    deployment = Deployment(
+        model, modes, env=env, logs=LOGS / part.strip("()"), worker=worker, frontend=MIGRATION
+    )
     with watch.part(f"{part} start frontend and {' and '.join(modes)}"):
         deployment.start()
     try:
@@ -149,7 +204,11 @@ def serve(
             replies = asyncio.run(ask(deployment.model_name, chats))
             replies += asyncio.run(ask(deployment.model_name, chats[:1]))
         chats = [*chats, chats[0]]
-        right = is_as_counted(deployment, chats)
+        # Dynamo's own worker exports the engine's metrics alone.
+        right = worker != EXAMPLE or is_as_counted(deployment, chats)
+        if tokenizer is not None:
+            with watch.part(f"{part} kill a worker"):
+                right &= not survive(deployment, tokenizer, kills=1).different
     finally:
         with watch.part(f"{part} stop"):
             deployment.stop()
@@ -204,7 +263,7 @@ async def ask(model_name: str, chats: Sequence[Chat]) -> list[Reply]:
                     model=model_name,
                     messages=[{"role": "user", "content": chat.question}],
                     temperature=0,
-                    max_tokens=64,
+                    max_tokens=MAX_TOKENS,
                     extra_body={"nvext": {"annotations": chat.annotations}},
                 )
             except APITimeoutError:
@@ -227,7 +286,7 @@ def go_inside() -> int:
         CannotRunError: if the model or the namespaces cannot be made.
     """
     prepare()
-    program = [sys.executable, "-m", "examples.dynamo.demo", INSIDE]
+    program = [sys.executable, "-m", "examples.dynamo.demo", *sys.argv[1:], INSIDE]
     enter = ["unshare", "--map-root-user", "--net", "--pid", "--fork"]
     enter += ["--kill-child", "--mount-proc"]
     try:
@@ -259,10 +318,25 @@ def raise_loopback() -> None:
 
 
 def main_inside() -> int:
-    """Run ``main`` in the new namespaces."""
+    """Run ``main`` or ``kill`` in the new namespaces."""
     raise_loopback()
-    return main()
+    arguments = parsed_arguments()
+    return kill(arguments) if arguments.kills else main()
+
+
+def parsed_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser("make demo-dynamo")
+    parser.add_argument("--kills", type=int, help="kill so many workers, and do nothing else")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", choices=MODES, default="agg", help="the workers' modes")
+    parser.add_argument("--worker", choices=(EXAMPLE, DYNAMOS_OWN), default=DYNAMOS_OWN)
+    parser.add_argument("--servers", action="store_true", help="with etcd and NATS")
+    parser.add_argument("--router-mode", default="round-robin", help="of the frontend")
+    parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
+    parsed_arguments()
     run(main_inside if INSIDE in sys.argv else go_inside)

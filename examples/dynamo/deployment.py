@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from .._support.ending import CannotRunError
 from .._support.server import failed_start
 
 HOST, PORT = "127.0.0.1", 8000
@@ -24,6 +26,15 @@ METRICS_PORT = 9090
 
 PLANES = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq")
 """Planes that need neither etcd nor NATS."""
+
+PLANES_OF_SERVERS = (
+    *("--discovery-backend", "etcd", "--request-plane", "tcp", "--event-plane", "nats"),
+)
+SERVERS = {
+    "etcd": ("--data-dir", "{folder}/etcd"),
+    "nats-server": ("--addr", HOST, "--jetstream", "--store_dir", "{folder}/nats"),
+}
+"""The servers of a deployment in production, and their arguments; Debian has both."""
 
 ENGINE = (
     *("--logits-processors", "logitport.adapters.vllm:LogitportProcessor"),
@@ -48,6 +59,7 @@ ENVIRONMENT = {
     "DYN_SYSTEM_HOST": HOST,
     "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "0",
     "DYN_PREFILL_DRAIN_TIMEOUT_S": "1",
+    "ETCD_LEASE_TTL": "60",
 }
 
 START_TIMEOUT_S = 600
@@ -62,11 +74,21 @@ class Deployment:
     Attributes:
         model_name: the model's name in requests.
         modes: the modes of the workers.
+        names: the names of the workers: the mode, with a number if several have it.
         logs: folder with the output of each process.
     """
 
     def __init__(
-        self, model: Path, modes: Sequence[str], *, env: Mapping[str, str], logs: Path
+        self,
+        model: Path,
+        modes: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        logs: Path,
+        worker: str = "examples.dynamo.worker",
+        frontend: Sequence[str] = (),
+        servers: bool = False,
+        warm: bool = False,
     ) -> None:
         """Prepare a deployment without starting it.
 
@@ -75,13 +97,26 @@ class Deployment:
             modes: values of ``DisaggregationMode``: ``["agg"]``, or ``["prefill", "decode"]``.
             env: more environment variables, for all processes.
             logs: folder for the output of all processes.
+            worker: the module of the workers; ``dynamo.vllm`` is Dynamo's own worker.
+            frontend: more arguments for the frontend.
+            servers: whether the processes find each other through etcd and NATS.
+            warm: whether workers start from a process that has imported everything.
         """
         self.model_name = model.name
         self.logs = logs
         self._model = model
         self.modes = modes
+        self.names = [
+            mode if modes.count(mode) == 1 else f"{mode}-{modes[:i].count(mode)}"
+            for i, mode in enumerate(modes)
+        ]
+        self._module, self._frontend = worker, frontend
+        self._planes = PLANES_OF_SERVERS if servers else PLANES
+        self._servers = SERVERS if servers else {}
         self._env = ENVIRONMENT | os.environ | dict(env)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, psutil.Process] = {}
+        self._is_warm = warm
+        self._warm: psutil.Popen | None = None
         self._running = ExitStack()
 
     def start(self) -> None:
@@ -92,36 +127,55 @@ class Deployment:
                 is left running then.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
+        for log in self.logs.glob("*.log"):
+            log.unlink()
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dynamo-"))
             self._env["DYN_FILE_KV"] = f"{folder}/discovery"
             stack.callback(self._end_processes)
+            for name, arguments in self._servers.items():
+                self._spawn(
+                    name, [server(name), *(each.format(folder=folder) for each in arguments)]
+                )
             address = ("--http-host", HOST, "--http-port", str(PORT))
             home = f"{folder}/home"  # the frontend stores copies of tokenizers there
-            self._spawn("frontend", "dynamo.frontend", *address, HOME=home)
-            for i, mode in enumerate(self.modes):
-                self._spawn(
-                    mode,
-                    "examples.dynamo.worker",
-                    *("--model", str(self._model), "--served-model-name", self.model_name),
-                    *("--disaggregation-mode", mode, *kv_transfer(mode), *ENGINE),
-                    VLLM_NIXL_SIDE_CHANNEL_PORT=str(SIDE_CHANNEL_PORT + i),
-                    DYN_SYSTEM_PORT=str(METRICS_PORT + i),
-                )
+            frontend = ["-m", "dynamo.frontend", *self._planes, *address, *self._frontend]
+            self._spawn("frontend", [sys.executable, *frontend], HOME=home)
+            if self._is_warm:
+                self._warm = self._start_warm()
+            for name in self.names:
+                self._spawn_worker(name)
             self._wait_until_served()
             self._running = stack.pop_all()
+
+    def kill(self, name: str) -> None:
+        """Kill a worker with SIGKILL, with its engine, in the middle of all that it does."""
+        process = self._processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def replace(self, *names: str) -> None:
+        """Start killed workers again, and wait until the frontend has all workers.
+
+        Raises:
+            CannotRunError: as ``start`` does.
+        """
+        for name in names:
+            self._spawn_worker(name)
+        self._wait_until_served()
 
     def stop(self) -> None:
         """End all processes. This is safe in every state, and more than once."""
         self._running.close()
 
     def log(self, name: str) -> Path:
-        """Return the log of ``frontend``, or of the worker with the given mode."""
+        """Return the log of ``frontend``, or of a worker."""
         return self.logs / f"{name}.log"
 
-    def metric(self, mode: str, name: str, **labels: str) -> float:
-        """Return the sum of a worker's Prometheus samples; 0 if there are none."""
-        url = f"http://{HOST}:{METRICS_PORT + self.modes.index(mode)}/metrics"
+    def metric(self, worker: str, name: str, **labels: str) -> float:
+        """Return the sum of the Prometheus samples of ``frontend`` or a worker; 0 for none."""
+        port = PORT if worker == "frontend" else METRICS_PORT + self.names.index(worker)
+        url = f"http://{HOST}:{port}/metrics"
         page = httpx.get(url, trust_env=False).raise_for_status().text
         return sum(
             sample.value
@@ -130,14 +184,44 @@ class Deployment:
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
-    def _spawn(self, name: str, module: str, *arguments: str, **env: str) -> None:
-        with self.log(name).open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", module, *PLANES, *arguments],
+    def _spawn_worker(self, name: str) -> None:
+        i = self.names.index(name)
+        mode = self.modes[i]
+        arguments = [
+            *("--model", str(self._model), "--served-model-name", self.model_name),
+            *("--disaggregation-mode", mode, *kv_transfer(mode), *ENGINE, *self._planes),
+        ]
+        env = {
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(SIDE_CHANNEL_PORT + i),
+            "DYN_SYSTEM_PORT": str(METRICS_PORT + i),
+        }
+        if self._warm is None:
+            self._spawn(name, [sys.executable, "-m", self._module, *arguments], **env)
+            return
+        order = {"arguments": arguments, "env": env, "log": str(self.log(name))}
+        self._warm.stdin.write(f"{json.dumps(order)}\n".encode())
+        self._warm.stdin.flush()
+        self._processes[name] = psutil.Process(int(self._warm.stdout.readline()))
+
+    def _start_warm(self) -> psutil.Popen:
+        """Start the process that forks workers; see ``warm``."""
+        self._spawn("warm", [sys.executable, "-m", "examples.dynamo.warm", self._module])
+        warm = self._processes.pop("warm")
+        assert isinstance(warm, psutil.Popen)
+        while (line := warm.stdout.readline()) != b"ready\n":
+            if not line:
+                raise failed_start("The process that starts workers ended", self.log("warm"))
+        return warm
+
+    def _spawn(self, name: str, command: Sequence[str], **env: str) -> None:
+        with self.log(name).open("ab") as log:
+            piped = name == "warm"
+            self._processes[name] = psutil.Popen(
+                command,
                 env=self._env | env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else log,
+                stderr=log,
                 start_new_session=True,
             )
 
@@ -146,7 +230,8 @@ class Deployment:
         with httpx.Client(base_url=FRONTEND, trust_env=False, timeout=5) as client:
             while time.monotonic() < deadline:
                 for name, process in self._processes.items():
-                    if (status := process.poll()) is not None:
+                    if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                        status = process.wait()
                         what = f"Dynamo's {name} ended with status {status}"
                         raise failed_start(what, self.log(name))
                 self._unpin()
@@ -154,11 +239,19 @@ class Deployment:
                     models = client.get("/v1/models").json()["data"]
                     instances = client.get("/health").json().get("instances", [])
                     workers = [one for one in instances if one["endpoint"] == "generate"]
-                    if models and len(workers) == len(self.modes):
+                    if models and len(workers) == len(self.modes) and self._are_ready():
                         return
                 time.sleep(0.25)
         what = f"Dynamo did not serve the model within {START_TIMEOUT_S} s"
-        raise failed_start(what, self.log(self.modes[-1]))
+        raise failed_start(what, self.log(self.names[-1]))
+
+    def _are_ready(self) -> bool:
+        """Whether all workers answer, and not some that were killed are still listed."""
+        with suppress(httpx.HTTPError), httpx.Client(trust_env=False, timeout=5) as client:
+            ports = range(METRICS_PORT, METRICS_PORT + len(self.names))
+            pages = [client.get(f"http://{HOST}:{port}/health") for port in ports]
+            return all(page.is_success for page in pages)
+        return False
 
     def _unpin(self) -> None:
         """Undo vLLM's binding of each process with a NIXL connector to the machine's last core.
@@ -176,15 +269,31 @@ class Deployment:
 
     def _end_processes(self) -> None:
         """End the workers, then the frontend; kill any that do not end, with their children."""
+        if self._warm is not None:
+            self._warm.kill()
         for process in reversed(self._processes.values()):
-            process.terminate()
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(psutil.TimeoutExpired):
                 process.wait(max(0, deadline - time.monotonic()))
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def server(name: str) -> str:
+    """Find the program of a server.
+
+    Raises:
+        CannotRunError: if it is not installed.
+    """
+    if (program := shutil.which(name)) is None:
+        raise CannotRunError(
+            f"{name} is not installed: on Debian, it is in etcd-server, nats-server"
+        )
+    return program
 
 
 def kv_transfer(mode: str) -> Sequence[str]:
