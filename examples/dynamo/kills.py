@@ -116,10 +116,9 @@ def survive(deployment: Deployment, tokenizer: Any, kills: int, seed: int = 0) -
     """
     rng, asked, tally = random.Random(seed), kinds(tokenizer), Tally()
     asyncio.run(ask(deployment, asked))  # compiles
-    start = time.monotonic()
-    expected = asyncio.run(ask(deployment, asked))
-    seconds = time.monotonic() - start
-    console.print(f"    without a kill: {seconds:.1f} s")
+    start, progress = time.monotonic(), Progress()
+    expected = asyncio.run(ask(deployment, asked, progress))
+    console.print(f"    without a kill: {time.monotonic() - start:.1f} s, {progress.chunks} chunks")
     generating = [name for name in deployment.names if not name.startswith("prefill")]
     prefilling = [name for name in deployment.names if name.startswith("prefill")]
     plans = [("any moment", 1), ("first token", 1), ("twice", 2)]
@@ -131,16 +130,10 @@ def survive(deployment: Deployment, tokenizer: Any, kills: int, seed: int = 0) -
         moment, count = plans[i % len(plans)]
         count = min(count, kills - sum(tally.kills.values()))
         killed = rng.sample(prefilling if moment == "in prefill" else generating, count)
-        early = moment in ("first token", "in prefill")
-        waits = sorted(rng.uniform(0, 0.5 if early else 0.6 * seconds) for _ in killed)
-
-        async def kill(killed: Sequence[str] = killed, waits: Sequence[float] = waits) -> None:
-            for name, wait, before in zip(killed, waits, (0, *waits), strict=False):
-                await asyncio.sleep(wait - before)
-                deployment.kill(name)
-
+        most = {"in prefill": 0, "first token": 8}.get(moment, int(0.7 * progress.chunks))
+        kills_at = dict(zip(killed, sorted(rng.randint(0, most) for _ in killed), strict=True))
         migrated = deployment.metric("frontend", MIGRATIONS)
-        replies = asyncio.run(ask(deployment, asked, kill()))
+        replies = asyncio.run(ask(deployment, asked, Progress(kills_at)))
         migrated = int(deployment.metric("frontend", MIGRATIONS) - migrated)
         tally.migrated += migrated
         tally.kills[moment] = tally.kills.get(moment, 0) + count
@@ -152,7 +145,7 @@ def survive(deployment: Deployment, tokenizer: Any, kills: int, seed: int = 0) -
         wrong = [kind for kind, reply in replies.items() if reply != expected[kind]]
         console.print(
             f"    killed {', '.join(killed)} ({moment}, after "
-            f"{', '.join(f'{wait:.1f}' for wait in waits)} s): "
+            f"{', '.join(map(str, kills_at.values()))} chunks): "
             f"{migrated} migrations, "
             f"{len(replies) - len(wrong)} of {len(replies)} replies as without a kill"
         )
@@ -164,10 +157,34 @@ def survive(deployment: Deployment, tokenizer: Any, kills: int, seed: int = 0) -
     return tally
 
 
+@dataclass
+class Progress:
+    """How far replies have come.
+
+    Attributes:
+        kills_at: after how many chunks of all replies which worker is killed.
+        chunks: how many have come.
+        is_over: whether no more will.
+    """
+
+    kills_at: dict[str, int] = field(default_factory=dict[str, int])
+    chunks: int = 0
+    is_over: bool = False
+
+    async def kill(self, deployment: Deployment) -> None:
+        """Kill the workers, each when its time has come."""
+        for name, chunks in self.kills_at.items():
+            while self.chunks < chunks and not self.is_over:
+                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.1)  # the requests are under way, also before the first chunk
+            deployment.kill(name)
+
+
 async def ask(
-    deployment: Deployment, asked: Mapping[str, Kind], killing: Any = None
+    deployment: Deployment, asked: Mapping[str, Kind], progress: Progress | None = None
 ) -> dict[str, str]:
     """Send all requests at the same time; return the replies by kind."""
+    progress = progress or Progress()
     async with AsyncOpenAI(
         base_url=f"{FRONTEND}/v1",
         api_key="not needed",
@@ -185,12 +202,16 @@ async def ask(
                     stream=True,
                     extra_body=extra_body(specs, max_tokens=MAX_TOKENS),
                 )
-                chunks = [chunk async for chunk in stream]
+                chunks: list[Any] = []
+                async for chunk in stream:
+                    chunks.append(chunk)
+                    progress.chunks += 1
             except APIError as error:
                 return f"{type(error).__name__}: {error}"
             return "".join(each.delta.content or "" for chunk in chunks for each in chunk.choices)
 
-        replies = asyncio.gather(*(reply(*each) for each in asked.values()))
-        if killing is not None:
-            await killing
-        return dict(zip(asked, await replies, strict=True))
+        killing = asyncio.create_task(progress.kill(deployment))
+        replies = await asyncio.gather(*(reply(*each) for each in asked.values()))
+        progress.is_over = True
+        await killing
+        return dict(zip(asked, replies, strict=True))
