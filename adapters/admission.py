@@ -217,8 +217,16 @@ def _admitted(key: Key, decoded: Payload | None, resolver: TextResolver | None) 
     backend, text, vocab_size = key
     resolver = resolver or TextResolver(backend.tokenizer)
     decoded = decoded or decode_texts(text, resolver)
+    count = decoded.continued
     try:
-        found = _compiled(backend, decoded, vocab_size)
+        if count:  # the programs of all counts share their parts
+            (backend.policy or Policy()).check_continued(decoded)
+            bare = msgspec.json.encode(msgspec.structs.replace(decoded, continued=0)).decode()
+            payload, program = admit(backend, bare, vocab_size)
+            payload = msgspec.structs.replace(payload, continued=count)
+            found = _Admitted(payload, replace(program, continued=count), 0)
+        else:
+            found = _compiled(backend, decoded, vocab_size)
     except SpecError as error:
         raise resolver.restore(error) from error.__cause__
     found = found._replace(size=found.size + _bytes_of(text))

@@ -98,6 +98,10 @@ def annotation(
         SpecError: as ``encode`` does.
     """
     text = encode(specs, generation_only=generation_only, continued=continued)
+    decode(text)  # workers resolve no texts
+    if max_tokens is not None and not generation_only:
+        what = "A prefill worker cannot count what a reply continues: use max_tokens=None"
+        raise SpecError(what, "generation_only")
     if max_tokens is not None:  # a worker that does not know the field refuses it
         text = f'{text[:-1]},"{_MAX_TOKENS}":{json.encode(max_tokens).decode()}}}'
         _split(text)

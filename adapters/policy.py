@@ -101,6 +101,15 @@ class Policy:
             )
         return found
 
+    def check_continued(self, payload: Payload) -> None:
+        """Refuse to continue an output, if the server does.
+
+        Raises:
+            SpecError: at the field.
+        """
+        if payload.continued and "continued" in self.forbid:
+            raise SpecError("This server does not admit `continued`", "continued")
+
     def resolve(self, payload: Payload) -> Payload:
         """Check a request's specs and fill in what the server has for it.
 
@@ -110,8 +119,7 @@ class Policy:
         Raises:
             SpecError: if the request may not bring a spec, or if the specs cannot act together.
         """
-        if payload.continued and "continued" in self.forbid:
-            raise SpecError("This server does not admit `continued`", "continued")
+        self.check_continued(payload)
         specs, more = list(payload.specs), list[LogitsProcessorSpec]()
         named = set[str]()
         for i, spec in enumerate(specs):

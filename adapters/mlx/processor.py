@@ -38,6 +38,7 @@ class LogitportProcessor:
         specs: one or several, also as JSON (see ``extra_body``).
         prompt_ids: the prompt of all generations; by default, the tokens that mlx-lm passes. Kinds
             that read the prompt need it with a draft model or a cache, and for one-token prompts.
+            So does ``continued``.
         continued: the number of the prompt's last tokens that count as output; see ``Payload``.
 
     Raises:
@@ -126,7 +127,7 @@ def _program_of(program: Program, prompt_ids: list[int] | None, shown: list[int]
     if prompt_ids is not None:
         if prompt_ids[-len(shown) :] != shown:
             raise SpecError("Expected the prompt that this processor has been made for")
-    elif (program.reads_prompt or program.per_request) and len(shown) == 1:
+    elif (program.reads_prompt or program.per_request or program.continued) and len(shown) == 1:
         # The token may end any prompt.
         raise SpecError("Expected prompt_ids, because mlx-lm shows one token of the prompt")
     return program

@@ -11,7 +11,7 @@ from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from ...spec import LogitsProcessorSpec, Payload, SpecError, encode
+from ...spec import LogitsProcessorSpec, Payload, SpecError, decode, encode
 from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
@@ -176,11 +176,15 @@ class Admission:
         except SpecError as error:
             count("refused", where, error=error)
             raise ValueError(f"{KEY}: {error}") from None
+        continued = 0
         if payload is not None:
+            continued = admit(self.backend, payload, self._vocab_size)[0].continued
             losing = () if acting is None else self.may_lose(payload)
             count("gated" if acting is None else "admitted", where, may_lose=losing)
         other = processor if payload is None else None
         guard = self._guard(sampling_params, other, request.input_embeds is None)
+        if guard is not None and continued:  # it may act where the request's own specs do not
+            guard = encode(decode(guard).specs, generation_only=False, continued=continued)
         if payload is None:
             acting = self._default if self._takes_default(sampling_params) else None
             if processor is not None or acting is guard is None:

@@ -9,7 +9,7 @@ from ...spec.base import restore_paths
 from ...spec.texts import Given
 from .. import admit
 from ..attachment import Attachment
-from ..core import Program, unsupported
+from ..core import Program, check_continued, unsupported
 from .backend import BACKEND
 from .native import GRAMMARS, sampling_fields
 from .own_fields import own_fields
@@ -76,6 +76,8 @@ def attach(
     is_number = isinstance(prompt_length, Integral) and not isinstance(prompt_length, bool)
     if prompt_length is not None and not (is_number and prompt_length >= 0):
         raise SpecError(f"Expected prompt_length to be a number of tokens, got {prompt_length!r}")
+    if prompt_length is not None:
+        check_continued(continued, prompt_length)
     stop, processor = stop_token_of(sampling_params), None
     with ATTACHMENT.attaching(
         sampling_params, specs, stage, generation_only, continued

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from transformers import LogitsProcessor
 
 from ...spec import ForcedTokenSequenceSpec, Given, LogitsProcessorSpec, SpecError, specs_of
 from .. import admit_live, check_own_fields
-from ..core import Program, Realizer, compile_specs, log_failure
+from ..core import Program, Realizer, check_continued, compile_specs, log_failure
 from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
 
@@ -66,7 +67,7 @@ class LogitportProcessor(LogitsProcessor):
         is_one = isinstance(specs, LogitsProcessorSpec | Mapping | str | bytes)
         if is_one or len(specs) != count or not count:
             raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
-        counts = [continued] * count if isinstance(continued, int) else continued
+        counts = [int(continued)] * count if isinstance(continued, Integral) else continued
         if len(counts) != count:
             raise SpecError(f"Expected `continued` of each of {count} prompts, got {len(counts)}")
         self._vocab_size: int = model.config.get_text_config().vocab_size
@@ -95,6 +96,11 @@ class LogitportProcessor(LogitsProcessor):
         # The two may be on different devices: from 5.23 on, ``generate`` takes ids on the CPU.
         rows = zip(input_ids.tolist(), mask.tolist(), strict=True)
         self._prompts = [list(compress(ids, present)) for ids, present in rows]
+        for prompt, (earlier, ids) in enumerate(zip(counts, self._prompts, strict=True)):
+            try:
+                check_continued(earlier if specs[prompt] else 0, len(ids))
+            except SpecError as error:
+                raise error.at(prompt) from None
         self._stop: int | None = next(iter(eos_token_ids), None)
         self._realizer = Realizer(self._vocab_size, self._program_of, self._end)
         self._rows_per_prompt = 1

@@ -296,5 +296,7 @@ def admitting_engine() -> Admitting:
         "prompt_embeds" not in prompt or each is not None
         for prompt, each in zip(known, ids, strict=True)
     )
-    length = next((len(each) for each in ids if each is not None), None)
+    # Only what vLLM has rendered is the prompt, and not the beginning of one, or too long.
+    rendered = (each for prompt, each in zip(known[:1], ids, strict=False) if "type" in prompt)
+    length = next((len(each) for each in rendered if each is not None), None)
     return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids, length)

@@ -251,7 +251,7 @@ def _program_of(
     else:
         return guard
     if not payload.is_active(role.stage_for(params)):
-        return guard
+        return guard and replace(guard, continued=payload.continued)
     return program if guard is None else replace(program, guard=guard)
 
 

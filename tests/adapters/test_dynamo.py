@@ -141,6 +141,17 @@ class TestAttach:
 
 
 class TestAnnotation:
+    @pytest.mark.parametrize(
+        ("specs", "more", "message"),
+        [
+            ({"kind": "forced_sequence", "text": "hi"}, {}, "needs the model's tokenizer"),
+            (SPEC, {"generation_only": False}, "prefill worker cannot count"),
+        ],
+    )
+    def test_what_no_worker_could_do(self, specs: Any, more: Any, message: str):
+        with pytest.raises(lp.SpecError, match=message):
+            annotation(specs, max_tokens=9, **more)
+
     def test_round_trip(self):
         text = annotation([SPEC, OTHER_SPEC], max_tokens=None, generation_only=False)
         assert text == f"logitport:{lp.encode([SPEC, OTHER_SPEC], generation_only=False)}"

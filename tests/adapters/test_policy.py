@@ -280,4 +280,6 @@ def test_what_a_reply_continues():
     with pytest.raises(SpecError, match="does not admit `continued`") as error:
         forbids("continued").resolve(payload)
     assert error.value.path == "$.continued"
+    with pytest.raises(SpecError, match="does not admit `continued`"):
+        admit(backend(forbids("continued")), encode(BIAS, continued=3), 100)
     assert forbids("continued").resolve(Payload(1, (BIAS,))).continued == 0

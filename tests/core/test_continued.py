@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as s
+from logitport.adapters import REALIZABLE, Backend, admit
 from logitport.adapters.core import Realizer, check_continued
 from logitport.adapters.core.automaton.history import Continued, TokenHistory, continued
 
@@ -79,3 +80,28 @@ def test_more_than_the_prompt_has(length: int | None):
     with pytest.raises(s.SpecError, match="prompt") as error:
         check_continued(3, length)
     assert error.value.path == "$.continued"
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_code_is_given_lists(count: int):
+    """It may compare them, add them, and ask what is in them."""
+    given: list[tuple[list[int], list[int]]] = []
+
+    def process(prompt_ids: list[int], output_ids: list[int], logits: torch.Tensor) -> None:
+        given.append((prompt_ids.copy(), output_ids.copy()))
+
+    program = replace(compiled((s.PythonProcessorSpec(lambda: process),)), continued=count)
+    realizer, output = Realizer(VOCAB), list[int]()
+    realizer.add(0, program, [1, 5, 6][: 1 + count], output)
+    for expected in ([], [7], [7, 8], [9]):
+        output[:] = expected
+        realizer.apply(torch.zeros(1, VOCAB))
+        assert given[-1] == ([1], [*[5, 6][:count], *expected])
+
+
+def test_all_counts_share_what_is_compiled():
+    backend = Backend("any", realizes=REALIZABLE)
+    specs = s.BannedSequencesSpec(((1, 2), (3,)))
+    programs = [admit(backend, s.encode(specs, continued=n), 100)[1] for n in range(3)]
+    assert [program.continued for program in programs] == [0, 1, 2]
+    assert programs[0].automata[0] is programs[1].automata[0] is programs[2].automata[0]

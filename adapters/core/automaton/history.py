@@ -47,6 +47,13 @@ class Continued(Sequence[int]):
 
     def __init__(self, earlier: Sequence[int], output_ids: Sequence[int]) -> None:
         self._earlier, self._output_ids = earlier, output_ids
+        self._whole = list[int]()
+
+    def whole(self) -> list[int]:
+        """Return all tokens as they are now, in one list, which is the same at each call."""
+        self._whole = self._whole or [*self._earlier]
+        self._whole[len(self._earlier) :] = self._output_ids
+        return self._whole
 
     def __len__(self) -> int:
         return len(self._earlier) + len(self._output_ids)

@@ -17,7 +17,7 @@ from ....spec import (
 )
 from ..automaton import UnknownTokenError
 from ..automaton.folding import fold_together
-from ..automaton.history import check_continued
+from ..automaton.history import Continued, check_continued
 from ..callables import Report, RequestCallables, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
@@ -287,6 +287,8 @@ class Realizer(Layer):
             for request, code in self._with_code.items():
                 try:
                     prompt_ids, output_ids = request.prompt_ids, request.output_ids
+                    if isinstance(output_ids, Continued):  # code may need a list
+                        output_ids = output_ids.whole()
                     for added in code.run(prompt_ids, output_ids, tensor, request.row):
                         tokens = added.token_ids.astype(np.int32)
                         own.append((request, (tokens, added.values)))

@@ -136,6 +136,16 @@ def test_a_guard_acts_beside_what_it_leaves(monkeypatch: pytest.MonkeyPatch):
         assert sent.get("logitport") == (None if gives_way else lp.encode(FORCED))
 
 
+@pytest.mark.parametrize("where", [lp.Stage.AGGREGATED, lp.Stage.PREFILL])
+def test_a_guard_reads_what_a_reply_continues(monkeypatch: pytest.MonkeyPatch, where: lp.Stage):
+    monkeypatch.setattr("logitport.adapters.sglang.admission.stage", lambda: where)
+    own = {"custom_params": {KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}), continued=3)}}
+    request = GenerateReqInput("Hello", sampling_params=own)
+    guarded(monkeypatch, GUARD).admit(request)
+    sent = request.sampling_params["custom_params"]
+    assert lp.decode(sent["logitport_guard"]).continued == 3
+
+
 @pytest.mark.parametrize("own", [(), lp.LogitBiasSpec({8: 1.0})])
 def test_a_guard_acts_where_the_first_token_is_chosen(monkeypatch: pytest.MonkeyPatch, own: Any):
     """In a prefill worker, where specs and defaults do not act."""

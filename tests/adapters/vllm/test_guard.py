@@ -249,6 +249,23 @@ def test_a_mark_for_prefill_does_not_turn_it_off(own: dict[str, Any]):
     assert _edits(Policy((FORCE,)), asked, either) == set()
 
 
+@pytest.mark.parametrize("more", [{}, DECODES_ELSEWHERE])
+def test_it_reads_what_a_reply_continues(more: dict[str, Any]):
+    """Also where the request's own specs do not act."""
+    asked = params(extra_args={KEY: lp.encode(lp.LogitBiasSpec({8: 1.0}), continued=1), **more})
+    program = _program_of(
+        Role(lp.Stage.AGGREGATED, "kv_both", True),
+        replace(BACKEND, policy=Policy(guard=(lp.BannedSequencesSpec(((5, 6),)),))),
+        *(100, None, 2, asked),
+    )
+    assert program is not None
+    realizer, logits = Realizer(100), torch.zeros(1, 100)
+    realizer.add(0, program, [1, 5], [])
+    logits[0, [6, 7]] = torch.tensor([9.0, 5.0])
+    realizer.apply(logits)
+    assert int(logits.argmax()) == 7
+
+
 def _edits(policy: Policy, asked: Any, role: Role = AGGREGATED) -> set[int]:
     """Return what a request's program does in a worker."""
     default = lp.encode([*policy.guard, *policy.default])
