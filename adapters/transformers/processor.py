@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from numbers import Integral
+from operator import index
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ class LogitportProcessor(LogitsProcessor):
         is_one = isinstance(specs, LogitsProcessorSpec | Mapping | str | bytes)
         if is_one or len(specs) != count or not count:
             raise SpecError(f"Expected a sequence with the specs of each of {count} prompts")
-        counts = [int(continued)] * count if isinstance(continued, Integral) else continued
+        counts = [*continued] if isinstance(continued, Sequence) else [index(continued)] * count
         if len(counts) != count:
             raise SpecError(f"Expected `continued` of each of {count} prompts, got {len(counts)}")
         self._vocab_size: int = model.config.get_text_config().vocab_size
