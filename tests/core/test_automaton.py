@@ -32,6 +32,7 @@ from tests.support.automata import (
     VOCABULARY,
     assert_edits,
     automata,
+    fold,
     folded,
     histories,
     tokens,
@@ -221,7 +222,7 @@ def any_automaton(draw: Any) -> Automaton:
 
 def test_a_prompt_of_embeddings_is_no_prompt() -> None:
     (automaton,) = automata(s.ThinkingBudgetSpec(1, (1,), (2,)))
-    assert automaton.fold(None, [1, 5]) == automaton.fold([], [1, 5])
+    assert fold(automaton, None, [1, 5]) == fold(automaton, [], [1, 5])
 
 
 long_histories = st.lists(histories, max_size=12).map(lambda parts: [t for p in parts for t in p])
@@ -248,9 +249,9 @@ def test_a_trigger_fires_as_often_as_it_is_told() -> None:
     assert automaton.states < 140
     round_ = [1] * 64 + [2] * 64
     for rounds, forced in ((0, None), (1023, None), (1024, None)):
-        state, _ = automaton.fold([], round_ * rounds)
+        state, _ = fold(automaton, [], round_ * rounds)
         assert edit_of(automaton, state) == forced
-        state, _ = automaton.fold([], round_ * rounds + [1] * 64)
+        state, _ = fold(automaton, [], round_ * rounds + [1] * 64)
         assert edit_of(automaton, state) == (Force(2) if rounds < 1024 else None)
 
 
@@ -281,7 +282,7 @@ def test_many_links_are_followed(name: str) -> None:
         for cut in {len(sequence) - 1, len(sequence) // 2, len(sequence) // 3}:
             for last in (1, 2, 5, 77):
                 said = [*sequence[:cut], last]
-                states.add(automaton.fold([], said)[0])
+                states.add(fold(automaton, [], said)[0])
                 assert_edits([automaton], [spec], [], said)
     assert len(states) > 2
 

@@ -9,6 +9,7 @@ from logitport.adapters.core.automaton import Edit
 from logitport.spec import BannedTokensSpec, PluginSpec, SpecError
 
 from examples.plugin import at_most
+from tests.support.automata import fold
 
 
 class Rule(HistoryRule):
@@ -79,6 +80,6 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch, output_ids: list[int], for
     monkeypatch.setattr(plugins, "_plugins", lambda: {"at-most": lambda: at_most})
     params = {"token_ids": [30, 31], "times": 2, "eos_token_id": 2}
     (automaton,) = compile_specs((PluginSpec("at-most", params),)).automata
-    state, _ = automaton.fold((), output_ids)
+    state, _ = fold(automaton, (), output_ids)
     is_forced = automaton.edit[state] == Edit.FORCE
     assert (int(automaton.operand[state]) if is_forced else None) == forced

@@ -13,7 +13,7 @@ from logitport.adapters.core.text.byte_automaton import Symbol
 from logitport.adapters.core.text.token_product import completing_texts
 from logitport.spec import SpecError
 
-from tests.support.automata import folded, walk
+from tests.support.automata import fold, folded, walk
 
 # Like the letters k and a, an e with an accent, and one more, in both cases.
 SYMBOLS: tuple[Symbol, ...] = (
@@ -106,7 +106,7 @@ def test_ranges_of_tokens_that_overlap():
     texts = [symbols(text) for text in ("xa", "xb", "yxb", "yxc")]
     _, automaton = completing_texts(texts, Vocabulary.of_tokens(tokens), ROOM)
     assert automaton is not None
-    in_state = edit_of(automaton, automaton.fold([], [4, 3])[0])
+    in_state = edit_of(automaton, fold(automaton, [], [4, 3])[0])
     assert in_state is not None
     assert {*in_state.values} == {0, 1, 2}
 

@@ -22,7 +22,7 @@ from logitport.adapters.core.kinds.banned_text import _variants
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
 from logitport.spec.kinds.banned_text import SEPARATORS, in_word
 
-from tests.support.automata import folded, walk
+from tests.support.automata import fold, folded, walk
 from tests.support.kinds import SOME, KindTests
 
 EMPTY = "Expected `str` of length >= 1"
@@ -72,7 +72,7 @@ def banned(
     """The tokens that the compiled automata ban after an output."""
     found: set[int] = set()
     for automaton in compile_specs(specs, lambda: Vocabulary.of_tokens(tokens)).automata:
-        edit = edit_of(automaton, automaton.fold([], output)[0])
+        edit = edit_of(automaton, fold(automaton, [], output)[0])
         found |= {*edit.values} if edit else set()
     return found
 

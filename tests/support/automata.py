@@ -17,6 +17,8 @@ from logitport.adapters.core import (
     compile_specs,
 )
 from logitport.adapters.core.automaton import NO_TIMER
+from logitport.adapters.core.automaton.folding import fold_together
+from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.spec import LogitsProcessorSpec
 
 VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
@@ -47,8 +49,15 @@ def without_timer(end: tuple[int, int]) -> tuple[int, int]:
     return state, -1 if timer > NO_TIMER - (1 << 29) else timer
 
 
+def fold(
+    automaton: Automaton, prompt: Sequence[int] | None, output: Sequence[int]
+) -> tuple[int, int]:
+    """Compute state and timer after a whole history, with all due time-outs taken."""
+    return fold_together((automaton,), TokenHistory(() if prompt is None else prompt, output))[0]
+
+
 def folded(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
-    return without_timer(automaton.fold(prompt, output))
+    return without_timer(fold(automaton, prompt, output))
 
 
 def walk(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:
@@ -114,5 +123,5 @@ def assert_edits(
     output: Sequence[int],
 ) -> None:
     """The automata together do what the specs mean, at the end of a history."""
-    acting = [edit_of(part, part.fold(prompt, output)[0]) for part in parts]
+    acting = [edit_of(part, fold(part, prompt, output)[0]) for part in parts]
     assert merged(acting) == merged([edit(spec, prompt, output) for spec in meant]), output

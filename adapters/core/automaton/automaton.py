@@ -157,18 +157,6 @@ class Automaton:
             **columns,
         )
 
-    def fold(self, prompt_ids: Sequence[int] | None, output_ids: Sequence[int]) -> tuple[int, int]:
-        """Compute the ``(state, timer)`` after a whole history, with all due time-outs taken.
-
-        Raises:
-            UnknownTokenError: if the next state depends on a token that is unknown and not forced.
-        """
-        from .folding import fold_together
-        from .history import TokenHistory
-
-        prompt_ids = () if prompt_ids is None else prompt_ids
-        return fold_together((self,), TokenHistory(prompt_ids, output_ids))[0]
-
     def states_along(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Iterator[int]:
         """Yield the state before each output token, with all due time-outs taken."""
         from .folding import states_along
