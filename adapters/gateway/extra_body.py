@@ -67,7 +67,7 @@ def extra_body(
     if not specs:
         return {}
     asked.check(specs)
-    encode(given, continued=continued)  # checks the specs together
+    encode(given, generation_only=generation_only, continued=continued)  # checks all together
     payload = payload_of(given, generation_only, continued)
     if not Stage(stage).is_active(generation_only):
         native = [spec for spec in specs if isinstance(spec, NativeSpec)]

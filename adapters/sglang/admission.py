@@ -178,8 +178,8 @@ class Admission:
             raise ValueError(f"{KEY}: {error}") from None
         continued = 0
         if payload is not None:
-            continued = admit(self.backend, payload, self._vocab_size)[0].continued
-            losing = () if acting is None else self.may_lose(payload)
+            decoded, program = admit(self.backend, payload, self._vocab_size)
+            continued, losing = decoded.continued, () if acting is None else program.may_lose
             count("gated" if acting is None else "admitted", where, may_lose=losing)
         other = processor if payload is None else None
         guard = self._guard(sampling_params, other, request.input_embeds is None)

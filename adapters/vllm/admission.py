@@ -289,14 +289,22 @@ def admitting_engine() -> Admitting:
     if frame is None:
         return Admitting()
     caller = frame.f_locals["self"]
-    prompts = (each.f_locals.get("prompt") for each in (frame, frame.f_back) if each)
-    known = [prompt for prompt in prompts if isinstance(prompt, Mapping)]
-    ids = [prompt.get("prompt_token_ids") for prompt in known]
-    has_ids = all(
-        "prompt_embeds" not in prompt or each is not None
-        for prompt, each in zip(known, ids, strict=True)
-    )
-    # Only what vLLM has rendered is the prompt, and not the beginning of one, or too long.
-    rendered = (each for prompt, each in zip(known[:1], ids, strict=False) if "type" in prompt)
-    length = next((len(each) for each in rendered if each is not None), None)
+    has_ids = all(_has_prompt_ids(each.f_locals) for each in (frame, frame.f_back) if each)
+    length = _length(frame.f_locals.get("prompt"))
     return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids, length)
+
+
+def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:
+    """Whether the prompt in a caller's variables has token ids, if there is a prompt."""
+    prompt = variables.get("prompt")
+    if not isinstance(prompt, Mapping):
+        return True
+    return "prompt_embeds" not in prompt or prompt.get("prompt_token_ids") is not None
+
+
+def _length(prompt: Any) -> int | None:
+    """Return the length of a prompt that vLLM has rendered: others may still change."""
+    ids = (
+        prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) and "type" in prompt else None
+    )
+    return None if ids is None else len(ids)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..automaton.history import continued
+from ..automaton.history import check_continued
 
 ROW_POINTERS = ["requests_ptr", "drafts_ptr", "row_tokens_ptr"]
 """Arguments that may be slices of the engine's tensors, and so start at any address."""
@@ -39,12 +39,12 @@ class History:
         This waits for the device.
 
         Raises:
-            SpecError: as ``continued`` does.
+            SpecError: as ``check_continued`` does.
         """
         length, prompt = int(self.lengths[request]), int(self.prompt_lengths[request])
-        token_ids = self.token_ids[request, :length].tolist()
-        prompt -= len(continued(token_ids[:prompt], (), count)[1])
-        return token_ids[:prompt], token_ids[prompt:]
+        check_continued(count, prompt)
+        token_ids, seam = self.token_ids[request, :length].tolist(), prompt - count
+        return token_ids[:seam], token_ids[seam:]
 
 
 @dataclass(frozen=True, slots=True)

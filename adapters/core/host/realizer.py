@@ -113,8 +113,8 @@ class Realizer(Layer):
         (automata, code), (prompt_ids, output_ids) = made, tokens
         if prompt_ids is None:
             check_continued(program.continued, None)
-        if program.reads_prompt and prompt_ids is None:
-            raise SpecError("The specs read the prompt, which has embeddings and no token ids")
+            if program.reads_prompt:
+                raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         prompt_ids = () if prompt_ids is None else prompt_ids
         request = Request(prompt_ids, output_ids, number, stop, automata)
         try:

@@ -10,7 +10,7 @@ from logitport import spec as lp
 from logitport.adapters import extra_body
 from logitport.adapters.core import compile_specs
 from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware, admission
-from logitport.adapters.vllm.admission import check_engine
+from logitport.adapters.vllm.admission import Admitting, admitting_engine, check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.middleware import _Params
 from logitport.adapters.vllm.processor import _program_of
@@ -157,3 +157,33 @@ def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any
     program = _program_of(role, BACKEND, 100, lp.encode(default), None, asked)
     gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
     assert (program is None) is gives_way
+
+
+class Frontend:
+    """As vLLM's: a method with the prompt asks, which another method with the prompt calls."""
+
+    vllm_config = object()
+
+    def add_request(self, prompt: Any, rendered: Any) -> Admitting:
+        return self.process_inputs(rendered)
+
+    def process_inputs(self, prompt: Any) -> Admitting:
+        return admitting_engine()
+
+
+# what comes in | what vLLM has made of it | whether it has token ids | how many, if that is certain
+@pytest.mark.parametrize(
+    ("given", "rendered", "has_ids", "length"),
+    [
+        ("Hello", {"type": "token", "prompt_token_ids": [1, 2]}, True, 2),
+        ("Hello", "Hello", True, None),
+        ({"prompt_token_ids": [1, 2]}, "Hello", True, None),
+        # The beginning of a stream of inputs, and a prompt that may be cut.
+        ("Hello", {"prompt_token_ids": [0]}, True, None),
+        ("Hello", {"type": "embeds", "prompt_embeds": ()}, False, None),
+        ({"prompt_embeds": ()}, {"type": "token", "prompt_token_ids": [1]}, False, 1),
+    ],
+)
+def test_what_is_known_of_a_prompt(given: Any, rendered: Any, has_ids: bool, length: int | None):
+    found = Frontend().add_request(given, rendered)
+    assert (found.has_prompt_ids, found.prompt_length) == (has_ids, length)
