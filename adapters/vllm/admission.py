@@ -289,22 +289,21 @@ def admitting_engine() -> Admitting:
     if frame is None:
         return Admitting()
     caller = frame.f_locals["self"]
-    has_ids = all(_has_prompt_ids(each.f_locals) for each in (frame, frame.f_back) if each)
-    length = _length(frame.f_locals.get("prompt"))
+    both = [each.f_locals for each in (frame, frame.f_back) if each is not None]
+    prompts = [variables["prompt"] for variables in both if "prompt" in variables]
+    has_ids, length = all(map(_has_ids, prompts)), _length(*prompts[:1])
     return Admitting(caller.vllm_config, getattr(caller, "tokenizer", None), has_ids, length)
 
 
-def _has_prompt_ids(variables: Mapping[str, Any]) -> bool:
-    """Whether the prompt in a caller's variables has token ids, if there is a prompt."""
-    prompt = variables.get("prompt")
+def _has_ids(prompt: Any) -> bool:
+    """Whether a prompt has token ids, or gets some: text, and not embeddings alone."""
     if not isinstance(prompt, Mapping):
         return True
     return "prompt_embeds" not in prompt or prompt.get("prompt_token_ids") is not None
 
 
-def _length(prompt: Any) -> int | None:
+def _length(prompt: Any = None) -> int | None:
     """Return the length of a prompt that vLLM has rendered: others may still change."""
-    ids = (
-        prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) and "type" in prompt else None
-    )
+    is_rendered = isinstance(prompt, Mapping) and "type" in prompt
+    ids = prompt.get("prompt_token_ids") if is_rendered else None
     return None if ids is None else len(ids)

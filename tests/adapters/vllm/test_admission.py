@@ -160,7 +160,7 @@ def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any
 
 
 class Frontend:
-    """As vLLM's: a method with the prompt asks, which another method with the prompt calls."""
+    """As vLLM's: two methods have the prompt, and the second, or one that it calls, asks."""
 
     vllm_config = object()
 
@@ -168,6 +168,12 @@ class Frontend:
         return self.process_inputs(rendered)
 
     def process_inputs(self, prompt: Any) -> Admitting:
+        return admitting_engine()
+
+    def process(self, prompt: Any) -> Admitting:
+        return self.validate()
+
+    def validate(self) -> Admitting:
         return admitting_engine()
 
 
@@ -187,3 +193,6 @@ class Frontend:
 def test_what_is_known_of_a_prompt(given: Any, rendered: Any, has_ids: bool, length: int | None):
     found = Frontend().add_request(given, rendered)
     assert (found.has_prompt_ids, found.prompt_length) == (has_ids, length)
+    below = Frontend().process(rendered)
+    assert below.prompt_length == length
+    assert below.has_prompt_ids or not has_ids
