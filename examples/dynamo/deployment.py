@@ -65,6 +65,8 @@ ENVIRONMENT = {
 START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 12
 
+HELLO = {"role": "user", "content": "Hello."}
+
 
 class Deployment:
     """A frontend, and one worker for each of ``modes``.
@@ -240,7 +242,11 @@ class Deployment:
                     instances = client.get("/health").json().get("instances", [])
                     workers = [one for one in instances if one["endpoint"] == "generate"]
                     if models and len(workers) == len(self.modes) and self._are_ready():
-                        return
+                        # The frontend may know all workers, and not yet route between them.
+                        asked = {"model": self.model_name, "messages": [HELLO], "max_tokens": 1}
+                        chat = "/v1/chat/completions"
+                        if client.post(chat, json=asked, timeout=60).is_success:
+                            return
                 time.sleep(0.25)
         what = f"Dynamo did not serve the model within {START_TIMEOUT_S} s"
         raise failed_start(what, self.log(self.names[-1]))
