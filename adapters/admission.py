@@ -133,14 +133,14 @@ def _across_special_tokens(
 ) -> Program:
     """Let the texts of a guard go on across special tokens."""
     vocabulary, parts = None, list(program.parts)
-    for i, (part, source) in enumerate(zip(parts, program.specs_of, strict=True)):
-        spec = specs[source[0]]
+    for i, acting in enumerate(parts):
+        part, spec = acting.part, specs[acting.specs[0]]
         if not isinstance(part, Automaton) or isinstance(spec, PhasesSpec):
             continue
         if spec.needs_vocabulary and part.states > 1:
             vocabulary = vocabulary or backend.vocabulary()
             assert vocabulary is not None  # otherwise, the guard would not have been admitted
-            parts[i] = across_special_tokens(part, vocabulary)
+            parts[i] = acting._replace(part=across_special_tokens(part, vocabulary))
     return replace(program, parts=tuple(parts))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from logitport.adapters import Backend, admission
 from logitport.adapters.core import compile_specs
-from logitport.adapters.core.automaton import Edit
-from logitport.adapters.core.automaton.folding import fold_together
+from logitport.adapters.core.automaton import Edit, Lane
+from logitport.adapters.core.automaton.automata import place
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.vllm import BACKEND
 from logitport.spec import ThinkingBudgetSpec, encode
@@ -355,7 +355,8 @@ def _fold() -> Iterator[Target]:
     prompt = w.tokens(random.Random(0), VOCAB, 32_768)
     prompt[100] = w.THINK
     prompt[20_000] = w.END_THINK
-    fold: Callable[[], object] = lambda: fold_together((automaton,), TokenHistory(prompt, ()))  # noqa: E731
+    lanes = (Lane(automaton),)
+    fold: Callable[[], object] = lambda: place(lanes, (0,), TokenHistory(prompt, ()))  # noqa: E731
     times = timing.time_call(fold, repetitions=50)
     yield Target(
         "a prompt of 32,768 tokens folded by a thinking budget",

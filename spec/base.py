@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
         token_ids: the token ids. With a bias or in a choice, each counts twice; in a sequence that
             is looked for, three times.
         text_bytes: the bytes of the texts that are looked for.
-        phases: the phases, times the most specs of one.
+        phases: the specs of all phases, where an empty phase counts as one.
     """
 
     token_ids: int = 0
@@ -281,7 +281,7 @@ def check_sizes(specs: Sequence[LogitsProcessorSpec]) -> None:
     counted = (
         "token ids (choices and biases twice, other sequences three times; parts of parameters)",
         "bytes of texts to look for",
-        "phases, times the most specs of one,",
+        "specs in phases, an empty one as one,",
     )
     total = Sizes()
     for i, spec in enumerate(specs):

@@ -132,8 +132,7 @@ MAX_CELLS = _limit(
     "max_cells",
     3 << 13,
     "cells",
-    "in the tables of a request: states, and tokens that they edit; for phases, half as many, "
-    "states and edges, which are those of each spec times those of what ends its phase",
+    "in the tables of a request: states, and tokens that they edit",
 )
 """There are about as many as token ids in the specs, as ``MAX_TOKEN_IDS`` counts them. The token
 that completes a banned sequence counts after each token sequence that ends like its beginning. A
@@ -163,11 +162,9 @@ MAX_TIMEOUTS = _limit("max_timeouts", 4, "time-outs", "of an `automaton` in a ro
 MAX_PHASES = _limit(
     "max_phases",
     8,
-    "phases",
-    "of an output times the most specs of one, in all specs of a request, together; and ends of a "
-    "phase",
+    "specs",
+    "in all phases of a request, where a phase without any counts as one; and ends of a phase",
 )
-"""A phase without a spec takes as long at admission as one with a spec, where others have one."""
 
 # --- texts ---
 

@@ -245,11 +245,6 @@ def private(module: str, found: Iterable[str]) -> list[str]:
 
 
 CIRCLES = {
-    (
-        "logitport.adapters.core.automaton.automaton",
-        "logitport.adapters.core.automaton.folding",
-        "logitport.adapters.core.automaton.history",
-    ),
     # A phase has specs of any kind.
     ("logitport.spec.kinds", "logitport.spec.kinds.phases"),
 }

@@ -1,27 +1,27 @@
 """The steps of a finished reply: the edits of each spec before each token."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from itertools import chain, islice
 
-import msgspec
-
 from ...spec import (
-    LogitBiasSpec,
     LogitsProcessorSpec,
     NativeSpec,
-    Phase,
     PhasesSpec,
     PluginSpec,
+    PromptBiasSpec,
     SpecError,
 )
 from ...spec.errors import Name
 from ..conformance.automata import edit_of
 from ..conformance.kinds.base import Add, Allow, Force, flat
 from ..conformance.reference import DECISIVE, edit, permits
-from ..core import Automaton, VocabularyOf, check_continued, compile_specs
+from ..core import Automaton, Program, VocabularyOf, check_continued, compile_specs
+from ..core.automaton.automata import along
+from ..core.kinds.phases import reachable
+from ..core.parts import LoopRule, PerRequest
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step
@@ -29,6 +29,9 @@ from .texts import IdsOf, TextOf, no_text
 
 _Edits = list[Force | Allow | Add]
 """The edits of one spec before a token."""
+Tokens = tuple[int, ...]
+At = tuple[Sequence[int], Sequence[int]]
+"""What ``along`` yields: the states of a program's automata, and ``since``."""
 
 
 @dataclass(frozen=True)
@@ -126,18 +129,13 @@ def trace(
         prompt, output = prompt[:seam], (*prompt[seam:], *output)
         known = vocabulary() if spec.needs_vocabulary and vocabulary is not None else None
         size = 0 if known is None else known.size
-        loops = [rule.spec for rule in program.loops]
-        of_loops = [rule.forcing for rule in program.loops]  # the rules themselves are replayed
-        automata = [each for each in program.automata if each not in of_loops]
-        parts = [_along(automaton, prompt, output, size) for automaton in automata]
-        parts += [
-            (flat([edit(rule, prompt, output[:i])]) for i in range(len(output)))
-            for rule in (*program.ngrams, *program.dry, *loops, *program.prompt_biases)
-        ]
+        states = [*along(program.lanes, program.since, prompt, (*output, 0))]
         if isinstance(spec, PhasesSpec):
-            reached = _phase_after(spec, prompt, output, vocabulary)
-            unreached += [f"{path}.phases[{i}]" for i in range(reached + 1, len(spec.phases))]
-        every = ([*chain(*edits)] for edits in zip(*parts, strict=True))
+            indices = [*reachable(spec), len(spec.phases)]
+            acted = {number for _, since in states for number, at in enumerate(since) if at >= 0}
+            furthest = max(indices[number - 1] for number in acted if number)
+            unreached += [f"{path}.phases[{i}]" for i in range(furthest + 1, len(spec.phases))]
+        every = _along(program, states[:-1], prompt, output, size)
         ways[path] = islice(every, continued, None)
     steps: list[Step] = []
     for i, token in enumerate(reply.output_ids):
@@ -147,24 +145,6 @@ def trace(
         step = _step(i, token, edits, logprob, likeliest)
         steps.append(replace(step, displaced=_displaced(step, edits, ids_of)))
     return Replay(specs, steps, notes, text_of, unreached)
-
-
-def _phase_after(
-    spec: PhasesSpec, prompt: Sequence[int], output: Sequence[int], vocabulary: VocabularyOf | None
-) -> int:
-    """Return the furthest phase of an output: each phase gets a bias that tells it apart."""
-    phases: list[Phase] = []
-    for i, phase in enumerate(spec.phases):
-        awaits = any(end.complete for end in phase.ends)
-        needed = (each for each in phase.specs if each.can_complete and awaits)
-        marked = LogitBiasSpec({0: float(i)}), *needed
-        phases.append(Phase(marked, phase.ends))
-    alike = copy(spec)
-    msgspec.structs.force_setattr(alike, "phases", tuple(phases))  # more than a client may send
-    automaton = compile_specs((alike,), vocabulary).automata[0]
-    states = {*automaton.states_along(prompt, [*output, 0])}
-    acting = (edit_of(automaton, state) for state in states)
-    return max(int(each.values[0]) if isinstance(each, Add) else len(phases) - 1 for each in acting)
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"
@@ -180,14 +160,25 @@ def _advice(spec: LogitsProcessorSpec, vocabulary: VocabularyOf | None) -> str:
 
 
 def _along(
-    automaton: Automaton, prompt: Sequence[int], output: Sequence[int], vocab_size: int
+    program: Program, states: Sequence[At], prompt: Tokens, output: Tokens, vocab_size: int
 ) -> Iterator[_Edits]:
-    """Yield the automaton's edit before each output token."""
-    edits: dict[int, _Edits] = {}
-    for state in automaton.states_along(prompt, output):
-        if state not in edits:
-            edits[state] = flat([edit_of(automaton, state, vocab_size)])
-        yield edits[state]
+    """Yield the program's edits before each output token, where its automata are in ``states``."""
+    of_loops = [rule.forcing for rule in program.loops]  # the rules themselves are replayed
+    shown = [k for k, each in enumerate(program.automata) if each not in of_loops]
+    of_state = cache(lambda k, state: flat([edit_of(program.automata[k], state, vocab_size)]))
+    rules = [
+        (part.spec if isinstance(part, LoopRule) else part, phase)
+        for part, phase, *_ in program.parts
+        if not isinstance(part, Automaton | PerRequest)
+    ]
+    seam = len(prompt)
+    for i, (at, since) in enumerate(states):
+        edits = [of_state(k, at[k]) for k in shown if at[k] >= 0]
+        for rule, phase in rules:
+            if (begun := since[phase]) >= 0:
+                of_phase = prompt if begun == 0 or isinstance(rule, PromptBiasSpec) else ()
+                edits.append(flat([edit(rule, of_phase, output[max(begun - seam, 0) : i])]))
+        yield [*chain(*edits)]
 
 
 RULES = ("forced", "allowed", "banned", "added")

@@ -29,6 +29,7 @@ from .program import ProgramOf, compile_specs, unsupported
 from .text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from .automaton.automata import states_along
     from .callables import log_failure
     from .device.context import History, LogitsLayout
     from .device.realizer import DeviceRealizer
@@ -62,6 +63,7 @@ __all__ = [
     "editor_for",
     "failing",
     "log_failure",
+    "states_along",
     "unreachable",
     "unsupported",
 ]
@@ -73,6 +75,7 @@ __getattr__ = lazy(
     editor_for=".host.registry",
     Editor=".host.editors",
     log_failure=".callables",
+    states_along=".automaton.automata",
     DeviceRealizer=".device.realizer",
     History=".device.context",
     LogitsLayout=".device.context",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...spec.errors import text_of
-from .automaton import UNKNOWN, Automaton, UnknownTokenError
+from .automaton import UNKNOWN, Automaton, Lane, UnknownTokenError
 from .automaton.automaton import bounded
 from .logits import Additions
 from .parts import Program
@@ -107,9 +107,7 @@ class RequestCallables:
         return Additions(np.full(len(added), row), token_ids, bounded(values))
 
 
-def instantiate(
-    program: Program, vocab_size: int
-) -> tuple[list[Automaton], RequestCallables | None]:
+def instantiate(program: Program, vocab_size: int) -> tuple[list[Lane], RequestCallables | None]:
     """Start a program for a new request: return all its automata, and its callables if any.
 
     Raises:
@@ -117,12 +115,12 @@ def instantiate(
             token ids beyond the vocabulary.
     """
     made = [part.make() for part in program.per_request]
-    automata = [*program.automata, *(part for part in made if isinstance(part, Automaton))]
+    lanes = [*program.lanes, *(Lane(part) for part in made if isinstance(part, Automaton))]
     others = [part for part in made if not isinstance(part, Automaton)]
     code = RequestCallables(others, vocab_size) if others else None
-    if any(automaton.highest_token >= vocab_size for automaton in automata):
+    if any(automaton.highest_token >= vocab_size for automaton, *_ in lanes):
         raise beyond_vocabulary(vocab_size)
-    return automata, code
+    return lanes, code
 
 
 def beyond_vocabulary(vocab_size: int) -> ValueError:

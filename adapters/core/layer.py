@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from .automaton import Automaton
+from .automaton import Lane
 from .automaton.history import continued
 from .callables import Report, RequestCallables, instantiate, log_by, stop_in
 from .parts import Program
@@ -14,7 +14,7 @@ from .program import ProgramOf
 
 logger = logging.getLogger(__name__)
 
-Made = tuple[list[Automaton], RequestCallables | None]
+Made = tuple[list[Lane], RequestCallables | None]
 """What ``instantiate`` returns."""
 Tokens = tuple[Sequence[int] | None, Sequence[int]]
 """The token ids of prompt and output, as ``Layer.add`` takes them."""

@@ -1,12 +1,12 @@
 """Parts: what specs compile to. A program has the parts of all specs of a request."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec
-from .automaton import Automaton
+from .automaton import Automaton, Lane
 from .plugins import PluginPart
 
 
@@ -23,7 +23,7 @@ def failing(error: Exception, guard: "Program") -> "Program":
     def make() -> PluginPart:
         raise error
 
-    return Program((PerRequest(make),), guard=guard)
+    return Program((Acting(PerRequest(make)),), guard=guard)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,9 +43,9 @@ class LoopRule:
     block: Automaton | None
     inside: int
 
-    def ranks(self, automata: Sequence[Automaton]) -> tuple[int, int]:
+    def ranks(self, lanes: Sequence[Lane]) -> tuple[int, int]:
         """Find ``forcing`` and ``block`` among a request's automata; -1 for none."""
-        rank: dict[Automaton | None, int] = {each: i for i, each in enumerate(automata)}
+        rank: dict[Automaton | None, int] = {each: i for i, (each, *_) in enumerate(lanes)}
         return rank.get(self.forcing, -1), rank.get(self.block, -1)
 
 
@@ -53,9 +53,26 @@ TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""
 
 Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | PromptBiasSpec | PerRequest
-
+RULES = NoRepeatNgramSpec, DrySpec, LoopRule
+"""Parts that look up the newest tokens in the history, in the order in which they act."""
 
 P = TypeVar("P")
+
+
+class Acting(NamedTuple):
+    """A part of a program, and when it acts.
+
+    Attributes:
+        part: the part.
+        phase: the number of its phase among those of all specs of the request; 0 acts always.
+        end: see ``Lane``.
+        specs: the indices of the specs from which it has been compiled.
+    """
+
+    part: Part
+    phase: int = 0
+    end: int = 0
+    specs: Sequence[int] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,21 +83,22 @@ class Program:
 
     Attributes:
         parts: what the specs compile to, in their order.
-        specs_of: the indices of the specs from which each part has been compiled.
+        since: ``[phases]``, 0 for the phases that a request begins in, -1 for others.
         may_lose: the kinds that others of the request may override, where the program has been
             admitted.
         end_token: the token that is forced where this program's edits leave none, see
             ``LastResort``. ``None`` lets a banned token come there.
         guard: the program of the operator, whose edits come after all edits of this one.
         continued: the number of tokens at the prompt's end that count as output.
-        automata: tables, shared by all requests that have this program.
+        lanes: the automata, shared by all requests that have this program.
         ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
-        prompt_biases: the biases that depend on the request's prompt alone.
+        history_rules: all of these, as they act.
+        prompt_biases: the biases that depend on the request's prompt alone, by phase.
         per_request: the parts that are made anew for each request.
     """
 
-    parts: tuple[Part, ...] = ()
-    specs_of: tuple[Sequence[int], ...] = ()
+    parts: tuple[Acting, ...] = ()
+    since: tuple[int, ...] = (0,)
     may_lose: tuple[str, ...] = ()
     end_token: int | None = None
     guard: "Program | None" = None
@@ -90,27 +108,56 @@ class Program:
     ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))
     dry = cached_property(lambda self: self._of(DrySpec))
     loops = cached_property(lambda self: self._of(LoopRule))
-    prompt_biases = cached_property(lambda self: self._of(PromptBiasSpec))
     per_request = cached_property(lambda self: self._of(PerRequest))
 
     def _of(self, kind: type[P]) -> tuple[P, ...]:
-        return tuple(part for part in self.parts if isinstance(part, kind))
+        return tuple(part for part, *_ in self.parts if isinstance(part, kind))
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The automata, as they act."""
+        return tuple(
+            Lane(each.part, each.phase, each.end)
+            for each in self.parts
+            if isinstance(each.part, Automaton)
+        )
+
+    @cached_property
+    def history_rules(self) -> tuple[Acting, ...]:
+        """The rules about the history, as they act, ordered by ``RULES``."""
+        return tuple(each for kind in RULES for each in self.parts if isinstance(each.part, kind))
+
+    @cached_property
+    def prompt_biases(self) -> Mapping[int, Sequence[PromptBiasSpec]]:
+        """The biases towards the prompt's tokens, by phase."""
+        biases: dict[int, list[PromptBiasSpec]] = {}
+        for part, phase, *_ in self.parts:
+            if isinstance(part, PromptBiasSpec):
+                biases.setdefault(phase, []).append(part)
+        return biases
 
     def __deepcopy__(self, _: object) -> "Program":
         """Return the program itself, which never changes: an engine may copy requests."""
         return self
 
     def beside(self, other: "Program", specs: int) -> "Program":
-        """Return the program of all parts, where the other specs come after so many."""
-        moved = ([specs + i for i in each] for each in other.specs_of)
-        return Program(self.parts + other.parts, (*self.specs_of, *moved))
+        """Return the program of all parts, where the other specs come after so many.
 
-    @property
-    def sources(self) -> tuple[Sequence[int], ...]:
-        """The indices of the specs of each of ``automata``, ``ngrams`` and ``loops``."""
-        compared = Automaton, NoRepeatNgramSpec, LoopRule
-        every = [*zip(self.parts, self.specs_of, strict=False)]
-        return tuple(each for kind in compared for part, each in every if isinstance(part, kind))
+        The other program has no phases.
+        """
+        moved = (each._replace(specs=[specs + i for i in each.specs]) for each in other.parts)
+        return Program((*self.parts, *moved), self.since)
+
+    @cached_property
+    def compared(self) -> tuple[Acting, ...]:
+        """What may contradict each other: ``automata``, ``ngrams`` and ``loops``, as they act."""
+        kinds = Automaton, NoRepeatNgramSpec, LoopRule
+        return tuple(each for kind in kinds for each in self.parts if isinstance(each.part, kind))
+
+    def act_together(self, phase: int, other: int) -> bool:
+        """Whether two phases may act at the same step: one ``phases`` has one at a time."""
+        of_spec = [self.since[: each + 1].count(0) for each in (phase, other)]
+        return phase == other or of_spec[0] != of_spec[1]
 
     @property
     def cells(self) -> int:
@@ -122,18 +169,13 @@ class Program:
         """The bytes of the program, as compiled and in the tables of a running batch."""
         listed = sum(len(spec.allowed_token_ids) for spec in self.ngrams)
         listed += sum(len(spec.breaker_token_ids) for spec in self.dry)
-        listed += sum(len(spec.excluded_token_ids) for spec in self.prompt_biases)
+        listed += sum(len(each.excluded_token_ids) for each in self._of(PromptBiasSpec))
         return TOKEN_ID_BYTES * listed + sum(each.table_bytes for each in self.automata)
 
     @property
     def prompt_rules(self) -> int:
         """The number of parts that read the prompt when a request enters."""
-        return len(self.prompt_biases) + sum(automaton.reads_prompt for automaton in self.automata)
-
-    @property
-    def history_rules(self) -> tuple[NoRepeatNgramSpec | DrySpec | LoopRule, ...]:
-        """All rules that look up the newest tokens in the history."""
-        return self.ngrams + self.dry + self.loops
+        return sum(_reads_prompt(part) for part, *_ in self.parts if not isinstance(part, RULES))
 
     @property
     def needs_history(self) -> bool:
@@ -145,13 +187,10 @@ class Program:
     @property
     def reads_prompt(self) -> bool:
         """Whether a batched part depends on the prompt's token ids; callables may, too."""
-        return (
-            bool(self.dry or self.prompt_biases)
-            or any(automaton.reads_prompt for automaton in self.automata)
-            or not all(spec.output_only for spec in self.ngrams)
-            or not all(rule.spec.output_only for rule in self.loops)
-            or (self.guard is not None and self.guard.reads_prompt)
-        )
+        return any(
+            _reads_prompt(part) and (self.since[phase] == 0 or isinstance(part, PromptBiasSpec))
+            for part, phase, *_ in self.parts
+        ) or (self.guard is not None and self.guard.reads_prompt)
 
     @property
     def needs_output_ids(self) -> bool:
@@ -161,3 +200,14 @@ class Program:
             or any(automaton.needs_output_ids for automaton in self.automata)
             or (self.guard is not None and self.guard.needs_output_ids)
         )
+
+
+def _reads_prompt(part: Part) -> bool:
+    """Whether a part that acts from the beginning depends on the prompt's token ids."""
+    if isinstance(part, Automaton):
+        return part.reads_prompt
+    if isinstance(part, LoopRule):
+        return not part.spec.output_only
+    if isinstance(part, NoRepeatNgramSpec):
+        return not part.output_only
+    return isinstance(part, DrySpec | PromptBiasSpec)

@@ -14,7 +14,7 @@ from ...spec.limits import (
 from .automaton import Automaton
 from .kinds import Context, VocabularyOf, compile_spec, merge
 from .kinds.base import Merge, check_size
-from .parts import Part, Program
+from .parts import Acting, Program
 
 ProgramOf = Callable[[Any], Program | None]
 """A function from a request, as its adapter has it, to its program; ``None`` if it has none."""
@@ -46,8 +46,8 @@ def compile_specs(
     if passes > MAX_TEXT_RULES:
         what = f"Expected at most {MAX_TEXT_RULES} rules about text on a request, got {passes}"
         raise SpecError(what, "specs")
-    context, parts, cells = Context(vocabulary), list[Part](), 0
-    sources = list[Sequence[int]]()
+    context, parts, cells = Context(vocabulary), list[Acting](), 0
+    since = [0]
     for how, members in groups.items():
         together = [specs[i] for i in members]
         try:
@@ -55,15 +55,17 @@ def compile_specs(
                 made = [*how.compile(together, context)]
             else:
                 made = [*compile_spec(together[0], context)]
-            parts += made
-            context.room -= sum(part.table_bytes for part in made if isinstance(part, Automaton))
-            sources += [members] * len(made)
+            acting = [each if isinstance(each, Acting) else Acting(each) for each in made]
+            parts += (each._replace(specs=members) for each in acting)
+            since += [0, *[-1] * context.phases][: context.phases - len(since)]
+            automata = [part for part, *_ in acting if isinstance(part, Automaton)]
+            context.room -= sum(each.table_bytes for each in automata)
             if not together[0].needs_vocabulary:  # else their memory is bounded
-                cells += sum(part.cells for part in made if isinstance(part, Automaton))
+                cells += sum(each.cells for each in automata)
                 check_size(cells)
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
-    _check(program := Program(tuple(parts), tuple(sources)))
+    _check(program := Program(tuple(parts), tuple(since)))
     return program
 
 
@@ -71,6 +73,7 @@ def _check(program: Program) -> None:
     """Check the numbers that depend on what all specs together compile to."""
     for got, most, what in (
         (len(program.ngrams + program.dry), MAX_HISTORY_RULES, "rules about the history"),
+        (len(program.dry), 1, "`dry`"),
         (len(program.loops), MAX_LOOP_RULES, "rules about loops"),
         (program.prompt_rules, MAX_PROMPT_RULES, "rules that read the prompt"),
         (program.memory, MAX_PROGRAM_BYTES, "bytes of tables"),

@@ -26,15 +26,11 @@ from ..limits import (
     MAX_SPECS,
 )
 from ..tokenization import text_fields
-from .automaton import AutomatonSpec
 from .choice import ChoiceSpec
-from .dry import DrySpec
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
-from .no_loop import NoLoopSpec
-from .no_repeat_ngram import NoRepeatNgramSpec
 from .plugin import PluginSpec
-from .prompt_bias import PromptBiasSpec
+from .python_processor import PythonProcessorSpec
 from .thinking_budget import ThinkingBudgetSpec
 
 
@@ -108,8 +104,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
 
     The output begins in the first phase. A phase's specs act as if the output began where the
     phase begins, each time that it begins anew. Kinds that read the prompt read it in the first
-    phase, when the request begins; for a later phase the prompt is empty. So is the output for the
-    ends of a phase: a sequence that an earlier phase has begun is not completed.
+    phase, when the request begins; for a later phase the prompt is empty, but for ``prompt_bias``,
+    whose prompt is always that of the request. So is the output for the ends of a phase: a sequence
+    that an earlier phase has begun is not completed.
 
     A spec is complete when there is nothing left for it to do:
 
@@ -135,22 +132,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
 
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
-    ``automaton``, ``no_repeat_ngram``, ``dry``, ``no_loop``, ``prompt_bias``, ``grammar``,
-    ``sampling`` and ``plugin`` stand beside ``phases``, not within. Some phases need tables that
-    are refused when the request is admitted:
-
-    - two counts that run at once in a phase: ``n`` beside ``min_tokens``, ``forced_end`` or
-      ``thinking_budget``, or two of these kinds where one ends the phase. An ``n`` of up to
-      ``MAX_PATTERN`` tokens beside one other count is taken.
-    - in the first phase beside a ``thinking_budget``: an end other than ``complete``, and a spec
-      that follows the output, such as ``banned_sequences`` of several tokens;
-    - if the first phase ends when a ``thinking_budget`` is complete: more than three specs in one
-      phase, because what acts in them has to read the prompt;
-    - phases whose tables are too large together: a long text or many sequences beside an end that
-      looks for long sequences, or for a ``text`` that begins like many tokens end. Newlines, tags
-      and words after a space begin like few. The same holds for ``banned_text``,
-      ``banned_scripts`` and ``allowed_scripts``, if they ban many tokens, or look for texts that
-      begin like many tokens end. ``whole_words`` needs the least.
+    ``grammar``, ``sampling``, ``plugin`` and ``python`` stand beside ``phases``, not within. A
+    request has at most one ``dry``, in one phase or beside them.
 
     Examples:
         >>> from logitport.adapters.conformance.reference import edit
@@ -160,8 +143,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         [Force(token=4), Force(token=5), Allow(tokens=frozenset({1, 2})), Force(token=0)]
 
     Args:
-        phases: at least one. Their number times the most specs of one of them is at most
-            ``MAX_PHASES``.
+        phases: at least one. All have at most ``MAX_PHASES`` specs together, where a phase
+            without any counts as one spec.
         eos_token_id: token to force after the last phase, until the request ends; ``None`` forces
             nothing.
         repeat: whether to go on with the first phase after the last.
@@ -189,9 +172,9 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         check_pattern(self.stop_token_ids, "stop_token_ids")
         if self.repeat and self.eos_token_id is not None:
             raise SpecError("Expected no EOS token after phases that repeat", "eos_token_id")
-        if (count := self._tracks()) > MAX_PHASES:
-            what = f"Expected at most {MAX_PHASES} as the number of phases times the most specs"
-            raise SpecError(f"{what} of one, got {count}", "phases")
+        if (count := self._count()) > MAX_PHASES:
+            what = f"Expected at most {MAX_PHASES} specs in all phases, an empty one as one"
+            raise SpecError(f"{what}, got {count}", "phases")
         for i, phase in enumerate(self.phases):
             try:
                 _check_specs(phase.specs)
@@ -276,7 +259,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         sizes = [spec.sizes() for _, spec in self.inner_specs()]
         text_bytes = sum(len(text.encode()) for text in self._texts())
         token_ids = 3 * sum(map(len, sought)) + len(self.phases) * len(self.stop_token_ids)
-        sizes.append(Sizes(token_ids, text_bytes, self._tracks()))
+        sizes.append(Sizes(token_ids, text_bytes, self._count()))
         return Sizes(*map(sum, zip(*sizes, strict=True)))
 
     @property
@@ -289,10 +272,10 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     def narrows(self) -> bool:
         return self.breaks_grammar or any(spec.narrows for _, spec in self.inner_specs())
 
-    def _tracks(self) -> int:
-        """Return the number of phases times the most specs of one, or once if none has any."""
-        most = max(len(phase.specs) for phase in self.phases) + bool(self.stop_token_ids)
-        return len(self.phases) * max(1, most)
+    def _count(self) -> int:
+        """Count the specs of all phases: one for a phase without any, one more for stop tokens."""
+        stops = bool(self.stop_token_ids)
+        return sum(max(1, len(phase.specs) + stops) for phase in self.phases)
 
     def _texts(self) -> list[str]:
         """List the texts that end phases."""
@@ -305,13 +288,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
                 yield ("phases", i, "specs", j), spec
 
 
-BESIDE = (
-    *(AutomatonSpec, NoRepeatNgramSpec, DrySpec, NoLoopSpec),
-    *(PromptBiasSpec, NativeSpec, PluginSpec),
-)
-"""The kinds that stand beside phases. An ``automaton`` may go through phases of its own; the others
-are more than automata.
-"""
+BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec
+"""The kinds that stand beside phases: the engine's own, and code."""
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:

@@ -147,7 +147,8 @@ class DropsCode(LogitportEditor):
         if program is None:
             return None
         code = program.per_request
-        return replace(program, parts=tuple(part for part in program.parts if part not in code))
+        parts = tuple(each for each in program.parts if each.part not in code)
+        return replace(program, parts=parts)
 
 
 class EditsACopy(LogitportEditor):

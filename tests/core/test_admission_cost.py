@@ -144,7 +144,7 @@ TOKEN_IDS = (
         ),
         (
             (PHASES, PHASES, PHASES),
-            "at most 8 phases, times the most specs of one, in all specs together, got 12",
+            "at most 8 specs in phases, an empty one as one, in all specs together, got 12",
             2,
         ),
     ],

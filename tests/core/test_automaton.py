@@ -1,7 +1,6 @@
 """The timed token automaton: its tables, its builder, and folding a history at once."""
 
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,11 +18,11 @@ from logitport.adapters.core import (
     compile_specs,
     unreachable,
 )
+from logitport.adapters.core.automaton import Lane
 from logitport.adapters.core.automaton.arrays import distinct, looked_up, numbered
-from logitport.adapters.core.automaton.folding import fold_together
+from logitport.adapters.core.automaton.automata import place
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
-from logitport.adapters.core.kinds import phases
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PATTERN
 
@@ -105,8 +104,7 @@ def test_sorted_as_by_numpy(values: list[int], others: list[int]) -> None:
 @settings(deadline=None)
 @given(specs(VOCABULARY, kinds=[kind for kind in AUTOMATA if kind is not s.AutomatonSpec]))
 def test_every_state_can_be_reached(spec: LogitsProcessorSpec) -> None:
-    with patch.object(phases, "TO_PRUNE", 1 << 30):  # whatever the size
-        assert not any(unreachable(automaton) for automaton in automata(spec))
+    assert not any(unreachable(automaton) for automaton in automata(spec))
 
 
 def test_a_token_set_is_sorted_and_the_first_of_equal_tokens_counts() -> None:
@@ -233,7 +231,7 @@ long_histories = st.lists(histories, max_size=12).map(lambda parts: [t for p in 
 def test_folding_is_walking_for_any_automata(
     together: list[Automaton], prompt: list[int], output: list[int]
 ) -> None:
-    ends = fold_together(together, TokenHistory(prompt, output))
+    ends, _ = place([Lane(each) for each in together], (0,), TokenHistory(prompt, output))
     for automaton, end in zip(together, ends, strict=True):
         assert without_timer(end) == walk(automaton, prompt, output)
 

@@ -22,7 +22,7 @@ def test_no_fault_reaches_the_engine_or_a_neighbour() -> None:
     assert counts["single survived"] == counts["double survived"] == 60
     assert counts["single ended several"] == 0
     assert counts["single ended a request"] < 30  # most are tried again, which ends nobody
-    assert counts["double ended a request"] > 30
+    assert counts["double ended a request"] > 20
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")

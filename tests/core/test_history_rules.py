@@ -14,6 +14,7 @@ from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
 from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
 from logitport.adapters.core.host.search import BLOCK
+from logitport.adapters.core.parts import Acting
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 from logitport.spec.limits import MAX_HISTORY_RULES
 
@@ -142,7 +143,7 @@ def test_room_for_more_tokens() -> None:
 @pytest.mark.parametrize("tokens", [([1, -1], []), ([], [1, -1])])
 def test_a_history_with_a_token_that_is_not_known(tokens: tuple[list[int], list[int]]) -> None:
     with pytest.raises(UnknownTokenError):
-        HistoryRules([NoRepeatNgramSpec(2)], *(np.array(each, np.int32) for each in tokens))
+        HistoryRules([Acting(NoRepeatNgramSpec(2))], *(np.array(each, np.int32) for each in tokens))
 
 
 def test_a_scan_compares_each_token_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,9 @@ def test_a_scan_compares_each_token_a_few_times(monkeypatch: pytest.MonkeyPatch)
         for prompt in ([5] * length, [*[5] * 63, 6] * (length // 64), [*range(length)]):
             for spec in (NoRepeatNgramSpec(64), DrySpec(1.0, 1.5, 64), DrySpec(1.0, 1.5, 1)):
                 tokens = Counted(prompt)
-                rule = HistoryRules([spec], np.array(prompt, np.int32), np.zeros(0, np.int32))
+                rule = HistoryRules(
+                    [Acting(spec)], np.array(prompt, np.int32), np.zeros(0, np.int32)
+                )
                 scratch = scratch_for(LARGE)
                 history_rules.act(scratch[1], 0, 0, tokens, len(prompt), *rule._rules, *scratch)
                 counts.append((tokens.read - 64 * 32 * 2) / len(prompt))

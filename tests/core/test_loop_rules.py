@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from logitport.adapters.conformance.reference import FORCED, combine, edits
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
+from logitport.adapters.core.parts import Acting
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, NoLoopSpec
 
 from tests.support.strategies import specs
@@ -68,7 +69,7 @@ def test_long_periods(period: int, broken: bool) -> None:
     history[1] = 1002 if broken and period > 1 else history[1]
     logits, newest = np.zeros(2048, np.float32), history[2 * period - 1]
     (rule,), scratch = compile_specs([spec]).loops, scratch_for(2048)
-    rules = HistoryRules([rule], history[:0], history[: 2 * period])
+    rules = HistoryRules([Acting(rule)], history[:0], history[: 2 * period])
     banned = {newest, text[-1]} if not broken or period == 1 else {newest}
     assert {*rules.cells(scratch)[0].tolist()} == banned
     rules.edit(logits, 0, 2048, scratch)

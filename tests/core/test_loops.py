@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs, loops
-from logitport.adapters.core.automaton import folding, tries
-from logitport.adapters.core.host import advance, edit, history_rules
+from logitport.adapters.core.automaton import automata, steps, tries
+from logitport.adapters.core.host import edit, history_rules
 from logitport.adapters.core.text import byte_automaton, characters, token_product
 from logitport.adapters.core.warm_up import prepare
 from logitport.spec import (
@@ -31,7 +31,7 @@ from tests.support.requests import LAYOUTS, ONE_OF_EACH, Request
 LOOPS = [
     value
     for module in (
-        *(folding, tries, advance, edit, history_rules),
+        *(automata, steps, tries, edit, history_rules),
         *(byte_automaton, token_product, characters),
     )
     for value in vars(module).values()

@@ -10,6 +10,7 @@ from logitport import spec as s
 from logitport.adapters.core import AutomatonBuilder, Edit, Program, Realizer, compile_specs
 from logitport.adapters.core.host.tensor_editors import HostTensorEditor, TensorEditor
 from logitport.adapters.core.kinds.banned_tokens import ADDING
+from logitport.adapters.core.parts import Acting
 from logitport.adapters.core.tensors import highest_logit
 from logitport.spec import LogitsProcessorSpec
 
@@ -127,7 +128,7 @@ def test_lists_of_any_length(device: torch.device, dtype: torch.dtype) -> None:
         )
     builder = AutomatonBuilder()
     builder.add(builder.token_set(()))
-    pair.add(4 * len(sizes), program=Program((builder.build(),)))
+    pair.add(4 * len(sizes), program=Program((Acting(builder.build()),)))
     pair.step(random_logits(rng, 4 * len(sizes) + 2, VOCABULARY + 50, dtype))
 
 
@@ -150,7 +151,7 @@ def test_bans_of_all_other_tokens(device: torch.device, dtype: torch.dtype) -> N
     for row, specs in enumerate(beside):
         automata = compile_specs(specs).automata
         for i, parts in enumerate(((bans[0], *automata), (*automata, bans[0]), (*bans, *automata))):
-            pair.add(3 * row + i, program=Program(parts))
+            pair.add(3 * row + i, program=Program(tuple(map(Acting, parts))))
     rounding = 0 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     pair.step(random_logits(rng, 3 * len(beside), VOCABULARY, dtype), rounding)
 
@@ -227,7 +228,7 @@ def test_state_that_means_something_else_after_a_move(device: torch.device) -> N
     for spec in (s.BannedTokensSpec((1,)), s.AllowedTokensSpec(tuple(range(VOCABULARY - 5)))):
         pair.add(0, spec)
         pair.step(torch.zeros(1, VOCABULARY))
-        assert pair.triton._automata.states[0, 0] == 0
+        assert pair.triton._automata.states[0, 0] == 1
 
 
 def test_uploads_only_what_is_new(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_what_a_parser_has_made_of_a_text_shares_its_program():
 def test_what_an_engine_remembers_of_admitted_payloads(monkeypatch: pytest.MonkeyPatch):
     # A thinking budget with a long message: 2 MB of tables.
     large = compile_specs((s.ThinkingBudgetSpec(1, (1,), (2,), (2,) * 16_000),))
-    monkeypatch.setattr(admission, "compile_specs", lambda *_: Program(large.automata))
+    monkeypatch.setattr(admission, "compile_specs", lambda *_: Program(large.parts))
     admission.forget()
 
     def cells_of(token_id: int) -> int:

@@ -16,8 +16,8 @@ from logitport.adapters.core import (
     Automaton,
     compile_specs,
 )
-from logitport.adapters.core.automaton import NO_TIMER
-from logitport.adapters.core.automaton.folding import fold_together
+from logitport.adapters.core.automaton import NO_TIMER, Lane
+from logitport.adapters.core.automaton.automata import place
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.spec import LogitsProcessorSpec
 
@@ -25,7 +25,7 @@ VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap
 
 
 OTHERS = s.NoRepeatNgramSpec, s.DrySpec, s.NoLoopSpec, s.PromptBiasSpec
-AUTOMATA = tuple(kind for kind in REALIZED if kind not in OTHERS)
+AUTOMATA = tuple(kind for kind in REALIZED if kind not in (*OTHERS, s.PhasesSpec))
 
 
 tokens = st.integers(0, VOCABULARY - 1)
@@ -53,7 +53,8 @@ def fold(
     automaton: Automaton, prompt: Sequence[int] | None, output: Sequence[int]
 ) -> tuple[int, int]:
     """Compute state and timer after a whole history, with all due time-outs taken."""
-    return fold_together((automaton,), TokenHistory(() if prompt is None else prompt, output))[0]
+    history = TokenHistory(() if prompt is None else prompt, output)
+    return place((Lane(automaton),), (0,), history)[0][0]
 
 
 def folded(automaton: Automaton, prompt: Sequence[int], output: Sequence[int]) -> tuple[int, int]:

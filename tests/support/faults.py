@@ -11,8 +11,8 @@ from logitport.adapters.core.host.realizer import take_steps
 from torch.overrides import TorchFunctionMode
 
 MODULES = (
-    *("automaton.arrays", "automaton.automaton", "automaton.builder", "automaton.folding"),
-    *("automaton.history", "automaton.pool", "callables", "host.advance"),
+    *("automaton.arrays", "automaton.automaton", "automaton.automata", "automaton.builder"),
+    *("automaton.history", "automaton.pool", "callables"),
     *(
         "host.editors",
         "host.history_rules",
@@ -25,11 +25,11 @@ MODULES = (
 DEVICE_MODULES = (
     *("device.advance_kernel", "device.edit_kernel", "device.history_kernels"),
     *("device.inputs", "device.pool", "device.realizer", "device.requests"),
-    *("automaton.folding", "automaton.history", "kinds.prompt_bias"),
+    *("automaton.automata", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (
-    *(("host.advance", "advance"), ("host.editors", "find_edited")),
-    ("automaton.folding", "read"),
+    *(("automaton.automata", each) for each in ("advance", "begin", "read", "read_prompt", "step")),
+    ("host.editors", "find_edited"),
 )
 """Loops whose calls count. Those that write do not: compiled, they cannot fail."""
 METHODS = (

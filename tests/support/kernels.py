@@ -14,6 +14,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 
 TYPES = {
     "is_link_ptr": "*i8",
+    "is_complete_ptr": "*i8",
     "edit_ptr": "*i8",
     "penalties_ptr": "*fp32",
     "set_values_ptr": "*fp32",

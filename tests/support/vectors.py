@@ -61,10 +61,28 @@ TOGETHER: tuple[tuple[LogitsProcessorSpec, ...], ...] = (
 CHOSEN = s.Phase((s.ChoiceSpec(((4, 5), (6,))),), (s.PhaseEnd(complete=True),))
 ASTRAY: tuple[tuple[LogitsProcessorSpec, Ids], ...] = (
     (s.PhasesSpec((CHOSEN, s.Phase((s.ForcedTokenSequenceSpec((7,)),)))), (9, 4, 9, 7, 4)),
+    (
+        s.PhasesSpec(
+            (
+                s.Phase(
+                    (s.NoRepeatNgramSpec(2), s.PromptBiasSpec(1.5)), (s.PhaseEnd(token_ids=(9,)),)
+                ),
+                s.Phase(
+                    (s.NoLoopSpec(2, then_token_ids=(7,)), s.PromptBiasSpec(2.5)),
+                    (s.PhaseEnd(n=3),),
+                ),
+                s.Phase(
+                    (s.DrySpec(1.0, allowed_length=1), s.NoLoopSpec(2)), (s.PhaseEnd(n=4, phase=0),)
+                ),
+            )
+        ),
+        (4, 5, 4, 9, 4, 4, 7, 4, 5, 4, 6, 1, 2, 1),
+    ),
     (s.ThinkingBudgetSpec(2, (3,), (8, 9), (), (), ((8, 7),)), (5, 8, 9, 4)),
     (s.ThinkingBudgetSpec(2, (3,), (8, 9), (7,), (), ((8, 4), (8,))), (5, 6, 8, 4)),
 )
-"""An answer that goes astray in a phase, and end tags that begin alike: specs and outputs."""
+"""An answer that goes astray in a phase, rules within phases, and end tags that begin alike: specs
+and outputs."""
 LONGEST = 300
 """Characters of a refused payload. Most of the limits need longer ones."""
 

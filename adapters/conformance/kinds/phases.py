@@ -4,15 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....spec import (
+    AutomatonSpec,
+    AutomatonState,
     BannedTextSpec,
     BannedTokensSpec,
     ChoiceSpec,
+    DrySpec,
     ForcedTokenSequenceSpec,
     LogitsProcessorSpec,
     MaxRunSpec,
+    NoLoopSpec,
+    NoRepeatNgramSpec,
     Phase,
     PhaseEnd,
     PhasesSpec,
+    PromptBiasSpec,
     SpecError,
     ThinkingBudgetSpec,
 )
@@ -26,7 +32,7 @@ from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, ban, flat
 def _edit(
     spec: PhasesSpec, prompt: Tokens, output: Tokens, vocabulary: Sequence[bytes | None] = ()
 ) -> Edit:
-    index = 0
+    index, of_request = 0, prompt
     while index < len(spec.phases):
         phase = spec.phases[index]
         for n in range(len(output) + 1):
@@ -35,7 +41,15 @@ def _edit(
                 index, prompt, output = followed, (), output[n:]
                 break
         else:  # the phase is not over
-            acting = [_edit_of(each, prompt, output, vocabulary) for each in phase.specs]
+            acting = [
+                _edit_of(
+                    each,
+                    of_request if isinstance(each, PromptBiasSpec) else prompt,
+                    output,
+                    vocabulary,
+                )
+                for each in phase.specs
+            ]
             if index < len(spec.phases) - 1:
                 acting.append(ban(spec.stop_token_ids))
             edits = flat(acting)
@@ -118,6 +132,21 @@ def _examples(free: FreeRun) -> list[PhasesSpec]:
             ),
             repeat=True,
         ),
+        PhasesSpec(  # rules, which begin anew with their phase
+            (
+                Phase((ForcedTokenSequenceSpec((a, b, a)),), (complete,)),
+                Phase(
+                    (
+                        NoRepeatNgramSpec(1),
+                        NoLoopSpec(2, then_token_ids=(c,)),
+                        PromptBiasSpec(-1000),
+                    ),
+                    (PhaseEnd(n=3),),
+                ),
+                Phase((DrySpec(1000.0, 1.5, 1), NoLoopSpec(2)), (PhaseEnd(n=4),)),
+                Phase((AutomatonSpec((AutomatonState(force=b),)),)),
+            )
+        ),
     ]
 
 
@@ -165,10 +194,10 @@ def strategy(draw: Draws) -> Any:
         if not last_ends:
             found[-1] = Phase(found[-1].specs)
         eos = after if after is not None and after >= 0 else None
-        most = 1 + max(len(phase.specs) for phase in found)
+        count = sum(len(phase.specs) + 1 for phase in found)
         ends = {token for phase in found for end in phase.ends for token in end.token_ids}
         stops = tuple(token for token in stops if token not in ends)
-        stops = stops if most * len(found) <= MAX_PHASES else ()
+        stops = stops if count <= MAX_PHASES else ()
         return PhasesSpec(tuple(found), eos, after == -1, stops)
 
     after = st.none() | st.just(-1) | draw.token

@@ -11,6 +11,7 @@ from .automaton import (
     UNKNOWN,
     Automaton,
     Edit,
+    Lane,
     UnknownTokenError,
     unreachable,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "AutomatonBuilder",
     "Edit",
     "Ints",
+    "Lane",
     "UnknownTokenError",
     "unreachable",
 ]

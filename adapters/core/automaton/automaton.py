@@ -1,10 +1,10 @@
 """Timed token automata: immutable tables that define, for each state, the edit and the edges."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from struct import pack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,8 @@ class Automaton:
         set_values: ``[total]`` float32, the values that an ``ADD`` adds.
         reads_prompt: whether the automaton reads the prompt before the output.
         highest_token: the largest token id in any edit, or -1.
+        is_complete: ``[states]`` bool, the states in which it has nothing left to do, so that a
+            phase may end; ``None`` if no phase waits for it.
     """
 
     edit: npt.NDArray[np.int8]
@@ -92,29 +94,14 @@ class Automaton:
     set_values: npt.NDArray[np.float32]
     reads_prompt: bool
     highest_token: int
-    _transitions: Any = field(default=None, init=False, repr=False)
+    is_complete: npt.NDArray[np.bool_] | None = None
 
     @property
     def edges(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """The end of each state's edges after a leading 0, and the token of each edge."""
-        *_, ends, tokens, _ = self.transitions
-        return ends, tokens
-
-    @property
-    def transitions(self) -> tuple[npt.NDArray[Any], ...]:
-        """The columns that decide the next state, as ``folding.read`` takes them; kept."""
-        if self._transitions is not None:
-            return self._transitions
         ends = np.zeros(self.states + 1, np.int32)
         np.cumsum(np.bincount(self.keys >> 32, minlength=self.states), out=ends[1:])
-        columns = (
-            *(self.default_target, self.is_failure_link, self.branches, self.timer),
-            *(self.timeout, ends, (self.keys & TOKEN).astype(np.int32), self.targets),
-        )
-        # The loops are compiled for arrays that are contiguous and can be written.
-        made = tuple(np.require(column, requirements=["C", "W"]) for column in columns)
-        object.__setattr__(self, "_transitions", made)
-        return made
+        return ends, (self.keys & TOKEN).astype(np.int32)
 
     @property
     def states(self) -> int:
@@ -157,17 +144,40 @@ class Automaton:
             **columns,
         )
 
-    def states_along(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> Iterator[int]:
-        """Yield the state before each output token, with all due time-outs taken."""
-        from .folding import states_along
-        from .history import TokenHistory
-
-        return states_along(self, TokenHistory(prompt_ids, output_ids))
-
     @property
     def needs_output_ids(self) -> bool:
         """Whether the state depends on more than the output's length and the forced tokens."""
         return bool((self.branches & (self.edit != Edit.FORCE)).any())
+
+
+class Lane(NamedTuple):
+    """An automaton of a request, and its place in the request's phases.
+
+    Attributes:
+        automaton: the automaton.
+        phase: the number of the phase that it acts in. Phase 0 always acts.
+        end: the ``end_code`` of the end of the phase that comes when this automaton
+            is complete; 0 for none.
+    """
+
+    automaton: Automaton
+    phase: int = 0
+    end: int = 0
+
+
+TARGETS = 256
+"""More than all phases of a request."""
+
+
+def end_code(index: int, target: int, *, is_shared: bool) -> int:
+    """Encode an end of a phase as one number; the first of several ends is the least.
+
+    Args:
+        index: the index of the end among those of its phase.
+        target: the phase that follows. Phase 0 is that of all parts outside of phases.
+        is_shared: whether the end comes when several automata are complete, and not only one.
+    """
+    return (index * TARGETS + target) * 2 + is_shared
 
 
 class UnknownTokenError(ValueError):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from .automaton import CLEAR, NO_TIMER, Automaton, Edit
+from .automaton import CLEAR, NO_TIMEOUT, NO_TIMER, Automaton, Edit
 
 _ROOM_AT_FIRST = {"states": 1 << 12, "edges": 1 << 12, "tokens": 1 << 12, "sets": 1 << 8}
 ROOM_KEPT = 1 << 15
@@ -20,15 +20,16 @@ class AutomatonPool:
 
     Attributes:
         edit, operand, ...: the columns of ``Automaton``, with states and token sets numbered
-            through the pool, and ``CLEAR`` replaced by the timer that it sets. Values beyond
-            ``len(tables)`` states are not defined.
+            through the pool, and ``CLEAR`` replaced by the timer that it sets. State 0 is free, and
+            no token leaves it: it belongs to no automaton. Values beyond ``len(tables)`` states are
+            not defined.
         edge_ends: ``[states + 1]``, the end of each state's edges, after a leading 0.
         edge_tokens: ``[edges]``, the token of each edge, ascending within a state.
         set_ends: ``[sets + 1]``, the end of each token set, after a leading 0.
-        flags: ``[2, states]``, ``is_failure_link`` and ``branches``.
-        states: ``[5, states + 1]``, ``operand``, ``default_target``, ``timer``, ``timeout`` and
-            ``edge_ends``: fewer arrays are passed faster to a loop.
-        edges: ``[2, edges]``, ``edge_tokens`` and ``targets``.
+        tables: what ``steps.step`` reads: ``edit``; ``[3, states]``, ``is_failure_link``,
+            ``branches`` and ``is_complete``; ``[5, states + 1]``, ``operand``, ``default_target``,
+            ``timer``, ``timeout`` and ``edge_ends``; ``[2, edges]``, ``edge_tokens`` and
+            ``targets``. Fewer arrays are passed faster to a loop.
         edits: what the loops that edit read.
         used: the number of ``states``, ``edges``, set ``tokens`` and ``sets`` in use.
         generation: the number of times that automata were moved; copies compare it.
@@ -43,15 +44,16 @@ class AutomatonPool:
 
     def _clear(self, room: dict[str, int]) -> None:
         self._bases: dict[Automaton, int] = {}
-        self._room, self.used = room, dict.fromkeys(room, 0)
+        self._room, self.used = room, {what: int(what == "states") for what in room}
         states, edges, tokens, sets = room.values()
         self.edit = np.zeros(states, np.int8)
-        self.flags = np.zeros((2, states), np.bool_)
-        self.is_failure_link, self.branches = self.flags
-        self.states = np.zeros((5, states + 1), np.int32)
-        self.operand, self.default_target, self.timer, self.timeout, self.edge_ends = self.states
-        self.edges = np.zeros((2, edges), np.int32)
-        self.edge_tokens, self.targets = self.edges
+        flags = np.zeros((3, states), np.bool_)
+        self.is_failure_link, self.branches, self.is_complete = flags
+        numbers, of_edges = np.zeros((5, states + 1), np.int32), np.zeros((2, edges), np.int32)
+        self.operand, self.default_target, self.timer, self.timeout, self.edge_ends = numbers
+        self.edge_tokens, self.targets = of_edges
+        self.timer[0], self.timeout[0] = NO_TIMER, NO_TIMEOUT
+        self.tables = self.edit, flags, numbers, of_edges
         self.set_tokens = np.zeros(tokens, np.int32)
         self.set_values = np.zeros(tokens, np.float32)
         self.set_ends = np.zeros(sets + 1, np.int32)
@@ -60,7 +62,7 @@ class AutomatonPool:
     def base_of(self, automaton: Automaton) -> int | None:
         """Return where the automaton's states start; ``None`` if there is no room for it."""
         if automaton not in self._bases:
-            sizes = sizes_of((automaton,))
+            sizes = _sizes_of(automaton)
             if any(self.used[what] + size > self._room[what] for what, size in sizes.items()):
                 return None
             self._append(automaton)
@@ -84,7 +86,7 @@ class AutomatonPool:
         return any(self._room[what] > 8 * needed[what] for what in large)
 
     def _append(self, automaton: Automaton) -> None:
-        used, sizes = self.used, sizes_of((automaton,))
+        used, sizes = self.used, _sizes_of(automaton)
         base, first_edge, first_token, first_set = used.values()
         states = slice(base, base + automaton.states)
         edges = slice(first_edge, first_edge + sizes["edges"])
@@ -96,6 +98,7 @@ class AutomatonPool:
         self.default_target[states] = automaton.default_target + base
         self.is_failure_link[states] = automaton.is_failure_link
         self.branches[states] = automaton.branches
+        self.is_complete[states] = automaton.is_complete is not None and automaton.is_complete
         self.timer[states] = np.where(timer == CLEAR, np.int32(NO_TIMER), timer)
         self.timeout[states] = np.where(timeout >= 0, timeout + base, timeout)
         ends, edge_tokens = automaton.edges
@@ -112,10 +115,18 @@ class AutomatonPool:
 
 
 def sizes_of(automata: Collection[Automaton]) -> dict[str, int]:
-    """Return the room that automata need in a pool."""
+    """Return the room that a pool of some automata needs."""
+    room = {"states": 1, "edges": 0, "tokens": 0, "sets": 0}
+    for automaton in automata:
+        for what, size in _sizes_of(automaton).items():
+            room[what] += size
+    return room
+
+
+def _sizes_of(automaton: Automaton) -> dict[str, int]:
     return {
-        "states": sum(each.states for each in automata),
-        "edges": sum(len(each.keys) for each in automata),
-        "tokens": sum(len(each.set_tokens) for each in automata),
-        "sets": sum(len(each.set_ends) for each in automata),
+        "states": automaton.states,
+        "edges": len(automaton.keys),
+        "tokens": len(automaton.set_tokens),
+        "sets": len(automaton.set_ends),
     }

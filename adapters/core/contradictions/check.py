@@ -33,7 +33,7 @@ from ....spec import (
 from ..automaton import NO_TIMER, Automaton
 from ..automaton.arrays import distinct, token_array
 from ..kinds.no_loop import NEVER, needs
-from ..parts import Program
+from ..parts import LoopRule, Program
 from ..program import compile_specs
 from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, LONG, MAX_WORK, NOT_FOUND, follow
 from .report import error_of, kinds_of
@@ -65,7 +65,7 @@ def check_contradictions(
     left = budget() if left is None else left
     ends = ends_of(specs)
     found = _follow(program, vocab_size, ends, left) or _two_after_a_loop(program)
-    found = found or find_forced(program.automata, program.automata, ends)
+    found = found or find_forced(program, None, ends)
     if found is not None:
         raise error_of(found, specs, program)
 
@@ -73,12 +73,17 @@ def check_contradictions(
 def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> Contradiction | None:
     """Follow all parts together. The prompt's tokens do not count for rules."""
     of_loops = [rule.forcing for rule in program.loops]  # a rule decides when these force
-    refusing = [i for i, each in enumerate(program.automata) if _refuses(each)]
-    which = [i for i in refusing if program.automata[i] not in of_loops]
-    automata = [program.automata[i] for i in which]
+    which = [
+        i
+        for i, (each, _, end) in enumerate(program.lanes)
+        if (end or _refuses(each)) and each not in of_loops
+    ]
+    lanes = [program.lanes[i] for i in which]
+    automata = [each for each, *_ in lanes]
     rules: list[tuple[int, int, int, Any]] = [  # a part, and what ``follow`` reads of it
         (part, rule.n, rule.window or NO_TIMER, distinct(token_array(rule.allowed_token_ids)))
         for part, rule in enumerate(program.ngrams, len(program.automata))
+        if not program.compared[part].phase
     ]
     rules += [(part, 0, spec.then_token_ids[0], needs(spec)) for part, spec in _loops(program)]
     spare = LONG if vocab_size is None else vocab_size - _edited(automata) - len(ends)
@@ -94,8 +99,16 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
         np.concatenate([*(listed for *_, listed in rules), ends[:0]]),
         np.cumsum([0, *(len(listed) for *_, listed in rules)]),
     )
-    choices = [k for k, each in enumerate(automata) if each.states > 1 and is_any(each, ALLOW)]
-    tables: Any = *tables_of(automata), ends, vocab_size if may_edit_all else 0, spare, of_rules
+    choices = [
+        k
+        for k, (each, phase, _) in enumerate(lanes)
+        if each.states > 1 and is_any(each, ALLOW) and program.since[phase] == 0
+    ]
+    pool, bases = tables_of(automata)
+    sets = pool.set_ends, pool.set_tokens, pool.set_values
+    numbers = np.array([each[1:] for each in lanes], np.int32).T
+    tables: Any = pool.tables, sets, np.vstack([bases, numbers]), np.array(program.since, np.int32)
+    tables += ends, vocab_size if may_edit_all else 0, spare, of_rules
     for offering in (-1, *choices):
         arguments: Any = *tables, offering, is_refusing, left
         part, token = follow(*arguments)
@@ -105,9 +118,9 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
 
 
 def _loops(program: Program) -> Iterator[tuple[int, NoLoopSpec]]:
-    """Yield the part and the spec of each rule that forces a token after any loop."""
+    """Yield the part and the spec of each rule outside of phases that forces after any loop."""
     for part, rule in enumerate(program.loops, len(program.automata) + len(program.ngrams)):
-        if rule.forcing is not None and rule.block is None:
+        if rule.forcing is not None and rule.block is None and not program.compared[part].phase:
             yield part, rule.spec
 
 
@@ -130,21 +143,24 @@ def may_lose(
     kind that is not named is obeyed at each step, whatever the prompt and the model say; code of
     plugins aside. Kinds may be named that cannot lose.
     """
-    automata, loops = program.automata, program.loops
+    automata, parts = program.automata, program.compared
     refusing = [i for i, each in enumerate(automata) if _refuses(each)]
     winning = [i for i in refusing if is_any(automata[i], FORCE, ALLOW)]
-    may_ban = sum(rule.spec.max_period for rule in loops if rule.forcing is None)
+    bans = [rule.spec.max_period for rule in program.loops if rule.forcing is None]
     edited = _edited([automata[i] for i in refusing])
-    if may_ban and vocab_size is not None and edited + may_ban >= vocab_size:
-        winning += refusing  # between them, they may leave no token
-    if not winning:
-        return ()
-    offered = distinct(np.concatenate([offered_by(automata[i]) for i in winning]))
-    losing = [i for i in refusing if i not in winning and refusals(automata[i], offered).any()]
-    if len(winning) > 1:
-        losing += winning
-    forces = [False for _ in program.ngrams] + [rule.forcing is not None for rule in loops]
-    losing += [i for i, each in enumerate(forces, len(automata)) if not each]
+    may_ban_all = bool(bans) and vocab_size is not None and edited + sum(bans) >= vocab_size
+    winning = refusing if may_ban_all else winning
+    losing = list[int]()
+    for i, (part, phase, *_) in enumerate(parts):
+        others = [k for k in winning if k != i and program.act_together(phase, parts[k].phase)]
+        if not isinstance(part, Automaton):
+            is_forcing = isinstance(part, LoopRule) and part.forcing is not None
+            losing += [i] if others and not is_forcing else []
+        elif (others or may_ban_all) and i in winning:
+            losing.append(i)
+        elif others and i in refusing:
+            offered = distinct(np.concatenate([offered_by(automata[k]) for k in others]))
+            losing += [i] if refusals(part, offered).any() else []
     return kinds_of(losing, specs, program)
 
 
@@ -164,8 +180,8 @@ def check_without_engine(specs: Sequence[LogitsProcessorSpec]) -> None:
         program = compile_specs([specs[i] for i in which])
     except SpecError:  # admission says so
         return
-    of_parts = tuple([which[i] for i in each] for each in program.specs_of)
-    check_contradictions(specs, replace(program, specs_of=of_parts))
+    parts = (each._replace(specs=[which[i] for i in each.specs]) for each in program.parts)
+    check_contradictions(specs, replace(program, parts=tuple(parts)))
 
 
 def ends_of(specs: Sequence[LogitsProcessorSpec]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..automaton import BAN_BIAS, NO_TIMER, Edit
-from ..automaton.folding import enter, settle, take
+from ..automaton.steps import TAKEN, begin, step
 from ..loops import loop, part_of_loops
 
 MAX_WORK = 1 << 16
@@ -87,55 +87,46 @@ def breaks_rule(rules: Any, taken: Any, positions: Any, last: int, refusing: Any
 
 
 @loop
-def choose(columns: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
+def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, bool, bool]:
     """Find the automaton whose tokens are compared: one that forces, or with the shortest list.
 
     Returns:
         Its index, -1 if there is none; whether it forces; and whether any automaton has an edge.
     """
-    edits, operands, set_ends, _, _, branches = columns[7:]
+    edits, operands, branches = tables[0], tables[2][0], tables[1][1]
     part, size, has_edge = -1, LONG, False
     for j in range(len(here)):
-        state = here[j, 0]
+        state = here[j]
         edit, own = edits[state], 0
         if edit > FORCE:
             own = set_ends[operands[state] + 1] - set_ends[operands[state]]
         if edit not in (FREE, ADD) and own < size:
             part, size = j, own
         has_edge |= branches[state]
-    if offering >= 0 and (size > 0 or edits[here[offering, 0]] == FORCE):
+    if offering >= 0 and (size > 0 or edits[here[offering]] == FORCE):
         part = offering
-    return part, part >= 0 and edits[here[part, 0]] == FORCE, has_edge
+    return part, part >= 0 and edits[here[part]] == FORCE, has_edge
 
 
 @loop
-def advance(columns: Any, here: Any, token: int, after: Any) -> tuple[bool, int]:
-    """Let all automata take a token.
-
-    Returns:
-        Whether all states are the same as before, and the least timer that runs.
-    """
-    (default_target, is_failure_link, edge_ends, edge_tokens, targets, on_entry, timeout) = columns[
-        :7
-    ]
+def compare(here: Any, timers: Any, after: Any, timers_after: Any) -> tuple[bool, int]:
+    """Return whether no state has changed and no timer grown, and the least timer that runs."""
     is_same, least = True, LONG
     for j in range(len(here)):
-        state, timer = here[j, 0], here[j, 1]
-        following = take(
-            default_target, is_failure_link, edge_ends, edge_tokens, targets, state, token
-        )
-        following, timer = settle(on_entry, timeout, following, enter(on_entry[following], timer))
-        after[j, 0], after[j, 1] = following, NO_TIMER if timer > LONG else timer
-        is_same &= following == state and after[j, 1] <= here[j, 1]
-        if after[j, 1] < here[j, 1]:
-            least = min(least, after[j, 1])
+        if timers_after[j] > LONG:
+            timers_after[j] = NO_TIMER
+        is_same &= after[j] == here[j] and timers_after[j] <= timers[j]
+        if timers_after[j] < timers[j]:
+            least = min(least, timers_after[j])
     return is_same, least
 
 
 @loop
 def follow(
-    columns: Any,
-    bases: Any,
+    tables: Any,
+    sets: Any,
+    lanes: Any,
+    begun: Any,
     ends: Any,
     vocab_size: int,
     spare: int,
@@ -150,8 +141,10 @@ def follow(
     any token leads to the same states. Elsewhere the model is free, and the search ends.
 
     Args:
-        columns: the tables of all automata, see ``tables_of``.
-        bases: the first state of each automaton in them.
+        tables: the tables of all automata, see ``steps.step``.
+        sets: the columns ``set_ends``, ``set_tokens`` and ``set_values`` of the tables.
+        lanes: see ``steps.step``.
+        begun: the phases that a request begins in, as ``since`` of ``steps.step``.
         ends: tokens after which the request may be over, ascending.
         vocab_size: the number of tokens if bans may leave none, otherwise 0.
         spare: so many more tokens than bans may take: rules leave another than ``ends`` until then.
@@ -166,22 +159,23 @@ def follow(
         The index of the automaton that forces or lists tokens at this step, -1 if none does, and
         ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
-    on_entry, timeout, edits, operands, set_ends, set_tokens, set_values = columns[5:12]
-    count, rule_cost = len(bases), len(refusing) - len(bases)
-    way = np.empty((MAX_DEPTH + 1, count, 2), np.int32)
+    edits, operands, (set_ends, set_tokens, set_values) = tables[0], tables[2][0], sets
+    count, rule_cost = lanes.shape[1], len(refusing) - lanes.shape[1]
+    way, clocks = np.empty((2, MAX_DEPTH + 1, count), np.int32)
+    since = np.empty((MAX_DEPTH + 1, len(begun)), np.int32)
     cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)
     positions, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
     cursor[0], positions[0], depth = 0, 0, 0
-    for j in range(count):
-        timer = enter(on_entry[bases[j]], NO_TIMER)
-        way[0, j, 0], way[0, j, 1] = settle(on_entry, timeout, bases[j], timer)
+    since[0] = begun
+    begin(tables, lanes, way[0], clocks[0], since[0])
+    step(tables, lanes, way[0], clocks[0], since[0], TAKEN, 0)
     while 0 <= depth < MAX_DEPTH - 1:
         here, back = way[depth], depth - 1 if offering >= 0 else -1
-        if offering >= 0 and edits[here[offering, 0]] not in (FORCE, ALLOW):
+        if offering >= 0 and edits[here[offering]] not in (FORCE, ALLOW):
             depth = back  # the answer is complete
             continue
-        part, is_forced, has_edge = choose(columns, here, offering)
-        state = here[part, 0]
+        part, is_forced, has_edge = choose(tables, set_ends, here, offering)
+        state = here[part]
         operand = operands[state]
         tokens, first, end = operands, state, state + 1
         if part < 0:
@@ -200,7 +194,7 @@ def follow(
             cursor[depth] += 1
             is_left = True
             for j in range(count):
-                state = here[j, 0]
+                state = here[j]
                 if refuses(edits[state], operands[state], set_ends, set_tokens, set_values, each):
                     is_left, refusing[j] = False, True
             if is_left and rule_cost and (is_forced or offering < 0):
@@ -224,8 +218,10 @@ def follow(
         # Where does it lead?
         left[0] -= count
         after, passed = way[depth + 1], 1
-        is_same, least = advance(columns, here, token, after)
-        if offering >= 0 and not is_forced and after[offering, 0] == here[offering, 0]:
+        after[:], clocks[depth + 1], since[depth + 1] = here, clocks[depth], since[depth]
+        step(tables, lanes, after, clocks[depth + 1], since[depth + 1], token, depth)
+        is_same, least = compare(here, clocks[depth], after, clocks[depth + 1])
+        if offering >= 0 and not is_forced and after[offering] == here[offering]:
             continue  # a list that stays offers no answer
         if is_same and (token == OTHER or rule_cost == 0):
             if least == LONG:  # nothing changes any more
@@ -233,8 +229,8 @@ def follow(
                 continue
             if least > 1:  # the next steps are the same, until a timer is due
                 for j in range(count):
-                    if after[j, 1] < here[j, 1]:
-                        after[j, 1] -= least - 1
+                    if clocks[depth + 1, j] < clocks[depth, j]:
+                        clocks[depth + 1, j] -= least - 1
                 passed = least
         if token == OTHER and rule_cost * (positions[depth] + passed) >= spare and len(ends):
             break

@@ -34,10 +34,10 @@ def check_guard(
     Raises:
         SpecError: at a spec, with the spec of the guard.
     """
-    automata, of_guard = program.automata, guarding.automata
-    found = find_forced(automata, of_guard, ends_of(specs))
-    for i, automaton in enumerate(() if found else automata):
-        if automaton.edit[0] == ALLOW:
+    of_guard = [each for each, phase, _ in guarding.lanes if not phase]
+    found = find_forced(program, of_guard, ends_of(specs))
+    for i, (automaton, phase, _) in enumerate(() if found else program.lanes):
+        if automaton.edit[0] == ALLOW and program.since[phase] == 0:
             ends = np.append(0, automaton.set_ends)[automaton.operand[0] :]
             left = automaton.set_tokens[ends[0] : ends[1]]
             for k, each in enumerate(of_guard):
@@ -46,8 +46,9 @@ def check_guard(
                     found = found or (i, (k,), -1)
     if found is not None:
         part, (other,), token = found
-        index = specs_of(token, specs, program.sources[part])[-1]
-        named = Name(f"the server's guard[{specs_of(token, guard, guarding.sources[other])[0]}]")
+        index = specs_of(token, specs, program.compared[part].specs)[-1]
+        of_other = next(each.specs for each in guarding.parts if each.part is of_guard[other])
+        named = Name(f"the server's guard[{specs_of(token, guard, of_other)[0]}]")
         raise SpecError(
             ("Conflicts with ", (named,), why(token, (of_guard[other],))),
             *("specs", index, *path_of(token, specs[index])),

@@ -17,7 +17,7 @@ def error_of(
     """Make the error at the spec that forces a token, or at the last one that takes part."""
     automata, (part, others, token) = program.automata, found
     parts = (part, *others) if part >= 0 else others
-    of_parts = [specs_of(token, specs, program.sources[part]) for part in parts]
+    of_parts = [specs_of(token, specs, program.compared[part].specs) for part in parts]
     reason = why(token, [automata[i] for i in parts[1:] if i < len(automata)])
     if max(parts) >= len(automata) + len(program.ngrams):
         reason = BOTH
@@ -36,7 +36,7 @@ def kinds_of(
     parts: Iterable[int], specs: Sequence[LogitsProcessorSpec], program: Program
 ) -> tuple[str, ...]:
     """Return the kinds of the specs that some parts come from, in the order of the specs."""
-    indices = {i for part in parts for i in program.sources[part]}
+    indices = {i for part in parts for i in program.compared[part].specs}
     return tuple(dict.fromkeys(specs[i].kind for i in sorted(indices)))
 
 

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 
 from ..automaton import NO_TIMER, Automaton
-from ..automaton.arrays import distinct
+from ..automaton.arrays import TOKEN, distinct
+from ..automaton.automaton import TARGETS
 from ..automaton.pool import AutomatonPool, sizes_of
+from ..automaton.steps import step
 from ..loops import loop
-from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, OTHER, advance, find_token
+from ..parts import Program
+from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, OTHER, find_token
 
 Contradiction = tuple[int, Sequence[int], int]
 """A step that leaves no token: the part that forces or lists tokens, or -1; the parts that refuse
@@ -17,15 +20,10 @@ these; and the forced token, or -1. Parts are automata, then rules about n-grams
 """
 
 
-def tables_of(automata: Sequence[Automaton]) -> tuple[Any, Any]:
-    """Return the tables of automata, as ``follow`` reads them, and the first state of each."""
+def tables_of(automata: Sequence[Automaton]) -> tuple[AutomatonPool, Any]:
+    """Return the tables of automata, and the first state of each."""
     pool = AutomatonPool(sizes_of(automata))
-    bases = np.array([pool.base_of(each) for each in automata], np.int32)
-    return (
-        *(pool.default_target, pool.is_failure_link, pool.edge_ends, pool.edge_tokens),
-        *(pool.targets, pool.timer, pool.timeout, pool.edit, pool.operand, pool.set_ends),
-        *(pool.set_tokens, pool.set_values, pool.branches),
-    ), bases
+    return pool, np.array([pool.base_of(each) for each in automata], np.int32)
 
 
 def is_any(automaton: Automaton, *edits: int) -> bool:
@@ -65,47 +63,80 @@ def refused(automaton: Automaton, tokens: Any) -> Any:
 
 
 def find_forced(
-    forcing: Sequence[Automaton], refusing: Sequence[Automaton], ends: Any
+    program: Program, guard: Sequence[Automaton] | None, ends: Any
 ) -> Contradiction | None:
     """Find a token that an automaton forces, and that another one refuses in each of its states.
 
-    After one of ``ends``, the request may be over. The ``others`` of what is found are indices of
-    ``refusing``.
+    The others are those of the program that act at the same steps, or those of a guard. After one
+    of ``ends``, the request may be over. The ``others`` of what is found are indices of automata.
     """
-    every = [each.operand[each.edit == FORCE] for each in forcing]
-    forced = distinct(np.concatenate([*every, np.zeros(0, np.int32)]))
+    lanes, forced_by = (
+        program.lanes,
+        [each.operand[each.edit == FORCE] for each in program.automata],
+    )
+    refusing = program.automata if guard is None else guard
+    forced = distinct(np.concatenate([*forced_by, np.zeros(0, np.int32)]))
     if not any(refused(each, forced).any() for each in refusing):
         return None
-    for i, automaton in enumerate(forcing):
-        if not len(every[i]):
+    is_reached = _reach_phases(program, ends)
+    for i, (automaton, phase, _) in enumerate(lanes):
+        if not len(forced_by[i]) or not is_reached[phase]:
             continue
-        columns = tables_of((automaton,))[0]
-        tokens = distinct(np.append(columns[3], columns[10]))  # of its edges and lists
-        never = [ends]
+        beside = [
+            (k, each)
+            for k, each in enumerate(refusing)
+            if each is not automaton and (guard is not None or lanes[k].phase in (0, phase))
+        ]
+        never = ends
         if not automaton.reads_prompt:  # a prompt may have any tokens
-            beside = [each for each in refusing if each is not automaton]
-            never += [tokens[refused(each, tokens)] for each in beside]
-        is_reached = reach(columns, distinct(np.concatenate(never)))
-        forced = distinct(automaton.operand[is_reached & (automaton.edit == FORCE)])
-        for k, each in enumerate(refusing):
-            if (mask := refused(each, forced)).any() and each is not automaton:
+            tokens = distinct(np.append(automaton.keys & TOKEN, automaton.set_tokens))
+            never = np.concatenate([never, *(tokens[refused(each, tokens)] for _, each in beside)])
+        reached = reach(automaton, distinct(never))
+        forced = distinct(automaton.operand[reached & (automaton.edit == FORCE)])
+        for k, each in beside:
+            if (mask := refused(each, forced)).any():
                 return i, (k,), int(forced[mask][0])
     return None
 
 
-@loop
-def reach(columns: Any, never: Any) -> Any:
+def _reach_phases(program: Program, ends: Any) -> list[bool]:
+    """Mark the phases that a request may come to, by the tokens that never come in all of them."""
+    always = [each for each, phase, _ in program.lanes if not phase]
+    is_reached, waiting = [each == 0 for each in program.since], True
+    while waiting:
+        waiting = False
+        for automaton, phase, end in program.lanes:
+            target = end // 2 % TARGETS
+            if end and is_reached[phase] and not is_reached[target]:
+                tokens = distinct((automaton.keys & TOKEN).astype(np.int32))
+                never = [ends, *(tokens[refused(each, tokens)] for each in always)]
+                reached = reach(automaton, distinct(np.concatenate(never)))
+                if automaton.reads_prompt or (reached & automaton.is_complete).any():
+                    is_reached[target] = waiting = True
+    return is_reached
+
+
+def reach(automaton: Automaton, never: Any) -> Any:
     """Mark the states in which an automaton may edit, if some ascending tokens never come."""
-    edge_ends, edge_tokens, _, on_entry, timeout, edits = columns[2:8]
-    operands, set_ends, set_tokens = columns[8:11]
-    here, after = np.full((1, 2), NO_TIMER, np.int32), np.empty((1, 2), np.int32)
+    pool, bases = tables_of((automaton,))
+    of_sets = pool.set_ends, pool.set_tokens
+    return reach_states(pool.tables, *of_sets, int(bases[0]), never)[1:]
+
+
+@loop
+def reach_states(tables: Any, set_ends: Any, set_tokens: Any, base: int, never: Any) -> Any:
+    """Mark the states of the only automaton in tables; see ``reach``."""
+    edits, _, columns, edges = tables
+    operands, on_entry, timeout, edge_ends = columns[0], columns[2], columns[3], columns[4]
+    lanes = np.zeros((3, 1), np.int32)
+    here, timers, since = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
     is_reached = np.zeros(len(edits), np.bool_)
     waiting, left = np.zeros(len(edits), np.int32), 1
-    is_reached[0] = True
+    is_reached[base], waiting[0] = True, base
     while left > 0:
         left -= 1
-        state = here[0, 0] = waiting[left]
-        tokens, first, end = edge_tokens, edge_ends[state], edge_ends[state + 1]
+        state = waiting[left]
+        tokens, first, end = edges[0], edge_ends[state], edge_ends[state + 1]
         is_limited = edits[state] in (FORCE, ALLOW)
         if edits[state] == FORCE:
             tokens, first, end = operands, state, state + 1
@@ -119,8 +150,9 @@ def reach(columns: Any, never: Any) -> Any:
             if at <= end:
                 if (at == end and is_limited) or find_token(never, 0, len(never), token) >= 0:
                     continue
-                advance(columns, here, token, after)
-                target = after[0, 0]
+                here[0], timers[0] = state, NO_TIMER
+                step(tables, lanes, here, timers, since, token, 0)
+                target = here[0]
             if target >= 0 and not is_reached[target]:
                 is_reached[target] = True
                 waiting[left] = target

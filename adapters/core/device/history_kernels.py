@@ -42,6 +42,8 @@ class HistoryKernels:
         logits: torch.Tensor,
         history: History,
         rows: LogitsLayout,
+        since: torch.Tensor | None,
+        phases: int,
         rules: int,
         vocab_size: int,
         longest: int,
@@ -50,7 +52,8 @@ class HistoryKernels:
     ) -> None:
         """Edit the logits, whose columns are contiguous, in place.
 
-        Of the rows' requests, ``rules`` is the most that any has, with one for a ``dry``, and
+        ``since`` is what ``AdvanceKernel`` returns, if it was launched. Of the rows' requests,
+        ``phases`` and ``rules`` are the most that any has, with one rule for a ``dry``, and
         ``penalizes`` whether any has that. Tokens from ``vocab_size`` on, such as images'
         placeholders, are not edited. ``longest`` is that of the histories, drafts included.
         """
@@ -62,7 +65,8 @@ class HistoryKernels:
             *(logits, logits.stride(0), highest_logit(logits.dtype)),
             *rows.arguments,
             *history.arguments,
-            *self._inputs.columns("back", "window", "origin", "exempt"),
+            *(columns := self._inputs.columns("back", "window", "origin", "exempt", "of_phase")),
+            *(columns[0] if since is None else since, phases),
             self._inputs.requests,
             *self._tables.columns("set_ends", "set_tokens"),
             *(vocab_size, self._counts, self._found, tiles),
@@ -77,7 +81,8 @@ class HistoryKernels:
 
 
 @triton.jit(
-    do_not_specialize=["requests", "tiles", "rules"], do_not_specialize_on_alignment=ROW_POINTERS
+    do_not_specialize=["phases", "requests", "tiles", "rules"],
+    do_not_specialize_on_alignment=ROW_POINTERS,
 )
 def _scan_kernel(
     logits_ptr,  # [rows, columns]; changed
@@ -93,6 +98,9 @@ def _scan_kernel(
     window_ptr,  # [rules, requests] int32, the number of newest tokens that count
     origin_ptr,  # [rules, requests] int32, the first position that counts
     exempt_ptr,  # [rules, requests] int32, the set of tokens that may be repeated, or end a match
+    phase_ptr,  # [rules, requests] int32
+    since_ptr,  # [rows, phases] int32, see `steps.step`; not read for rules outside of phases
+    phases,
     requests,
     set_ends_ptr,  # [sets + 1] int32, after a leading 0
     set_tokens_ptr,  # [set cells] int32, ascending within a set
@@ -119,8 +127,10 @@ def _scan_kernel(
     longest = 0
     for i in range(rules):
         rule = i * requests + request
-        back = tl.load(back_ptr + rule)
+        since = load_since(phase_ptr + rule, since_ptr + row * phases)
+        back = tl.where(since < 0, -1, tl.load(back_ptr + rule))
         oldest = tl.maximum(length - tl.load(window_ptr + rule), tl.load(origin_ptr + rule))
+        oldest = tl.maximum(oldest, since)
         reach = tl.where(back >= 0, tl.minimum(reach, oldest + back), reach)
         longest = tl.maximum(longest, back)
     start = tile * (tile_size - _MARGIN)
@@ -134,8 +144,10 @@ def _scan_kernel(
     forbidding = tl.zeros_like(tokens)
     for i in range(rules):
         rule = i * requests + request
-        back = tl.load(back_ptr + rule)
+        since = load_since(phase_ptr + rule, since_ptr + row * phases)
+        back = tl.where(since < 0, -1, tl.load(back_ptr + rule))
         oldest = tl.maximum(length - tl.load(window_ptr + rule), tl.load(origin_ptr + rule))
+        oldest = tl.maximum(oldest, since)
         follows = matters & (back >= 0) & (matched >= back) & (at >= oldest + back)
         if tl.max(follows.to(tl.int32), axis=0) != 0:
             exempt = tl.load(exempt_ptr + rule)
@@ -157,7 +169,9 @@ def _scan_kernel(
     tl.store(row_ptr + tokens, sum_as(logits, ban, logits_ptr.dtype.element_ty), mask=banned)
 
 
-@triton.jit(do_not_specialize=["requests", "tiles"], do_not_specialize_on_alignment=ROW_POINTERS)
+@triton.jit(
+    do_not_specialize=["phases", "requests", "tiles"], do_not_specialize_on_alignment=ROW_POINTERS
+)
 def _penalize_kernel(
     logits_ptr,  # [rows, columns]; changed
     logits_stride,
@@ -172,6 +186,9 @@ def _penalize_kernel(
     window_ptr,  # [rules, requests] int32
     origin_ptr,  # not read
     exempt_ptr,  # [rules, requests] int32
+    phase_ptr,  # [rules, requests] int32
+    since_ptr,  # [rows, phases] int32
+    phases,
     requests,
     set_ends_ptr,  # [sets + 1] int32
     set_tokens_ptr,  # [set cells] int32
@@ -200,7 +217,8 @@ def _penalize_kernel(
     request, tokens_ptr, drafted_ptr, kept, length = locate(
         requests_ptr, drafts_ptr, row_tokens_ptr, token_ids_ptr, token_ids_stride, lengths_ptr, row
     )
-    start = tl.maximum(length - tl.load(window_ptr + request), 0)
+    start = load_since(phase_ptr + request, since_ptr + row * phases)
+    start = tl.maximum(length - tl.load(window_ptr + request), start)
 
     # A match ends after the last breaker.
     backs = tl.arange(0, _MAX_MATCH)
@@ -234,3 +252,10 @@ def _penalize_kernel(
     logits = tl.load(cell_ptr, mask=written, other=0.0)
     dtype: tl.constexpr = logits_ptr.dtype.element_ty
     tl.store(cell_ptr, bounded_sum(logits, value, highest, dtype), mask=written)
+
+
+@triton.jit
+def load_since(phase_ptr, since_ptr):
+    """Return where the phase of a rule began; 0 outside of phases, -1 if the phase does not act."""
+    phase = tl.load(phase_ptr)
+    return tl.load(since_ptr + phase, mask=phase > 0, other=0)

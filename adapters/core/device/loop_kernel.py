@@ -9,9 +9,9 @@ import triton.language as tl
 
 from ....spec.kinds.no_loop import MAX_PERIOD
 from ....spec.limits import MAX_PATTERN
-from ..automaton import BAN_BIAS, Automaton
+from ..automaton import BAN_BIAS, Lane
 from ..kinds.no_loop import closes
-from ..parts import LoopRule
+from ..parts import Acting, LoopRule
 from ..tensors import highest_logit
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs
@@ -19,7 +19,7 @@ from .pool import DevicePool
 from .search import locate, sum_as, tokens_at
 
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
-_FIELDS = tl.constexpr(10)
+_FIELDS = tl.constexpr(11)
 _UNROLLED = tl.constexpr(8)  # tokens that are compared between two looks at what is left
 PERIODS = triton.next_power_of_2(MAX_PERIOD)
 """The periods that are compared at once."""
@@ -27,16 +27,16 @@ PERIODS = triton.next_power_of_2(MAX_PERIOD)
 _PATTERN = tl.constexpr(triton.next_power_of_2(MAX_PATTERN))
 
 
-def fields_of(
-    rules: Sequence[LoopRule], automata: Sequence[Automaton], prompt_length: int
-) -> list[int]:
-    """List what the kernel reads of each of a request's rules, in the order in which it does."""
+def fields_of(rules: Sequence[Acting], lanes: Sequence[Lane], prompt_length: int) -> list[int]:
+    """List what the kernel reads of each rule about loops, in the order in which it does."""
     fields: list[int] = []
-    for rule in rules:
+    for rule, phase, *_ in rules:
+        if not isinstance(rule, LoopRule):
+            continue
         spec = rule.spec
         fields += spec.times, spec.min_period, spec.max_period, spec.min_tokens
         fields += prompt_length if spec.output_only else 0, len(spec.then_token_ids), closes(spec)
-        fields += *rule.ranks(automata), rule.inside
+        fields += *rule.ranks(lanes), rule.inside, phase
     return fields
 
 
@@ -52,14 +52,16 @@ class LoopKernel:
         history: History,
         rows: LogitsLayout,
         states: torch.Tensor | None,
+        since: torch.Tensor | None,
         automata: int,
+        phases: int,
         rules: int,
         vocab_size: int,
     ) -> None:
         """Edit the logits, whose columns are contiguous, and the states, in place.
 
-        ``states`` are those that ``AdvanceKernel`` returns, if there are any. ``automata`` and
-        ``rules`` are the most that any of the rows' requests has.
+        ``states`` and ``since`` are those that ``AdvanceKernel`` returns, if it was launched.
+        ``automata``, ``phases`` and ``rules`` are the most that any of the rows' requests has.
         """
         fields, base = self._inputs.columns("loop", "base")
         launch: Any = _loop_kernel[(len(rows),)]
@@ -71,14 +73,15 @@ class LoopKernel:
                 *(fields, base, self._inputs.requests),
                 *self._tables.columns("operand"),
                 base if states is None else states,
-                *(automata, rules, vocab_size),
+                base if since is None else since,
+                *(automata, phases, rules, vocab_size),
                 periods=PERIODS,
                 num_warps=4,
             )
 
 
 @triton.jit(
-    do_not_specialize=["requests", "automata", "rules"],
+    do_not_specialize=["requests", "automata", "phases", "rules"],
     do_not_specialize_on_alignment=ROW_POINTERS,
 )
 def _loop_kernel(
@@ -96,7 +99,9 @@ def _loop_kernel(
     requests,
     operand_ptr,  # [table states] int32
     states_ptr,  # [rows, automata] int32; those of automata that force are changed
+    since_ptr,  # [rows, phases] int32, see `steps.step`; not read for rules outside of phases
     automata,
+    phases,
     rules,
     vocab_size,
     periods: tl.constexpr,
@@ -111,12 +116,14 @@ def _loop_kernel(
     for i in range(rules):
         of_rule = fields_ptr + i * _FIELDS * requests + request
         times = tl.load(of_rule)
-        if times > 0:
+        phase = tl.load(of_rule + 10 * requests)
+        since = tl.load(since_ptr + row * phases + phase, mask=phase > 0, other=0)
+        if (times > 0) & (since >= 0):
             is_period = period >= tl.load(of_rule + requests)
             is_period = is_period & (period <= tl.load(of_rule + 2 * requests))
             copies = tl.maximum(times, tl.cdiv(tl.load(of_rule + 3 * requests), period))
             need = (copies - 1) * period
-            origin = tl.load(of_rule + 4 * requests)
+            origin = tl.maximum(tl.load(of_rule + 4 * requests), since)
             forced = tl.load(of_rule + 5 * requests)
             closes = tl.load(of_rule + 6 * requests)
             forcing = tl.load(of_rule + 7 * requests)

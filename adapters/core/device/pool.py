@@ -42,10 +42,13 @@ class DeviceArray:
 _EDITS = dict.fromkeys(("edit", "operand"), "states")
 _EDITS |= {"set_ends": "sets", "set_tokens": "tokens", "set_values": "tokens"}
 _TRANSITIONS = dict.fromkeys(
-    ("default_target", "is_failure_link", "timer", "timeout", "edge_ends"), "states"
+    ("default_target", "is_failure_link", "timer", "timeout", "edge_ends", "is_complete"), "states"
 )
 _TRANSITIONS |= {"edge_tokens": "edges", "targets": "edges"}
-_DTYPES = {"edit": torch.int8, "is_failure_link": torch.int8, "set_values": torch.float32}
+_DTYPES: dict[str, torch.dtype] = dict.fromkeys(
+    ("edit", "is_failure_link", "is_complete"), torch.int8
+)
+_DTYPES |= {"set_values": torch.float32}
 
 
 class DevicePool:

@@ -11,7 +11,6 @@ from ....spec import AllowedTokensSpec, DrySpec, NoLoopSpec, NoRepeatNgramSpec
 from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, stop_in
-from ..kinds.forced_sequence import forced_chain
 from ..layer import Layer, Made, Tokens
 from ..logits import Additions, write_twice
 from ..parts import Program
@@ -28,7 +27,6 @@ from .requests import INPUTS, Request
 
 logger = logging.getLogger(__name__)
 
-_FREE = forced_chain((), None)
 _NOBODY = Request(None)
 
 Step = tuple[torch.Tensor, History, LogitsLayout, Ints, int]
@@ -147,7 +145,7 @@ class DeviceRealizer(Layer):
         if not self._has_room():
             in_use = [one for request in self._requests.values() for one in request.in_tables()]
             self._stale |= self._requests.keys()  # all automata move
-            self._tables.rebuild([_FREE, *in_use])
+            self._tables.rebuild(in_use)
         for slot in self._stale:
             request = self._requests.get(slot, _NOBODY)
             request.write(slot, self._inputs, self._tables)
@@ -162,7 +160,7 @@ class DeviceRealizer(Layer):
         """Put new automata into the tables; ``False`` if there is no room, or far too much."""
         tables, requests = self._tables, self._requests
         coming = [requests[slot] for slot in self._stale if slot in requests]
-        wanted = [_FREE, *(one for request in coming for one in request.in_tables())]
+        wanted = [one for request in coming for one in request.in_tables()]
         return all(tables.base_of(automaton) is not None for automaton in wanted) and not (
             tables.is_mostly_unused(one for each in requests.values() for one in each.in_tables())
         )
@@ -205,12 +203,14 @@ class DeviceRealizer(Layer):
         if self._stale or self._is_broken:
             self._upload(history)
         most = self._counts[:, slots].max(axis=1).tolist()
-        automata_each, allows, rules, penalizes, loops = most
+        automata_each, phases, allows, rules, penalizes, loops = most
         automata: tuple[Any, ...] = ()
         states: torch.Tensor | None = None
+        since: torch.Tensor | None = None
         tokens = min(self._vocab_size, logits.shape[1])
+        if automata_each or phases > 1:
+            states, since = self._advance.launch(history, rows, automata_each, phases)
         if automata_each:
-            states = self._advance.launch(history, rows, automata_each)
             starts = self._count_by(automata_each, len(rows) + 1)
             automata = self._count_by(1, len(rows)), starts, states, len(rows)
         ends = bool((self._end_tokens[slots] >= 0).any())
@@ -219,11 +219,11 @@ class DeviceRealizer(Layer):
         for additions in self._own:
             write_twice(add, additions, logits)
         if rules:
-            batch, sizes = (logits, history, rows), (rules, tokens, longest)
+            batch, sizes = (logits, history, rows, since), (phases, rules, tokens, longest)
             write_twice(self._scan.launch, *batch, *sizes, penalizes=bool(penalizes))
         if loops:
-            batch = logits, history, rows, states
-            write_twice(self._loop.launch, *batch, automata_each, loops, tokens)
+            batch, sizes = (logits, history, rows, states, since), (automata_each, phases, loops)
+            write_twice(self._loop.launch, *batch, *sizes, tokens)
         if automata_each:
             write_twice(self._edit.launch, logits, *automata, allows=bool(allows))
         if forced is not None:

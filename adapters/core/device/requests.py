@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ....spec import DrySpec
-from ..automaton import NO_TIMER, Automaton, Edit
-from ..automaton.folding import fold_together
+from ....spec import DrySpec, NoRepeatNgramSpec
+from ..automaton import NO_TIMER, Automaton, Edit, Lane
+from ..automaton.automata import place
 from ..automaton.history import TokenHistory
 from ..automaton.pool import AutomatonPool
 from ..callables import RequestCallables
@@ -17,21 +17,21 @@ from ..kinds.banned_tokens import adding
 from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..parts import Program
+from ..parts import RULES, Part, Program
 from .inputs import RequestInputs
 from .loop_kernel import fields_of
 
-ALL = np.iinfo(np.int32).max
-"""The window of a rule that has none, and the number of tokens read by one that reads none."""
+ALL = 1 << 30
+"""The window of a rule that has none, and the number of tokens read for automata that read none."""
 
 INPUTS: dict[str, float] = {
-    **{"admission": -1, "base": 0, "read": ALL, "state": 0, "timer": 0},
-    **{"end_token": -1, "back": -1, "window": 0, "origin": 0, "exempt": 0, "penalties": 0.0},
+    **{"admission": -1, "taken": ALL, "first_since": -1},
+    **{"base": 0, "phase": 0, "end": 0, "state": -1, "timer": NO_TIMER, "end_token": -1},
+    **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "of_phase": 0, "penalties": 0.0},
     "loop": 0,
 }
-"""The arrays of ``RequestInputs``, with the values for requests that need none. The automaton that
-does nothing is the first in the tables. No admission is -1, so the kernel reads none of their
-tokens."""
+"""The arrays of ``RequestInputs``, with the values for requests that need none. The host has read
+all of their tokens, so the kernel reads none."""
 
 
 _holder = lru_cache(maxsize=64)(adding)
@@ -46,22 +46,22 @@ class Request:
     Attributes:
         stop_token_id: a token that makes the engine end the request, if there is one.
         program: the compiled form of its specs.
-        automata: the automata that act on it, in the order of the specs.
+        lanes: the automata that act on it, in the order of the specs.
         code: its own code.
         read: how many tokens the host has read; -1 before it has read any.
         origin: how many of these are the prompt's.
-        places: the state and timer of each automaton then.
+        places: the state and timer of each automaton then, and ``since``; see ``automata.place``.
         ends: whether the request has failed, so that only its stop token acts on it.
         holders: of each history rule, an automaton that holds its exempt tokens or breakers.
     """
 
     stop_token_id: int | None
     program: Program = field(default_factory=Program)
-    automata: Sequence[Automaton] = ()
+    lanes: Sequence[Lane] = ()
     code: RequestCallables | None = None
     read: int = -1
     origin: int = 0
-    places: Sequence[tuple[int, int]] = ()
+    places: tuple[Sequence[tuple[int, int]], Sequence[int]] = (), (0,)
     ends: bool = False
     holders: dict[Any, Automaton] = field(init=False)
 
@@ -76,51 +76,57 @@ class Request:
     @classmethod
     def ending(cls, stop_token_id: int) -> "Request":
         """Make the request that replaces one whose specs have failed."""
-        automata, places = (ending(stop_token_id),), ((0, NO_TIMER),)
-        return cls(stop_token_id, automata=automata, read=ALL, places=places, ends=True)
+        lanes, places = (Lane(ending(stop_token_id)),), (((0, NO_TIMER),), (0,))
+        return cls(stop_token_id, lanes=lanes, read=ALL, places=places, ends=True)
 
     def start(self, prompt_ids: Sequence[int], output_ids: Sequence[int], vocab_size: int) -> None:
         """Let the automata read the tokens so far."""
         history = TokenHistory(prompt_ids, output_ids)
-        if self.program.prompt_biases:
-            biases = self.program.prompt_biases
-            biases = bias_towards(biases, history.prompt_array(), vocab_size)
-            self.automata = [*self.automata, biases]
-        self.places = fold_together(self.automata, history)
+        for phase, specs in self.program.prompt_biases.items():
+            biases = bias_towards(specs, history.prompt_array(), vocab_size)
+            self.lanes = [*self.lanes, Lane(biases, phase)]
+        self.places = place(self.lanes, self.program.since, history)
         self.origin, self.read = len(prompt_ids), len(prompt_ids) + len(output_ids)
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
-        return [*self.automata, *self.holders.values()]
+        return [*(each for each, *_ in self.lanes), *self.holders.values()]
 
     def write(self, slot: int, inputs: RequestInputs, tables: AutomatonPool) -> None:
         """Write what the kernels read of the request, whose automata are in the tables."""
-        bases = [tables.base_of(automaton) for automaton in self.automata]
+        places, since = self.places
         sets = {spec: tables.operand[tables.base_of(it)] for spec, it in self.holders.items()}
         ngrams, dry = self.program.ngrams, next(iter(self.program.dry), None)
+        of_phase: dict[type[Part], list[int]] = {kind: [] for kind in RULES}
+        for part, phase, *_ in self.program.history_rules:
+            of_phase[type(part)].append(phase)
         inputs.put(
             slot,
-            base=bases,
-            read=[self.read] * len(bases),
-            state=[state for state, _ in self.places],
-            timer=[timer for _, timer in self.places],
+            taken=[self.read] * bool(self.lanes),
+            first_since=since,
+            base=[tables.base_of(automaton) for automaton, *_ in self.lanes],
+            phase=[phase for _, phase, _ in self.lanes],
+            end=[end for *_, end in self.lanes],
+            state=[state for state, _ in places],
+            timer=[timer for _, timer in places],
+            of_phase=[*(of_phase[DrySpec] or [0]), *of_phase[NoRepeatNgramSpec]],
             back=[dry.allowed_length if dry else -1, *(spec.n - 1 for spec in ngrams)],
             window=[(dry and dry.range) or ALL, *(spec.window or ALL for spec in ngrams)],
             origin=[0, *(self.origin if spec.output_only else 0 for spec in ngrams)],
             exempt=[sets.get(dry, 0), *(sets[spec] for spec in ngrams)],
             penalties=penalties(dry) if dry else [],
-            loop=fields_of(self.program.loops, self.automata, self.origin),
+            loop=fields_of(self.program.history_rules, self.lanes, self.origin),
         )
 
-    def counts(self) -> tuple[int, bool, int, int, int]:
+    def counts(self) -> tuple[int, int, bool, int, int, int]:
         """Count what acts on the request.
 
         Returns:
-            The number of automata, whether any may ALLOW tokens or ban most of them, and the
-            numbers of history rules, with one for a ``dry`` if there are any, of these alone, and
-            of rules about loops.
+            The number of automata, that of phases, whether any automaton may ALLOW tokens or ban
+            most of them, and the numbers of history rules, with one for a ``dry`` if there are any,
+            of these alone, and of rules about loops.
         """
         kinds, own = (Edit.ALLOW, Edit.BAN_OTHERS), self.program
-        allows = any(np.isin(automaton.edit, kinds).any() for automaton in self.automata)
+        allows = any(np.isin(automaton.edit, kinds).any() for automaton, *_ in self.lanes)
         rules = 1 + len(own.ngrams) if own.ngrams or own.dry else 0
-        return len(self.automata), allows, rules, len(own.dry), len(own.loops)
+        return len(self.lanes), len(own.since), allows, rules, len(own.dry), len(own.loops)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from ..automaton.automata import Automata
 from ..automaton.history import Tokens
 from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
-from .advance import Automata
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, scratch_for
 

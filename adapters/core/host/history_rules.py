@@ -20,14 +20,14 @@ import numpy.typing as npt
 from ....spec import DrySpec, NoRepeatNgramSpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 from ....spec.limits import MAX_PATTERN
-from ..automaton import BAN_BIAS, UNKNOWN, Automaton, UnknownTokenError
+from ..automaton import BAN_BIAS, UNKNOWN, Lane, UnknownTokenError
 from ..automaton.arrays import distinct, token_array
+from ..automaton.automata import Automata
 from ..automaton.history import Tokens
 from ..kinds.dry import penalties
 from ..kinds.no_loop import closes, needs
 from ..loops import loop
-from ..parts import LoopRule
-from .advance import Automata
+from ..parts import Acting, LoopRule
 from .edit import add, find
 from .loop_rules import (
     BLOCK,
@@ -37,6 +37,7 @@ from .loop_rules import (
     IS_OPEN,
     LOOP,
     ORIGIN,
+    PHASE,
     find_loops,
     follow,
 )
@@ -44,7 +45,6 @@ from .search import skip
 
 Floats = npt.NDArray[np.float32]
 Scratch = tuple[Tokens, Floats, npt.NDArray[np.bool_], Tokens]
-HistoryRule = NoRepeatNgramSpec | DrySpec | LoopRule
 
 _ROOM = 128
 """The least room for output tokens."""
@@ -70,7 +70,7 @@ class HistoryRules:
         rules: the rules.
         prompt: the prompt's tokens.
         output: the output's tokens.
-        automata: the request's automata.
+        lanes: the request's automata.
 
     Attributes:
         tokens: an array that begins with the history.
@@ -82,20 +82,20 @@ class HistoryRules:
 
     def __init__(
         self,
-        rules: Sequence[HistoryRule],
+        rules: Sequence[Acting],
         prompt: Tokens,
         output: Tokens,
-        automata: Sequence[Automaton] = (),
+        lanes: Sequence[Lane] = (),
     ) -> None:
         self._prompt_length = len(prompt)
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
         numbers = list[int]()
-        fields = [_fields_of(rule, automata, len(prompt), numbers) for rule in rules]
-        dry = [penalties(rule) for rule in rules if isinstance(rule, DrySpec)]
+        fields = [_fields_of(rule, lanes, len(prompt), numbers) for rule in rules]
+        dry = [penalties(each.part) for each in rules if isinstance(each.part, DrySpec)]
         by_length = dry[0] if dry else np.zeros(0, np.float32)
         self._rules = np.array(fields, np.int32), np.array(numbers, np.int32), by_length
-        self._follows = bool((self._rules[0][:, [FORCING, BLOCK]] >= 0).any())
+        self._follows = bool((self._rules[0][:, [FORCING, BLOCK, PHASE]] > [-1, -1, 0]).any())
         self.read(output)
         if (prompt == UNKNOWN).any():
             raise UnknownTokenError
@@ -120,14 +120,15 @@ class HistoryRules:
         self.length += 1
 
     def follow(self, automata: Automata, i: int) -> None:
-        """Let rules about loops set the states of automata, before a step's edits.
+        """Find which rules act and from where on, and set what they force, before a step's edits.
 
         Args:
             automata: the automata of all requests, after the newest tokens.
             i: the request's index there.
         """
         if self._follows:
-            follow(automata.places, i, self.tokens, self.length, *self._rules[:2])
+            of_request = automata.lanes[0, i], automata.states[i], automata.since[i]
+            follow(*of_request, self.tokens, self.length, *self._rules[:2])
 
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""
@@ -146,25 +147,27 @@ class HistoryRules:
 
 
 def _fields_of(
-    rule: HistoryRule, automata: Sequence[Automaton], prompt_length: int, numbers: list[int]
+    acting: Acting, lanes: Sequence[Lane], prompt_length: int, numbers: list[int]
 ) -> Sequence[int]:
     """List what the loops read of a rule; append to the numbers of the request's rules."""
+    rule, phase, *_ = acting
     first = len(numbers)
     if isinstance(rule, LoopRule):
         spec, enough = rule.spec, needs(rule.spec).tolist()
         reach = max(enough[period] + period for period in range(spec.min_period, len(enough)))
         numbers += *enough, *spec.then_token_ids
-        of_loops = first + len(enough), reach, closes(spec), *rule.ranks(automata), rule.inside
+        of_loops = first + len(enough), reach, closes(spec), *rule.ranks(lanes), rule.inside
         origin = prompt_length if spec.output_only else 0
-        return LOOP, origin, first, len(numbers), *of_loops, 1
+        return LOOP, origin, first, len(numbers), *of_loops, 1, origin, phase
     if isinstance(rule, DrySpec):
         kind, exempt, origin = DRY, rule.breaker_token_ids, 0
         back, window = rule.allowed_length, rule.range
     else:
+        assert isinstance(rule, NoRepeatNgramSpec)  # the last kind of ``RULES``
         kind, exempt, origin = NGRAM, rule.allowed_token_ids, prompt_length * rule.output_only
         back, window = rule.n - 1, rule.window
     numbers += distinct(token_array(exempt)).tolist()
-    return kind, origin, first, len(numbers), back, window or _ALL, 0, -1, -1, 0, 1
+    return kind, origin, first, len(numbers), back, window or _ALL, 0, -1, -1, 0, 1, origin, phase
 
 
 @loop
@@ -204,13 +207,12 @@ def act(
     """
     count = 0
     for k in range(len(rules)):
-        if rules[k, KIND] != LOOP:
+        count = 0
+        if rules[k, KIND] != LOOP and rules[k, IS_OPEN]:
             history = tokens, length, rules[k], numbers, by_length
             count = scan(history, cell_tokens, cell_values, seen, links)
         elif rules[k, FORCING] < 0 and rules[k, IS_OPEN]:
             count = find_loops(tokens, length, rules[k], numbers, cell_tokens, cell_values, seen)
-        else:
-            count = 0
         add(logits, start, columns, cell_tokens, cell_values, 0, count)
     return count
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .advance import Automata
+from ..automaton.automata import Automata
 from .editors import Editor, Indices
 from .requests import Request
 

@@ -21,8 +21,8 @@ LOOP = 2
 """The kind of a rule about loops; see ``history_rules``."""
 ORIGIN, FIRST, END = 1, 2, 3
 """Fields of any rule: the first position that counts, and the part of the numbers that it has."""
-THEN, REACH, CLOSES, FORCING, BLOCK, INSIDE, IS_OPEN = range(4, 11)
-"""Fields of a rule about loops.
+THEN, REACH, CLOSES, FORCING, BLOCK, INSIDE, IS_OPEN, OWN_ORIGIN, PHASE = range(4, 13)
+"""Fields of a rule about loops. The last three are those of any rule.
 
 - ``THEN``: where the tokens that are forced begin. Before them lies what the rule ``needs``.
 - ``REACH``: the most tokens that matter: of the copies of some period, without the last token.
@@ -31,16 +31,21 @@ THEN, REACH, CLOSES, FORCING, BLOCK, INSIDE, IS_OPEN = range(4, 11)
 - ``BLOCK``: the rank of the automaton that follows blocks, or -1.
 - ``INSIDE``: the first of its states within a block.
 - ``IS_OPEN``: whether the rule acts at this step.
+- ``OWN_ORIGIN``: the first position that counts in the phase that the request begins in.
+- ``PHASE``: see ``Acting``.
 """
 
 
 @loop
-def follow(places: Any, i: int, tokens: Any, length: int, rules: Any, numbers: Any) -> None:
-    """Set the states of the automata that force, and find which rules act.
+def follow(
+    bases: Any, states: Any, since: Any, tokens: Any, length: int, rules: Any, numbers: Any
+) -> None:
+    """Set the states of the automata that force, and find which rules act, and from where on.
 
     Args:
-        places: see ``Automata``, after the newest tokens.
-        i: the request's index there.
+        bases: ``[automata]``, see ``steps.BASE``.
+        states: ``[automata]``, after the newest tokens.
+        since: see ``steps.step``.
         tokens: ``[length or more]``, the history.
         length: its length.
         rules: ``[rules, fields]``.
@@ -48,13 +53,16 @@ def follow(places: Any, i: int, tokens: Any, length: int, rules: Any, numbers: A
     """
     for k in range(len(rules)):
         rule = rules[k]
-        if rule[0] == LOOP:
+        begun = since[rule[PHASE]]
+        rule[IS_OPEN] = begun >= 0
+        rule[ORIGIN] = max(rule[OWN_ORIGIN], begun)
+        if rule[0] == LOOP and begun >= 0:
             block, forcing = rule[BLOCK], rule[FORCING]
-            is_open = block < 0 or places[1, i, block] - places[0, i, block] >= rule[INSIDE]
+            is_open = block < 0 or states[block] - bases[block] >= rule[INSIDE]
             rule[IS_OPEN] = is_open
             if forcing >= 0:
                 due = find_due(tokens, length, rule, numbers, is_open)
-                places[1, i, forcing] = places[0, i, forcing] + due
+                states[forcing] = bases[forcing] + due
 
 
 @loop

@@ -15,8 +15,8 @@ from ....spec import (
     SpecError,
     TriggerSpec,
 )
-from ..automaton import UnknownTokenError
-from ..automaton.folding import fold_together
+from ..automaton import Lane, UnknownTokenError
+from ..automaton.automata import Automata
 from ..automaton.history import Continued, check_continued
 from ..callables import Report, RequestCallables, stop_in
 from ..kinds.forced_sequence import ending
@@ -25,7 +25,6 @@ from ..layer import Layer, Made, Tokens
 from ..parts import Program
 from ..program import ProgramOf, compile_specs
 from ..warm_up import compile_loops, wait_for_loops
-from .advance import Automata
 from .editors import Editor, Edits
 from .history_rules import HistoryRules
 from .last_resort import LastResort
@@ -110,17 +109,17 @@ class Realizer(Layer):
     def _start(
         self, number: int, program: Program, made: Made, tokens: Tokens, stop: int | None
     ) -> None:
-        (automata, code), (prompt_ids, output_ids) = made, tokens
+        (lanes, code), (prompt_ids, output_ids) = made, tokens
         if prompt_ids is None:
             check_continued(program.continued, None)
             if program.reads_prompt:
                 raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         prompt_ids = () if prompt_ids is None else prompt_ids
-        request = Request(prompt_ids, output_ids, number, stop, automata)
+        request = Request(prompt_ids, output_ids, number, stop, lanes, program.since)
         try:
-            if program.prompt_biases:
+            for phase, specs in program.prompt_biases.items():
                 prompt = request.prompt_array()
-                automata.append(bias_towards(program.prompt_biases, prompt, self._vocab_size))
+                lanes.append(Lane(bias_towards(specs, prompt, self._vocab_size), phase))
             request.rules = program.history_rules
             if code is not None:
                 self._with_code[request] = code
@@ -130,7 +129,7 @@ class Realizer(Layer):
             request.drop_arrays()
 
     def _start_end(self, number: int, stop: int) -> None:
-        self._put(Request((), (), number, stop, [ending(stop)], ends=True))
+        self._put(Request((), (), number, stop, [Lane(ending(stop))], ends=True))
 
     def _put(self, request: Request) -> None:
         """Let a request act, as its tokens say."""
@@ -148,12 +147,17 @@ class Realizer(Layer):
     def _place(self, request: Request) -> None:
         """Make a request's state from its tokens, and let it act."""
         try:
-            places, rules = fold_together(request.automata, request), None
+            rules = None
             if request.rules:
                 prompt, output = request.prompt_array(), request.output_array()
-                rules = HistoryRules(request.rules, prompt, output, request.automata)
+                rules = HistoryRules(request.rules, prompt, output, request.lanes)
             self._is_broken = True  # if the rest fails: what others have may be half changed
-            request.index = self._automata.add(request, request.automata, places)
+            try:
+                automata = self._automata
+                request.index = automata.add(request, request.lanes, request.since, request)
+            except UnknownTokenError:
+                self._is_broken = False  # this request alone has failed
+                raise
             if rules is not None:
                 self._edits.rules[request] = rules
             if request.reads_output:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..automaton import UNKNOWN, Automaton
-from ..automaton.folding import fold_together
+from ..automaton import UNKNOWN, Lane
+from ..automaton.automata import Automata
 from ..automaton.history import TokenHistory
-from .advance import Automata
+from ..parts import Acting
 from .history_rules import HistoryRules
 
 
@@ -21,23 +21,25 @@ class Request(TokenHistory):
     Attributes:
         row: the request's row of the logits.
         stop_token_id: a token that makes the engine end the request, if there is one.
-        automata: the automata that act on it, in the order of the specs.
-        rules: its history rules.
+        lanes: the automata that act on it, in the order of the specs.
+        since: see ``Program``.
+        rules: its history rules, as they act.
         index: its index in ``Automata``, or -1.
         ends: whether the request has failed, so that only the stop token acts on it.
     """
 
     row: int
     stop_token_id: int | None = None
-    automata: Sequence[Automaton] = ()
-    rules: Sequence[Any] = ()
+    lanes: Sequence[Lane] = ()
+    since: Sequence[int] = (0,)
+    rules: Sequence[Acting] = ()
     index: int = -1
     ends: bool = False
 
     @property
     def reads_output(self) -> bool:
         """Whether anything depends on the output."""
-        return bool(self.rules) or any(automaton.states > 1 for automaton in self.automata)
+        return bool(self.rules) or any(each.states > 1 for each, *_ in self.lanes)
 
 
 _last = itemgetter(-1)
@@ -149,7 +151,7 @@ class Outputs:
     ) -> None:
         """Read a whole output: tokens were taken back, or several came at once."""
         try:
-            automata.place(request.index, fold_together(request.automata, request))
+            automata.read_again(request.index, request.since, request)
             if request in rules:
                 rules[request].read(request.output_array())
         finally:

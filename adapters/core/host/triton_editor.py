@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ..automaton import Edit
+from ..automaton.automata import Automata
 from ..automaton.history import Tokens
 from ..device.edit_kernel import EditKernel
 from ..device.pool import DeviceArray, DevicePool
 from ..logits import Additions, write_twice
 from ..tensors import add
-from .advance import Automata
 from .editors import Edits
 from .tensor_editors import TensorEditor
 

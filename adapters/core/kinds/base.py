@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ....spec import LogitsProcessorSpec, SpecError
 from ....spec.limits import MAX_CELLS, MAX_PROGRAM_BYTES
-from ..parts import Part
+from ..parts import Acting, Part
 from ..text.vocabulary import Vocabulary
 
 VocabularyOf = Callable[[], Vocabulary | None]
@@ -27,11 +27,13 @@ class Context:
             needs one.
         text_room: how many bytes the tables of a rule about text may take.
         room: how many bytes all tables of the request may still take.
+        phases: the number of phases so far: 0 is the first, for what is in none.
     """
 
     vocabulary_of: VocabularyOf | None = None
     text_room: int = TEXT_ROOM
     room: int = MAX_PROGRAM_BYTES
+    phases: int = 1
 
     def vocabulary_for(self, spec: LogitsProcessorSpec) -> Vocabulary:
         """Return the vocabulary.
@@ -56,7 +58,7 @@ class Merge(NamedTuple):
         key: what the specs have in common. Others are compiled apart.
     """
 
-    compile: Callable[[Sequence[Any], Context], Iterable[Part]]
+    compile: Callable[[Sequence[Any], Context], Iterable[Part | Acting]]
     key: Hashable = None
 
 
@@ -73,7 +75,7 @@ def merge(spec: LogitsProcessorSpec) -> Merge | None:
 
 
 @singledispatch
-def compile_spec(spec: LogitsProcessorSpec, context: Context) -> Iterable[Part]:
+def compile_spec(spec: LogitsProcessorSpec, context: Context) -> Iterable[Part | Acting]:
     """Compile one spec. A kind registers its own function.
 
     Raises:

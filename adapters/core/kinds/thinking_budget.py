@@ -1,6 +1,7 @@
 """``thinking_budget``: states outside and inside a block, and a timer that closes it."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,25 +16,20 @@ from .base import Context, compile_spec
 
 @compile_spec.register
 def _compile(spec: ThinkingBudgetSpec, _: Context) -> Iterable[Part]:
-    yield thinking(spec)[0]
+    yield thinking(spec)
 
 
-def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Automaton, range]:
+def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> Automaton:
     """Build the automaton.
 
-    Args:
-        spec: the spec.
-        completes: whether to make states of their own for a request that has closed a block and
-            has none open. Their timer is 0: a time-out is due before the next output token.
-
-    Returns:
-        The automaton, and its states outside of blocks after the first block.
+    If it ``completes``, it has states of its own for a request that has closed a block and has none
+    open.
     """
     builder = AutomatonBuilder(reads_prompt=True)
     starts = Matcher.of(start_tags(spec))
     ends = Matcher.of(end_tags(spec))
     outside = builder.watching(len(starts.edges))
-    closed = builder.watching(len(starts.edges), timer=0) if completes else outside
+    closed = builder.watching(len(starts.edges)) if completes else outside
     after = _closing(builder, spec, ends, closed[0])
     free = _bans(builder, [spec.stop_token_ids] * len(ends.edges))
     # From the last part of a block to the first. A time-out leads from each to the next.
@@ -48,7 +44,9 @@ def thinking(spec: ThinkingBudgetSpec, *, completes: bool = False) -> tuple[Auto
         after = _part(builder, ends, spec.min_tokens, 1, closed[0], after, bans)
     for watching in {outside, closed}:
         starts.link(builder, watching, watching, found=after[0])
-    return builder.build(), closed
+    is_complete = np.zeros(len(builder), np.bool_)
+    is_complete[closed] = completes
+    return replace(builder.build(), is_complete=is_complete)
 
 
 def _part(

@@ -28,7 +28,7 @@ to state 1, by token 1 to state 2. State 1 bans the tokens 2 and 3, and state 2 
     automaton.set_tokens.tolist(), automaton.set_ends.tolist()  # [2, 3, 0], [0, 2, 3]
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -303,7 +303,7 @@ def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], None]) -> Automaton:
+def detecting(text: bytes, vocabulary: Vocabulary, room: int) -> Automaton:
     """Look for a text, in any tokenization.
 
     The states are the numbers of bytes of the text that have been read. The last state is reached
@@ -312,17 +312,20 @@ def detecting(text: bytes, vocabulary: Vocabulary, check_size: Callable[[int], N
     Args:
         text: the text, which is not empty.
         vocabulary: the bytes of each token.
-        check_size: called with the number of states and edges, before the automaton is made.
+        room: how many bytes the tables may take.
+
+    Raises:
+        SpecError: beyond the room.
     """
     n, trie, separator = len(text), vocabulary.trie, separator_table(())
     automaton = ByteAutomaton.of([[(bytes((byte,)),) for byte in text]])
     root = FromRoot(*read_from_root(automaton.after, separator, tuple(trie)))
     targets = np.where(root.holds, n, root.states)
     begins = targets > 0
-    size = n + 1 + int(np.count_nonzero(begins))
     edges, completed = _from_states(automaton, trie, separator)
     sources, first, end = completed.T
-    check_size(size + len(edges) + int((end - first).sum()))
+    size = int(np.count_nonzero(begins)) + len(edges) + int((end - first).sum())
+    _check_memory(table_bytes(n + 1, size, 0), room)
     owner, which = members(first, end - first)
     states = np.arange(n + 1)
     builder, free = AutomatonBuilder(), np.zeros(n + 1, np.int64)

@@ -1,0 +1,246 @@
+"""The automata of all requests: their states, and the loop that takes a step's tokens."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..loops import loop
+from .automaton import Automaton, Lane, UnknownTokenError
+from .history import TokenHistory
+from .pool import ROOM_KEPT, AutomatonPool
+from .steps import BASE, TAKEN, begin, read, read_prompt, step
+
+
+class Automata:
+    """The automata that run, a row of states for each request, without gaps.
+
+    All state is a function of (automata, prompt, output). So a request that is removed, and later
+    added again with its output, continues where it was. After a call that fails, nothing is left
+    to rely on: all state has to be made again. An ``UnknownTokenError`` changes nothing.
+
+    Attributes:
+        tables: the pool of the automata.
+        requests: of each index below, the request.
+        running: of each index, its automata, in the order of the specs.
+        count: ``[capacity]``, the number of these.
+        phases: ``[capacity]``, the number of phases.
+        lanes: ``[3, capacity, width]``, see ``steps.BASE``.
+        states: ``[capacity, width]``, the state of each automaton in the tables.
+        timers: ``[capacity, width]``.
+        since: ``[capacity, most phases]``, see ``steps.step``.
+        length: ``[capacity]``, how many tokens have been taken, with the prompt's.
+        newest: ``[capacity]``, the token to take; ``UNKNOWN``, or ``TAKEN`` if there is none.
+        failed: ``[capacity]``, whether an unknown token has decided a state.
+        generation: the number of times that indices or states have come, gone or moved.
+    """
+
+    def __init__(self) -> None:
+        self.tables = AutomatonPool()
+        self.requests: list[Any] = []
+        self.running: list[Sequence[Lane]] = []
+        self.lanes = np.zeros((3, 16, 4), np.int32)
+        self.states, self.timers = np.zeros((2, 16, 4), np.int32)
+        self.since = np.zeros((16, 1), np.int32)
+        self.count, self.phases, self.length, self.newest = np.zeros((4, 16), np.int32)
+        self.failed = np.zeros(16, np.bool_)
+        self.generation = 0
+        self._left = 0
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def add(
+        self, request: Any, lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
+    ) -> int:
+        """Let automata act on a request, which has a history; return its index.
+
+        Args:
+            request: the request.
+            lanes: the automata.
+            since: ``[phases]``, 0 for the phases that a request begins in, -1 for others.
+            history: the tokens so far.
+
+        Raises:
+            UnknownTokenError: if a state depends on a token that is unknown and not forced.
+        """
+        self._make_room(len(lanes), len(since))
+        if None in [self.tables.base_of(lane.automaton) for lane in lanes]:  # there is no room
+            self._rebuild_tables(lanes)
+        i = len(self.requests)
+        self.count[i], self.phases[i] = len(lanes), len(since)
+        if lanes:
+            bases = _bases_of(lanes, self.tables)
+            self.lanes[:, i, : len(lanes)] = bases, *zip(*[lane[1:] for lane in lanes], strict=True)
+        self.newest[i], self.failed[i] = TAKEN, False
+        self._read(i, lanes, since, history)
+        self.running.append(lanes)
+        self.requests.append(request)
+        self.generation += 1
+        return i
+
+    def read_again(self, i: int, since: Sequence[int], history: TokenHistory) -> None:
+        """Read another history of the request at an index; raises as ``add`` does."""
+        self._read(i, self.running[i], since, history)
+
+    def _read(
+        self, i: int, lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
+    ) -> None:
+        of_request = self._of(i)
+        self.since[i, : len(since)] = since
+        begin(*of_request)
+        tables, _, states, timers, _ = of_request
+        position, is_known = len(history.prompt_ids), True
+        for k, lane in enumerate(lanes if position else ()):
+            if lane.automaton.reads_prompt and states[k]:
+                is_known &= read_prompt(tables, states, timers, k, history.prompt_array())
+        step(*of_request, TAKEN, position)
+        output = history.output_array()
+        self.length[i] = position + len(output)
+        if not (is_known and read(*of_request, output, position)):
+            raise UnknownTokenError
+
+    def _of(self, i: int) -> tuple[Any, Any, Any, Any, Any]:
+        """Return what the loops read of an index."""
+        lanes = slice(self.count[i])
+        of_lanes = self.lanes[:, i, lanes], self.states[i, lanes], self.timers[i, lanes]
+        return self.tables.tables, *of_lanes, self.since[i, : self.phases[i]]
+
+    def remove(self, i: int) -> Any:
+        """Free an index; the request of the last index moves there, and is returned."""
+        self.generation += 1
+        self._left += sum(each.cells + len(each.keys) for each, *_ in self.running[i])
+        last = len(self.requests) - 1
+        self.lanes[:, i] = self.lanes[:, last]
+        for column in self._columns():  # a request may fail within a step
+            column[i] = column[last]
+        moved, lanes = self.requests.pop(), self.running.pop()
+        if i < last:
+            self.requests[i], self.running[i] = moved, lanes
+        return moved
+
+    def _columns(self) -> tuple[Any, ...]:
+        numbers = self.count, self.phases, self.length, self.newest, self.failed
+        return self.states, self.timers, self.since, *numbers
+
+    def clear(self) -> None:
+        """Let go of all requests, whose state will be made again. This cannot fail."""
+        self.requests.clear()
+        self.running.clear()
+        self.generation += 1
+
+    def give_back(self) -> None:
+        """Free memory if the tables are mostly unused."""
+        if self._left > ROOM_KEPT:  # those removed since the last check may be most of the tables
+            self._left = 0
+            if self.tables.is_mostly_unused(each for each, *_ in chain(*self.running)):
+                self._rebuild_tables()
+
+    def _make_room(self, width: int, phases: int) -> None:
+        """Make room for one more request with so many automata and phases."""
+        (_, capacity, lanes), most, n = self.lanes.shape, self.since.shape[1], len(self.requests)
+        if n < capacity and width <= lanes and phases <= most:
+            return
+        more = capacity if n == capacity else 0
+        wider = (0, more), (0, max(width - lanes, 0))
+        self.lanes = np.pad(self.lanes, ((0, 0), *wider))
+        states, timers, since, *others = self._columns()
+        self.states, self.timers = np.pad(states, wider), np.pad(timers, wider)
+        self.since = np.pad(since, ((0, more), (0, max(phases - most, 0))))
+        others = [np.pad(column, (0, more)) for column in others]
+        self.count, self.phases, self.length, self.newest, self.failed = others
+
+    def _rebuild_tables(self, more: Sequence[Lane] = ()) -> None:
+        """Keep the automata in use, and ``more``."""
+        self.tables.rebuild(each for each, *_ in chain(*self.running, more))
+        for i, lanes in enumerate(self.running):
+            bases, states = self.lanes[BASE, i], self.states[i]
+            for k, base in enumerate(_bases_of(lanes, self.tables)):
+                states[k] += base - bases[k] if states[k] else 0
+                bases[k] = base
+        self.generation += 1
+
+    def advance(self) -> bool:
+        """Take the tokens in ``newest``; return whether any request has ``failed``."""
+        tables, lanes = self.tables.tables, (self.lanes, self.states, self.timers, self.since)
+        columns = self.count, self.phases, self.length, self.newest, self.failed
+        return advance(tables, *lanes, len(self.requests), *columns)
+
+
+def _bases_of(lanes: Sequence[Lane], tables: AutomatonPool) -> list[Any]:
+    """Find where automata that are in the tables start there."""
+    return [tables.base_of(each) for each, *_ in lanes]
+
+
+@loop
+def advance(
+    tables: Any,
+    lanes: Any,
+    states: Any,
+    timers: Any,
+    since: Any,
+    requests: int,
+    count: Any,
+    phases: Any,
+    length: Any,
+    newest: Any,
+    failed: Any,
+) -> bool:
+    """Let the automata of each request take its newest token; see ``Automata``."""
+    any_failed = False
+    for i in range(requests):
+        token, newest[i] = newest[i], TAKEN
+        if token == TAKEN:
+            continue
+        length[i] += 1
+        n = count[i]
+        of_request = lanes[:, i, :n], states[i, :n], timers[i, :n], since[i, : phases[i]]
+        if not step(tables, *of_request, token, length[i]):
+            failed[i] = any_failed = True
+    return any_failed
+
+
+def place(
+    lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Compute where a history leads the automata of a request.
+
+    Returns:
+        The state of each automaton, -1 for one whose phase does not act, with its timer; and
+        ``since`` by then.
+
+    Raises:
+        UnknownTokenError: as ``Automata.add`` does.
+    """
+    automata = Automata()
+    automata.add(None, lanes, since, history)
+    return _read_off(automata)
+
+
+def along(
+    lanes: Sequence[Lane], since: Sequence[int], prompt: Sequence[int], output: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield where a history leads, before each token of its output; see ``place``."""
+    automata = Automata()
+    automata.add(None, lanes, since, TokenHistory(prompt, ()))
+    for token in output:
+        places, now = _read_off(automata)
+        yield [state for state, _ in places], now
+        automata.newest[0] = token
+        automata.advance()
+
+
+def states_along(
+    automaton: Automaton, prompt_ids: Sequence[int], output_ids: Sequence[int]
+) -> Iterator[int]:
+    """Yield the state of an automaton before each output token, with all due time-outs taken."""
+    for (state,), _ in along((Lane(automaton),), (0,), prompt_ids, output_ids):
+        yield state
+
+
+def _read_off(automata: Automata) -> tuple[list[tuple[int, int]], list[int]]:
+    """Read the states and timers of the only request, and its ``since``."""
+    _, lanes, states, timers, since = automata._of(0)
+    own = np.where(states > 0, states - lanes[BASE], -1).tolist()
+    return [*zip(own, timers.tolist(), strict=True)], since.tolist()
