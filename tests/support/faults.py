@@ -28,7 +28,7 @@ DEVICE_MODULES = (
     *("automaton.automata", "automaton.history", "kinds.prompt_bias"),
 )
 LOOPS = (
-    *(("automaton.automata", each) for each in ("advance", "begin", "read", "read_prompt", "step")),
+    *(("automaton.automata", each) for each in ("begin", "begin_output", "read_prompt", "step")),
     ("host.editors", "find_edited"),
 )
 """Loops whose calls count. Those that write do not: compiled, they cannot fail."""

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..loops import loop
 from .automaton import Automaton, Lane, UnknownTokenError
 from .history import TokenHistory
 from .pool import ROOM_KEPT, AutomatonPool
-from .steps import BASE, TAKEN, begin, read, read_prompt, step
+from .steps import BASE, NO_TOKENS, STATE, TAKEN, begin, begin_output, read_prompt, step
 
 
 class Automata:
@@ -26,13 +25,11 @@ class Automata:
         running: of each index, its automata, in the order of the specs.
         count: ``[capacity]``, the number of these.
         phases: ``[capacity]``, the number of phases.
-        lanes: ``[3, capacity, width]``, see ``steps.BASE``.
-        states: ``[capacity, width]``, the state of each automaton in the tables.
-        timers: ``[capacity, width]``.
-        since: ``[capacity, most phases]``, see ``steps.step``.
         length: ``[capacity]``, how many tokens have been taken, with the prompt's.
         newest: ``[capacity]``, the token to take; ``UNKNOWN``, or ``TAKEN`` if there is none.
-        failed: ``[capacity]``, whether an unknown token has decided a state.
+        failed: ``[capacity]``, 1 if an unknown token has decided a state.
+        lanes: ``[5, capacity, width]``, see ``steps.BASE``.
+        since: ``[capacity, most phases]``, see ``steps.step``.
         generation: the number of times that indices or states have come, gone or moved.
     """
 
@@ -40,13 +37,17 @@ class Automata:
         self.tables = AutomatonPool()
         self.requests: list[Any] = []
         self.running: list[Sequence[Lane]] = []
-        self.lanes = np.zeros((3, 16, 4), np.int32)
-        self.states, self.timers = np.zeros((2, 16, 4), np.int32)
+        self.lanes = np.zeros((5, 16, 4), np.int32)
         self.since = np.zeros((16, 1), np.int32)
-        self.count, self.phases, self.length, self.newest = np.zeros((4, 16), np.int32)
-        self.failed = np.zeros(16, np.bool_)
+        self._numbers = np.zeros((5, 16), np.int32)  # few arrays are passed faster to a loop
+        self.count, self.phases, self.length, self.newest, self.failed = self._numbers
         self.generation = 0
         self._left = 0
+
+    @property
+    def states(self) -> Any:
+        """The state of each automaton in the tables, ``[capacity, width]``."""
+        return self.lanes[STATE]
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -72,7 +73,10 @@ class Automata:
         self.count[i], self.phases[i] = len(lanes), len(since)
         if lanes:
             bases = _bases_of(lanes, self.tables)
-            self.lanes[:, i, : len(lanes)] = bases, *zip(*[lane[1:] for lane in lanes], strict=True)
+            self.lanes[:3, i, : len(lanes)] = (
+                bases,
+                *zip(*[each[1:] for each in lanes], strict=True),
+            )
         self.newest[i], self.failed[i] = TAKEN, False
         self._read(i, lanes, since, history)
         self.running.append(lanes)
@@ -87,42 +91,33 @@ class Automata:
     def _read(
         self, i: int, lanes: Sequence[Lane], since: Sequence[int], history: TokenHistory
     ) -> None:
-        of_request = self._of(i)
         self.since[i, : len(since)] = since
-        begin(*of_request)
-        tables, _, states, timers, _ = of_request
-        position, is_known = len(history.prompt_ids), True
-        for k, lane in enumerate(lanes if position else ()):
-            if lane.automaton.reads_prompt and states[k]:
-                is_known &= read_prompt(tables, states, timers, k, history.prompt_array())
-        step(*of_request, TAKEN, position)
-        output = history.output_array()
-        self.length[i] = position + len(output)
-        if not (is_known and read(*of_request, output, position)):
+        tables, output, is_known = self.tables.tables, history.output_array(), True
+        of_request = tables, self.lanes, self.since
+        begin(*of_request, i, len(lanes))
+        for k, lane in enumerate(lanes if len(history.prompt_ids) else ()):
+            if lane.automaton.reads_prompt and self.lanes[STATE, i, k]:
+                is_known &= read_prompt(tables, self.lanes, i, k, history.prompt_array())
+        self.length[i] = len(history.prompt_ids)
+        begin_output(*of_request, i, len(lanes), len(since), self.length[i])
+        if len(output):
+            is_known &= not step(*of_request, self._numbers, i, i + 1, output)
+        if not is_known:
+            self.failed[i] = False
             raise UnknownTokenError
-
-    def _of(self, i: int) -> tuple[Any, Any, Any, Any, Any]:
-        """Return what the loops read of an index."""
-        lanes = slice(self.count[i])
-        of_lanes = self.lanes[:, i, lanes], self.states[i, lanes], self.timers[i, lanes]
-        return self.tables.tables, *of_lanes, self.since[i, : self.phases[i]]
 
     def remove(self, i: int) -> Any:
         """Free an index; the request of the last index moves there, and is returned."""
         self.generation += 1
         self._left += sum(each.cells + len(each.keys) for each, *_ in self.running[i])
         last = len(self.requests) - 1
-        self.lanes[:, i] = self.lanes[:, last]
-        for column in self._columns():  # a request may fail within a step
-            column[i] = column[last]
+        for column in (self.lanes, self._numbers):  # a request may fail within a step
+            column[:, i] = column[:, last]
+        self.since[i] = self.since[last]
         moved, lanes = self.requests.pop(), self.running.pop()
         if i < last:
             self.requests[i], self.running[i] = moved, lanes
         return moved
-
-    def _columns(self) -> tuple[Any, ...]:
-        numbers = self.count, self.phases, self.length, self.newest, self.failed
-        return self.states, self.timers, self.since, *numbers
 
     def clear(self) -> None:
         """Let go of all requests, whose state will be made again. This cannot fail."""
@@ -142,20 +137,17 @@ class Automata:
         (_, capacity, lanes), most, n = self.lanes.shape, self.since.shape[1], len(self.requests)
         if n < capacity and width <= lanes and phases <= most:
             return
-        more = capacity if n == capacity else 0
-        wider = (0, more), (0, max(width - lanes, 0))
-        self.lanes = np.pad(self.lanes, ((0, 0), *wider))
-        states, timers, since, *others = self._columns()
-        self.states, self.timers = np.pad(states, wider), np.pad(timers, wider)
-        self.since = np.pad(since, ((0, more), (0, max(phases - most, 0))))
-        others = [np.pad(column, (0, more)) for column in others]
-        self.count, self.phases, self.length, self.newest, self.failed = others
+        more = 0, capacity if n == capacity else 0
+        self.lanes = np.pad(self.lanes, ((0, 0), more, (0, max(width - lanes, 0))))
+        self.since = np.pad(self.since, (more, (0, max(phases - most, 0))))
+        self._numbers = np.pad(self._numbers, ((0, 0), more))
+        self.count, self.phases, self.length, self.newest, self.failed = self._numbers
 
     def _rebuild_tables(self, more: Sequence[Lane] = ()) -> None:
         """Keep the automata in use, and ``more``."""
         self.tables.rebuild(each for each, *_ in chain(*self.running, more))
         for i, lanes in enumerate(self.running):
-            bases, states = self.lanes[BASE, i], self.states[i]
+            bases, states = self.lanes[BASE, i], self.lanes[STATE, i]
             for k, base in enumerate(_bases_of(lanes, self.tables)):
                 states[k] += base - bases[k] if states[k] else 0
                 bases[k] = base
@@ -163,42 +155,13 @@ class Automata:
 
     def advance(self) -> bool:
         """Take the tokens in ``newest``; return whether any request has ``failed``."""
-        tables, lanes = self.tables.tables, (self.lanes, self.states, self.timers, self.since)
-        columns = self.count, self.phases, self.length, self.newest, self.failed
-        return advance(tables, *lanes, len(self.requests), *columns)
+        tables, requests = self.tables.tables, len(self.requests)
+        return step(tables, self.lanes, self.since, self._numbers, 0, requests, NO_TOKENS)
 
 
 def _bases_of(lanes: Sequence[Lane], tables: AutomatonPool) -> list[Any]:
     """Find where automata that are in the tables start there."""
     return [tables.base_of(each) for each, *_ in lanes]
-
-
-@loop
-def advance(
-    tables: Any,
-    lanes: Any,
-    states: Any,
-    timers: Any,
-    since: Any,
-    requests: int,
-    count: Any,
-    phases: Any,
-    length: Any,
-    newest: Any,
-    failed: Any,
-) -> bool:
-    """Let the automata of each request take its newest token; see ``Automata``."""
-    any_failed = False
-    for i in range(requests):
-        token, newest[i] = newest[i], TAKEN
-        if token == TAKEN:
-            continue
-        length[i] += 1
-        n = count[i]
-        of_request = lanes[:, i, :n], states[i, :n], timers[i, :n], since[i, : phases[i]]
-        if not step(tables, *of_request, token, length[i]):
-            failed[i] = any_failed = True
-    return any_failed
 
 
 def place(
@@ -241,6 +204,8 @@ def states_along(
 
 def _read_off(automata: Automata) -> tuple[list[tuple[int, int]], list[int]]:
     """Read the states and timers of the only request, and its ``since``."""
-    _, lanes, states, timers, since = automata._of(0)
-    own = np.where(states > 0, states - lanes[BASE], -1).tolist()
-    return [*zip(own, timers.tolist(), strict=True)], since.tolist()
+    bases, *_, states, timers = automata.lanes[:, 0, : automata.count[0]]
+    own = np.where(states > 0, states - bases, -1).tolist()
+    return [*zip(own, timers.tolist(), strict=True)], automata.since[
+        0, : automata.phases[0]
+    ].tolist()

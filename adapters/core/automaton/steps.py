@@ -23,9 +23,14 @@ FORCE = int(Edit.FORCE)
 TAKEN = np.iinfo(np.int32).min
 """In place of a token: there is none to take."""
 
-BASE, PHASE, END = range(3)
-"""Rows of ``lanes``: where each automaton starts in the tables, and the numbers of its ``Lane``."""
+BASE, PHASE, END, STATE, TIMER = range(5)
+"""Rows of ``lanes``: where each automaton starts in the tables, the numbers of its ``Lane``, its
+state in the tables, and its timer."""
+COUNT, PHASES, LENGTH, NEWEST, FAILED = range(5)
+"""Rows of ``numbers``: how many automata, phases and tokens a request has, the token to take, and
+whether a token was not known that decides a state."""
 _NEVER = NO_TIMER
+NO_TOKENS = np.zeros(0, np.int32)
 
 
 @part_of_loops
@@ -38,12 +43,12 @@ def enter(on_entry: int, timer: int) -> int:
     return NO_TIMER if on_entry == CLEAR else timer
 
 
-@loop
-def settle(timers: Any, timeout: Any, state: int, timer: int) -> tuple[int, int]:
+@part_of_loops
+def settle(on_entry: Any, timeout: Any, state: int, timer: int) -> tuple[int, int]:
     """Take the time-outs that are due; return the state and the timer."""
     while timer == 0 and timeout[state] >= 0:
         state = timeout[state]
-        timer = enter(timers[state], timer)
+        timer = enter(on_entry[state], timer)
     return state, timer
 
 
@@ -79,111 +84,146 @@ def take(
 
 
 @loop
-def begin(tables: Any, lanes: Any, states: Any, timers: Any, since: Any) -> None:
-    """Let the automata of each phase that acts begin, before any token."""
-    on_entry = tables[2][2]
-    for k in range(len(states)):
-        states[k], timers[k] = 0, NO_TIMER
-        if since[lanes[PHASE, k]] >= 0:
-            states[k] = lanes[BASE, k]
-            if on_entry[states[k]] >= 0:
-                timers[k] = on_entry[states[k]]
-
-
-@loop
 def step(
-    tables: Any, lanes: Any, states: Any, timers: Any, since: Any, token: int, position: int
+    tables: Any, lanes: Any, since: Any, numbers: Any, first: int, end: int, output: Any
 ) -> bool:
-    """Let the automata of a request take a token, with due time-outs, and end phases.
+    """Let the automata of requests take tokens, with due time-outs, and end phases.
 
     Args:
         tables: see ``AutomatonPool``.
-        lanes: ``[3, automata]``, see ``BASE``.
-        states: ``[automata]``, their states in the tables; changed.
-        timers: ``[automata]``; changed.
-        since: ``[phases]``, how many tokens, with the prompt's, came before each phase, or -1 if it
-            does not act; changed.
-        token: the token. ``UNKNOWN`` stands for the one that was forced. ``TAKEN`` stands for none:
-            only time-outs and phases are looked at.
-        position: the number of tokens with this one.
+        lanes: ``[5, requests, most automata]``, see ``BASE``; states and timers are changed.
+        since: ``[requests, most phases]``, how many tokens, with the prompt's, came before each
+            phase, or -1 if it does not act; changed.
+        numbers: ``[5, requests]``, see ``COUNT``; changed.
+        first: the first of the requests.
+        end: the end of the requests.
+        output: the tokens that each of them takes. If there are none, each takes its newest, unless
+            that is ``TAKEN``. ``UNKNOWN`` stands for the one that was forced.
 
     Returns:
-        Whether the token is known, if it decides a state.
+        Whether any request has failed.
     """
     edits, flags, columns, edges = tables
     links, branches, ends, tokens, targets = flags[0], flags[1], columns[4], edges[0], edges[1]
     operands, default, on_entry, timeout = columns[0], columns[1], columns[2], columns[3]
-    if token == UNKNOWN:
-        for k in range(len(states)):
-            if edits[states[k]] == FORCE:
-                token = operands[states[k]]
+    states, timers, is_complete = lanes[STATE], lanes[TIMER], flags[2]
+    any_failed = may_end = False
+    for i in range(first, end):
+        count, phases, length = numbers[COUNT, i], numbers[PHASES, i], numbers[LENGTH, i]
+        for t in range(max(len(output), 1)):
+            token = output[t] if len(output) else numbers[NEWEST, i]
+            if token == TAKEN:
                 break
-    for k in range(len(states)):
-        state, timer = states[k], timers[k]
-        if token != TAKEN:
-            if token == UNKNOWN and branches[state]:
-                return False
-            state = take(default, links, ends, tokens, targets, state, token)
-            timer = enter(on_entry[state], timer)
-        states[k], timers[k] = settle(on_entry, timeout, state, timer)
-    for phase in range(1, len(since)):
-        if since[phase] >= 0:
-            target = find_end(flags[2], lanes, states, phase)
-            if target >= 0:
-                since[phase] = -1
-                since[target] = position
-                for k in range(len(states)):
-                    if lanes[PHASE, k] == phase:
-                        states[k], timers[k] = 0, NO_TIMER
-                    if lanes[PHASE, k] == target:
-                        state, timer = lanes[BASE, k], NO_TIMER
-                        if on_entry[state] >= 0:
-                            timer = on_entry[state]
-                        states[k], timers[k] = settle(on_entry, timeout, state, timer)
+            length += 1
+            if token == UNKNOWN:
+                for k in range(count):
+                    if edits[states[i, k]] == FORCE:
+                        token = operands[states[i, k]]
+                        break
+            for k in range(count):
+                state, timer = states[i, k], timers[i, k]
+                if state == 0:
+                    continue
+                if token == UNKNOWN and branches[state]:
+                    numbers[FAILED, i] = any_failed = True
+                    break
+                state = take(default, links, ends, tokens, targets, state, token)
+                timer = enter(on_entry[state], timer)
+                states[i, k], timers[i, k] = settle(on_entry, timeout, state, timer)
+                may_end |= is_complete[states[i, k]]
+            if numbers[FAILED, i]:
+                break
+            if may_end and phases > 1:
+                may_end = False
+                end_phases(flags, columns, lanes, since, i, count, phases, length)
+        numbers[LENGTH, i], numbers[NEWEST, i] = length, TAKEN
+    return any_failed
+
+
+@loop
+def begin(tables: Any, lanes: Any, since: Any, i: int, count: int) -> None:
+    """Let the automata of a request begin, in the phases that act, before any token."""
+    on_entry = tables[2][2]
+    for k in range(count):
+        lanes[STATE, i, k], lanes[TIMER, i, k] = 0, NO_TIMER
+        if since[i, lanes[PHASE, i, k]] >= 0:
+            lanes[STATE, i, k] = lanes[BASE, i, k]
+            if on_entry[lanes[BASE, i, k]] >= 0:
+                lanes[TIMER, i, k] = on_entry[lanes[BASE, i, k]]
+
+
+@loop
+def read_prompt(tables: Any, lanes: Any, i: int, k: int, prompt: Any) -> bool:
+    """Let one automaton read a prompt, without time-outs; return whether its tokens are known."""
+    _, flags, columns, edges = tables
+    links, branches, ends, tokens, targets = flags[0], flags[1], columns[4], edges[0], edges[1]
+    default, on_entry, state, timer = columns[1], columns[2], lanes[STATE, i, k], lanes[TIMER, i, k]
+    for token in prompt:
+        if token == UNKNOWN and branches[state]:
+            return False
+        state = take(default, links, ends, tokens, targets, state, token)
+        timer = enter(on_entry[state], timer)
+    lanes[STATE, i, k], lanes[TIMER, i, k] = state, timer
     return True
 
 
 @loop
-def find_end(is_complete: Any, lanes: Any, states: Any, phase: int) -> int:
+def begin_output(
+    tables: Any, lanes: Any, since: Any, i: int, count: int, phases: int, position: int
+) -> None:
+    """Take the time-outs that are due before the first token of an output, and end phases."""
+    columns = tables[2]
+    for k in range(count):
+        state, timer = settle(columns[2], columns[3], lanes[STATE, i, k], lanes[TIMER, i, k])
+        lanes[STATE, i, k], lanes[TIMER, i, k] = state, timer
+    end_phases(tables[1], columns, lanes, since, i, count, phases, position)
+
+
+@loop
+def end_phases(
+    flags: Any,
+    columns: Any,
+    lanes: Any,
+    since: Any,
+    i: int,
+    count: int,
+    phases: int,
+    position: int,
+) -> None:
+    """Let the phases begin that follow those of a request that are over, after so many tokens."""
+    on_entry, timeout = columns[2], columns[3]
+    for phase in range(1, phases):
+        target = -1
+        if since[i, phase] >= 0:
+            target = find_end(flags[2], lanes, i, count, phase)
+        if target >= 0:
+            since[i, phase] = -1
+            since[i, target] = position
+            for k in range(count):
+                state, timer = lanes[BASE, i, k], NO_TIMER
+                if lanes[PHASE, i, k] == target:
+                    if on_entry[state] >= 0:
+                        timer = on_entry[state]
+                    state, timer = settle(on_entry, timeout, state, timer)
+                    lanes[STATE, i, k], lanes[TIMER, i, k] = state, timer
+                elif lanes[PHASE, i, k] == phase:
+                    lanes[STATE, i, k], lanes[TIMER, i, k] = 0, NO_TIMER
+
+
+@loop
+def find_end(is_complete: Any, lanes: Any, i: int, count: int, phase: int) -> int:
     """Return the phase that follows one that is over, or -1.
 
     The first of its ends counts that has come. A shared end has come when all of its automata are
     complete.
     """
     first, is_lacking = _NEVER, False
-    for k in range(len(states)):
-        end = lanes[END, k]
-        if lanes[PHASE, k] == phase and end & 1:
-            is_lacking |= not is_complete[states[k]]
-    for k in range(len(states)):
-        end = lanes[END, k]
-        is_over = lanes[PHASE, k] == phase and end > 0 and is_complete[states[k]]
+    for k in range(count):
+        if lanes[PHASE, i, k] == phase and lanes[END, i, k] & 1:
+            is_lacking |= not is_complete[lanes[STATE, i, k]]
+    for k in range(count):
+        end = lanes[END, i, k]
+        is_over = lanes[PHASE, i, k] == phase and end > 0 and is_complete[lanes[STATE, i, k]]
         if is_over and not (end & 1 and is_lacking):
             first = min(first, end)
     return first // 2 % TARGETS if first < _NEVER else -1
-
-
-@loop
-def read_prompt(tables: Any, states: Any, timers: Any, k: int, prompt: Any) -> bool:
-    """Let one automaton read a prompt, without time-outs; return whether its tokens are known."""
-    _, flags, columns, edges = tables
-    state, timer = states[k], timers[k]
-    for token in prompt:
-        if token == UNKNOWN and flags[1][state]:
-            return False
-        state = take(columns[1], flags[0], columns[4], edges[0], edges[1], state, token)
-        timer = enter(columns[2][state], timer)
-    states[k], timers[k] = state, timer
-    return True
-
-
-@loop
-def read(
-    tables: Any, lanes: Any, states: Any, timers: Any, since: Any, output: Any, position: int
-) -> bool:
-    """Let the automata read an output after so many tokens; return whether all are known."""
-    for token in output:
-        position += 1
-        if not step(tables, lanes, states, timers, since, token, position):
-            return False
-    return True

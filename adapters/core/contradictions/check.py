@@ -107,7 +107,9 @@ def _follow(program: Program, vocab_size: int | None, ends: Any, left: Any) -> C
     pool, bases = tables_of(automata)
     sets = pool.set_ends, pool.set_tokens, pool.set_values
     numbers = np.array([each[1:] for each in lanes], np.int32).T
-    tables: Any = pool.tables, sets, np.vstack([bases, numbers]), np.array(program.since, np.int32)
+    of_lanes = np.zeros((5, len(lanes)), np.int32)
+    of_lanes[:3] = bases, *numbers
+    tables: Any = pool.tables, sets, of_lanes, np.array(program.since, np.int32)
     tables += ends, vocab_size if may_edit_all else 0, spare, of_rules
     for offering in (-1, *choices):
         arguments: Any = *tables, offering, is_refusing, left

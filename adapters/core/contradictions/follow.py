@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..automaton import BAN_BIAS, NO_TIMER, Edit
-from ..automaton.steps import TAKEN, begin, step
+from ..automaton.steps import COUNT, PHASES, STATE, TIMER, begin, begin_output, step
 from ..loops import loop, part_of_loops
 
 MAX_WORK = 1 << 16
@@ -109,15 +109,15 @@ def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, b
 
 
 @loop
-def compare(here: Any, timers: Any, after: Any, timers_after: Any) -> tuple[bool, int]:
+def compare(here: Any, after: Any) -> tuple[bool, int]:
     """Return whether no state has changed and no timer grown, and the least timer that runs."""
     is_same, least = True, LONG
-    for j in range(len(here)):
-        if timers_after[j] > LONG:
-            timers_after[j] = NO_TIMER
-        is_same &= after[j] == here[j] and timers_after[j] <= timers[j]
-        if timers_after[j] < timers[j]:
-            least = min(least, timers_after[j])
+    for j in range(here.shape[1]):
+        if after[TIMER, j] > LONG:
+            after[TIMER, j] = NO_TIMER
+        is_same &= after[STATE, j] == here[STATE, j] and after[TIMER, j] <= here[TIMER, j]
+        if after[TIMER, j] < here[TIMER, j]:
+            least = min(least, after[TIMER, j])
     return is_same, least
 
 
@@ -143,7 +143,7 @@ def follow(
     Args:
         tables: the tables of all automata, see ``steps.step``.
         sets: the columns ``set_ends``, ``set_tokens`` and ``set_values`` of the tables.
-        lanes: see ``steps.step``.
+        lanes: see ``steps.step``; the states are not read.
         begun: the phases that a request begins in, as ``since`` of ``steps.step``.
         ends: tokens after which the request may be over, ascending.
         vocab_size: the number of tokens if bans may leave none, otherwise 0.
@@ -159,18 +159,21 @@ def follow(
         The index of the automaton that forces or lists tokens at this step, -1 if none does, and
         ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
-    edits, operands, (set_ends, set_tokens, set_values) = tables[0], tables[2][0], sets
+    operands, (set_ends, set_tokens, set_values) = tables[2][0], sets
     count, rule_cost = lanes.shape[1], len(refusing) - lanes.shape[1]
-    way, clocks = np.empty((2, MAX_DEPTH + 1, count), np.int32)
+    edits, way = tables[0], np.empty((5, MAX_DEPTH + 1, count), np.int32)
     since = np.empty((MAX_DEPTH + 1, len(begun)), np.int32)
+    numbers, newest = np.zeros((5, MAX_DEPTH + 1), np.int32), np.zeros(1, np.int32)
+    numbers[COUNT], numbers[PHASES] = count, len(begun)
     cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)
     positions, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
     cursor[0], positions[0], depth = 0, 0, 0
     since[0] = begun
-    begin(tables, lanes, way[0], clocks[0], since[0])
-    step(tables, lanes, way[0], clocks[0], since[0], TAKEN, 0)
+    way[:, 0], since[0] = lanes, begun
+    begin(tables, way, since, 0, count)
+    begin_output(tables, way, since, 0, count, len(begun), 0)
     while 0 <= depth < MAX_DEPTH - 1:
-        here, back = way[depth], depth - 1 if offering >= 0 else -1
+        here, back = way[STATE, depth], depth - 1 if offering >= 0 else -1
         if offering >= 0 and edits[here[offering]] not in (FORCE, ALLOW):
             depth = back  # the answer is complete
             continue
@@ -217,11 +220,12 @@ def follow(
             token = OTHER
         # Where does it lead?
         left[0] -= count
-        after, passed = way[depth + 1], 1
-        after[:], clocks[depth + 1], since[depth + 1] = here, clocks[depth], since[depth]
-        step(tables, lanes, after, clocks[depth + 1], since[depth + 1], token, depth)
-        is_same, least = compare(here, clocks[depth], after, clocks[depth + 1])
-        if offering >= 0 and not is_forced and after[offering] == here[offering]:
+        after, passed = way[:, depth + 1], 1
+        after[:], since[depth + 1] = way[:, depth], since[depth]
+        newest[0] = token
+        step(tables, way, since, numbers, depth + 1, depth + 2, newest)
+        is_same, least = compare(way[:, depth], after)
+        if offering >= 0 and not is_forced and after[STATE, offering] == here[offering]:
             continue  # a list that stays offers no answer
         if is_same and (token == OTHER or rule_cost == 0):
             if least == LONG:  # nothing changes any more
@@ -229,8 +233,8 @@ def follow(
                 continue
             if least > 1:  # the next steps are the same, until a timer is due
                 for j in range(count):
-                    if clocks[depth + 1, j] < clocks[depth, j]:
-                        clocks[depth + 1, j] -= least - 1
+                    if after[TIMER, j] < way[TIMER, depth, j]:
+                        after[TIMER, j] -= least - 1
                 passed = least
         if token == OTHER and rule_cost * (positions[depth] + passed) >= spare and len(ends):
             break

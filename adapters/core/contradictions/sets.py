@@ -9,7 +9,7 @@ from ..automaton import NO_TIMER, Automaton
 from ..automaton.arrays import TOKEN, distinct
 from ..automaton.automaton import TARGETS
 from ..automaton.pool import AutomatonPool, sizes_of
-from ..automaton.steps import step
+from ..automaton.steps import FAILED, STATE, TIMER, step
 from ..loops import loop
 from ..parts import Program
 from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, OTHER, find_token
@@ -128,8 +128,8 @@ def reach_states(tables: Any, set_ends: Any, set_tokens: Any, base: int, never: 
     """Mark the states of the only automaton in tables; see ``reach``."""
     edits, _, columns, edges = tables
     operands, on_entry, timeout, edge_ends = columns[0], columns[2], columns[3], columns[4]
-    lanes = np.zeros((3, 1), np.int32)
-    here, timers, since = np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    here, since = np.zeros((5, 1, 1), np.int32), np.zeros((1, 1), np.int32)
+    numbers, newest = np.ones((5, 1), np.int32), np.zeros(1, np.int32)
     is_reached = np.zeros(len(edits), np.bool_)
     waiting, left = np.zeros(len(edits), np.int32), 1
     is_reached[base], waiting[0] = True, base
@@ -150,9 +150,10 @@ def reach_states(tables: Any, set_ends: Any, set_tokens: Any, base: int, never: 
             if at <= end:
                 if (at == end and is_limited) or find_token(never, 0, len(never), token) >= 0:
                     continue
-                here[0], timers[0] = state, NO_TIMER
-                step(tables, lanes, here, timers, since, token, 0)
-                target = here[0]
+                here[STATE], here[TIMER] = state, NO_TIMER
+                newest[0], numbers[FAILED] = token, 0
+                step(tables, here, since, numbers, 0, 1, newest)
+                target = here[STATE, 0, 0]
             if target >= 0 and not is_reached[target]:
                 is_reached[target] = True
                 waiting[left] = target

@@ -127,7 +127,7 @@ class HistoryRules:
             i: the request's index there.
         """
         if self._follows:
-            of_request = automata.lanes[0, i], automata.states[i], automata.since[i]
+            of_request = automata.lanes[:, i], automata.since[i]
             follow(*of_request, self.tokens, self.length, *self._rules[:2])
 
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:

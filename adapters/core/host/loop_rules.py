@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..automaton import BAN_BIAS
+from ..automaton.steps import BASE, STATE
 from ..loops import loop
 from .search import agree, skip
 
@@ -37,14 +38,11 @@ THEN, REACH, CLOSES, FORCING, BLOCK, INSIDE, IS_OPEN, OWN_ORIGIN, PHASE = range(
 
 
 @loop
-def follow(
-    bases: Any, states: Any, since: Any, tokens: Any, length: int, rules: Any, numbers: Any
-) -> None:
+def follow(lanes: Any, since: Any, tokens: Any, length: int, rules: Any, numbers: Any) -> None:
     """Set the states of the automata that force, and find which rules act, and from where on.
 
     Args:
-        bases: ``[automata]``, see ``steps.BASE``.
-        states: ``[automata]``, after the newest tokens.
+        lanes: see ``steps.step``, after the newest tokens.
         since: see ``steps.step``.
         tokens: ``[length or more]``, the history.
         length: its length.
@@ -58,11 +56,11 @@ def follow(
         rule[ORIGIN] = max(rule[OWN_ORIGIN], begun)
         if rule[0] == LOOP and begun >= 0:
             block, forcing = rule[BLOCK], rule[FORCING]
-            is_open = block < 0 or states[block] - bases[block] >= rule[INSIDE]
+            is_open = block < 0 or lanes[STATE, block] - lanes[BASE, block] >= rule[INSIDE]
             rule[IS_OPEN] = is_open
             if forcing >= 0:
                 due = find_due(tokens, length, rule, numbers, is_open)
-                states[forcing] = bases[forcing] + due
+                lanes[STATE, forcing] = lanes[BASE, forcing] + due
 
 
 @loop
