@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from logitport.adapters.conformance.reference import edit
+from logitport.adapters.reference import edit
 from logitport.spec import (
     DrySpec,
     GrammarSpec,

@@ -197,6 +197,9 @@ def is_below(name: str, *packages: str) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
+SUITE = "logitport.adapters.conformance"
+
+
 def upward(module: str, found: Iterable[str]) -> list[str]:
     """What a module imports from above itself, or of another engine's."""
     ours = [name for name in found if is_below(name, "logitport")]
@@ -207,6 +210,8 @@ def upward(module: str, found: Iterable[str]) -> list[str]:
         forbidden += [name for name in others if name.split(".")[0] not in sys.stdlib_module_names]
     if is_below(module, "logitport.adapters"):
         forbidden += ["logitport.hooks"]
+    if not is_below(module, SUITE):  # which needs pytest
+        forbidden += [SUITE]
     for engine in ENGINES:
         if not module.startswith(f"logitport.adapters.{engine}"):  # `dynamo_worker`, too
             forbidden += [engine]
@@ -314,6 +319,7 @@ class TestImportDirection:
             (upward, "core.parts", "if TYPE_CHECKING:\n    from vllm import LLM"),
             (upward, "core.parts", "from ..vllm.params import KEY"),
             (upward, "core", "from .. import lazy"),
+            (upward, "cli.steps", "from ..conformance.base import Request"),
             (upward, "core.kinds.choice", "def f():\n    from ..program import Program"),
         ],
     )

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ...spec import LogitsProcessorSpec, SpecError
-from ..conformance.automata import edit_of
-from ..conformance.kinds.base import Add, Allow, Force
-from ..conformance.reference import DECISIVE
 from ..core import Automaton, Edit, VocabularyOf, compile_specs
+from ..reference import DECISIVE
+from ..reference.automata import edit_of
+from ..reference.kinds.base import Add, Allow, Force
 from .texts import TextOf, token
 
 MOST_STATES = 100

@@ -15,9 +15,9 @@ from ...spec import (
     SpecError,
 )
 from ...spec.errors import Name
-from ..conformance.automata import edit_of
-from ..conformance.kinds.base import Add, Allow, Force, flat
-from ..conformance.reference import DECISIVE, edit, permits
+from ..reference.automata import edit_of
+from ..reference.kinds.base import Add, Allow, Force, flat
+from ..reference import DECISIVE, edit, permits
 from ..core import Automaton, Program, VocabularyOf, check_continued, compile_specs
 from ..core.automaton.automata import along
 from ..core.kinds.phases import reachable

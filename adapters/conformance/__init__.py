@@ -1,7 +1,6 @@
 """A test suite for backends: subclass ``ConformanceSuite``, and inherit its cases.
 
-It needs pytest; ``reference``, which it is made of, does not. See
-``docs/writing-a-backend.md``.
+See ``docs/writing-a-backend.md``.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -13,9 +13,9 @@ import pytest
 from ...spec import LogitsProcessorSpec, Stage
 from ...spec.base import kind_of
 from ..backend import Backend
-from .kinds import KINDS
-from .kinds.base import FreeRun
-from .reference import first_wrong
+from ..reference import first_wrong
+from ..reference.kinds import KINDS
+from ..reference.kinds.base import FreeRun
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from ...spec import (
 )
 from ...spec.base import kind_of
 from .. import core
+from ..reference import combine, edit
+from ..reference.kinds import KINDS, REALIZED
 from .base import CAPABILITIES, DTYPES, Generate, Output, Request, SuiteBase
-from .kinds import KINDS, REALIZED
-from .reference import combine, edit
 
 __all__ = ["ConformanceSuite", "Generate", "Output", "Request"]
 

@@ -252,7 +252,7 @@ def check_memory() -> Iterator[Row]:
 
 def generate() -> Iterator[Row]:
     """Let transformers generate with a model of chance; each row's specs must be obeyed."""
-    from logitport.adapters.conformance.reference import obeys
+    from logitport.adapters.reference import obeys
     from logitport.adapters.transformers import LogitportProcessor
 
     from tests.support.requests import ONE_OF_EACH

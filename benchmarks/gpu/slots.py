@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from logitport.adapters.conformance.kinds.base import Add, Allow, Force, flat
-from logitport.adapters.conformance.reference import BAN, edits
 from logitport.adapters.core import DeviceRealizer, History, LogitsLayout, Program, compile_specs
+from logitport.adapters.reference import BAN, edits
+from logitport.adapters.reference.kinds.base import Add, Allow, Force, flat
 
 from .. import workload as w
 from ..workload import Workload

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from fontTools.unicodedata import script, script_name
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
 from logitport.spec import (
     AllowedScriptsSpec,
     BannedScriptsSpec,

@@ -16,7 +16,7 @@ class AllowedScriptsSpec(ScriptsSpec, frozen=True, tag="allowed_scripts"):
     ``AllowedScriptsSpec(("Latin", "Greek"))`` makes the model write in Latin and Greek letters.
 
     Examples:
-        >>> from logitport.adapters.conformance.kinds.banned_scripts import completing
+        >>> from logitport.adapters.reference.kinds.banned_scripts import completing
         >>> tokens = b"Hi", b"7!", "\u0416".encode()
         >>> completing([AllowedScriptsSpec(("Latin",))], tokens, output=())
         {2}

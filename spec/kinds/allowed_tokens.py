@@ -16,7 +16,7 @@ class AllowedTokensSpec(LogitsProcessorSpec, frozen=True, tag="allowed_tokens"):
     the same list at every step.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(AllowedTokensSpec((4, 5)), (), (4,))
         Allow(tokens=frozenset({4, 5}))
 

@@ -115,7 +115,7 @@ class AutomatonSpec(LogitsProcessorSpec, frozen=True, tag="automaton", omit_defa
     cannot stand beside a grammar. Otherwise it is compared with no other spec.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> first = AutomatonState(edges=(AutomatonEdge(0, 1),))
         >>> spec = AutomatonSpec((first, AutomatonState(force=7, default=0)), token_sets=((4, 5),))
         >>> [edit(spec, (), output) for output in ((), (4,), (4, 7))]

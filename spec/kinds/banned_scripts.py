@@ -46,7 +46,7 @@ class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):
     ``BannedScriptsSpec(("Han", "Hiragana", "Katakana"))`` keeps Chinese and Japanese out.
 
     Examples:
-        >>> from logitport.adapters.conformance.kinds.banned_scripts import completing
+        >>> from logitport.adapters.reference.kinds.banned_scripts import completing
         >>> completing([BannedScriptsSpec(("Han",))], ("Hi".encode(), "\u4e2d".encode()), output=())
         {1}
 

@@ -50,7 +50,7 @@ class BannedSequencesSpec(SequencesSpec, frozen=True, tag="banned_sequences"):
     prompt as well.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = BannedSequencesSpec(((4, 5),))
         >>> [edit(spec, (), output) for output in ((), (4,))]
         [None, Add(values={5: -1000000000.0})]

@@ -54,7 +54,7 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
     as well, and leaves ``bananas`` free where that is one token.
 
     Examples:
-        >>> from logitport.adapters.conformance.kinds.banned_text import completing
+        >>> from logitport.adapters.reference.kinds.banned_text import completing
         >>> spec = BannedTextSpec(("banana",), ignore_case=True)
         >>> completing(spec, vocabulary=(b" Ban", b"an", b"ana"), output=(0,))
         {2}

@@ -15,7 +15,7 @@ class BannedTokensSpec(LogitsProcessorSpec, frozen=True, tag="banned_tokens"):
     ``SuppressTokensLogitsProcessor``.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(BannedTokensSpec((4, 5)), (), ())
         Add(values={4: -1000000000.0, 5: -1000000000.0})
 

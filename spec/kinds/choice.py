@@ -35,7 +35,7 @@ class ChoiceSpec(ForcingSpec, frozen=True, tag="choice"):
     ``MultipleChoiceLogitsProcessor`` of NVIDIA's logits-processor-zoo takes choices of one token.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = ChoiceSpec(((1,), (2, 3)), eos_token_id=0)
         >>> [edit(spec, (), output) for output in ((), (2,), (2, 3))]
         [Allow(tokens=frozenset({1, 2})), Force(token=3), Force(token=0)]

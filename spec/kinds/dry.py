@@ -33,7 +33,7 @@ class DrySpec(LogitsProcessorSpec, frozen=True, tag="dry"):
     ``MAX_MATCHES`` count.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(DrySpec(1.0, base=2.0), (4, 5, 6, 7), (4, 5, 6))
         Add(values={7: -2.0})
 

@@ -15,7 +15,7 @@ class ForcedEndSpec(ForcingSpec, frozen=True, tag="forced_end"):
     no other worker can count again.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = ForcedEndSpec(2, (5,), eos_token_id=0)
         >>> [edit(spec, (), output) for output in ((), (7,), (7, 7), (7, 7, 5))]
         [None, None, Force(token=5), Force(token=0)]

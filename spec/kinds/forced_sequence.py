@@ -15,7 +15,7 @@ class ForcedTokenSequenceSpec(ForcingSpec, frozen=True, tag="forced_sequence"):
     always ends in EOS.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = ForcedTokenSequenceSpec((4, 5), eos_token_id=0)
         >>> [edit(spec, (), output) for output in ((), (4,), (4, 5))]
         [Force(token=4), Force(token=5), Force(token=0)]

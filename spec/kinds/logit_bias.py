@@ -33,7 +33,7 @@ class LogitBiasSpec(LogitsProcessorSpec, frozen=True, tag="logit_bias"):
     transformers' ``SequenceBiasLogitsProcessor`` for sequences of one token.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(LogitBiasSpec({4: 2.5, 5: -1.0}), (), ())
         Add(values={4: 2.5, 5: -1.0})
 

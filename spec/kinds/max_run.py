@@ -34,7 +34,7 @@ class MaxRunSpec(TextSpec, frozen=True, tag="max_run", omit_defaults=True):
     refused.
 
     Examples:
-        >>> from logitport.adapters.conformance.kinds.max_run import completing
+        >>> from logitport.adapters.reference.kinds.max_run import completing
         >>> spec = MaxRunSpec(2)
         >>> completing(spec, vocabulary=(b"{\n", b"  ", b" a", b"}"), output=(0,))
         {1}

@@ -14,7 +14,7 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
     the stop tokens from the model.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = MinTokensSpec(1, stop_token_ids=(0,))
         >>> [edit(spec, (), output) for output in ((), (7,))]
         [Add(values={0: -1000000000.0}), None]

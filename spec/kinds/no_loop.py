@@ -52,7 +52,7 @@ class NoLoopSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="no_l
     If the model says 8 9 8 9 8 9, then 3 follows.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(NoLoopSpec(3), (), (8, 9, 8, 9, 8))
         Add(values={9: -1000000000.0})
         >>> edit(NoLoopSpec(3, then_token_ids=(3,)), (), (8, 9, 8, 9, 8, 9))

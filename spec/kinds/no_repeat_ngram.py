@@ -25,7 +25,7 @@ class NoRepeatNgramSpec(
     like transformers' ``NoRepeatNGramLogitsProcessor``.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(NoRepeatNgramSpec(2), (4, 5), (6, 4))
         Add(values={5: -1000000000.0})
 

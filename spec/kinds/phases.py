@@ -136,7 +136,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
     request has at most one ``dry``, in one phase or beside them.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> from logitport.spec import ChoiceSpec
         >>> spec = PhasesSpec.prefix_then((4, 5), ChoiceSpec(((1,), (2,)), 0))
         >>> [edit(spec, (), output) for output in ((), (4,), (4, 5), (4, 5, 1))]

@@ -11,7 +11,7 @@ class PromptBiasSpec(LogitsProcessorSpec, frozen=True, tag="prompt_bias"):
     Like the ``CiteFromPromptLogitsProcessor`` of NVIDIA's logits-processor-zoo.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> edit(PromptBiasSpec(2.0, excluded_token_ids=(0,)), (0, 4, 4), ())
         Add(values={4: 2.0})
 

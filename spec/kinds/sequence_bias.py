@@ -28,7 +28,7 @@ class SequenceBiasSpec(SequencesSpec, frozen=True, tag="sequence_bias"):
     after token 7, and token 9 more likely everywhere.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = SequenceBiasSpec(sequences=((7, 8),), biases=(-5.0,))
         >>> [edit(spec, (), output) for output in ((), (7,))]
         [None, Add(values={8: -5.0})]

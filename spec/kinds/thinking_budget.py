@@ -64,7 +64,7 @@ class ThinkingBudgetSpec(
     SGLang's message is a newline, and its count restarts at a start tag inside a block.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = ThinkingBudgetSpec(2, (7,), (8,), grace=2, newline_token_ids=(3,))
         >>> [edit(spec, (7,), output) for output in ((9, 9), (9, 9, 3))]
         [None, Force(token=8)]

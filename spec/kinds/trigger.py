@@ -21,7 +21,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
     one token, or a time.
 
     Examples:
-        >>> from logitport.adapters.conformance.reference import edit
+        >>> from logitport.adapters.reference import edit
         >>> spec = TriggerSpec((4,), (5, 6))
         >>> [edit(spec, (), output) for output in ((), (4,), (4, 5), (4, 5, 6))]
         [None, Force(token=5), Force(token=6), None]

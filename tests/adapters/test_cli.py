@@ -12,7 +12,7 @@ import logitport
 import msgspec
 import pytest
 from logitport.adapters import extra_body
-from logitport.adapters.conformance.kinds import KINDS
+from logitport.adapters.reference.kinds import KINDS
 from logitport.spec import WIRE_KINDS, Stage, encode, json_schema
 from logitport.spec.base import kind_of
 from tokenizers import Tokenizer

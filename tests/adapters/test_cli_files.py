@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from logitport.adapters import files
 from logitport.adapters.cli import source
-from logitport.adapters.conformance.kinds import KINDS
+from logitport.adapters.reference.kinds import KINDS
 from logitport.spec import (
     WIRE_KINDS,
     LogitsProcessorSpec,

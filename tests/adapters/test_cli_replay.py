@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from logitport.adapters.cli.page import STYLES
 from logitport.adapters.cli.reply import Reply, read_reply
 from logitport.adapters.cli.steps import trace
-from logitport.adapters.conformance.kinds import KINDS, REALIZED
-from logitport.adapters.conformance.kinds.base import FreeRun
-from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Vocabulary
+from logitport.adapters.reference import combine, edit
+from logitport.adapters.reference.kinds import KINDS, REALIZED
+from logitport.adapters.reference.kinds.base import FreeRun
 from logitport.spec import (
     AllowedTokensSpec,
     BannedTextSpec,

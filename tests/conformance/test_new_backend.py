@@ -13,8 +13,8 @@ import pytest
 import torch
 from logitport.adapters import Backend
 from logitport.adapters.conformance import ConformanceSuite, Output, base
-from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Program, Realizer
+from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import (
     AutomatonSpec,
     ChoiceSpec,

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from logitport.adapters.conformance.kinds.base import Several
-from logitport.adapters.conformance.reference import (
+from logitport.adapters.reference import (
     BAN,
     FORCED,
     Add,
@@ -14,6 +13,7 @@ from logitport.adapters.conformance.reference import (
     obeys,
     permits,
 )
+from logitport.adapters.reference.kinds.base import Several
 from logitport.spec import NoRepeatNgramSpec
 
 from tests.support.kinds import F, allow, ban

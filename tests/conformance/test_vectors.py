@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import check_contradictions, may_lose
 from logitport.adapters.gateway.receipt import digest_of
+from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
 

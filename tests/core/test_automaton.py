@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.conformance.automata import edit_of
-from logitport.adapters.conformance.reference import Add, Allow, Force, edit
+from logitport.adapters.reference.automata import edit_of
+from logitport.adapters.reference import Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
     CLEAR,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logitport.adapters.conformance.reference import edits
 from logitport.adapters.core import (
     AutomatonBuilder,
     compile_specs,
 )
+from logitport.adapters.reference import edits
 from logitport.spec import (
     BannedTokensSpec,
     DrySpec,

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logitport.adapters.conformance.reference import combine, edit
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.requests import Outputs
 from logitport.adapters.core.tensors import end_where_banned, find_forced
+from logitport.adapters.reference import combine, edit
 from logitport.spec import (
     AllowedTokensSpec,
     BannedSequencesSpec,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.conformance.kinds import KINDS
-from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Draws, Force, flat
-from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import budget, check_contradictions, may_lose
+from logitport.adapters.reference import edit
+from logitport.adapters.reference.kinds import KINDS
+from logitport.adapters.reference.kinds.base import BAN, Add, Allow, Draws, Force, flat
 from logitport.spec import LogitsProcessorSpec, SpecError
 
 VOCAB = 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logitport.adapters.conformance.reference import Add, edit
+from logitport.adapters.reference import Add, edit
 from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
 from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for

@@ -13,10 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.conformance.reference import (
-    Add,
-    edit,
-)
 from logitport.adapters.core import (
     BAN_BIAS,
     AutomatonBuilder,
@@ -26,6 +22,10 @@ from logitport.adapters.core import (
     editor_for,
 )
 from logitport.adapters.core.host.editors import HostEditor
+from logitport.adapters.reference import (
+    Add,
+    edit,
+)
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PROMPT_RULES
 

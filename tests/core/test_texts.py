@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.conformance.automata import edit_of
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.core.automaton.automaton import table_bytes
 from logitport.adapters.core.text.byte_automaton import Symbol
 from logitport.adapters.core.text.token_product import completing_texts
+from logitport.adapters.reference.automata import edit_of
 from logitport.spec import SpecError
 
 from tests.support.automata import fold, folded, walk

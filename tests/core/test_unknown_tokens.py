@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.conformance.kinds import REALIZED
 from logitport.adapters.core import (
     AutomatonBuilder,
     HistoryRule,
@@ -17,6 +16,7 @@ from logitport.adapters.core import (
     compile_specs,
     plugins,
 )
+from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import LogitsProcessorSpec
 
 from tests.support.requests import STOP, VOCABULARY, random_logits

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds import KINDS
-from logitport.adapters.conformance.kinds.banned_scripts import completing
-from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
+from logitport.adapters.reference.kinds import KINDS
+from logitport.adapters.reference.kinds.banned_scripts import completing
+from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, MaxRunSpec, SpecError, limits
 
 from tests.support.families import SMOLLM2

@@ -14,11 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters import REALIZABLE, Backend, admission, admit
-from logitport.adapters.conformance.automata import edit_of
-from logitport.adapters.conformance.kinds.banned_text import KIND, completing
-from logitport.adapters.conformance.kinds.base import Draws
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.kinds.banned_text import _variants
+from logitport.adapters.reference.automata import edit_of
+from logitport.adapters.reference.kinds.banned_text import KIND, completing
+from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
 from logitport.spec.kinds.banned_text import SEPARATORS, in_word
 

@@ -1,5 +1,5 @@
 import pytest
-from logitport.adapters.conformance.reference import edit
+from logitport.adapters.reference import edit
 from logitport.spec import DrySpec, limits
 from logitport.spec.kinds.dry import MAX_MATCH, MAX_MATCHES
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds import KINDS, REALIZED
+from logitport.adapters.reference.kinds import KINDS, REALIZED
 from logitport.spec import (
     WIRE_KINDS,
     AllowedScriptsSpec,

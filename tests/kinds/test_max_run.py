@@ -5,9 +5,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds.base import Draws
-from logitport.adapters.conformance.kinds.max_run import KIND, completing
 from logitport.adapters.core import Vocabulary
+from logitport.adapters.reference.kinds.base import Draws
+from logitport.adapters.reference.kinds.max_run import KIND, completing
 from logitport.spec import GrammarSpec, MaxRunSpec, SpecError, encode, limits
 from logitport.spec.kinds.max_run import WHITE_SPACE
 

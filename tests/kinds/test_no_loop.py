@@ -1,7 +1,7 @@
 import pytest
-from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import compile_specs
 from logitport.adapters.core.contradictions import check_contradictions, may_lose
+from logitport.adapters.reference import edit
 from logitport.spec import (
     BannedTokensSpec,
     ChoiceSpec,

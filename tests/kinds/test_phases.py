@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds import KINDS
-from logitport.adapters.conformance.kinds.base import Draws, Several
-from logitport.adapters.conformance.kinds.phases import strategy
-from logitport.adapters.conformance.reference import edit
+from logitport.adapters.reference.kinds import KINDS
+from logitport.adapters.reference.kinds.base import Draws, Several
+from logitport.adapters.reference.kinds.phases import strategy
+from logitport.adapters.reference import edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import check_contradictions
 from logitport.adapters.core.kinds.base import TEXT_ROOM

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds.base import Draws
+from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import (
     WIRE_KINDS,
     ForcedTokenSequenceSpec,

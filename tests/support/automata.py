@@ -6,10 +6,6 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.conformance.automata import edit_of
-from logitport.adapters.conformance.kinds import REALIZED
-from logitport.adapters.conformance.kinds.base import flat
-from logitport.adapters.conformance.reference import BAN, Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
     KEEP,
@@ -19,6 +15,10 @@ from logitport.adapters.core import (
 from logitport.adapters.core.automaton import NO_TIMER, Lane
 from logitport.adapters.core.automaton.automata import place
 from logitport.adapters.core.automaton.history import TokenHistory
+from logitport.adapters.reference import BAN, Add, Allow, Force, edit
+from logitport.adapters.reference.automata import edit_of
+from logitport.adapters.reference.kinds import REALIZED
+from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitsProcessorSpec
 
 VOCABULARY = 4  # tokens of a pattern repeat, and patterns overlap

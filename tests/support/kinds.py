@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import jsonschema
 import msgspec
 import pytest
-from logitport.adapters.conformance.kinds.base import BAN, Add, Allow, Force
-from logitport.adapters.conformance.reference import edit
+from logitport.adapters.reference import edit
+from logitport.adapters.reference.kinds.base import BAN, Add, Allow, Force
 from logitport.spec import (
     LogitsProcessorSpec,
     Payload,

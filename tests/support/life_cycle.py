@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as s
-from logitport.adapters.conformance.reference import Add
+from logitport.adapters.reference import Add
 
 from tests.support.requests import (
     END,

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 from logitport.adapters import admission
-from logitport.adapters.conformance.kinds.base import flat
-from logitport.adapters.conformance.reference import Edit, Force, combine, edits
 from logitport.adapters.core import HistoryRule, Program, compile_specs, plugins
 from logitport.adapters.core.contradictions import check_contradictions
+from logitport.adapters.reference import Edit, Force, combine, edits
+from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, PythonProcessorSpec, SpecError
 
 from tests.support.faults import METHODS, MODULES, Faults

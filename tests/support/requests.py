@@ -9,16 +9,6 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as s
-from logitport.adapters.conformance.kinds.base import flat
-from logitport.adapters.conformance.reference import (
-    FORCED,
-    Add,
-    Allow,
-    Edit,
-    Force,
-    combine,
-    edits,
-)
 from logitport.adapters.core import (
     Automaton,
     AutomatonBuilder,
@@ -27,6 +17,16 @@ from logitport.adapters.core import (
     Realizer,
     compile_specs,
 )
+from logitport.adapters.reference import (
+    FORCED,
+    Add,
+    Allow,
+    Edit,
+    Force,
+    combine,
+    edits,
+)
+from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitsProcessorSpec
 
 VOCABULARY = 8

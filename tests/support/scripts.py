@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from logitport import spec as s
-from logitport.adapters.conformance.kinds.banned_scripts import completing
-from logitport.adapters.conformance.kinds.base import BAN, Add, Edit
-from logitport.adapters.conformance.reference import edit
 from logitport.adapters.core import Program, Vocabulary, compile_specs
+from logitport.adapters.reference import edit
+from logitport.adapters.reference.kinds.banned_scripts import completing
+from logitport.adapters.reference.kinds.base import BAN, Add, Edit
 from logitport.spec.kinds.banned_scripts import ScriptsSpec
 
 BYTES: list[bytes | None] = [

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from logitport.adapters.conformance.kinds import KINDS, REALIZED
-from logitport.adapters.conformance.kinds.base import Draws
+from logitport.adapters.reference.kinds import KINDS, REALIZED
+from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import (
     DrySpec,
     LogitsProcessorSpec,

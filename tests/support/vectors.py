@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 import numpy as np
 from logitport import spec as s
-from logitport.adapters.conformance.kinds import (
+from logitport.adapters.gateway.receipt import digest_of
+from logitport.adapters.reference import edit, edits, permits
+from logitport.adapters.reference.kinds import (
     KINDS,
     REALIZED,
     banned_scripts,
     banned_text,
     max_run,
 )
-from logitport.adapters.conformance.kinds.base import (
+from logitport.adapters.reference.kinds.base import (
     BAN,
     Add,
     Allow,
@@ -30,8 +32,6 @@ from logitport.adapters.conformance.kinds.base import (
     ban,
     flat,
 )
-from logitport.adapters.conformance.reference import edit, edits, permits
-from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, Stage, decode, encode
 from logitport.spec.base import kind_of
 from logitport.spec.kinds.banned_scripts import ScriptsSpec

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters import REALIZABLE, Backend, Policy, guard_of
-from logitport.adapters.conformance.kinds.base import Add, Allow, flat
-from logitport.adapters.conformance.reference import edits
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.automaton import Edit
+from logitport.adapters.reference import edits
+from logitport.adapters.reference.kinds.base import Add, Allow, flat
 
 from examples._support.v2_on_cpu import be_quick
 from tests.support.strategies import payload_specs, specs, within_limits

@@ -28,8 +28,8 @@ import torch
 import typer
 from logitport import spec as s
 from logitport.adapters import extra_body
-from logitport.adapters.conformance.kinds.base import Add, Allow, flat
-from logitport.adapters.conformance.reference import edits
+from logitport.adapters.reference import edits
+from logitport.adapters.reference.kinds.base import Add, Allow, flat
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer

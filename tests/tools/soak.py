@@ -33,7 +33,7 @@ import psutil
 import typer
 from logitport import spec as lp
 from logitport.adapters import extra_body
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
 from logitport.spec.limits import MAX_TOKEN_IDS
 from rich.console import Console
 from rich.table import Table

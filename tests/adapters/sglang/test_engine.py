@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
 from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
 

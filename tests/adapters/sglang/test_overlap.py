@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
 from logitport.adapters.sglang.admission import Admission
 from logitport.spec import BannedTokensSpec, ForcedTokenSequenceSpec
 

@@ -20,9 +20,9 @@ import pytest
 import torch
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
-from logitport.adapters.conformance.kinds import KINDS
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
+from logitport.adapters.reference.kinds import KINDS
 from logitport.adapters.tensorrt_llm import BACKEND, LogitportProcessor, attach
 from logitport.adapters.tensorrt_llm.processor import on_stream
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from logitport import spec as lp
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
-from logitport.adapters.conformance.reference import obeys
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
+from logitport.adapters.reference import obeys
 from logitport.adapters.transformers import BACKEND, LogitportProcessor
 from transformers import AutoModelForCausalLM, NoRepeatNGramLogitsProcessor
 

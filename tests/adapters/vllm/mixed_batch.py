@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.conformance.kinds import KINDS, REALIZED
-from logitport.adapters.conformance.kinds.base import FreeRun
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
+from logitport.adapters.reference.kinds import KINDS, REALIZED
+from logitport.adapters.reference.kinds.base import FreeRun
 from logitport.adapters.vllm import KEY, LogitportProcessor
 from logitport.spec.base import kind_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.conformance.reference import obeys
+from logitport.adapters.reference import obeys
 from logitport.adapters.vllm import attach
 
 from .in_process import FLAG, lookup, params

@@ -1,4 +1,4 @@
-"""What the suite and the tests have of each kind, in a file of the kind's name."""
+"""The meaning and the examples of each kind, in a file of the kind's name."""
 
 from importlib import import_module
 from pkgutil import iter_modules

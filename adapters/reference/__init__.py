@@ -1,6 +1,7 @@
 """The reference, which finds the edits of a spec in the whole history before every token.
 
-Its code is slow and obvious and uses nothing of the adapters: realizers are checked against it.
+Its code is slow and obvious, and uses nothing of the core: realizers are checked against it by the
+conformance suite, and finished replies by ``logitport replay``.
 """
 
 from collections.abc import Iterable, Sequence
