@@ -15,13 +15,13 @@ from ...spec import (
     SpecError,
 )
 from ...spec.errors import Name
-from ..reference.automata import edit_of
-from ..reference.kinds.base import Add, Allow, Force, flat
-from ..reference import DECISIVE, edit, permits
 from ..core import Automaton, Program, VocabularyOf, check_continued, compile_specs
 from ..core.automaton.automata import along
 from ..core.kinds.phases import reachable
 from ..core.parts import LoopRule, PerRequest
+from ..reference import DECISIVE, edit, permits
+from ..reference.automata import edit_of
+from ..reference.kinds.base import Add, Allow, Force, flat
 from .explain import lines
 from .page import table, tokens
 from .reply import ASK, Reply, Step

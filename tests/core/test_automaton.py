@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logitport import spec as s
-from logitport.adapters.reference.automata import edit_of
-from logitport.adapters.reference import Add, Allow, Force, edit
 from logitport.adapters.core import (
     CARRY,
     CLEAR,
@@ -23,6 +21,8 @@ from logitport.adapters.core.automaton.arrays import distinct, looked_up, number
 from logitport.adapters.core.automaton.automata import place
 from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.core.automaton.pool import AutomatonPool
+from logitport.adapters.reference import Add, Allow, Force, edit
+from logitport.adapters.reference.automata import edit_of
 from logitport.spec import LogitsProcessorSpec
 from logitport.spec.limits import MAX_PATTERN
 

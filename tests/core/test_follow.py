@@ -13,9 +13,11 @@ from logitport import spec as s
 from logitport.adapters.core import Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import budget, check_contradictions, may_lose
 from logitport.adapters.reference import edit
-from logitport.adapters.reference.kinds import KINDS
-from logitport.adapters.reference.kinds.base import BAN, Add, Allow, Draws, Force, flat
+from logitport.adapters.reference.kinds import REALIZED
+from logitport.adapters.reference.kinds.base import BAN, Add, Allow, Force, flat
 from logitport.spec import LogitsProcessorSpec, SpecError
+
+from tests.support.strategies import STRATEGIES, Draws
 
 VOCAB = 5
 LONGEST = 6
@@ -26,11 +28,6 @@ MOST = 20_000
 Specs = Sequence[LogitsProcessorSpec]
 Tokens = tuple[int, ...]
 
-COMPARED = [
-    kind
-    for kind, each in KINDS.items()
-    if each.edit and each.strategy and not each.minimal.needs_vocabulary
-]
 DRAW = Draws(VOCAB, most=3, longest=3, count=3)
 
 
@@ -157,8 +154,8 @@ PAIRS = int(os.environ.get("LOGITPORT_PAIRS", "30"))
 """Pairs of specs; 10,000 take about ten minutes."""
 
 
-any_two = st.sampled_from([*combinations_with_replacement(COMPARED, 2)]).flatmap(
-    lambda two: st.tuples(*(KINDS[kind].strategy(DRAW) for kind in two))
+any_two = st.sampled_from([*combinations_with_replacement(REALIZED, 2)]).flatmap(
+    lambda two: st.tuples(*(STRATEGIES[kind](DRAW) for kind in two))
 )
 many = settings(
     max_examples=PAIRS,

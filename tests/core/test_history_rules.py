@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logitport.adapters.reference import Add, edit
 from logitport.adapters.core import Realizer, UnknownTokenError, compile_specs
 from logitport.adapters.core.host import history_rules
 from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
 from logitport.adapters.core.host.search import BLOCK
 from logitport.adapters.core.parts import Acting
+from logitport.adapters.reference import Add, edit
 from logitport.spec import DrySpec, NoRepeatNgramSpec
 from logitport.spec.limits import MAX_HISTORY_RULES
 

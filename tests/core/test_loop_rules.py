@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logitport.adapters.reference import FORCED, combine, edits
 from logitport.adapters.core import Realizer, compile_specs
 from logitport.adapters.core.host.history_rules import HistoryRules, scratch_for
 from logitport.adapters.core.parts import Acting
+from logitport.adapters.reference import FORCED, combine, edits
 from logitport.spec import ForcedTokenSequenceSpec, LogitBiasSpec, NoLoopSpec
 
 from tests.support.strategies import specs

@@ -10,15 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
-from logitport.adapters.reference.kinds import KINDS
 from logitport.adapters.reference.kinds.banned_scripts import completing
-from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import AllowedScriptsSpec, BannedScriptsSpec, MaxRunSpec, SpecError, limits
 
 from tests.support.families import SMOLLM2
 from tests.support.kinds import ScriptsTests, with_table
 from tests.support.requests import assert_row, random_logits
 from tests.support.scripts import BYTES, CASES, Specs, compiled, edits_of
+from tests.support.strategies import STRATEGIES, Draws
 from tests.support.texts import banned_after
 
 
@@ -116,7 +115,7 @@ vocabularies = st.lists(
     token.filter(lambda each: each[:1] not in (b"", b"\xff")) | st.none(), min_size=1, max_size=20
 )
 any_spec = st.one_of(
-    *(KINDS[kind].strategy(Draws(2)) for kind in (BannedScriptsSpec, AllowedScriptsSpec))
+    *(STRATEGIES[kind](Draws(2)) for kind in (BannedScriptsSpec, AllowedScriptsSpec))
 )  # pyright: ignore
 
 

@@ -17,13 +17,13 @@ from logitport.adapters import REALIZABLE, Backend, admission, admit
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.kinds.banned_text import _variants
 from logitport.adapters.reference.automata import edit_of
-from logitport.adapters.reference.kinds.banned_text import KIND, completing
-from logitport.adapters.reference.kinds.base import Draws
+from logitport.adapters.reference.kinds.banned_text import completing
 from logitport.spec import BannedTextSpec, BannedTokensSpec, SpecError, encode, limits
 from logitport.spec.kinds.banned_text import SEPARATORS, in_word
 
 from tests.support.automata import fold, folded, walk
 from tests.support.kinds import SOME, KindTests
+from tests.support.strategies import Draws, banned_texts
 
 EMPTY = "Expected `str` of length >= 1"
 TOO_LONG = f"Expected `str` of length <= {limits.MAX_PATTERN}"
@@ -216,8 +216,7 @@ pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from
 vocabularies = st.lists(
     st.lists(pieces, min_size=1, max_size=4).map(b"".join) | st.none(), min_size=2, max_size=20
 )
-assert KIND.strategy is not None
-any_spec = KIND.strategy(Draws(2))
+any_spec = banned_texts(Draws(2))
 many = st.lists(any_spec, min_size=1, max_size=2)
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logitport.adapters.core import Vocabulary
-from logitport.adapters.reference.kinds.base import Draws
-from logitport.adapters.reference.kinds.max_run import KIND, completing
+from logitport.adapters.reference.kinds.max_run import completing
 from logitport.spec import GrammarSpec, MaxRunSpec, SpecError, encode, limits
 from logitport.spec.kinds.max_run import WHITE_SPACE
 
 from tests.support.families import SMOLLM2
 from tests.support.kinds import AT_LEAST_1, KindTests
+from tests.support.strategies import Draws, max_runs
 from tests.support.texts import banned_after
 
 MOST = limits.MAX_PATTERN
@@ -80,10 +80,9 @@ pieces = st.sampled_from([piece.encode() for piece in PIECES]) | st.sampled_from
 vocabularies = st.lists(
     st.lists(pieces, min_size=1, max_size=5).map(b"".join) | st.none(), min_size=2, max_size=20
 )
-assert KIND.strategy is not None
 
 
-@given(KIND.strategy(Draws(2)), vocabularies.map(tuple), st.data())
+@given(max_runs(Draws(2)), vocabularies.map(tuple), st.data())
 def test_bans_what_the_reference_bans(
     spec: MaxRunSpec, tokens: tuple[bytes | None, ...], data: st.DataObject
 ):
@@ -91,7 +90,7 @@ def test_bans_what_the_reference_bans(
     assert banned_after([spec], tokens, output) == completing(spec, tokens, tuple(output))
 
 
-@given(KIND.strategy(Draws(2)), st.text("aha é\u3000\n", max_size=20))
+@given(max_runs(Draws(2)), st.text("aha é\u3000\n", max_size=20))
 def test_which_texts_it_bans(spec: MaxRunSpec, text: str):
     """A grammar of such choices is refused beside it."""
     any_text = "|".join(map(re.escape, spec.characters))

@@ -6,13 +6,12 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from logitport.adapters.reference.kinds import KINDS
-from logitport.adapters.reference.kinds.base import Draws, Several
-from logitport.adapters.reference.kinds.phases import strategy
-from logitport.adapters.reference import edit
 from logitport.adapters.core import Program, Realizer, Vocabulary, compile_specs
 from logitport.adapters.core.contradictions import check_contradictions
 from logitport.adapters.core.kinds.base import TEXT_ROOM
+from logitport.adapters.reference import edit
+from logitport.adapters.reference.kinds import KINDS
+from logitport.adapters.reference.kinds.base import Several
 from logitport.spec import (
     AllowedTokensSpec,
     BannedScriptsSpec,
@@ -50,6 +49,7 @@ from tests.support.kinds import (
     with_table,
 )
 from tests.support.requests import assert_row
+from tests.support.strategies import Draws, any_phases
 from tests.support.texts import banned_after
 
 COMPLETE, SAID = PhaseEnd(complete=True), PhaseEnd(token_ids=(6, 7))
@@ -381,7 +381,7 @@ def check_against_reference(
 
 
 histories = (
-    strategy(Draws(4, most=3, longest=3, count=5)),
+    any_phases(Draws(4, most=3, longest=3, count=5)),
     st.lists(st.integers(0, 3), max_size=5),
     st.lists(st.integers(0, 3), min_size=12, max_size=12),
     st.booleans(),

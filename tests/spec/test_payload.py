@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.reference.kinds.base import Draws
 from logitport.spec import (
     WIRE_KINDS,
     ForcedTokenSequenceSpec,
@@ -424,7 +423,7 @@ def test_mutated_text(data: st.DataObject, spec: LogitsProcessorSpec, inserted: 
     st.data(),
     strategies.payload_specs(8, 3, kinds=WIRE_KINDS),
     st.booleans(),
-    json_values | Draws(2).json_value,
+    json_values | strategies.Draws(2).json_value,
 )
 def test_mutated_structure(
     data: st.DataObject,

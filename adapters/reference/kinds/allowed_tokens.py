@@ -7,5 +7,4 @@ KIND = Kind(
     AllowedTokensSpec((1,)),
     edit=lambda spec, prompt, output: Allow(frozenset(spec.token_ids)),
     examples=lambda free: [AllowedTokensSpec(free.unused)],
-    strategy=lambda draw: draw.builds(AllowedTokensSpec, draw.tokens),
 )

@@ -1,9 +1,7 @@
 """``automaton``."""
 
-from typing import Any
-
-from ....spec import AutomatonEdge, AutomatonSpec, AutomatonState, SpecError
-from .base import Add, Allow, Draws, Edit, Force, FreeRun, Kind, Tokens, ban
+from ....spec import AutomatonEdge, AutomatonSpec, AutomatonState
+from .base import Add, Allow, Edit, Force, FreeRun, Kind, Tokens, ban
 
 
 def _edit(spec: AutomatonSpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -51,44 +49,4 @@ def _examples(free: FreeRun) -> list[AutomatonSpec]:
     return [AutomatonSpec(every_third), AutomatonSpec((banned, biased), sets)]
 
 
-def _strategy(draw: Draws) -> Any:
-    st = draw.st
-
-    @st.composite
-    def specs(drawn: Any) -> AutomatonSpec:
-        sets = drawn(st.lists(draw.tokens, max_size=3))
-        count = drawn(st.integers(1, 4))
-        index = st.integers(0, count - 1)
-        free = st.just({})
-        of_set = st.integers(0, len(sets) - 1)
-        edits = free | st.fixed_dictionaries({"force": draw.token})
-        edges = st.just(())
-        if sets:
-            edits |= st.fixed_dictionaries({"allow": of_set})
-            edits |= st.fixed_dictionaries({"ban": of_set})
-            edits |= st.fixed_dictionaries({"add": of_set, "bias": draw.bias})
-            edges = st.lists(st.builds(AutomatonEdge, of_set, index), max_size=3).map(tuple)
-        timers = free | st.fixed_dictionaries({"timer": st.integers(0, draw.count)})
-        timers |= st.just({"counts": False})
-        maybe = st.none() | index
-        states = [
-            {
-                **drawn(edits),
-                **drawn(timers),
-                "edges": drawn(edges),
-                "default": drawn(maybe),
-                "timeout": drawn(maybe),
-            }
-            for _ in range(count)
-        ]
-        try:
-            return AutomatonSpec(tuple(AutomatonState(**each) for each in states), tuple(sets))
-        except SpecError:  # the time-outs go round in circles
-            for each in states:
-                each["timeout"] = None
-            return AutomatonSpec(tuple(AutomatonState(**each) for each in states), tuple(sets))
-
-    return specs()
-
-
-KIND = Kind(AutomatonSpec((AutomatonState(),)), _edit, _examples, _strategy)
+KIND = Kind(AutomatonSpec((AutomatonState(),)), _edit, _examples)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import product
-from typing import Any
 
 from ....spec import BannedScriptsSpec
 from ....spec.kinds.banned_scripts import ScriptsSpec
-from .base import Draws, Kind, Tokens, text_of
+from .base import Kind, Tokens, text_of
 
 SHARED = ("Common", "Inherited")
 FREE, BANNED, NEITHER = "free", "banned", "neither"
@@ -81,13 +80,6 @@ def _scripts_of(begun: bytes) -> frozenset[str]:
     return frozenset(map(script_name, found))
 
 
-def names(draw: Draws) -> Any:
-    """Draw the names of some scripts."""
-    scripts = ("Latin", "Greek", "Cyrillic", "Han", "Hiragana", "Linear_B", "Thai")
-    return draw.st.lists(draw.st.sampled_from(scripts), min_size=1, max_size=4).map(tuple)
-
-
 KIND = Kind(
     BannedScriptsSpec(("Han",)),
-    strategy=lambda draw: draw.builds(BannedScriptsSpec, names(draw)),
 )

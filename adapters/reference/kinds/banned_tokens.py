@@ -7,5 +7,4 @@ KIND = Kind(
     BannedTokensSpec((1,)),
     edit=lambda spec, prompt, output: ban(spec.token_ids),
     examples=lambda free: [BannedTokensSpec(free.output_ids[:2])],
-    strategy=lambda draw: draw.builds(BannedTokensSpec, draw.tokens),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ....spec import LogitsProcessorSpec
 
@@ -73,46 +73,12 @@ class FreeRun:
     eos_token_id: int
 
 
-class Draws:
-    """Hypothesis strategies for the parts of a spec. Nothing else in this package needs Hypothesis.
-
-    Args:
-        vocab_size: the number of tokens, at least 2.
-        most: the maximum length of a list of tokens or of sequences.
-        longest: the maximum length of a sequence to match or to force.
-        count: the maximum number of tokens to count to.
-    """
-
-    def __init__(self, vocab_size: int, most: int = 6, longest: int = 5, count: int = 12) -> None:
-        from hypothesis import strategies as st
-
-        self.st, self.builds, self.longest, self.count = st, st.builds, longest, count
-        self.token = st.integers(0, vocab_size - 1)
-        self.maybe_token = st.none() | self.token
-        self.tokens = st.lists(self.token, min_size=1, max_size=most).map(tuple)
-        self.maybe_tokens = st.lists(self.token, max_size=most).map(tuple)
-        self.sequence = st.lists(self.token, min_size=1, max_size=longest).map(tuple)
-        self.maybe_sequence = st.lists(self.token, max_size=longest).map(tuple)
-        self.sequences = st.lists(self.sequence, min_size=1, max_size=most).map(tuple)
-        self.choices = st.lists(self.sequence, min_size=1, max_size=most, unique=True).map(tuple)
-        self.bias = st.floats(-100, 100)
-        self.biases = st.dictionaries(self.token, self.bias, min_size=1, max_size=most)
-        key = st.text(max_size=4)
-        # JSON values that msgspec returns unchanged.
-        self.json_value = st.recursive(
-            st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | key | self.bias,
-            lambda values: st.lists(values, max_size=3) | st.dictionaries(key, values),
-            max_leaves=6,
-        )
-        self.json_object = st.dictionaries(key, self.json_value, max_size=3)
-
-
 Spec = TypeVar("Spec", bound=LogitsProcessorSpec)
 
 
 @dataclass(frozen=True)
 class Kind(Generic[Spec]):
-    """The reference, the examples and the strategy of one kind, for the suite and the tests.
+    """The reference and the examples of one kind.
 
     Attributes:
         minimal: a spec that holds as little as the kind permits.
@@ -120,7 +86,6 @@ class Kind(Generic[Spec]):
             history, which is a prompt and an output. ``None`` for kinds that an engine realizes by
             itself, and for code.
         examples: makes specs that change the output of a ``FreeRun``.
-        strategy: a Hypothesis strategy for the kind; ``None`` for the kind that is never encoded.
         complete: whether there is nothing left to do for a spec after a prompt and an output, for
             the kinds that can end a phase.
     """
@@ -128,7 +93,6 @@ class Kind(Generic[Spec]):
     minimal: Spec
     edit: Callable[[Spec, Tokens, Tokens], Edit] | None = None
     examples: Callable[[FreeRun], list[Spec]] = lambda free: []
-    strategy: Callable[[Draws], Any] | None = None
     complete: Callable[[Spec, Tokens, Tokens], bool] | None = None
 
 

@@ -25,16 +25,9 @@ def _examples(free: FreeRun) -> list[ChoiceSpec]:
     ]
 
 
-def _drawn(choices: tuple[Tokens, ...], eos_token_id: int | None) -> ChoiceSpec:
-    if eos_token_id is None:  # no choice may begin another
-        choices = tuple(a for a in choices if not any(a != b == a[: len(b)] for b in choices))
-    return ChoiceSpec(choices, eos_token_id)
-
-
 KIND = Kind(
     ChoiceSpec(((1,),)),
     edit=_edit,
     examples=_examples,
-    strategy=lambda draw: draw.builds(_drawn, draw.choices, draw.maybe_token),
     complete=lambda spec, prompt, output: _edit(spec, prompt, output) is None,
 )

@@ -1,11 +1,9 @@
 """``dry``."""
 
-from typing import Any
-
 from ....spec import DrySpec
 from ....spec.kinds.dry import MAX_MATCH, MAX_MATCHES
-from ....spec.limits import MAX_BIAS, MAX_INT
-from .base import Add, Draws, Edit, FreeRun, Kind, Tokens
+from ....spec.limits import MAX_BIAS
+from .base import Add, Edit, FreeRun, Kind, Tokens
 
 
 def _edit(spec: DrySpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -51,15 +49,4 @@ def _examples(free: FreeRun) -> list[DrySpec]:
     return []
 
 
-def _strategy(draw: Draws) -> Any:
-    return draw.builds(
-        DrySpec,
-        draw.st.floats(0.01, 3),
-        draw.st.floats(1, 3),
-        draw.st.integers(1, draw.longest),
-        draw.st.none() | draw.st.integers(1, min(draw.count, MAX_INT)),
-        draw.maybe_tokens,
-    )
-
-
-KIND = Kind(DrySpec(1.0), _edit, _examples, _strategy)
+KIND = Kind(DrySpec(1.0), _edit, _examples)

@@ -18,9 +18,6 @@ KIND = Kind(
         ForcedEndSpec(2, free.unused[:2], free.eos_token_id),
         ForcedEndSpec(3, free.unused[:2]),
     ],
-    strategy=lambda draw: draw.builds(
-        ForcedEndSpec, draw.st.integers(0, draw.count), draw.sequence, draw.maybe_token
-    ),
     complete=lambda spec, prompt, output: (
         len(output) >= spec.after and _edit(spec, prompt, output) is None
     ),

@@ -19,6 +19,5 @@ KIND = Kind(
         ForcedTokenSequenceSpec(free.unused, free.eos_token_id),
         ForcedTokenSequenceSpec(free.unused[:2]),
     ],
-    strategy=lambda draw: draw.builds(ForcedTokenSequenceSpec, draw.sequence, draw.maybe_token),
     complete=lambda spec, prompt, output: forced(spec.token_ids, None, output) is None,
 )

@@ -10,5 +10,4 @@ KIND = Kind(
         LogitBiasSpec({free.output_ids[0]: -1000}),
         LogitBiasSpec(dict.fromkeys(free.unused[:2], 1000)),
     ],
-    strategy=lambda draw: draw.builds(LogitBiasSpec, draw.biases),
 )

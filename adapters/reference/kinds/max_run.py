@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ....spec import MaxRunSpec
-from .base import Draws, Kind, Tokens, text_of
+from .base import Kind, Tokens, text_of
 
 
 def completing(spec: MaxRunSpec, vocabulary: Sequence[bytes | None], output: Tokens) -> set[int]:
@@ -33,14 +32,4 @@ def _ends_within(too_long: re.Pattern[bytes], before: bytes, piece: bytes) -> bo
     return any(match is not None and match.end() > len(before) for match in matches)
 
 
-def _strategy(draw: Draws) -> Any:
-    st = draw.st
-    texts = st.sampled_from(
-        [(" ", "\n"), ("a",), ("ha", "b"), ("\u3000", " "), ("é", "e", "è"), ("ab", "ac")]
-    )
-    return st.builds(MaxRunSpec, st.integers(1, 5), texts) | st.builds(
-        MaxRunSpec, st.integers(1, 64)
-    )
-
-
-KIND = Kind(MaxRunSpec(1), strategy=_strategy)
+KIND = Kind(MaxRunSpec(1))

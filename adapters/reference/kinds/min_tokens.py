@@ -7,5 +7,4 @@ KIND = Kind(
     MinTokensSpec(1, (1,)),
     edit=lambda spec, prompt, output: ban(spec.stop_token_ids) if len(output) < spec.n else None,
     examples=lambda free: [MinTokensSpec(4, (free.output_ids[0], free.eos_token_id))],
-    strategy=lambda draw: draw.builds(MinTokensSpec, draw.st.integers(1, draw.count), draw.tokens),
 )

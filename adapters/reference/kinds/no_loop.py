@@ -1,11 +1,8 @@
 """``no_loop``."""
 
-from typing import Any
-
 from ....spec import NoLoopSpec
-from ....spec.kinds.no_loop import MAX_REPEATS, repeats
 from ....spec.tags import end_tags, start_tags
-from .base import Add, Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
+from .base import Add, Edit, Force, FreeRun, Kind, Tokens, ban, first_end
 
 
 def _edit(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -71,30 +68,4 @@ def _acts(spec: NoLoopSpec, prompt: Tokens, output: Tokens) -> bool:
     return False
 
 
-def _strategy(draw: Draws) -> Any:
-    st = draw.st
-    period = st.integers(1, min(draw.longest, 5))
-    tags = st.just([]) | st.lists(draw.sequence, min_size=2, max_size=4, unique=True)
-    return st.builds(
-        lambda times, periods, least, then, tags, output_only: NoLoopSpec(
-            times,
-            max(periods),
-            min(periods),
-            least,
-            then,
-            tags[0] if tags else (),
-            tags[1] if tags else (),
-            tuple(tags[2:3]),
-            tuple(tags[3:]),
-            output_only,
-        ),
-        st.integers(2, 4),
-        st.tuples(period, period),
-        st.just(0) | st.integers(0, min(draw.count, 20)),
-        draw.maybe_sequence.filter(lambda then: repeats(then) <= MAX_REPEATS),
-        tags,
-        st.booleans(),
-    )
-
-
-KIND = Kind(NoLoopSpec(2), _edit, _examples, _strategy)
+KIND = Kind(NoLoopSpec(2), _edit, _examples)

@@ -1,10 +1,7 @@
 """``no_repeat_ngram``."""
 
-from typing import Any
-
 from ....spec import NoRepeatNgramSpec
-from ....spec.limits import MAX_INT
-from .base import Draws, Edit, FreeRun, Kind, Tokens, ban
+from .base import Edit, FreeRun, Kind, Tokens, ban
 
 
 def _edit(spec: NoRepeatNgramSpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -26,14 +23,4 @@ def _examples(free: FreeRun) -> list[NoRepeatNgramSpec]:
     return [NoRepeatNgramSpec(1)] if repeats else []
 
 
-def _strategy(draw: Draws) -> Any:
-    def of(n: int) -> Any:
-        window = draw.st.none() | draw.st.integers(n, min(n + draw.count, MAX_INT))
-        return draw.builds(
-            NoRepeatNgramSpec, draw.st.just(n), window, draw.maybe_tokens, draw.st.booleans()
-        )
-
-    return draw.st.integers(1, draw.longest).flatmap(of)
-
-
-KIND = Kind(NoRepeatNgramSpec(2), _edit, _examples, _strategy)
+KIND = Kind(NoRepeatNgramSpec(2), _edit, _examples)

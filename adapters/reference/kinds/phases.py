@@ -1,7 +1,6 @@
 """``phases``."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ....spec import (
     AutomatonSpec,
@@ -19,14 +18,11 @@ from ....spec import (
     PhaseEnd,
     PhasesSpec,
     PromptBiasSpec,
-    SpecError,
     ThinkingBudgetSpec,
 )
 from ....spec.kinds.banned_scripts import ScriptsSpec
-from ....spec.kinds.phases import BESIDE
-from ....spec.limits import MAX_PHASES
 from . import banned_scripts, banned_text, max_run
-from .base import Draws, Edit, Force, FreeRun, Kind, Several, Tokens, ban, flat
+from .base import Edit, Force, FreeRun, Kind, Several, Tokens, ban, flat
 
 
 def _edit(
@@ -150,69 +146,4 @@ def _examples(free: FreeRun) -> list[PhasesSpec]:
     ]
 
 
-def _strategy(draw: Draws) -> Any:
-    return strategy(draw).filter(_compiles)
-
-
-def strategy(draw: Draws) -> Any:
-    """Any valid spec, also of those that the core refuses."""
-    from . import KINDS
-
-    st = draw.st
-    any_spec = st.one_of(
-        *(
-            each.strategy(draw)
-            for kind, each in KINDS.items()
-            if each.strategy and each.edit and not issubclass(kind, (*BESIDE, PhasesSpec))
-        )
-    )
-    ends = st.one_of(
-        st.builds(lambda n: {"n": n}, st.integers(1, draw.count)),
-        st.builds(lambda token_ids: {"token_ids": token_ids}, draw.sequence),
-        st.just({"complete": True}),
-    )
-    parts = st.tuples(
-        st.lists(any_spec, max_size=2),
-        st.lists(st.tuples(ends, st.none() | st.integers(0, 3)), min_size=1, max_size=3),
-    )
-
-    def made(phases: list[Any], last_ends: bool, after: int | None, stops: Tokens) -> PhasesSpec:
-        found: list[Phase] = []
-        for specs, drawn in phases:
-            kept = tuple(specs)
-            try:  # specs that contradict each other stay out
-                PhasesSpec((Phase(kept),))
-            except SpecError:
-                kept = kept[:1]
-            is_awaited = any(spec.can_complete for spec in kept)
-            ends = [
-                PhaseEnd(**end, phase=None if to is None else min(to, len(phases)))
-                for end, to in drawn
-                if is_awaited or "complete" not in end
-            ]
-            found.append(Phase(kept, tuple(ends) or (PhaseEnd(n=2),)))
-        if not last_ends:
-            found[-1] = Phase(found[-1].specs)
-        eos = after if after is not None and after >= 0 else None
-        count = sum(len(phase.specs) + 1 for phase in found)
-        ends = {token for phase in found for end in phase.ends for token in end.token_ids}
-        stops = tuple(token for token in stops if token not in ends)
-        stops = stops if count <= MAX_PHASES else ()
-        return PhasesSpec(tuple(found), eos, after == -1, stops)
-
-    after = st.none() | st.just(-1) | draw.token
-    every = st.lists(parts, min_size=1, max_size=3)
-    return st.builds(made, every, st.booleans(), after, st.just(()) | draw.maybe_tokens)
-
-
-def _compiles(spec: LogitsProcessorSpec) -> bool:
-    from ...core import compile_specs
-
-    try:
-        compile_specs((spec,))
-    except SpecError:
-        return False
-    return True
-
-
-KIND = Kind(PhasesSpec((Phase(),)), _edit, _examples, _strategy)
+KIND = Kind(PhasesSpec((Phase(),)), _edit, _examples)

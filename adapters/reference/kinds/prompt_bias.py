@@ -17,5 +17,4 @@ KIND = Kind(
         dict.fromkeys({*prompt} - {*spec.excluded_token_ids}, spec.bias)
     ),
     examples=_examples,
-    strategy=lambda draw: draw.builds(PromptBiasSpec, draw.bias, draw.maybe_tokens),
 )

@@ -1,9 +1,7 @@
 """``sequence_bias``."""
 
-from typing import Any
-
 from ....spec import SequenceBiasSpec
-from .base import Add, Draws, Edit, FreeRun, Kind, Tokens
+from .base import Add, Edit, FreeRun, Kind, Tokens
 
 
 def _edit(spec: SequenceBiasSpec, prompt: Tokens, output: Tokens) -> Edit:
@@ -23,14 +21,4 @@ def _examples(free: FreeRun) -> list[SequenceBiasSpec]:
     ]
 
 
-def _strategy(draw: Draws) -> Any:
-    eighths = draw.st.integers(-800, 800).map(lambda n: n / 8)  # whose sums are exact
-    biases = draw.st.lists(eighths, min_size=99, max_size=99)
-    return draw.builds(
-        lambda sequences, biases: SequenceBiasSpec(sequences, tuple(biases[: len(sequences)])),
-        draw.choices,
-        biases,
-    )
-
-
-KIND = Kind(SequenceBiasSpec(((1, 2),), (1.0,)), _edit, _examples, _strategy)
+KIND = Kind(SequenceBiasSpec(((1, 2),), (1.0,)), _edit, _examples)

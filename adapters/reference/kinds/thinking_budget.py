@@ -1,10 +1,8 @@
 """``thinking_budget``."""
 
-from typing import Any
-
 from ....spec import ThinkingBudgetSpec
 from ....spec.tags import end_tags, start_tags
-from .base import Draws, Edit, Force, FreeRun, Kind, Tokens, ban, first_end, forcing
+from .base import Edit, Force, FreeRun, Kind, Tokens, ban, first_end, forcing
 
 
 def _followed(spec: ThinkingBudgetSpec, prompt: Tokens, output: Tokens) -> tuple[Edit, bool]:
@@ -86,41 +84,9 @@ def _examples(free: FreeRun) -> list[ThinkingBudgetSpec]:
     ]
 
 
-def _strategy(draw: Draws) -> Any:
-    st = draw.st
-    tags = st.lists(draw.sequence, min_size=2, max_size=5, unique=True)
-    return st.builds(
-        lambda budget, tags, starts, message, then, least, grace, newlines, stop: (
-            ThinkingBudgetSpec(
-                budget,
-                tags[0],
-                tags[1],
-                message,
-                other_start_token_ids=tags[2:starts],
-                other_end_token_ids=tags[max(starts, 2) :],
-                then_token_ids=then,
-                min_tokens=min(least, budget),
-                grace=grace if newlines else 0,
-                newline_token_ids=newlines if grace else (),
-                stop_token_ids=tuple(token for token in stop if (token,) not in tags),
-            )
-        ),
-        st.integers(0, draw.count),
-        tags,
-        st.integers(2, 5),
-        draw.maybe_sequence,
-        draw.maybe_sequence,
-        st.just(0) | st.integers(0, draw.count),
-        st.integers(0, draw.count),
-        draw.maybe_tokens,
-        draw.maybe_tokens,
-    )
-
-
 KIND = Kind(
     ThinkingBudgetSpec(1, (1,), (2,)),
     edit=lambda spec, prompt, output: _followed(spec, prompt, output)[0],
     examples=_examples,
-    strategy=_strategy,
     complete=lambda spec, prompt, output: _followed(spec, prompt, output)[1],
 )
