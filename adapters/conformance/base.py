@@ -1,11 +1,8 @@
 """What the cases of the conformance suite share: requests, capabilities and helpers."""
 
-import logging
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import isfunction
 from typing import Any, ClassVar, NoReturn
 
 import pytest
@@ -88,7 +85,7 @@ LEAST = {"vocab_size": 64, "eos_token_id": 0, "slots": 1, "long_prompt": 7}
 """The lowest value of what is declared as an integer."""
 
 NOT_COVERED = "Not covered by the conformance suite: "
-"""How reasons of skipped cases begin, which ``logitport.pytest_summary`` lists."""
+"""How reasons of skipped cases begin, which pytest lists with ``-rs``."""
 
 
 class SuiteBase:
@@ -126,9 +123,6 @@ class SuiteBase:
         super().__init_subclass__(**keywords)
         if old := vars(cls).get("back_end"):  # the name until 0.2
             cls.backend = old
-        for name, case in [*vars(cls).items()]:
-            if name.startswith("test_") and isfunction(case):
-                setattr(cls, name, _explained(case))
 
     @pytest.fixture
     def generate(self) -> Generate:
@@ -203,34 +197,3 @@ class SuiteBase:
         unused = self._others({*said, *request.prompt_ids}, 3)
         run = FreeRun(request.prompt_ids, tuple(said), tuple(unused), self.eos_token_id)
         return KINDS[kind].examples(run)
-
-
-def _explained(case: Callable[..., None]) -> Callable[..., None]:
-    """Let a case that fails print its docstring's first line, and which errors were logged."""
-
-    @wraps(case)
-    def run(*args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        logger, logged = logging.getLogger("logitport"), _Logged(logging.ERROR)
-        logger.addHandler(logged)
-        try:
-            case(*args, **kwargs)
-        except (Exception, pytest.fail.Exception) as error:
-            for note in ((case.__doc__ or "").partition("\n")[0], *logged.lines):
-                error.add_note(note)
-            raise
-        finally:
-            logger.removeHandler(logged)
-
-    return run
-
-
-class _Logged(logging.Handler):
-    """The first lines of what is logged, each once: the realizer raises nothing."""
-
-    lines: tuple[str, ...] = ()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = "Logged: " + record.getMessage().partition("\n")[0]
-        if line not in self.lines:
-            self.lines += (line,)

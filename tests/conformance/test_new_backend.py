@@ -210,13 +210,6 @@ class DropsTheStopToken(LogitportEditor):
         self._realizer.enter(row, running.extra.get(KEY), running.prompt_ids, running.output_ids)
 
 
-class PassesATokenForTheOutput(LogitportEditor):
-    """The realizer logs it, and ends the request."""
-
-    def enter(self, row: int, running: Running) -> None:
-        self._realizer.enter(row, running.extra.get(KEY), running.prompt_ids, 7, EOS)  # pyright: ignore
-
-
 class RealizesNothing(LogitportEditor):
     def enter(self, row: int, running: Running) -> None:
         pass
@@ -256,11 +249,8 @@ def test_wrong_backend_fails(wrong: type[LogitportEditor], case: str, arguments:
     run = getattr(suite, case)
     run(generate_with(LogitportEditor), *arguments)
     found = RuntimeError if wrong is Raises else (AssertionError, pytest.fail.Exception)
-    with pytest.raises(found) as raised:
+    with pytest.raises(found):
         run(generate_with(wrong), *arguments)
-    sentence = getattr(ConformanceSuite, case).__doc__.partition("\n")[0]
-    assert sentence
-    assert raised.value.__notes__[0] == sentence
 
 
 def test_a_failed_case_has_the_first_wrong_token():
@@ -269,14 +259,6 @@ def test_a_failed_case_has_the_first_wrong_token():
         ToySuite()._check(spec, (1,), Output([5, 7, 8]))
     asked = f"index 1 has token 7 in place of Force(token=6): {spec!r} in [5, 7, 8]"
     assert str(raised.value) == asked
-
-
-def test_a_failed_case_has_what_the_realizer_logged():
-    with pytest.raises(AssertionError) as raised:
-        ToySuite().test_kind(generate_with(PassesATokenForTheOutput), ForcedTokenSequenceSpec)
-    logged = raised.value.__notes__[1]
-    assert logged.startswith("Logged: The specs of the request in row 0 cannot be realized: ")
-    assert "TypeError" in logged
 
 
 @pytest.mark.parametrize("kind", [DrySpec, NoLoopSpec])
@@ -423,17 +405,19 @@ def test_what_is_printed(options: tuple[str, ...], tmp_path: Path):
     file = tmp_path / "test_backend.py"
     file.write_text(SUITES)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    command += ["-k", SELECTED, str(file)]
+    command += ["-rs", "-k", SELECTED, str(file)]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert "4 failed" in out
     assert "Declare `has_stages` in TestUndeclared: whether `generate` can run" in out
-    assert re.search(r"^E .*loses no forced token: the backend must not count", out, re.MULTILINE)
-    lines = out.partition("not covered by the conformance suite")[2].splitlines()[1:5]
-    assert lines == [
-        "toy: `grammar`, of which the suite has no example: 1 case",
-        "toy: `has_stages` is declared false: 3 cases",
-        "toy: `resumes` is declared false: 2 cases",
-        "toy: bfloat16, which `dtypes` does not have: 1 case",
+    assert "loses no forced token: the backend must not count" in out
+    skipped = re.findall(
+        r"^SKIPPED (\[.)\] .*: Not covered by the conformance suite: (.*)$", out, re.M
+    )
+    assert sorted(skipped, key=lambda each: each[1]) == [
+        ("[1", "toy: `grammar`, of which the suite has no example"),
+        ("[3", "toy: `has_stages` is declared false"),
+        ("[2", "toy: `resumes` is declared false"),
+        ("[1", "toy: bfloat16, which `dtypes` does not have"),
     ]
 
 
