@@ -12,7 +12,7 @@ from .environment import (
     stage_from_environment,
     version_of,
 )
-from .finding import Finding, Status, misspelt
+from .finding import Finding, Status
 from .first_tokens import first_tokens
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
@@ -68,7 +68,6 @@ __all__ = [
     "guard_of",
     "inner",
     "lazy",
-    "misspelt",
     "native_fields",
     "payload_for",
     "policy_of",

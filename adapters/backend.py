@@ -73,8 +73,7 @@ class Backend:
         policy: what the operator fills in, bounds and forbids in requests.
         packages: the distributions of the engine, by the extras of logitport that go with them.
         group: the entry-point group from which the engine loads the adapter, if it does.
-        examine: examines the environment variables of the engine, and the command line of its
-            server if there is one, for ``logitport doctor``.
+        examine: examines the environment of the engine, for ``logitport doctor``.
 
     Raises:
         TypeError: if a kind is not a class of specs.
@@ -93,7 +92,7 @@ class Backend:
     policy: Policy | None = None
     packages: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     group: str | None = None
-    examine: Callable[[Sequence[str]], list[Finding]] | None = None
+    examine: Callable[[], Iterable[Finding]] | None = None
 
     def __post_init__(self) -> None:
         for where in ("realizes", "lowers"):

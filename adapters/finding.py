@@ -1,6 +1,5 @@
-"""What ``logitport doctor`` finds in an environment, in a command line or at a server."""
+"""What ``logitport doctor`` finds in an environment or at a server."""
 
-from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,14 +32,3 @@ class Finding:
     found: str
     status: Status = Status.OK
     advice: str = ""
-
-
-def misspelt(command: Sequence[str], options: Collection[str]) -> Iterator[Finding]:
-    """Yield a finding for each argument of a command line that is nearly one of the options."""
-    from difflib import get_close_matches  # for `doctor` alone
-
-    for argument in command:
-        name = argument.partition("=")[0].replace("_", "-")
-        if name not in options and (near := get_close_matches(name, options, 1, 0.85)):
-            what = f"misspelt, or an abbreviation; did you mean {near[0]}?"
-            yield Finding(name, what, Status.ERROR, f"Write {near[0]}")

@@ -1,4 +1,4 @@
-"""``logitport doctor``: what is wrong with an environment, a command line or a running server."""
+"""``logitport doctor``: what is wrong with an environment, or with a running server."""
 
 import json
 import sys
@@ -17,12 +17,11 @@ COLORS = {Status.WARNING: "yellow", Status.ERROR: "red"}
 
 @failing_plainly
 def doctor(
-    target: Annotated[
-        list[str] | None,
+    url: Annotated[
+        str | None,
         typer.Argument(
-            metavar="[URL | -- COMMAND...]",
-            help="A running server, http://localhost:8000 for example, or, after --, the command "
-            "line of one. By default, this environment is examined.",
+            help="A running server, http://localhost:8000 for example. By default, this "
+            "environment is examined.",
         ),
     ] = None,
     engine: Annotated[
@@ -38,17 +37,15 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
     """Find out why specs are not obeyed; exit status 1 if something is wrong."""
-    if target and len(target) == 1:
-        url = target[0] if "://" in target[0] else f"http://{target[0]}"
+    if url:
+        url = url if "://" in url else f"http://{url}"
         server = Server(url.rstrip("/").removesuffix("/v1"), api_key)
         engine = engine or server.engine()
         where, findings = f"{engine} at {server.url}", ask(server, engine, model)
-    elif target and engine is None:
-        raise ValueError("Use --engine to name the engine of this command line")
     else:
         from .installation import examine
 
-        where, findings = sys.prefix, examine(engine, target or ())
+        where, findings = sys.prefix, examine(engine)
     if as_json:
         typer.echo(json.dumps({"engine": engine, "findings": [*map(asdict, findings)]}, indent=2))
     else:

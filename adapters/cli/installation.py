@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import (
@@ -42,19 +42,17 @@ NAME = "logitport"
 PREFIX = "LOGITPORT_"
 
 
-def examine(engine: str | None, command: Sequence[str] = ()) -> list[Finding]:
-    """Examine this environment, and the command line of an engine's server.
+def examine(engine: str | None) -> list[Finding]:
+    """Examine this environment.
 
     Args:
         engine: the name of a backend; by default all whose engine is installed.
-        command: the command line.
 
     Raises:
-        ValueError: if there is no such backend, or it has no server.
+        ValueError: if there is no such backend.
     """
     chosen = [backend(engine)] if engine else [each for each in backends().values() if _has(each)]
-    engines = (_of_engine(each, command) for each in chosen)
-    return [*_versions(), *_variables(), *_entries(), *chain(*engines)]
+    return [*_versions(), *_variables(), *_entries(), *chain(*map(_of_engine, chosen))]
 
 
 def _has(engine: Backend) -> bool:
@@ -192,7 +190,7 @@ def _package_of(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist else "that has it"
 
 
-def _of_engine(engine: Backend, command: Sequence[str]) -> Iterator[Finding]:
+def _of_engine(engine: Backend) -> Iterator[Finding]:
     for extra, package in engine.packages.items():
         if not version_of(package):
             continue
@@ -207,11 +205,8 @@ def _of_engine(engine: Backend, command: Sequence[str]) -> Iterator[Finding]:
         yield Finding(engine.name, "not installed", Status.ERROR, advice)
     if engine.group:
         yield _of_entry_point(engine.group)
-    if engine.examine:
-        for each in engine.examine(command):
-            yield replace(each, what=f"{engine.name}: {each.what}")
-    elif command:
-        raise ValueError(f"{engine.name} has no server whose command line could be examined")
+    for each in engine.examine() if engine.examine else ():
+        yield replace(each, what=f"{engine.name}: {each.what}")
 
 
 def _of_entry_point(group: str) -> Finding:

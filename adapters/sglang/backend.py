@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...spec import (
@@ -14,7 +14,7 @@ from ...spec import (
     encode,
 )
 from ...spec.base import processor_specs
-from .. import KEY, REALIZABLE, Backend, Finding, Status, misspelt
+from .. import KEY, REALIZABLE, Backend, Finding, Status
 from .native import body_fields
 
 ROUTES: dict[str, str | None] = {
@@ -40,9 +40,6 @@ GUARD = f"{KEY}_guard"
 END_TOKEN = f"{KEY}_end_token"
 """The same for ``Program.end_token``. A client can set neither: both are a misspelt ``KEY``."""
 
-ENABLED = "--enable-custom-logit-processor"
-"""The option with which SGLang calls processors."""
-
 
 def body(specs: Sequence[LogitsProcessorSpec], generation_only: bool) -> dict[str, Any]:
     """Put the payload under ``custom_params``, and native kinds in fields of SGLang's server."""
@@ -61,7 +58,7 @@ def serve(model: str, arguments: Sequence[str]) -> list[str]:
     """
     if why := _why_not_loaded():
         raise SpecError(why)
-    return ["sglang", "serve", "--model-path", model, *arguments, ENABLED]
+    return ["sglang", "serve", "--model-path", model, *arguments, "--enable-custom-logit-processor"]
 
 
 def _why_not_loaded() -> str | None:
@@ -72,17 +69,11 @@ def _why_not_loaded() -> str | None:
     return None
 
 
-def examine(command: Sequence[str]) -> list[Finding]:
-    """Examine SGLang's variables, and the command line of its server if there is one."""
-    found: list[Finding] = []
+def examine() -> Iterator[Finding]:
+    """Examine SGLang's variables."""
     if why := _why_not_loaded():
         listed, _, advice = why.partition(": ")
-        found.append(Finding("Plugins", listed, Status.ERROR, advice))
-    found += misspelt(command, (ENABLED,))
-    if command and ENABLED not in (argument.replace("_", "-") for argument in command):
-        advice = "Without it, SGLang calls no processors, and requests with specs are refused"
-        found.append(Finding(ENABLED, "missing", Status.ERROR, advice))
-    return found
+        yield Finding("Plugins", listed, Status.ERROR, advice)
 
 
 BACKEND = Backend(
