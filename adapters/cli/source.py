@@ -259,7 +259,7 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec]) -> Iterator[SpecError]:
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
     name = (error.name or "").partition(".")[0]
-    extra = "tokenizer" if name in ("huggingface_hub", "jinja2", "tokenizers") else "cli"
+    extra = "tokenizer" if name in ("huggingface_hub", "tokenizers") else "cli"
     return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 

@@ -8,7 +8,6 @@ import typer
 from ...spec import THINKING_FAMILIES, SpecError, ThinkingBudgetSpec, thinking_family
 from .failures import failing_plainly
 from .printing import say
-from .source import missing
 from .texts import load_tokenizer, quoted
 
 
@@ -43,9 +42,8 @@ def tags(
         "end": [*map(tag, (spec.end_token_ids, *spec.other_end_token_ids))],
         "then": [tag(spec.then_token_ids)] if spec.then_token_ids else [],
     }
-    opens = _opens_block(model, found.start, found.end)
     if as_json:
-        fields = {"family": found.name, "models": found.models, **shown, "template_opens": opens}
+        fields = {"family": found.name, "models": found.models, **shown}
         typer.echo(json.dumps(fields, indent=2))
         return
     say(f"family: {found.name} ({found.models})")
@@ -53,18 +51,3 @@ def tags(
         for part in each:
             ids = ", ".join(map(str, part["token_ids"]))
             say(f"{name} {quoted(part['text'])}: {ids}")
-    answer = "unknown" if opens is None else "yes" if opens else "no"
-    say(f"the chat template opens a block: {answer}")
-
-
-def _opens_block(model: str, starts: tuple[str, ...], ends: tuple[str, ...]) -> bool | None:
-    """Whether the prompt of a chat leaves a block open; ``None`` if it cannot be rendered."""
-    try:
-        from .template import QUESTION, prompt_of
-
-        prompt = prompt_of(model).rpartition(QUESTION)[2]
-    except Exception as error:  # a template may raise anything
-        why = missing(error) if isinstance(error, ModuleNotFoundError) else str(error)
-        say(f"The chat template is not rendered: {why}", err=True)
-        return None
-    return max(map(prompt.rfind, starts)) > max(map(prompt.rfind, ends))

@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -106,11 +105,10 @@ def model_tokenizer(model: str) -> Any:
         ModuleNotFoundError: if the package ``tokenizers`` is missing.
         ValueError: if there is no such tokenizer.
     """
-    tokenizer, eos = load_tokenizer(model), None
-    if not Path(model).is_file():  # a tokenizer.json alone
-        with suppress(OSError):
-            eos = text_of_special(tokenizer_config(model).get("eos_token"))
-    return _WithEos(tokenizer, None if eos is None else tokenizer.token_to_id(eos))
+    tokenizer = load_tokenizer(model)
+    eos = _config(model, "tokenizer_config.json").get("eos_token")
+    text = eos.get("content") if isinstance(eos, dict) else eos
+    return _WithEos(tokenizer, None if text is None else tokenizer.token_to_id(text))
 
 
 def vocabulary_size(model: str) -> int:
@@ -119,12 +117,32 @@ def vocabulary_size(model: str) -> int:
     Raises:
         ValueError: as ``load_tokenizer`` does.
     """
-    config: Any = {}
-    if not Path(model).is_file():
-        with suppress(OSError, ValueError):
-            config = json.loads(read_file(model_file(model, "config.json")))
+    config = _config(model, "config.json")
     size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
     return size or load_tokenizer(model).get_vocab_size()
+
+
+def _config(model: str, name: str) -> dict[str, Any]:
+    """Read a file of a model, in its folder or on the Hugging Face hub; empty if there is none.
+
+    Raises:
+        ValueError: if it is not an object, or not a file with an end.
+    """
+    folder = Path(model)
+    if folder.is_file():  # a tokenizer.json alone
+        return {}
+    try:
+        if not folder.is_dir():
+            from huggingface_hub import hf_hub_download
+
+            config: Any = json.loads(read_file(hf_hub_download(model, name)))
+        else:
+            config = json.loads(read_file(folder / name))
+    except OSError:
+        return {}
+    if not isinstance(config, dict):
+        raise ValueError(f"{name} of {model!r}: expected an object")
+    return cast("dict[str, Any]", config)
 
 
 class _WithEos:
@@ -136,34 +154,3 @@ class _WithEos:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
-
-
-def tokenizer_config(model: str) -> dict[str, Any]:
-    """Read ``tokenizer_config.json`` of a model.
-
-    Raises:
-        OSError: if there is none.
-        ValueError: if it is not an object, or not a file with an end.
-    """
-    config: Any = json.loads(read_file(model_file(model, "tokenizer_config.json")))
-    if not isinstance(config, dict):
-        raise ValueError(f"tokenizer_config.json of {model!r}: expected an object")
-    return cast("dict[str, Any]", config)
-
-
-def model_file(model: str, name: str) -> Path:
-    """Find a file of a model, in its folder or on the Hugging Face hub.
-
-    Raises:
-        OSError: if there is none.
-    """
-    if (folder := Path(model)).is_dir():
-        return folder / name
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(model, name))
-
-
-def text_of_special(token: Any) -> Any:
-    """Return the text of a special token, which some models have in an object."""
-    return cast("dict[str, Any]", token).get("content") if isinstance(token, dict) else token

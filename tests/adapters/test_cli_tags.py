@@ -1,11 +1,8 @@
-"""``logitport tags``: the tags of tokenizers that are made here, and templates that open blocks."""
+"""``logitport tags``: the tags of tokenizers that are made here."""
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
-import huggingface_hub
 import pytest
 from logitport.spec import THINKING_FAMILIES, ThinkingBudgetSpec
 
@@ -13,15 +10,10 @@ from tests.support.families import FAMILIES, filled, spec_of, tokenizer_of
 
 from .command import run
 
-ASKED = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-OPENING = ASKED + "{% if add_generation_prompt %}<a><think>\n{% endif %}"
 
-
-def model(folder: Path, family: str = "think", template: Any = None, **config: Any) -> Path:
-    """Write the files of a model that ``tags`` reads."""
+def model(folder: Path, family: str = "think") -> Path:
+    """Write the file of a model that ``tags`` reads."""
     tokenizer_of(family).save(str(folder / "tokenizer.json"))
-    config |= {"chat_template": template} if template else {}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
 
@@ -48,73 +40,13 @@ def test_every_family(name: str, tmp_path: Path):
 
 
 def test_words(tmp_path: Path):
-    result = run("tags", model(tmp_path, "think", OPENING))
+    result = run("tags", model(tmp_path))
     start, end = map(tokenizer_of("think").token_to_id, ("<think>", "</think>"))
     assert result.stdout.splitlines() == [
         f"family: think ({FAMILIES['think'].models})",
         f'start "<think>": {start}',
         f'end "</think>": {end}',
-        "the chat template opens a block: yes",
     ]
-
-
-@pytest.mark.parametrize(
-    ("template", "opens"),
-    [
-        (OPENING, True),
-        (ASKED, False),
-        (ASKED + "<think>\n\n</think>\n\n", False),
-        ("Think in <think>. " + ASKED, False),
-        ("Write </think> at last. " + OPENING, True),
-        ([{"name": "tools", "template": ASKED}, {"name": "default", "template": OPENING}], True),
-        ("{% if bos_token == 'hello' and eos_token == '<s>' %}<think>{% endif %}", True),
-        ("{% for each in messages %}<think>{% continue %}</think>{% endfor %}", True),
-        ("{% generation %}{{ messages[0].content }}<think>{% endgeneration %}", True),
-        ("{{ messages | tojson(indent=2) }}{{ strftime_now('%Y') }}<think>", True),
-        (None, None),
-        ([{"name": "tools", "template": ASKED}], None),
-        ("{% if %}", None),
-        ("{{ raise_exception('no system message') }}", None),
-        ("{{ messages[0].append(1) }}", None),
-        ("{{ 1 // 0 }}", None),
-    ],
-)
-def test_templates(template: Any, opens: bool | None, tmp_path: Path):
-    tokens = {"bos_token": {"content": "hello"}, "eos_token": "<s>", "pad_token": None}
-    result = run("tags", model(tmp_path, template=template, **tokens), "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["template_opens"] is opens
-    assert bool(result.stderr) is (opens is None)
-    assert ("opens a block: unknown" in run("tags", tmp_path).stdout) is (opens is None)
-
-
-def test_a_file_replaces_the_template_in_the_configuration(tmp_path: Path):
-    (tmp_path / "chat_template.jinja").write_text(ASKED)
-    result = run("tags", model(tmp_path, template=OPENING))
-    assert "opens a block: no" in result.stdout
-
-
-def test_model_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = model(tmp_path, template=OPENING)
-
-    def download(name: str, file: str) -> str:
-        assert name == "some/model"
-        if not (folder / file).exists():
-            raise huggingface_hub.errors.LocalEntryNotFoundError(file)
-        return str(folder / file)
-
-    loaded = tokenizer_of("think")
-    monkeypatch.setattr("logitport.adapters.cli.tags.load_tokenizer", lambda name: loaded)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert "opens a block: yes" in run("tags", "some/model").stdout
-
-
-def test_without_jinja2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "logitport.adapters.cli.template", raising=False)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    result = run("tags", model(tmp_path, template=OPENING))
-    assert "opens a block: unknown" in result.stdout
-    assert "pip install 'logitport[tokenizer]'" in result.stderr
 
 
 @pytest.mark.parametrize(
