@@ -1,9 +1,9 @@
 """The Prometheus counters of decisions on requests, and the log of refusals.
 
 ``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
-``logitport_refusals_total`` has ``reason``, and ``logitport_may_lose_total`` has ``kind``. They are
-in the default registry of ``prometheus_client``. The servers of vLLM and SGLang show this registry
-at ``/metrics``. Without ``prometheus_client``, nothing is counted.
+``logitport_may_lose_total`` has ``kind``. They are in the default registry of
+``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
+``prometheus_client``, nothing is counted.
 """
 
 import logging
@@ -38,7 +38,6 @@ def count(
     """
     if error is not None:
         logger.info("logitport: refused a request: %s", error)
-        _count("refusals", amount, getattr(error, "reason", "specs"))
     _count("requests", amount, decision, stage.value)
     for kind in may_lose:
         _count("may_lose", amount, kind)
@@ -49,10 +48,6 @@ _COUNTERS = {
         "Requests with specs, by what was decided and for which stage: specs attached to a "
         "request, admitted by an engine, refused by it, or gated, by either; failed in a worker.",
         ("decision", "stage"),
-    ),
-    "refusals": (
-        "Requests refused, by reason: their specs, or the operator's rules for other fields.",
-        ("reason",),
     ),
     "may_lose": (
         "Requests admitted with a kind that other specs of the request may override.",

@@ -61,7 +61,6 @@ class Policy:
         forbid: the kinds that a request may not bring, and the payload's field ``continued``.
             Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
-        forbid_fields: the engine's own fields that a request may not have.
         models: the models for which the configuration has a section, whether it is this one or not.
     """
 
@@ -77,7 +76,6 @@ class Policy:
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
-    forbid_fields: frozenset[str] = frozenset()
     models: tuple[str, ...] = ()
 
     @cached_property
@@ -157,7 +155,6 @@ class Policy:
             "ceiling": {name: value for name, value in most.items() if value is not None},
             "forbid": sorted(self.forbid),
             "effort": dict(self.efforts),
-            "forbid_fields": sorted(self.forbid_fields),
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

@@ -16,7 +16,6 @@
     ceiling: {specs: 4, thinking_budget: 2048}
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
-    forbid_fields: [prompt_logprobs]
     models:                         # by served name; a field replaces the field above
       small-model:
         forbid: []
@@ -39,7 +38,6 @@ import msgspec
 
 from ..adapters import Policy, TokenizerCopy
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..adapters.gateway.field_rules import check_name
 from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
@@ -62,6 +60,7 @@ CEILINGS = {"specs": 1, "thinking_budget": 0}
 
 _OF_GATEWAYS = "This is a gateway's business; in vLLM, use `--override-generation-config`"
 _GONE = {
+    ("field", "forbid_fields"): "This is a gateway's business",
     ("field", "default_fields"): f"{_OF_GATEWAYS}, in SGLang the model's `generation_config.json`",
     ("ceiling", "max_tokens"): f"{_OF_GATEWAYS} with `max_new_tokens`",
     ("ceiling", "thinking_token_budget"): "This is a gateway's business; see `effort`",
@@ -127,7 +126,7 @@ def policy(
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
-    others = ("presets", "forbid", "ceiling", "effort", "forbid_fields")
+    others = ("presets", "forbid", "ceiling", "effort")
     logger.info(
         "logitport: %s, for %s: %d guards, %d default specs (a request's own %s); %s",
         shown(file),
@@ -265,13 +264,6 @@ class _Reading(NamedTuple):
                 counts[name] = msgspec.convert(count, Annotated[int, msgspec.Meta(ge=least[name])])
         return counts
 
-    def _forbid_fields(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        names = msgspec.convert(value, list[str])
-        for i, name in enumerate(names):
-            with self._reporting(*path, i):
-                check_name(name)
-        yield "forbid_fields", frozenset(names)
-
     def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         kinds = msgspec.convert(value, list[str])
         for i, kind in enumerate(kinds):
@@ -383,10 +375,7 @@ class _Reading(NamedTuple):
 _Made = Iterator[tuple[str, Any]]
 _FIELDS: dict[str, Callable[..., _Made]] = {
     name.removeprefix("_"): getattr(_Reading, name)
-    for name in (
-        *("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid"),
-        *("_effort", "_forbid_fields"),
-    )
+    for name in (*("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid", "_effort"),)
 }
 
 

@@ -17,7 +17,7 @@ from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
 from ..metrics import count
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
-from .field_rules import check_fields, names_of, set_budget
+from .field_rules import check_beams, names_of, set_budget
 from .json_body import (
     CONTAINERS,
     Fields,
@@ -231,7 +231,7 @@ class SpecMiddleware:
         for i, (container, value, owner) in enumerate(containers(fields, keys)):
             if i == MAX_OBJECTS:
                 raise SpecError.of_field(f"Expected at most {MAX_OBJECTS} objects", container)
-            check_fields(policy, container, value)
+            check_beams(policy, container, value)
             check_spelling(keys & value.keys(), container or "the request")
             self.check_container(container, value)
             if KEY not in value and (place or container) and _OF_SPECS.match(container):

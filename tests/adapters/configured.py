@@ -15,7 +15,6 @@ CONFIGURATION: dict[str, Any] = {
         ],
     },
     "ceiling": {"specs": 2, "thinking_budget": 8},
-    "forbid_fields": ["seed"],
     "forbid": ["prompt_bias"],
     "models": {"another": {"own": "refuse"}},
 }
@@ -31,11 +30,6 @@ BANNED = "[ ]Oslo"
 """A grammar whose only text the guard bans, and which nobody reads: the reply ends before it."""
 SEEN = " Oslo"
 """The same as a literal, which is refused."""
-
-FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"seed": 1}, "does not admit the field `seed`"),
-]
-"""Fields of a request, and a part of the message."""
 
 BAN = lp.BannedTokensSpec((5,))
 

@@ -388,7 +388,6 @@ def test_the_server_describes_itself(path: str):
         "ceiling": {"specs": 3},
         "forbid": ["dry"],
         "effort": {},
-        "forbid_fields": [],
     }
     assert found["limits"]["max_specs"] == 16
     assert found["receipts"] is True
