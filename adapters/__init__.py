@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ..spec.lazy import lazy
 from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, payload_for
-from .default_specs import default_specs
 from .environment import (
     ADMIT_OTHERS_VARIABLE,
     STAGE_VARIABLE,
@@ -60,7 +59,6 @@ __all__ = [
     "check_policy",
     "check_spelling",
     "count",
-    "default_specs",
     "extra_body",
     "fields_of",
     "first_tokens",

@@ -1,7 +1,7 @@
 """Admission: a request's payload is checked and compiled, and its program is cached."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from ..spec import (
     SpecError,
     Stage,
     decode,
-    encode,
 )
 from ..spec.limits import MAX_PAYLOAD_BYTES
 from ..spec.payload import decode_texts, specs_of
@@ -163,17 +162,28 @@ def admit_live(
     return admit(backend, payload, vocab_size)[1]
 
 
-def check_policy(backend: Backend, vocab_size: int) -> None:
+def check_policy(
+    backend: Backend,
+    vocab_size: int,
+    check: Callable[[Payload, Program], None] = lambda payload, program: None,
+) -> None:
     """Check that a backend's policy can be realized, before a request comes.
+
+    Args:
+        backend: the engine's backend.
+        vocab_size: as for ``admit``.
+        check: checks what acts on requests without specs: the guard and the default specs.
 
     Raises:
         ValueError: for a guard, default specs or a preset that cannot be realized.
     """
     policy = backend.policy or Policy()
-    guard_of(backend, vocab_size)
-    if policy.default:
+    if policy.guard_payload:
+        with policy.naming_guard():
+            check(*admit(backend.free, policy.guard_payload, vocab_size))
+    if policy.default_payload:
         try:
-            admit(backend.free, encode(policy.default), vocab_size)
+            check(*admit(backend.free, policy.default_payload, vocab_size))
         except SpecError as error:
             raise error.moved(lambda path: ("default", *path[1:])) from error
     for name in policy.presets:

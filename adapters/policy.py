@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal
@@ -35,6 +35,13 @@ Each is called once in each process of an engine. ``tokenizer()`` loads the engi
 is ``None`` where a configuration is only checked;
 ``names`` are those of its model, and ``settings`` is what the engine's own configuration has for
 logitport.
+"""
+
+DEFAULTS = "logitport.default_specs"
+"""The entry-point group of functions ``(tokenizer: Callable[[], Tokenizer]) -> Sequence[spec]``.
+
+Each is called once in each process of an engine. Its specs are default specs, before those of the
+policy.
 """
 
 PolicyOf = Callable[[Callable[[], Tokenizer] | None, Sequence[str], Any], "Policy | None"]
@@ -82,6 +89,11 @@ class Policy:
     def guard_payload(self) -> str | None:
         """The payload of requests on which the guard alone acts, in any stage; ``None`` without."""
         return encode(self.guard, generation_only=False) if self.guard else None
+
+    @cached_property
+    def default_payload(self) -> str | None:
+        """The payload of requests on which the default specs alone act; ``None`` without."""
+        return encode(self.default) if self.default else None
 
     def end_token(self, eos_token_ids: Iterable[int], vocab_size: int) -> int | None:
         """Return a token that ends a reply where nothing but what the guard bans is left.
@@ -235,7 +247,7 @@ def policy_of(
 
     Args:
         tokenizer: loads the engine's tokenizer; functions that need a tokenizer call it. ``None``
-            checks the configuration without one.
+            checks the configuration without one, and without the default specs of packages.
         names: the names under which the engine serves its model.
         settings: what the engine's own configuration has for logitport.
 
@@ -249,4 +261,11 @@ def policy_of(
             found[entry_point.name] = policy
     if len(found) > 1:
         raise ValueError(f"Expected one policy, got those of {', '.join(sorted(found))}")
-    return next(iter(found.values()), None)
+    policy = next(iter(found.values()), None)
+    specs: list[LogitsProcessorSpec] = []
+    for entry_point in entry_points(group=DEFAULTS) if tokenizer else ():
+        specs += entry_point.load()(tokenizer)
+    if not specs:
+        return policy
+    policy = policy or Policy()
+    return replace(policy, default=(*specs, *policy.default))

@@ -22,7 +22,6 @@ from ...spec.errors import text_of
 from ...spec.limits import LIMITS
 from .. import policy
 from ..backend import Backend, backend, backends
-from ..default_specs import GROUP as DEFAULT_SPECS
 from ..environment import (
     ADMIT_OTHERS_VARIABLE,
     CONFIGURATION_VARIABLE,
@@ -164,7 +163,7 @@ def _entries() -> Iterator[Finding]:
         yield Finding("core", f"{error.name} is not installed", Status.NOTE, advice)
         return
     yield _of_loops()
-    groups = {"Plugin": plugins.GROUP, "Default specs": DEFAULT_SPECS, "Policy": policy.GROUP}
+    groups = {"Plugin": plugins.GROUP, "Default specs": policy.DEFAULTS, "Policy": policy.GROUP}
     for what, group in groups.items():
         for entry in entry_points(group=group):
             loaded, name = plugins.load_once(entry.load), f"{what} {entry.name}"

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +12,7 @@ from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from ...spec import LogitsProcessorSpec, Payload, SpecError, decode, encode
+from ...spec import Payload, SpecError, decode, encode
 from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
@@ -22,7 +23,6 @@ from .. import (
     check_policy,
     check_spelling,
     count,
-    default_specs,
     policy_of,
 )
 from ..core import Program, check_continued, unsupported
@@ -109,7 +109,9 @@ class Admission:
     def __init__(self, manager: "TokenizerManager") -> None:
         self._vocab_size: int = manager.model_config.vocab_size
         args: Any = manager.server_args
-        policy = policy_of(lambda: _tokenizer(manager), [args.served_model_name, args.model_path])
+        generates: bool = manager.model_config.is_generation
+        load = partial(_tokenizer, manager) if generates else None
+        policy = policy_of(load, [args.served_model_name, args.model_path])
         backend = BACKEND.for_tokenizer(manager.tokenizer, self._vocab_size)
         self.backend = replace(backend, policy=policy).preload()
         if policy and policy.efforts and not get_serving().enable_strict_thinking:
@@ -120,23 +122,20 @@ class Admission:
         self._thinks = bool(args.reasoning_parser)  # before a grammar begins
         self._eos_token_ids = _eos_token_ids(manager)
         self._end_token = policy and policy.end_token(self._eos_token_ids, self._vocab_size)
-        self._default_specs: list[LogitsProcessorSpec] = []
-        if manager.model_config.is_generation:
-            self._default_specs = default_specs(lambda: _tokenizer(manager), policy)
+        if generates:
             check_policy(self.backend, self._vocab_size)
         else:
             logger.info("logitport: the model generates nothing, so default specs do nothing")
         self._default: str | None = None
-        guard = policy and policy.guard_payload
+        default = policy and policy.default_payload
         calls_processors = get_exec().features.enable_custom_logit_processor
-        if self._default_specs or guard:
+        if generates and policy and (policy.guard or default):
             if not calls_processors:
                 raise SpecError(
                     "Default specs are configured, but SGLang calls no logits processors: start "
                     "the engine with --enable-custom-logit-processor"
                 )
             self._guard({}, None, has_prompt_ids=True)
-            default = encode(self._default_specs) if self._default_specs else None
             if default and self._check(self.backend.free, default, {}, has_prompt_ids=True):
                 self._default = default
         if calls_processors:
@@ -225,10 +224,11 @@ class Admission:
 
         A request that generates nothing reads the logits of labels: ``/v1/score`` and the like.
         """
-        if self._default is None or sampling_params.get("max_new_tokens") == 0:
+        policy = self.backend.policy
+        if policy is None or self._default is None or sampling_params.get("max_new_tokens") == 0:
             return False
         try:
-            check_request(sampling_params, self._default_specs, self._eos_token_ids)
+            check_request(sampling_params, policy.default, self._eos_token_ids)
         except SpecError:  # the request's own fields come first
             return False
         return not _has_beams(sampling_params)

@@ -15,7 +15,6 @@ from .. import (
     check_grammar,
     check_own_fields,
     count,
-    default_specs,
     first_tokens,
     guard_of,
     policy_of,
@@ -26,7 +25,6 @@ from .callers import caller_frame
 from .engine_config import (
     begins_with_grammar,
     eos_token_ids_of,
-    load_tokenizer,
     once_per_engine,
     role_of,
     tokenizer_of,
@@ -218,8 +216,8 @@ def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
             raise SpecError(f"Default specs are configured, but {why}")
         check_replay(sampling_params)
     except SpecError:
-        # Otherwise the worker's instance has loaded the default specs, or refused to start.
-        if _has_default_specs(vllm_config):
+        policy = backend_of(vllm_config).policy or Policy()
+        if role_of(vllm_config).stage.generates and (policy.guard or policy.default):
             raise
 
 
@@ -265,16 +263,6 @@ def is_beam(params: Any) -> bool:
     See ``vllm/entrypoints/generate/beam_search``.
     """
     return params.max_tokens == 1 and bool(params.logprobs) and not params.detokenize
-
-
-@once_per_engine
-def _has_default_specs(vllm_config: "VllmConfig") -> bool:
-    generates = role_of(vllm_config).stage.generates
-    policy = backend_of(vllm_config).policy
-    is_guarded = policy is not None and bool(policy.guard)
-    return generates and (
-        is_guarded or bool(default_specs(lambda: load_tokenizer(vllm_config), policy))
-    )
 
 
 def admitting_engine() -> Admitting:

@@ -92,11 +92,6 @@ def role_of(vllm_config: "VllmConfig") -> Role:
     return Role(Stage.AGGREGATED, f"{source}, prefill where do_remote_decode", True)
 
 
-def load_tokenizer(vllm_config: "VllmConfig") -> Tokenizer:
-    """Load the engine's tokenizer, even if the engine itself is configured to skip it."""
-    return tokenizer_of(vllm_config.model_config)
-
-
 def tokenizer_of(model_config: "ModelConfig") -> Tokenizer:
     """Load the tokenizer of a model, even if its configuration skips it."""
     from vllm.tokenizers import cached_tokenizer_from_config

@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -14,18 +14,16 @@ from weakref import WeakValueDictionary
 from vllm import envs
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import WIRE_KINDS, LogitsProcessorSpec, SpecError, encode
+from ...spec import WIRE_KINDS, LogitsProcessorSpec, SpecError
 from ...spec.base import kind_of
 from .. import (
     KEY,
     Backend,
-    Policy,
     admit,
     check_bare,
     check_grammar,
     check_policy,
     check_spelling,
-    default_specs,
     guard_of,
 )
 from ..core import Program, failing
@@ -40,7 +38,7 @@ from .admission import (
     is_beam,
 )
 from .backend import BACKEND
-from .engine_config import Role, eos_token_ids_of, load_tokenizer, once_per_engine, role_of
+from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
 from .logs import show_logs
 from .names import DYNAMO_HANDLERS, GROUP, TAKES_SPECS
 from .native import GRAMMARS
@@ -131,12 +129,15 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         role = role_of(vllm_config)
         key = id(vllm_config)  # not reused while an instance holds the configuration
         older = self._newest.get(key)
-        self._default = _load_default(vllm_config) if older is None else older._default
         backend = backend_of(vllm_config)
         vocab_size = vllm_config.model_config.get_vocab_size()
+        if older is None and role.stage.generates:  # where default specs act, and the guard
+            check_policy(backend, vocab_size, partial(check_engine, vllm_config))
+        elif older is None:
+            check_policy(backend, vocab_size)
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
-        args = role, backend, vocab_size, self._default, _end_token(vllm_config)
+        args = role, backend, vocab_size, _end_token(vllm_config)
         program_of = partial(_program_of, *args)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
@@ -155,7 +156,6 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         self._acts = True
         self._newest[key] = self
         if older is None:
-            check_policy(backend, vocab_size)
             acting = "acts only on requests whose payload says generation_only=false"
             if role.stage.generates:
                 kinds = (kind_of(kind) for kind in WIRE_KINDS if kind in BACKEND.realizes)
@@ -199,30 +199,10 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         return logits
 
 
-def _load_default(vllm_config: "VllmConfig") -> str | None:
-    """Encode the default specs, the payload of requests without one, and check the guard."""
-    backend, generates = backend_of(vllm_config), role_of(vllm_config).stage.generates
-    specs = default_specs(lambda: load_tokenizer(vllm_config), backend.policy)
-    default = encode(specs) if specs else None
-    vocab_size = vllm_config.model_config.get_vocab_size()
-    policy = backend.policy or Policy()
-    for payload, naming in (
-        (default, nullcontext()),
-        (policy.guard_payload, policy.naming_guard()),
-    ):
-        if payload is not None:
-            with naming:
-                decoded, program = admit(backend.free, payload, vocab_size)
-                if generates:  # where default specs act, and the guard
-                    check_engine(vllm_config, decoded, program)
-    return default
-
-
 def _program_of(
     role: Role,
     backend: Backend,
     vocab_size: int,
-    default: str | None,
     end_token: int | None,
     params: "SamplingParams",
 ) -> Program | None:
@@ -236,6 +216,7 @@ def _program_of(
     guard = guard_of(backend, vocab_size) if role.stage.generates else None
     if guard is not None:
         guard = replace(guard, end_token=end_token)
+    default = backend.policy and backend.policy.default_payload
     given = (params.extra_args or {}).get(KEY)
     if given is not None:  # null from a front end that checks nothing counts as absent
         try:
@@ -262,7 +243,7 @@ def _end_token(vllm_config: "VllmConfig") -> int | None:
     if policy is None:
         return None
     with suppress(Exception):  # an engine without a tokenizer's files starts as well
-        tokenizer = load_tokenizer(vllm_config)
+        tokenizer = tokenizer_of(vllm_config.model_config)
     eos = eos_token_ids_of(vllm_config, tokenizer)
     return policy.end_token(eos, vllm_config.model_config.get_vocab_size())
 

@@ -12,7 +12,6 @@ from logitport.adapters import (
     Policy,
     admit,
     check_policy,
-    default_specs,
     policy,
     policy_of,
 )
@@ -245,17 +244,20 @@ def test_policies_are_checked_at_the_start(made: Policy, problem: str | None):
     assert problem in str(raised.value)
 
 
-def test_default_specs_of_a_policy():
-    assert default_specs(list, Policy((BAN,))) == [BAN]
-
-
 def test_two_policies(monkeypatch: pytest.MonkeyPatch):
-    def entry(name: str, made: Policy | None) -> Any:
+    def entry(name: str, made: Any) -> Any:
         return SimpleNamespace(name=name, load=lambda: lambda *_: made)
 
-    entries = [entry("a", made := Policy()), entry("b", None)]
-    monkeypatch.setattr(policy, "entry_points", lambda group: entries)
+    entries = [entry("a", made := Policy((BAN,))), entry("b", None)]
+    defaults: list[Any] = []
+    groups = {policy.GROUP: entries, policy.DEFAULTS: defaults}
+    monkeypatch.setattr(policy, "entry_points", lambda group: groups[group])
     assert policy_of(list) is made
+    defaults += [entry("d", []), entry("e", [FORCE])]
+    found = policy_of(list)
+    assert found is not None
+    assert found.default == (FORCE, BAN)
+    assert policy_of(None) is made
     entries.append(entry("c", Policy()))
     with pytest.raises(ValueError, match="Expected one policy, got those of a, c"):
         policy_of(list)

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from logitport import adapters
+from logitport.adapters import policy_of
 from logitport.hooks.hello_world import TEXT, VARIABLES, default_specs
 from logitport.spec import ForcedTokenSequenceSpec
 
@@ -45,7 +45,7 @@ def test_on(monkeypatch: pytest.MonkeyPatch, name: str, value: str):
 def test_off(monkeypatch: pytest.MonkeyPatch, value: str | None):
     for name in VARIABLES if value is not None else ():
         monkeypatch.setenv(name, value)
-    assert adapters.default_specs(unwanted) == []
+    assert policy_of(unwanted) is None
 
 
 @pytest.mark.parametrize("value", ["2", "yess", "Hello world!"])
@@ -99,7 +99,7 @@ def test_without_a_tokenizer_the_variable_is_named(
     name = VARIABLES[-1]
     monkeypatch.setenv(name, "1")
     with pytest.raises(ValueError, match=f"^{name} is on, .*{re.escape(why)}.*without the var"):
-        adapters.default_specs(load)
+        policy_of(load)
 
 
 def test_text_is_tokenized_once(monkeypatch: pytest.MonkeyPatch):
@@ -111,5 +111,8 @@ def test_text_is_tokenized_once(monkeypatch: pytest.MonkeyPatch):
         loaded.append(Characters())
         return loaded[-1]
 
-    assert adapters.default_specs(load) == SPECS  # through the entry point of the installed package
+    found = policy_of(load)  # through the entry point of the installed package
+    assert found is not None
+    assert [*found.default] == SPECS
+    assert policy_of(None) is None
     assert len(loaded) == 1

@@ -20,8 +20,7 @@ FORCED = lp.ForcedTokenSequenceSpec((5,), 2)
 def test_an_engine_that_calls_no_processors_does_not_start(monkeypatch: pytest.MonkeyPatch):
     features = SimpleNamespace(enable_custom_logit_processor=False)
     monkeypatch.setattr(module, "get_exec", lambda: SimpleNamespace(features=features))
-    monkeypatch.setattr(module, "policy_of", lambda *_: None)
-    monkeypatch.setattr(module, "default_specs", lambda *_: [FORCED])
+    monkeypatch.setattr(module, "policy_of", lambda *_: Policy((FORCED,)))
     monkeypatch.setattr(module, "_eos_token_ids", lambda _: frozenset({2}))
     manager: Any = SimpleNamespace(
         tokenizer=None,
@@ -53,7 +52,8 @@ def test_an_engine_that_calls_no_processors_does_not_start(monkeypatch: pytest.M
 )
 def test_the_request_comes_first(default: lp.LogitsProcessorSpec, own: dict[str, Any], acts: bool):
     admission = Admission.__new__(Admission)
-    admission._default_specs, admission._default = [default], lp.encode(default)
+    admission.backend = replace(BACKEND, policy=Policy((default,)))
+    admission._default = lp.encode(default)
     admission._eos_token_ids = frozenset({2})
     assert admission._takes_default(own) is acts
 
@@ -208,8 +208,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Admission:
     monkeypatch.setattr(module, "check_tokens_in_time", lambda *_: None)
     admission = Admission.__new__(Admission)
     admission.backend, admission._vocab_size = replace(BACKEND, policy=policy), 100
-    admission._default_specs = [*policy.default]
-    admission._default = lp.encode(admission._default_specs) if admission._default_specs else None
+    admission._default = policy.default_payload
     admission._eos_token_ids, admission._thinks = frozenset({2}), False
     admission._end_token = policy.end_token({-1, 2, 100}, 100)
     return admission

@@ -1,5 +1,6 @@
 """What admission looks at, with vLLM's classes and no engine."""
 
+from dataclasses import replace
 from functools import partial, reduce
 from threading import Event
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters import extra_body
+from logitport.adapters import Policy, extra_body
 from logitport.adapters.core import compile_specs
 from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware, admission
 from logitport.adapters.vllm.admission import Admitting, admitting_engine, check_engine
@@ -154,7 +155,8 @@ def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any
     grammar = StructuredOutputsParams(regex=regex) if regex else None
     role = Role(lp.Stage.AGGREGATED, "a test")
     asked = params(structured_outputs=grammar)
-    program = _program_of(role, BACKEND, 100, lp.encode(default), None, asked)
+    backend = replace(BACKEND, policy=Policy((default,)))
+    program = _program_of(role, backend, 100, None, asked)
     gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
     assert (program is None) is gives_way
 

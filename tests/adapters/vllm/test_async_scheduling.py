@@ -13,7 +13,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.vllm import LogitportProcessor, processor
+from logitport.adapters import Policy
+from logitport.adapters.vllm import LogitportProcessor, admission
 from logitport.adapters.vllm.placeholders import Placeholders, provides_output_ids
 
 from . import mixed_batch
@@ -103,7 +104,7 @@ def test_which_engines_tell_what_is_sampled(
 
 def test_default_specs_that_need_contents_keep_an_engine_from_starting():
     with (
-        patch.object(processor, "default_specs", return_value=[lp.NoRepeatNgramSpec(2)]),
+        patch.object(admission, "policy_of", return_value=Policy((lp.NoRepeatNgramSpec(2),))),
         pytest.raises(ValueError, match="`no_repeat_ngram` needs the sampled token ids"),
     ):
         LogitportProcessor(asynchronous_or_not(True, None), torch.device("cpu"))

@@ -223,7 +223,7 @@ def test_a_reply_ends_where_only_banned_tokens_are_left(
     """Whatever has masked the others: a field of the request, a grammar, or its specs."""
     backend = replace(BACKEND, policy=GUARD)
     asked = params(extra_args={} if own is None else {KEY: lp.encode(own)})
-    program = _program_of(AGGREGATED, backend, 100, GUARD.guard_payload, 2, asked)
+    program = _program_of(AGGREGATED, backend, 100, 2, asked)
     assert program is not None
     realizer, logits = Realizer(100), torch.zeros(1, 100)
     realizer.add(0, program, [], output)
@@ -256,7 +256,7 @@ def test_it_reads_what_a_reply_continues(more: dict[str, Any]):
     program = _program_of(
         Role(lp.Stage.AGGREGATED, "kv_both", True),
         replace(BACKEND, policy=Policy(guard=(lp.BannedSequencesSpec(((5, 6),)),))),
-        *(100, None, 2, asked),
+        *(100, 2, asked),
     )
     assert program is not None
     realizer, logits = Realizer(100), torch.zeros(1, 100)
@@ -268,7 +268,6 @@ def test_it_reads_what_a_reply_continues(more: dict[str, Any]):
 
 def _edits(policy: Policy, asked: Any, role: Role = AGGREGATED) -> set[int]:
     """Return what a request's program does in a worker."""
-    default = lp.encode([*policy.guard, *policy.default])
-    program = _program_of(role, replace(BACKEND, policy=policy), 100, default, None, asked)
+    program = _program_of(role, replace(BACKEND, policy=policy), 100, None, asked)
     automata = () if program is None else program.automata
     return {int(edit) for automaton in automata for edit in automaton.edit} - {Edit.FREE}

@@ -1,6 +1,5 @@
 """How the processor comes into an engine, and what it does there before the first request."""
 
-from importlib import import_module
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from logitport.adapters import Policy
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.vllm import LogitportProcessor, attach
 from logitport.adapters.vllm.admission import check_free
@@ -24,8 +24,6 @@ from .in_process import FLAG, engine, params, v2_takes_processors
 from .stand_ins import configuration
 
 pytestmark = pytest.mark.engine
-
-DEFAULTS = import_module("logitport.adapters.default_specs")
 
 
 @pytest.fixture
@@ -65,7 +63,6 @@ def test_several_instances_act_once(
 
     With the variable, what is asked for nothing else says hello.
     """
-    from logitport.adapters.vllm import processor
     from vllm.sampling_params import BeamSearchParams
 
     search = BeamSearchParams(beam_width=2, max_tokens=4)
@@ -91,11 +88,9 @@ def test_several_instances_act_once(
     monkeypatch.delenv(VARIABLES[0], raising=False)
     monkeypatch.setenv(VARIABLES[1], "1")
     with (
-        patch.object(processor, "load_tokenizer", wraps=processor.load_tokenizer) as load,
         patch.object(
             forced_sequence, "token_ids_of", wraps=forced_sequence.token_ids_of
         ) as tokenize,
-        patch.object(DEFAULTS, "entry_points", wraps=DEFAULTS.entry_points) as look_up,
         engine(model, logits_processors=FLAG) as running,
     ):
         outputs = running.generate(["My name is"] * len(requests), [*requests.values()])
@@ -110,7 +105,7 @@ def test_several_instances_act_once(
     assert "Hello world!".startswith(replies["a reply of one token"].text)
     # Each step of a beam search looks like the first token of a reply.
     assert [beam.tokens for beam in beams.sequences] == [beam.tokens for beam in free.sequences]
-    assert look_up.call_count == load.call_count == tokenize.call_count == 1
+    assert tokenize.call_count == 1
 
 
 def test_a_pooling_model_has_no_processors():
@@ -137,10 +132,10 @@ def test_variable_without_a_tokenizer(
     "is_skipped", [False, True], ids=["as the engine", "skipped by the engine"]
 )
 def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
-    from logitport.adapters.vllm.engine_config import load_tokenizer
+    from logitport.adapters.vllm.engine_config import tokenizer_of
     from vllm.tokenizers import registry
 
-    model = SimpleNamespace(
+    model: Any = SimpleNamespace(
         model="somebody/model",
         tokenizer="somebody/model",
         tokenizer_mode="slow",
@@ -151,9 +146,8 @@ def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
         hf_config=None,
         skip_tokenizer_init=is_skipped,
     )
-    config: Any = SimpleNamespace(model_config=model)
     with patch.object(registry, "cached_get_tokenizer") as load:
-        assert load_tokenizer(config) is load.return_value
+        assert tokenizer_of(model) is load.return_value
     (name,), said = load.call_args
     said.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
     assert name == "somebody/model"
@@ -173,15 +167,16 @@ def test_default_specs_in_a_profile_run(
 ):
     """On a GPU, vLLM 0.33 measures a step in which each slot has default specs and no history."""
     from logitport.adapters.core import plugins
-    from logitport.adapters.vllm import processor
+    from logitport.adapters.vllm import admission
     from vllm import SamplingParams
     from vllm.v1.worker.gpu.input_batch import InputBatch
 
     def after_the_prompt(prompt_ids: list[int], output_ids: list[int], logits: Any) -> None:
         logits[prompt_ids[-1]] -= 1e9
 
-    specs: list[Any] = [PluginSpec("no-echo"), ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)]
-    monkeypatch.setattr(processor, "default_specs", lambda *_: specs)
+    forced = ForcedTokenSequenceSpec.from_text(" Hi!", tokenizer)
+    made = Policy((PluginSpec("no-echo"), forced))
+    monkeypatch.setattr(admission, "policy_of", lambda *_: made)
     monkeypatch.setattr(
         plugins, "_plugins", lambda: {"no-echo": lambda: lambda params: after_the_prompt}
     )
@@ -200,6 +195,6 @@ def test_default_specs_in_a_profile_run(
 
         (output,) = running.generate(["Hello"], [params(max_tokens=10)])
         failed = running.acting._realizer.failed_requests
-    assert sampled.sampled_token_ids.flatten().tolist() == [specs[1].token_ids[0]] * 4
+    assert sampled.sampled_token_ids.flatten().tolist() == [forced.token_ids[0]] * 4
     assert output.text == " Hi!"
     assert failed == 0

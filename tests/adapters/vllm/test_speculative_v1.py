@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from logitport import spec as lp
+from logitport.adapters import Policy
 from logitport.adapters.vllm import KEY, LogitportProcessor, admission, processor
 from logitport.adapters.vllm.admission import Admitting
 
@@ -81,12 +81,8 @@ def test_default_specs_are_refused(monkeypatch: pytest.MonkeyPatch, kv_role: str
     """Requests without specs too: they would have those that the variable stands for."""
     config = configuration(kv_role=kv_role, speculative_config=SimpleNamespace())
     monkeypatch.setattr(processor, "admitting_engine", lambda: Admitting(config))
-    looked_up: list[Any] = []
-    monkeypatch.setattr(
-        admission, "default_specs", lambda *_: looked_up.append(1) or [lp.BannedTokensSpec((5,))]
-    )
+    monkeypatch.setattr(admission, "policy_of", lambda *_: Policy((lp.BannedTokensSpec((5,)),)))
     generates = kv_role != "kv_producer"
     for sampling in (params(), params(extra_args={"others": KEY})):
         with pytest.raises(ValueError, match=DEFAULTS) if generates else nullcontext():
             LogitportProcessor.validate_params(sampling)
-    assert len(looked_up) == generates
