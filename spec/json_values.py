@@ -1,7 +1,7 @@
 """Immutable JSON objects, so that a spec which holds one is a value like any other spec."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -105,100 +105,53 @@ def _invalid_texts(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 _WORD = 1 << 63
-_put = dict[str, Any].__setitem__
-_ATOMS = frozenset({type(None), bool})
-
-# A parser's values have one of a few exact types. The two loops compare these types, at a tenth of
-# the cost of asking whether a value is a ``Mapping``. They call no Python function for a value
-# that does not change.
-
-
-def _frozen_object(value: dict[Any, Any], levels: int) -> FrozenDict[str, Any]:
-    """Freeze an object of at most ``levels`` levels."""
-    if levels == 0:
-        raise _too_deep()
-    for key in value:
-        if type(key) is not str:
-            value = {_text(key): item for key, item in value.items()}
-            break
-    frozen: FrozenDict[str, Any] = FrozenDict(value)
-    key = ""
-    try:
-        for key, item in value.items():
-            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
-            if not (
-                kind is str
-                or (kind is int and -_WORD <= item < _WORD)
-                or kind in _ATOMS
-                or (kind is float and isfinite(item))
-            ):
-                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
-                _put(frozen, key, freeze(item, levels - 1))
-    except SpecError as error:
-        raise error.at(key) from None
-    return frozen
-
-
-def _frozen_array(value: Sequence[Any], levels: int) -> tuple[Any, ...]:
-    """Freeze an array of at most ``levels`` levels."""
-    if levels == 0:
-        raise _too_deep()
-    frozen, at = [*value], 0
-    try:
-        for at, item in enumerate(value):
-            kind = type(item)  # pyright: ignore[reportUnknownVariableType]
-            if not (
-                kind is str
-                or (kind is int and -_WORD <= item < _WORD)
-                or kind in _ATOMS
-                or (kind is float and isfinite(item))
-            ):
-                freeze = _FREEZE.get(kind, _frozen)  # pyright: ignore[reportUnknownArgumentType]
-                frozen[at] = freeze(item, levels - 1)
-    except SpecError as error:
-        raise error.at(at) from None
-    return tuple(frozen)
-
-
-_FREEZE: dict[type, Callable[[Any, int], Any]] = {
-    dict: _frozen_object,
-    FrozenDict: _frozen_object,
-    list: _frozen_array,
-    tuple: _frozen_array,
-}
+_ATOMS = frozenset({str, bool, type(None)})
 
 
 def _frozen(value: Any, levels: int) -> Any:
-    """Freeze a value of any type; raise if JSON cannot express it."""
-    match value:
-        case None | bool():
-            return value
-        case int() if -_WORD <= value < _WORD:
-            return int(value)
-        case int():
+    """Freeze a value of at most so many levels; raise if JSON cannot express it."""
+    # A parser's values have one of a few exact types, which are compared at a tenth of the cost of
+    # asking whether a value is a ``Mapping``.
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if kind in _ATOMS:
+        return value
+    if kind is int:
+        if not -_WORD <= value < _WORD:
             raise SpecError("Expected an integer of at most 64 bits")
-        case float() if isfinite(value):
-            return float(value)
-        case float():
+        return value
+    if kind is float:
+        if not isfinite(value):
             raise SpecError("Expected a finite number")
-        case str():
-            return str(value)
-        case list() | tuple():
-            return _frozen_array(cast("list[object]", value), levels)
-        case Mapping():
-            return _frozen_object(dict(cast("Mapping[object, object]", value)), levels)
-        case _:
-            raise SpecError(f"Expected a JSON value, got {type(value).__name__}")
+        return value
+    if kind is not dict and kind is not list:
+        return _frozen(_plain(value), levels)
+    if levels == 0:
+        raise SpecError(f"Nested more than {MAX_DEPTH} levels deep")
+    at, inner = None, list[Any]()
+    try:
+        for at, item in value.items() if kind is dict else enumerate(value):  # noqa: B007
+            inner.append(_frozen(item, levels - 1))
+    except SpecError as error:
+        raise error.at(cast("Any", at)) from None
+    return tuple(inner) if kind is list else FrozenDict(zip(map(_text, value), inner, strict=True))
+
+
+def _plain(value: object) -> Any:
+    """Return a value of the type that a parser has for it."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, list | tuple):
+        return [*cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    raise SpecError(f"Expected a JSON value, got {type(value).__name__}")
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise SpecError(f"Expected text as a key, got {type(value).__name__}")
     return str(value)
-
-
-def _too_deep() -> SpecError:
-    return SpecError(f"Nested more than {MAX_DEPTH} levels deep")
 
 
 _DIGITS_AS_0 = bytes.maketrans(b"123456789E", b"000000000e")
