@@ -18,7 +18,6 @@ from .thinking_families import (
     THINKING_FAMILIES,
     ThinkingFamily,
     VocabularyTokenizer,
-    effort_budget,
     newline_token_ids,
     thinking_family,
 )
@@ -42,7 +41,6 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "VocabularyTokenizer",
     "decode",
     "specs_of",
-    "effort_budget",
     "encode",
     "json_schema",
     "limits",

@@ -2,17 +2,11 @@
 
 import re
 from itertools import product
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 from .errors import SpecError
 from .limits import MAX_PATTERN, MAX_TAGS
 from .tokenization import Tokenizer, token_ids_of
-
-Effort = Literal["low", "medium", "high"]
-"""How much of an output may be thinking."""
-
-SHARES: dict[str, float] = {"low": 0.2, "medium": 0.5, "high": 0.8}
-"""The share of ``max_tokens`` for each effort, as OpenRouter has it."""
 
 
 class VocabularyTokenizer(Tokenizer, Protocol):
@@ -160,22 +154,6 @@ def thinking_tags(
     """
     starts, ends = (_spellings(texts, family, tokenizer) for texts in (family.start, family.end))
     return starts, ends
-
-
-def effort_budget(effort: Effort, max_tokens: int) -> int:
-    """Compute a thinking budget from an effort.
-
-    Args:
-        effort: ``"low"``, ``"medium"`` or ``"high"``: 20%, 50% or 80% of the output.
-        max_tokens: the most tokens of the output.
-
-    Raises:
-        SpecError: for another effort.
-    """
-    if effort not in SHARES:
-        expected = ", ".join(map(repr, get_args(Effort)))
-        raise SpecError(f"Expected an effort of {expected}; got {effort!r}")
-    return int(SHARES[effort] * max_tokens)
 
 
 def newline_token_ids(tokenizer: VocabularyTokenizer) -> tuple[int, ...]:

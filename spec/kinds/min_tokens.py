@@ -46,11 +46,3 @@ class MinTokensSpec(LogitsProcessorSpec, frozen=True, tag="min_tokens"):
             SpecError: if the tokenizer has no EOS token.
         """
         return cls(n, (eos_token_id_of(tokenizer, advice="construct it with stop_token_ids"),))
-
-    @classmethod
-    def from_setting(cls, n: int | None, tokenizer: Tokenizer) -> "tuple[MinTokensSpec, ...]":
-        """``from_tokenizer`` for a setting of another engine: no spec if ``n`` is 0 or ``None``.
-
-        ``n`` is vLLM's ``min_tokens`` or transformers' ``min_new_tokens``.
-        """
-        return () if n in (None, 0) else (cls.from_tokenizer(n, tokenizer),)

@@ -1,6 +1,5 @@
 """``no_repeat_ngram``: do not repeat an n-gram."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -56,18 +55,3 @@ class NoRepeatNgramSpec(
             raise SpecError(
                 f"Expected a window of at least n={self.n} tokens, got {self.window}", "window"
             )
-
-    @classmethod
-    def from_setting(
-        cls,
-        n: int | None,
-        window: int | None = None,
-        allowed_token_ids: Sequence[int] = (),
-        *,
-        output_only: bool = False,
-    ) -> "tuple[NoRepeatNgramSpec, ...]":
-        """Make a spec from a setting of another engine: no spec if ``n`` is 0 or ``None``.
-
-        ``n`` is transformers' ``no_repeat_ngram_size``, or SGLang's or vLLM's ``ngram_size``.
-        """
-        return () if n in (None, 0) else (cls(n, window, tuple(allowed_token_ids), output_only),)

@@ -163,25 +163,6 @@ class ThinkingBudgetSpec(
         )
 
     @classmethod
-    def from_setting(
-        cls,
-        budget: int | None,
-        tokenizer: Tokenizer,
-        *,
-        start: str = "<think>",
-        end: str = "</think>",
-        message: str = "",
-    ) -> "tuple[ThinkingBudgetSpec, ...]":
-        """Call ``from_text`` with another engine's setting; no spec if it is -1 or ``None``.
-
-        The budget is vLLM's ``thinking_token_budget`` or SGLang's ``thinking_budget``. A budget of
-        0 does not mean no limit: it closes a block as soon as it is open.
-        """
-        if budget in (None, -1):
-            return ()
-        return (cls.from_text(budget, tokenizer, start=start, end=end, message=message),)
-
-    @classmethod
     def for_tokenizer(
         cls,
         budget: int,

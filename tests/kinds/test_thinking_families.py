@@ -97,12 +97,6 @@ def test_all_fields():
     assert spec.newline_token_ids == tuple(i for i, text in enumerate(texts) if "\n" in text)
 
 
-def test_effort():
-    assert [s.effort_budget(effort, 999) for effort in ("low", "medium", "high")] == [199, 499, 799]
-    with pytest.raises(SpecError, match="an effort of 'low', 'medium', 'high'; got 'max'"):
-        s.effort_budget("max", 999)  # pyright: ignore
-
-
 @pytest.mark.skipif(not SMOLLM2.exists(), reason="`make demo` fetches the model")
 def test_tags_that_merge():
     """A tokenizer of a real model writes a text tag in several ways."""

@@ -1,13 +1,11 @@
 """From text to token ids, with real tokenizers small enough to be made here."""
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from logitport import spec as lp
-from logitport.adapters import extra_body
 from logitport.adapters.cli.reply import Reply
 from logitport.adapters.cli.steps import trace
 from logitport.adapters.core import Realizer, Vocabulary, compile_specs
@@ -68,35 +66,6 @@ def test_no_tokenizer(other: Any):
     ):
         with pytest.raises(lp.SpecError, match="Expected a tokenizer, got "):
             make()
-
-
-@pytest.mark.parametrize(
-    ("from_setting", "off", "on", "spec"),
-    [
-        (lp.MinTokensSpec.from_setting, 0, 3, lp.MinTokensSpec(3, (EOS,))),
-        (
-            partial(lp.ThinkingBudgetSpec.from_setting, start="Hello", end="world", message="!"),
-            -1,
-            0,
-            lp.ThinkingBudgetSpec(0, (HELLO,), (WORLD,), (MARK,)),
-        ),
-        (
-            lambda n, _: lp.NoRepeatNgramSpec.from_setting(n, 9, [1]),
-            0,
-            2,
-            lp.NoRepeatNgramSpec(2, 9, (1,)),
-        ),
-    ],
-    ids=["min_tokens", "thinking_budget", "no_repeat_ngram"],
-)
-def test_settings_that_are_off_are_no_spec(
-    small: Any, from_setting: Any, off: int, on: int, spec: Any
-):
-    assert from_setting(None, small) == from_setting(off, small) == ()
-    assert from_setting(on, small) == (spec,)
-    assert extra_body("vllm", from_setting(off, small)) == {}
-    with pytest.raises(lp.SpecError, match="Expected `int` >= "):
-        from_setting(-2, small)
 
 
 def test_no_such_forms_of_a_word(bare: Tokenizer):
