@@ -420,6 +420,6 @@ class TestWheel:
         )
         out = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(dependencies))
         assert Path(out.strip()).is_relative_to(tmp_path / "venv")
-        command = [python.with_name("logitport"), "capabilities"]
-        table = run(*command, cwd=tmp_path, PYTHONPATH=str(dependencies))
+        code = "from logitport.adapters.cli import capabilities; print(capabilities())"
+        table = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(dependencies))
         assert table == f"{capabilities()}\n"

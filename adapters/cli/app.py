@@ -59,6 +59,6 @@ def limits(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def schema(as_json: AsJson = True) -> None:
+def schema() -> None:
     """Print the JSON Schema of the wire format."""
-    typer.echo(tables.schema(as_json=as_json))
+    typer.echo(tables.schema())

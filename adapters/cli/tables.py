@@ -1,7 +1,6 @@
-"""``capabilities``, ``limits`` and ``schema``: the tables that need no file and no typer."""
+"""``capabilities``, ``limits`` and ``schema``: the tables that need no file."""
 
 import json
-from collections.abc import Callable
 
 from ...spec import WIRE_KINDS, PythonProcessorSpec, json_schema
 from ...spec.base import kind_of
@@ -39,13 +38,6 @@ def limits(*, as_json: bool = False) -> str:
     return "\n".join(lines)
 
 
-def schema(*, as_json: bool = True) -> str:
-    """Format the JSON Schema of the wire format, which is JSON in any case."""
+def schema() -> str:
+    """Format the JSON Schema of the wire format."""
     return json.dumps(json_schema(), indent=2)
-
-
-TABLES: dict[str, Callable[..., str]] = {
-    "capabilities": capabilities,
-    "limits": limits,
-    "schema": schema,
-}
