@@ -27,7 +27,7 @@ from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
-    from .admission import admit, admit_live, check_policy, guard_of, program_of
+    from .admission import admit, admit_live, check_policy, check_prompt, guard_of, program_of
 
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
@@ -57,6 +57,7 @@ __all__ = [
     "check_grammar",
     "check_own_fields",
     "check_policy",
+    "check_prompt",
     "check_spelling",
     "count",
     "extra_body",
@@ -83,6 +84,7 @@ __getattr__ = lazy(
     admit=".admission",
     admit_live=".admission",
     check_policy=".admission",
+    check_prompt=".admission",
     guard_of=".admission",
     program_of=".admission",
 )

@@ -25,7 +25,7 @@ from ..spec.limits import MAX_PAYLOAD_BYTES
 from ..spec.payload import decode_texts, specs_of
 from ..spec.texts import Given, TextResolver
 from .backend import Backend
-from .core import Automaton, Program, compile_specs
+from .core import Automaton, Program, check_continued, compile_specs, unsupported
 from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
 from .policy import Policy
@@ -191,6 +191,30 @@ def check_policy(
             admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)
         except SpecError as error:
             raise ValueError(f"The preset {name!r} cannot be realized: {error}") from error
+
+
+def check_prompt(
+    backend: Backend, specs: Sequence[LogitsProcessorSpec], program: Program, length: int | None
+) -> None:
+    """Refuse specs that a request's prompt rules out.
+
+    Args:
+        backend: the engine's backend.
+        specs: the specs of the request, or of the guard.
+        program: what they compile to.
+        length: the number of the prompt's tokens; ``None`` for a prompt of embeddings alone.
+
+    Raises:
+        SpecError: if the prompt has no tokens and a spec reads them, or fewer than ``continued``.
+    """
+    check_continued(program.continued, length)
+    if length is None and program.reads_prompt:
+        raise unsupported(
+            specs,
+            lambda program: program.reads_prompt,
+            "looks at the token ids of the prompt, and a prompt of embeddings has none",
+            backend.vocabulary,
+        )
 
 
 def forget() -> None:

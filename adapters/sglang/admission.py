@@ -16,16 +16,15 @@ from ...spec import Payload, SpecError, decode, encode
 from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
-    Backend,
     Policy,
     admit,
     check_bare,
     check_policy,
+    check_prompt,
     check_spelling,
     count,
     policy_of,
 )
-from ..core import Program, check_continued, unsupported
 from .backend import BACKEND, END_TOKEN, GUARD, KEY, PROCESSOR
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
@@ -136,7 +135,7 @@ class Admission:
                     "the engine with --enable-custom-logit-processor"
                 )
             self._guard({}, None, has_prompt_ids=True)
-            if default and self._check(self.backend.free, default, {}, has_prompt_ids=True):
+            if default and self.decide(default, {}, has_prompt_ids=True, is_own=False):
                 self._default = default
         if calls_processors:
             if not hasattr(CustomLogitProcessor.from_str, "__wrapped__"):
@@ -169,13 +168,16 @@ class Admission:
                 raise SpecError(NO_SPECS)
             if payload is not None and processor not in (None, PROCESSOR):
                 raise SpecError("The request names another custom_logit_processor")
-            acting = None
+            decided = None
             if payload is not None:
-                acting = self._acting(payload, sampling_params, request.input_embeds is None)
+                decided = self.decide(payload, sampling_params, request.input_embeds is None)
         except SpecError as error:
             count("refused", where, error=error)
             raise ValueError(f"{KEY}: {error}") from None
         continued = 0
+        acting = payload if decided is not None else None
+        if decided is not None and self.backend.policy is not None:
+            acting = msgspec.json.encode(decided).decode()
         if payload is not None:
             decoded, program = admit(self.backend, payload, self._vocab_size)
             continued, losing = decoded.continued, () if acting is None else program.may_lose
@@ -214,7 +216,7 @@ class Admission:
             if processor is not None:
                 raise SpecError("This server has a guard, and SGLang takes one logit processor")
             with policy.naming_guard():
-                self._check(self.backend.free, guard, sampling_params, has_prompt_ids)
+                self.decide(guard, sampling_params, has_prompt_ids, is_own=False)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
         return guard
@@ -233,21 +235,21 @@ class Admission:
             return False
         return not _has_beams(sampling_params)
 
-    def _acting(
-        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
-    ) -> Any:
-        """Return the payload for the workers; ``None`` if it does not act."""
-        acting = self.decide(payload, sampling_params, has_prompt_ids)
-        if acting is None or self.backend.policy is None:
-            return acting and payload
-        return msgspec.json.encode(acting).decode()
-
     def decide(
-        self, payload: Any, sampling_params: Mapping[str, Any], has_prompt_ids: bool
+        self,
+        payload: Any,
+        sampling_params: Mapping[str, Any],
+        has_prompt_ids: bool,
+        *,
+        is_own: bool = True,
     ) -> Payload | None:
         """Check a payload beside its ``sampling_params``.
 
-        Without ``has_prompt_ids``, the prompt is one of embeddings.
+        Args:
+            payload: the payload.
+            sampling_params: the parameters of its request.
+            has_prompt_ids: whether the prompt has token ids; a prompt of embeddings has none.
+            is_own: whether a request brings it, and not the server.
 
         Returns:
             The payload with what the policy fills in; ``None`` if it does not act.
@@ -255,56 +257,31 @@ class Admission:
         Raises:
             SpecError: if the payload is wrong, or acts and cannot be realized.
         """
-        return self._check(self.backend, payload, sampling_params, has_prompt_ids)
+        backend = self.backend if is_own else self.backend.free
+        decoded, program = admit(backend, payload, self._vocab_size)
+        known: list[Any] = [self._eos_token_ids]
+        if not self._thinks:
+            known.append(backend.vocabulary)
+        is_continued, specs = decoded.continued > 0, decoded.specs
+        with (backend.policy or Policy()).restoring(payload):
+            check_request(
+                sampling_params, specs, *known, program=program, is_continued=is_continued
+            )
+            if not decoded.is_active(stage()):
+                return None
+            if not has_prompt_ids:
+                check_prompt(backend, specs, program, None)
+            if get_spec().speculative_algorithm:
+                raise SpecError(WITH_DRAFTS)
+            check_tokens_in_time(specs, program, backend.vocabulary)
+            if get_exec().dllm.dllm_algorithm:
+                raise SpecError("SGLang's diffusion models choose tokens without logits processors")
+            if use_mlx():
+                raise SpecError("SGLang's MLX backend calls no logits processor on first tokens")
+            if _has_beams(sampling_params):
+                raise SpecError("SGLang does not pass the tokens of its beams to logits processors")
+        return decoded
 
     def may_lose(self, payload: Any) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override."""
         return admit(self.backend, payload, self._vocab_size)[1].may_lose
-
-    def _check(
-        self,
-        backend: Backend,
-        payload: Any,
-        sampling_params: Mapping[str, Any],
-        has_prompt_ids: bool,
-    ) -> Payload | None:
-        """Check a payload for a backend; return it as decoded if it acts."""
-        decoded, program = admit(backend, payload, self._vocab_size)
-        with (backend.policy or Policy()).restoring(payload):
-            return self._check_program(decoded, program, sampling_params, has_prompt_ids)
-
-    def _check_program(
-        self,
-        decoded: Payload,
-        program: Program,
-        sampling_params: Mapping[str, Any],
-        has_prompt_ids: bool,
-    ) -> Payload | None:
-        known: list[Any] = [self._eos_token_ids]
-        if not self._thinks:
-            known.append(self.backend.vocabulary)
-        is_continued = decoded.continued > 0
-        check_request(
-            sampling_params, decoded.specs, *known, program=program, is_continued=is_continued
-        )
-        if not decoded.is_active(stage()):
-            return None
-        if not has_prompt_ids:
-            check_continued(program.continued, None)
-        if program.reads_prompt and not has_prompt_ids:
-            raise unsupported(
-                decoded.specs,
-                lambda program: program.reads_prompt,
-                "looks at the token ids of the prompt, and a prompt of embeddings has none",
-                self.backend.vocabulary,
-            )
-        if get_spec().speculative_algorithm:
-            raise SpecError(WITH_DRAFTS)
-        check_tokens_in_time(decoded.specs, program, self.backend.vocabulary)
-        if get_exec().dllm.dllm_algorithm:
-            raise SpecError("SGLang's diffusion models choose tokens without logits processors")
-        if use_mlx():
-            raise SpecError("SGLang's MLX backend calls no logits processor on first tokens")
-        if _has_beams(sampling_params):
-            raise SpecError("SGLang does not pass the tokens of its beams to logits processors")
-        return decoded

@@ -14,12 +14,13 @@ from .. import (
     check_bounds,
     check_grammar,
     check_own_fields,
+    check_prompt,
     count,
     first_tokens,
     guard_of,
     policy_of,
 )
-from ..core import Program, Vocabulary, check_continued, unsupported
+from ..core import Program, Vocabulary, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
@@ -118,7 +119,10 @@ def admit_request(
             if acts:
                 if config is not None:
                     check_engine(config, checked, program)
-                _check_request(admitting, backend, sampling_params, checked.specs, program)
+                length = admitting.prompt_length
+                if length is not None or not admitting.has_prompt_ids:
+                    check_prompt(backend, checked.specs, program, length)
+                _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -130,33 +134,6 @@ def admit_request(
     finally:
         if admitting.share:
             count(decision, stage, share, refusal, losing)
-
-
-def _check_request(
-    admitting: Admitting,
-    backend: Backend,
-    sampling_params: Any,
-    specs: Sequence[LogitsProcessorSpec],
-    program: Program,
-) -> None:
-    """Refuse specs that this request's prompt or its own fields rule out."""
-    if not admitting.has_prompt_ids:
-        check_continued(program.continued, None)
-        _check_prompt(backend, specs, program)
-    elif admitting.prompt_length is not None:
-        check_continued(program.continued, admitting.prompt_length)
-    _check_own_fields(admitting, backend, sampling_params, specs, program)
-
-
-def _check_prompt(backend: Backend, specs: Sequence[LogitsProcessorSpec], program: Program) -> None:
-    """Refuse specs that read the prompt, where it has no token ids."""
-    if program.reads_prompt:
-        raise unsupported(
-            specs,
-            lambda program: program.reads_prompt,
-            "looks at the token ids of the prompt, and a prompt of embeddings has none",
-            backend.vocabulary,
-        )
 
 
 def _check_own_fields(
@@ -182,7 +159,7 @@ def _check_own_fields(
     with policy.naming_guard():
         check_grammar(guard, sampling_params, GRAMMARS)
         if guarding is not None and not admitting.has_prompt_ids:
-            _check_prompt(backend.free, guard, guarding)
+            check_prompt(backend.free, guard, guarding, None)
     check_own_fields(specs, fields, program, guard, guarding)
 
 
