@@ -1,16 +1,16 @@
 """``logitport replay``: which spec acted on each token of a finished reply."""
 
 import json
-from dataclasses import asdict
-from pathlib import Path
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
 from .failures import failing_plainly
-from .page import UNLESS_NOTED, page, standing, without
 from .printing import say
-from .reply import chance, read_reply
+from .reply import Step, chance, read_reply
 from .source import read_specs
 from .texts import ids_of, quoted, texts_of, token, vocabulary_of
 
@@ -25,7 +25,6 @@ def replay(
         str | None, typer.Option(help="A tokenizer's folder, or its name on the Hugging Face hub.")
     ] = None,
     choice: Annotated[int, typer.Option(help="The index of the reply in the answer.")] = 0,
-    html: Annotated[Path | None, typer.Option(help="Write a page with coloured tokens.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an object.")] = False,
 ) -> None:
     """Say why a reply has its tokens, with no engine.
@@ -39,23 +38,21 @@ def replay(
         for problem in source.problems:
             say(problem, err=True)
         raise typer.Exit(2)
-    if html and html.is_fifo():
-        raise ValueError(f"{html}: expected the name of a file, got a pipe")
     answer, text_of = read_reply(reply, choice), texts_of(tokenizer)
     specs = {source.paths[i]: spec for i, spec in source.specs.items()}
     known = vocabulary_of(tokenizer), ids_of(tokenizer)
-    found = trace(specs, answer, text_of, *known, source.continued)
-    steps, notes = found.steps, found.notes
-    if html:
-        html.write_text(page(found._repr_html_()), encoding="utf-8", errors="replace")
+    found = trace(specs, answer, *known, source.continued)
+    steps, notes, always = found.steps, found.notes, standing(found.steps)
     if as_json:
-        texts = [{**asdict(step), "text": text_of(step.token_id)} for step in steps]
+        texts = [
+            {**asdict(step), "text": text_of(step.token_id), "why": without(step, always).why}
+            for step in steps
+        ]
         said = {"steps": texts, "notes": notes, "unreached": found.unreached}
-        typer.echo(json.dumps(said, indent=2))
+        typer.echo(json.dumps(said | {"verdict": found.verdict, "always": always}, indent=2))
     else:
-        always = standing(steps)
         for path, what in always.items():
-            say(f"{UNLESS_NOTED}: {path} {what}")
+            say(f"Unless noted, at each token: {path} {what}")
         for step in steps:
             why = without(step, always).why
             what = f"{step.index}: {token(step.token_id, text_of)}: {why}"
@@ -70,3 +67,27 @@ def replay(
         for note in notes:
             say(note, err=True)
     raise typer.Exit(1 if found.broken or found.unreached else 2 if notes else 0)
+
+
+def standing(steps: Sequence[Step]) -> dict[str, str]:
+    """Find the specs that act at each of several tokens, and what they do at most of them."""
+    found: dict[str, str] = {}
+    for path in steps[0].acting if len(steps) > 1 else ():
+        counts = Counter(step.acting.get(path, "") for step in steps)
+        what = max(counts, key=lambda each: counts[each])
+        is_standing = "" not in counts and counts[what] > len(steps) / 2
+        if is_standing and what.startswith(("banned", "added")):
+            found[path] = what
+    return found
+
+
+def without(step: Step, always: Mapping[str, str]) -> Step:
+    """Leave out what stands, except where a token breaks a spec or a spec displaces another."""
+    if not step.obeyed:
+        return step
+    left = {
+        path: what
+        for path, what in step.acting.items()
+        if always.get(path) != what or path in step.displaced
+    }
+    return replace(step, acting=left)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from html import escape
 from itertools import chain, islice
 
 from ...spec import (
@@ -22,10 +21,8 @@ from ..core.parts import LoopRule, PerRequest
 from ..reference import DECISIVE, edit, permits
 from ..reference.automata import edit_of
 from ..reference.kinds.base import Add, Allow, Force, flat
-from .explain import lines
-from .page import table, tokens
 from .reply import ASK, Reply, Step
-from .texts import IdsOf, TextOf, no_text
+from .texts import IdsOf
 
 _Edits = list[Force | Allow | Add]
 """The edits of one spec before a token."""
@@ -36,20 +33,18 @@ At = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class Replay:
-    """A replayed reply. A notebook shows it as coloured tokens and a table.
+    """A replayed reply.
 
     Attributes:
         specs: the specs by their paths.
         steps: the steps, one for each token.
         notes: a line for each spec that is not replayed: what is missing, and what to do.
         unreached: the paths of the phases that the reply has not come to.
-        text_of: the texts of tokens.
     """
 
     specs: Mapping[str, LogitsProcessorSpec]
     steps: list[Step]
     notes: list[str]
-    text_of: TextOf
     unreached: Sequence[str] = ()
 
     @property
@@ -71,22 +66,10 @@ class Replay:
         others = f"all tokens obey the other {left}" if left else "none is checked"
         return f"{len(self.notes)} of {len(self.specs)} spec(s) are not replayed; {others}."
 
-    def _repr_html_(self) -> str:
-        said = [
-            line for path, spec in self.specs.items() for line in lines(spec, path, self.text_of)
-        ]
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
-        return (
-            f"<p><b>{escape(self.verdict)}</b></p>{notes}<pre>{escape(chr(10).join(said))}</pre>\n"
-            + tokens(self.steps, self.text_of)
-            + table(self.steps, self.text_of)
-        )
-
 
 def trace(
     specs: Mapping[str, LogitsProcessorSpec],
     reply: Reply,
-    text_of: TextOf = no_text,
     vocabulary: VocabularyOf | None = None,
     ids_of: IdsOf = lambda text: (),
     continued: int = 0,
@@ -96,7 +79,6 @@ def trace(
     Args:
         specs: the specs by their paths.
         reply: the reply.
-        text_of: the texts of tokens, for what is shown.
         vocabulary: as for ``compile_specs``.
         ids_of: the token ids of a text, to find which spec refused a likelier token.
         continued: as in ``Payload``.
@@ -144,7 +126,7 @@ def trace(
         likeliest = reply.likeliest[i] if reply.likeliest else ()
         step = _step(i, token, edits, logprob, likeliest)
         steps.append(replace(step, displaced=_displaced(step, edits, ids_of)))
-    return Replay(specs, steps, notes, text_of, unreached)
+    return Replay(specs, steps, notes, unreached)
 
 
 LEAVE_OUT = "To replay the other specs alone, leave it out of the file"

@@ -72,13 +72,6 @@ def test_no_regular_file(command: tuple[str, ...], file: str, folder: Path):
     assert "expected a regular file" in line
 
 
-@pytest.mark.timeout(300)
-def test_a_page_is_not_written_to_a_pipe(folder: Path):
-    result = run("replay", "spec.json", "--reply", "reply.json", "--html", "pipe")
-    assert result.exit_code == 2
-    assert result.output == "pipe: expected the name of a file, got a pipe\n"
-
-
 @pytest.mark.parametrize("name", ["spec.json", "-"])
 def test_size(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "MAX_FILE_BYTES", 100)

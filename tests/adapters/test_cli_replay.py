@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.adapters.cli.page import STYLES
 from logitport.adapters.cli.reply import Reply, read_reply
 from logitport.adapters.cli.steps import trace
 from logitport.adapters.core import Vocabulary
@@ -43,7 +42,6 @@ from tokenizers.decoders import Fuse, Replace
 from tokenizers.decoders import Sequence as Sequence_
 from tokenizers.models import WordLevel
 
-from tests.support.markup import Parsed
 from tests.support.strategies import specs
 
 from .command import run
@@ -229,52 +227,15 @@ def test_words(specs: Any, output: list[int], line: str, status: int, tmp_path: 
     assert line in result.stdout.splitlines()
 
 
-def test_json_and_page(tmp_path: Path):
-    result = replay(
-        tmp_path, FORCED, {"output_ids": [7, 9]}, "--json", "--html", tmp_path / "page.html"
-    )
+def test_json(tmp_path: Path):
+    result = replay(tmp_path, FORCED, {"output_ids": [7, 9]}, "--json")
     assert result.exit_code == 1
-    steps = json.loads(result.stdout)["steps"]
-    assert [step["rule"] for step in steps] == ["forced", "forced"]
-    assert [step["obeyed"] for step in steps] == [True, False]
-    page = (tmp_path / "page.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert f'{STYLES["broken"]}" title="1: 9: $.specs[0] forced 8; breaks $.specs[0]">9 ' in page
-    assert "http" not in page
-
-
-def test_notebook():
-    """The view needs no style sheet, and a token's text is no markup."""
-    hostile = "</pre><script>alert('\"&amp;')</script>"
-    specs = {"$": FORCED, "<b>": SamplingSpec(temperature=0)}
-    view = trace(specs, Reply(None, [7, 9], ()), lambda token_id: hostile)._repr_html_()
-    parsed = Parsed(view)
-    assert parsed.tags == {"b", "div", "p", "pre", "span", "table", "td", "th", "tr"}
-    assert parsed.text.count(hostile) == 2
-    assert "<b> `sampling` is not replayed" in parsed.text
-    assert parsed.attributes == {"class", "style", "title"}
-    assert f'{STYLES["broken"]}" title="1: 9: $ forced 8; breaks $">' in view
-
-
-def test_a_page_is_read_without_pointing(tmp_path: Path):
-    """Verdict and specs are on top, a row for each token below, and line breaks are seen."""
-    likeliest = [{"token": "yes", "logprob": -0.7}, {"token": "\n", "logprob": -3.0}]
-    scored = [{"logprob": -0.7, "top_logprobs": likeliest}] * 2
-    answer = {"choices": [{"token_ids": [7, 8], "logprobs": {"content": scored}}]}
-    (tmp_path / "reply.json").write_text(json.dumps(answer))
-    specs = {"$.a": BAN, "$.b": ForcedTokenSequenceSpec((7,))}
-    found = trace(specs, read_reply(str(tmp_path / "reply.json")), lambda token_id: f"{token_id}\n")
-    text = Parsed(view := found._repr_html_()).text
-    assert text.startswith("All tokens obey the specs.")
-    assert text.index("$.a banned_tokens: ") < text.index("7\u21b5\n8\u21b5\n")
-    rows = [
-        text.index(each) for each in ("7\u21b5", '07 "7\\n"forced$.b forced 7', '18 "8\\n"free')
-    ]
-    assert rows == sorted(rows)
-    assert "Unless noted, at each token: $.a banned 2 token(s)." in text
-    assert '"yes" 0.5, "\\n" 0.05' in text
-    assert view.count('class="free"') == 2  # the legend's, and the token that no other spec forces
-    assert 'class="banned"' not in view
+    found = json.loads(result.stdout)
+    assert [step["rule"] for step in found["steps"]] == ["forced", "forced"]
+    assert [step["obeyed"] for step in found["steps"]] == [True, False]
+    assert found["steps"][1]["why"] == "$.specs[0] forced 8; breaks $.specs[0]"
+    assert found["verdict"] == "1 token(s) break a spec, the first at index 1."
+    assert (found["always"], found["notes"], found["unreached"]) == ({}, [], [])
 
 
 @pytest.mark.parametrize(
@@ -293,15 +254,15 @@ def test_what_stands_at_most_tokens_is_said_once(
     specs: Any, output: list[int], shown: list[str], tmp_path: Path
 ):
     """A spec stands that acts at each token; what it does at most of them is said on top."""
-    page = tmp_path / "page.html"
-    result = replay(tmp_path, specs, {"output_ids": output}, "--html", page)
+    result = replay(tmp_path, specs, {"output_ids": output})
     lines = result.stdout.splitlines()[:-1]
     assert [line.rpartition(": ")[2].removeprefix("$.specs[0] ") for line in lines] == shown
     assert lines[0].startswith("Unless noted") == (len(shown) > len(output))
-    painted = page.read_text().count('title="') - page.read_text().count('title=""')
-    assert painted == len(output)
-    free = 1 + shown.count("free") if "free" in shown else 0  # the legend's
-    assert page.read_text().count('class="free"') == free
+    found = json.loads(replay(tmp_path, specs, {"output_ids": output}, "--json").stdout)
+    assert bool(found["always"]) == lines[0].startswith("Unless noted")
+    assert [step["why"].removeprefix("$.specs[0] ") for step in found["steps"]] == shown[
+        bool(found["always"]) :
+    ]
 
 
 @pytest.mark.parametrize("command", ["explain", "replay"])
@@ -343,16 +304,6 @@ def test_the_likeliest_tokens(part: Any, likeliest: Any, tmp_path: Path):
     assert read_reply(str(tmp_path / "reply.json")).likeliest == [likeliest]
 
 
-def test_the_likeliest_tokens_are_shown_as_they_are(tmp_path: Path):
-    """Half a character, too."""
-    top = [{"token": text, "logprob": -1} for text in ("née", "\ud83d")]
-    scored = {"content": [{"logprob": -1, "top_logprobs": top}]}
-    reply = {"prompt_ids": [1], "output_ids": [7], "logprobs": scored}
-    done = replay(tmp_path, FORCED, reply, "--html", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
-    assert '"née" 0.37, "?" 0.37' in Parsed((tmp_path / "page.html").read_text("utf-8")).text
-
-
 WORDS = {"no": 0, " Paris": 1, " Rome": 2, "\n": 3, "<a>": 4, "<b>": 5}
 BY_ID = {"token_id:1": -0.05, "token_id:2": -3.0}
 
@@ -384,7 +335,7 @@ def test_what_was_displaced(
     top = [{"token": text, "logprob": each} for text, each in likeliest.items()]
     scored = {"content": [{"logprob": -4.7, "top_logprobs": top}] * len(output)}
     reply = {"output_ids": output, "logprobs": scored}
-    done = replay(tmp_path, specs, reply, "--tokenizer", file, "--html", tmp_path / "page.html")
+    done = replay(tmp_path, specs, reply, "--tokenizer", file)
     first = max(likeliest, key=lambda text: likeliest[text])
     tail = f", likeliest {json.dumps(first)} {exp(likeliest[first]):.2g}"
     tail = tail if likeliest[first] > -4.7 else ""
@@ -392,7 +343,6 @@ def test_what_was_displaced(
     assert (
         last.partition('": ')[2].removeprefix("$.specs[0] ") == f"{line}, probability 0.0091{tail}"
     )
-    assert line in Parsed((tmp_path / "page.html").read_text()).text
 
 
 BAN_TEXT = BannedTextSpec(("yes",))
@@ -429,12 +379,10 @@ NOT_HERE = "$.specs[1] `plugin` is not replayed: No plugin 'not-here' is install
 def test_what_is_not_replayed_is_not_obeyed(
     specs: Any, output: list[int], status: int, verdict: str, named: str, tmp_path: Path
 ):
-    page = tmp_path / "page.html"
-    result = replay(tmp_path, specs, {"output_ids": output}, "--html", page)
+    result = replay(tmp_path, specs, {"output_ids": output})
     assert result.exit_code == status, result.output
     assert result.stdout.splitlines()[-1] == verdict
     assert named in result.stderr
-    assert "is not replayed" in page.read_text()
     result = replay(tmp_path, specs, {"output_ids": output}, "--json")
     assert result.exit_code == status
     assert named in json.loads(result.stdout)["notes"][0]

@@ -20,6 +20,7 @@ from logitport.adapters.cli.app import app
 from logitport.spec import ChoiceSpec, ForcedTokenSequenceSpec, Phase, PhaseEnd, PhasesSpec, encode
 from typer.testing import CliRunner
 
+from examples import replay_page
 from tests.support.paths import ROOT
 
 MKDOCS = ROOT / ".venv-docs" / "bin" / "mkdocs"
@@ -105,9 +106,11 @@ def test_replay(model: Path, tokenizer: Any, tmp_path: Path):
     (tmp_path / "spec.json").write_text(encode(spec))
     (tmp_path / "reply.json").write_text(json.dumps({"output_ids": reply}))
     page = tmp_path / "replay.html"
-    paths = "--reply", tmp_path / "reply.json", "--tokenizer", model, "--html", page
-    run = ["replay", tmp_path / "spec.json", *paths]
-    assert CliRunner().invoke(app, [*map(str, run)]).exit_code == 1
+    paths = "--reply", tmp_path / "reply.json", "--tokenizer", model
+    run = ["replay", tmp_path / "spec.json", *paths, "--json"]
+    result = CliRunner().invoke(app, [*map(str, run)])
+    assert result.exit_code == 1
+    page.write_text(replay_page.page(json.loads(result.stdout)))
     dom = shown(page.as_uri(), tmp_path, "replay", "900,210")
     spans = re.findall(r'<span class="(\w+)" style="[^"]*" title="([^"]+)">([^<]*)</span>', dom)
     said = [unescape(token).replace("\u21b5", "") for _, _, token in spans]
