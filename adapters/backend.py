@@ -1,7 +1,7 @@
 """Backends: the capabilities of engines, and the request bodies with which clients use them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from importlib.metadata import entry_points
@@ -208,22 +208,15 @@ def _compile_loops() -> None:
 @lru_cache(maxsize=8)
 def _loading(load_vocabulary: "Callable[[], Vocabulary]") -> "Future[Vocabulary]":
     """Load a vocabulary in a thread. An error is kept: the next call would fail as well."""
-    loading: Future[Vocabulary] = Future()
-    name = "logitport-vocabulary"
-    Thread(target=_load, args=(load_vocabulary, loading), name=name).start()
-    return loading
+    return ThreadPoolExecutor(1, "logitport-vocabulary").submit(_load, load_vocabulary)
 
 
-def _load(load_vocabulary: "Callable[[], Vocabulary]", loading: "Future[Vocabulary]") -> None:
-    try:
-        from .core.warm_up import prepare
+def _load(load_vocabulary: "Callable[[], Vocabulary]") -> "Vocabulary":
+    from .core.warm_up import prepare
 
-        vocabulary = load_vocabulary()
-        prepare(vocabulary)
-    except BaseException as error:  # without a result, requests would wait for ever
-        loading.set_exception(error)
-    else:
-        loading.set_result(vocabulary)
+    vocabulary = load_vocabulary()
+    prepare(vocabulary)
+    return vocabulary
 
 
 def payload_for(

@@ -67,8 +67,8 @@ _GONE = {
 }
 """What to use in place of names that a configuration could have."""
 
-OWN = {"replace": "replace them", "add": "are added", "refuse": "are refused"}
-"""The values of ``own``, and what a request's own specs do to the default specs."""
+OWN = "replace", "add", "refuse"
+"""The values of ``own``."""
 
 _CLASSES = {kind_of(kind): kind for kind in WIRE_KINDS}
 _IN_PAYLOADS = {"continued"}.union(
@@ -126,22 +126,9 @@ def policy(
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
-    others = ("presets", "forbid", "ceiling", "effort")
-    logger.info(
-        "logitport: %s, for %s: %d guards, %d default specs (a request's own %s); %s",
-        shown(file),
-        shown(model or "any model"),
-        len(made.guard),
-        len(made.default),
-        OWN[made.own],
-        "; ".join(f"{name}: {_listed(made.describe()[name])}" for name in others),
-    )
+    rules = msgspec.json.encode({"guards": len(made.guard), **made.describe()}).decode()
+    logger.info("logitport: %s, for %s: %s", shown(file), shown(model or "any model"), rules)
     return made
-
-
-def _listed(found: Any) -> str:
-    is_object = isinstance(found, dict)
-    return ", ".join(f"{each} {found[each]}" if is_object else each for each in found) or "none"
 
 
 def _by_line(problem: str) -> tuple[int, str]:
@@ -218,7 +205,7 @@ class _Reading(NamedTuple):
         yield "default", self._specs(value, path, tokenizer)
 
     def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        if value not in [*OWN]:
+        if value not in OWN:
             self._report(path, _unknown(value, OWN, "value"))
         yield "own", value
 

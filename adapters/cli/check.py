@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...spec import LogitsProcessorSpec, SpecError
+from ...spec import LogitsProcessorSpec
 from ...spec.errors import path_text
 from ..backend import backend
 from ..policy import Policy
@@ -78,10 +78,7 @@ def _of_configuration(
         policy = read_policy(file, tokenizer, model)
         found = list[str]()
         if policy and tokenizer:
-            size = vocabulary_size(tokenizer)
-            found += _beyond(policy, size)
-            if not found:
-                _realize(policy, tokenizer, size)
+            _realize(policy, tokenizer, vocabulary_size(tokenizer))
         if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
             names = ", ".join(policy.models)
             notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
@@ -101,16 +98,3 @@ def _realize(policy: Policy, model: str, size: int) -> None:
     tokenizer = load_tokenizer(model)
     served = replace(backend("vllm"), policy=policy)  # vLLM realizes every kind
     check_policy(served.for_tokenizer(tokenizer, size), size)
-
-
-def _beyond(policy: Policy, size: int) -> Iterator[str]:
-    """Yield the token ids beyond the vocabulary, which would end the server of the model."""
-    sections = {("default",): policy.default, ("guard",): policy.guard}
-    sections |= {("presets", name): specs for name, specs in policy.presets.items()}
-    for path, specs in sections.items():
-        for i, spec in enumerate(specs):
-            try:
-                spec.check_vocabulary(size)
-            except SpecError as error:
-                moved = error.at(*path, i)
-                yield f"{moved.path}: {moved.message}"

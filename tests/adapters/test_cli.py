@@ -246,7 +246,7 @@ class TestCheck:
             ("own: [", ["line 1, column 7"]),
             (
                 "presets: {far: [{kind: banned_tokens, token_ids: [5, 99999]}]}",
-                ["$.presets.far[0].token_ids[1]: Token id 99999 is beyond the vocabulary of "],
+                ["The preset 'far' cannot be realized: Token id 99999 is beyond the vocabulary "],
             ),
             ("presets: {mild: [{kind: banned_text, texts: [bad]}]}", []),
             (f"guard: {THREE_TEXTS}", ["got 3 - at `the server's guard`"]),

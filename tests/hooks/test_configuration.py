@@ -386,8 +386,12 @@ def test_without_a_tokenizer_a_configuration_is_only_checked():
 def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
     policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"], "ceiling": {"specs": 2}})
-    rules = "presets: none; forbid: dry; ceiling: specs 2; effort: low 5, high 50\n"
-    assert rules in caplog.text
+    (line,) = caplog.messages
+    assert line.startswith("logitport: logitport in the engine's configuration, for any model: ")
+    assert json.loads(line.partition("any model: ")[2]) == {
+        **{"guards": 0, "default": [], "own": "replace", "presets": [], "forbid": ["dry"]},
+        **{"ceiling": {"specs": 2}, "effort": {"low": 5, "high": 50}},
+    }
 
 
 BOMB = "b0: &b0 [x]\n" + "".join(
