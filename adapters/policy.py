@@ -17,7 +17,6 @@ from ..spec import (
     PluginSpec,
     SpecError,
     StandIn,
-    ThinkingBudgetSpec,
     Tokenizer,
     decode,
     encode,
@@ -62,9 +61,6 @@ class Policy:
             They ban, allow or limit, and force nothing into a reply.
         presets: specs by the name under which a request asks for them, with
             ``PluginSpec(name)``. A preset hides a plugin of the same name.
-        most_specs: how many specs a request may bring.
-        most_thinking: the largest budget, with the grace, of a ``thinking_budget`` that a request
-            may bring.
         forbid: the kinds that a request may not bring, and the payload's field ``continued``.
             Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
@@ -78,8 +74,6 @@ class Policy:
     presets: Mapping[str, tuple[LogitsProcessorSpec, ...]] = field(
         default_factory=dict[str, tuple[LogitsProcessorSpec, ...]]
     )
-    most_specs: int | None = None
-    most_thinking: int | None = None
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -144,9 +138,6 @@ class Policy:
                 more += others
             else:
                 self._check(spec, i)
-        if self.most_specs is not None and len(specs) > self.most_specs:
-            what = f"This server admits at most {self.most_specs} specs, got {len(specs)}"
-            raise SpecError(what, "specs")
         first = self._first
         if not (named or first):
             return payload
@@ -159,12 +150,10 @@ class Policy:
 
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""
-        most = {"specs": self.most_specs, "thinking_budget": self.most_thinking}
         return {
             "default": [spec.kind for spec in self.default],
             "own": self.own,
             "presets": sorted(self.presets),
-            "ceiling": {name: value for name, value in most.items() if value is not None},
             "forbid": sorted(self.forbid),
             "effort": dict(self.efforts),
         }
@@ -226,14 +215,6 @@ class Policy:
                 if isinstance(each, PluginSpec) and self.presets and not below:
                     what += f", and has no preset {each.name!r}; presets: {self._names}"
                 raise SpecError(what, *path)
-            most = self.most_thinking
-            if isinstance(each, ThinkingBudgetSpec) and most is not None:
-                if each.budget > most:
-                    what = f"This server admits a budget of at most {most}, got {each.budget}"
-                    raise SpecError(what, *path, "budget")
-                if (got := each.budget + each.grace) > most:
-                    what = f"This server admits a budget and grace of at most {most}, got {got}"
-                    raise SpecError(what, *path, "grace")
 
     @property
     def _names(self) -> str:

@@ -13,7 +13,6 @@
       yes-no:
         - kind: choice
           from_text: {choices: ["yes", "no"]}
-    ceiling: {specs: 4, thinking_budget: 2048}
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
     models:                         # by served name; a field replaces the field above
@@ -50,22 +49,16 @@ from .content import read_content
 
 logger = logging.getLogger(__name__)
 
-EFFORTS: Mapping[str, int] = dict.fromkeys(
-    ("none", "minimal", "low", "medium", "high", "xhigh", "max"), 0
-)
-"""The values of ``reasoning_effort``, and the least budget of each."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""The values of ``reasoning_effort``."""
 
-CEILINGS = {"specs": 1, "thinking_budget": 0}
-"""What ``ceiling`` bounds, and the least bound of each."""
-
-_OF_GATEWAYS = "This is a gateway's business; in vLLM, use `--override-generation-config`"
 _GONE = {
-    ("field", "forbid_fields"): "This is a gateway's business",
-    ("field", "default_fields"): f"{_OF_GATEWAYS}, in SGLang the model's `generation_config.json`",
-    ("ceiling", "max_tokens"): f"{_OF_GATEWAYS} with `max_new_tokens`",
-    ("ceiling", "thinking_token_budget"): "This is a gateway's business; see `effort`",
+    "forbid_fields": "This is a gateway's business",
+    "default_fields": "This is a gateway's business; in vLLM, use `--override-generation-config`, "
+    "in SGLang the model's `generation_config.json`",
+    "ceiling": "Thinking is bounded by a `default` with `own: add`, and specs by LOGITPORT_LIMITS",
 }
-"""What to use in place of names that a configuration could have."""
+"""What to use in place of fields that a configuration could have."""
 
 OWN = "replace", "add", "refuse"
 """The values of ``own``."""
@@ -230,26 +223,15 @@ class _Reading(NamedTuple):
                 self._report((*path, name), f"No name for a preset: {error.message}")
         yield "presets", made
 
-    def _ceiling(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        ceiling = self._counts(value, path, CEILINGS, "ceiling")
-        yield "most_specs", ceiling.pop("specs", None)
-        yield "most_thinking", ceiling.pop("thinking_budget", None)
-
     def _effort(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        yield "efforts", self._counts(value, path, EFFORTS, "effort")
-
-    def _counts(
-        self, value: Any, path: Path, least: Mapping[str, int], what: str
-    ) -> dict[str, int]:
-        """Check each number by itself, so that each that is wrong is reported."""
-        counts: dict[str, int] = {}
-        for name, count in msgspec.convert(value, dict[str, Any]).items():
-            if name not in least:
-                self._report((*path, name), _unknown(name, least, what))
+        efforts: dict[str, int] = {}  # each by itself, so that each that is wrong is reported
+        for name, budget in msgspec.convert(value, dict[str, Any]).items():
+            if name not in EFFORTS:
+                self._report((*path, name), _unknown(name, EFFORTS, "effort"))
                 continue
             with self._reporting(*path, name):
-                counts[name] = msgspec.convert(count, Annotated[int, msgspec.Meta(ge=least[name])])
-        return counts
+                efforts[name] = msgspec.convert(budget, Annotated[int, msgspec.Meta(ge=0)])
+        yield "efforts", efforts
 
     def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
         kinds = msgspec.convert(value, list[str])
@@ -362,10 +344,10 @@ class _Reading(NamedTuple):
 _Made = Iterator[tuple[str, Any]]
 _FIELDS: dict[str, Callable[..., _Made]] = {
     name.removeprefix("_"): getattr(_Reading, name)
-    for name in (*("_default", "_own", "_guard", "_presets", "_ceiling", "_forbid", "_effort"),)
+    for name in (*("_default", "_own", "_guard", "_presets", "_forbid", "_effort"),)
 }
 
 
 def _unknown(name: object, known: Iterable[str], what: str = "field") -> str:
-    gone = _GONE.get((what, str(name)))
+    gone = _GONE.get(str(name)) if what == "field" else None
     return gone or f"There is no {what} {name!r}; {instead_of(str(name), known)}"

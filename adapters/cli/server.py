@@ -200,7 +200,7 @@ def _of_description(server: Server, engine: str) -> Finding:
         found = json.loads(text) if status == 200 else {}
         kinds, policy, stage = set(found["kinds"]), found["policy"], found["stage"]
         said = f"logitport {found['version']} at stage {stage}"
-        for name in ("presets", "ceiling", "forbid"):
+        for name in ("presets", "forbid"):
             said += f"; {name}: {json.dumps(policy[name])}" if policy[name] else ""
     except (ValueError, LookupError, TypeError, RecursionError):
         advice = "No middleware answers, or a gateway does not pass the route on."

@@ -14,7 +14,6 @@ CONFIGURATION: dict[str, Any] = {
             {"kind": "banned_tokens", "token_ids": [5]},
         ],
     },
-    "ceiling": {"specs": 2, "thinking_budget": 8},
     "forbid": ["prompt_bias"],
     "models": {"another": {"own": "refuse"}},
 }
@@ -42,8 +41,6 @@ ACTS: list[tuple[tuple[lp.LogitsProcessorSpec, ...], str]] = [
 """Specs, and the whole output."""
 
 REFUSED: list[tuple[tuple[lp.LogitsProcessorSpec, ...], str]] = [
-    ((lp.ThinkingBudgetSpec(9, (6,), (7,)),), "at most 8, got 9"),
-    ((BAN, BAN, BAN), "at most 2 specs, got 3"),
     ((lp.PromptBiasSpec(1),), "does not admit `prompt_bias`"),
     ((lp.PluginSpec("paris"),), "No plugin 'paris'"),
 ]

@@ -182,7 +182,7 @@ def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
-        ("own: ad\nceiling: {specs: 0}\n", ["line 1: $.own: ", "line 2: $.ceiling.specs: "]),
+        ("own: ad\nforbid: [a]\n", ["line 1: $.own: ", "line 2: $.forbid[0]: "]),
         ("guard: [{kind: choice, from_text: {choice: [a]}}]", ["did you mean choices?"]),
         (None, []),
     ],

@@ -55,7 +55,6 @@ presets:
   yes-no:
     - kind: choice
       from_text: {choices: ["yes", "no"]}
-ceiling: {specs: 4, thinking_budget: 2048}
 forbid: [prompt_bias, continued]
 models:
   small:
@@ -65,7 +64,6 @@ TOML = """
 own = "add"
 forbid = ["prompt_bias", "continued"]
 default = [{kind = "banned_tokens", token_ids = [5]}]
-ceiling = {specs = 4, thinking_budget = 2048}
 [[presets.yes-no]]
 kind = "choice"
 from_text = {choices = ["yes", "no"]}
@@ -77,7 +75,6 @@ JSON = json.dumps(
         "default": [{"kind": "banned_tokens", "token_ids": [5]}],
         "own": "add",
         "presets": {"yes-no": [{"kind": "choice", "from_text": {"choices": ["yes", "no"]}}]},
-        "ceiling": {"specs": 4, "thinking_budget": 2048},
         "forbid": ["prompt_bias", "continued"],
         "models": {"small": {"forbid": []}},
     }
@@ -109,8 +106,6 @@ def test_each_format(
             default=(BannedTokensSpec((5,)),),
             own="add",
             presets={"yes-no": (ChoiceSpec((ids("yes"), ids("no")), 0),)},
-            most_specs=4,
-            most_thinking=2048,
             forbid=frozenset(forbid),
         )
     )
@@ -212,28 +207,21 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 @pytest.mark.parametrize(
     ("content", "path", "message"),
     [
-        ([], "$", "Expected an object with default, own, guard, presets, ceiling, forbid, "),
+        ([], "$", "Expected an object with default, own, guard, presets, forbid, "),
         ({"defaults": []}, "$.defaults", "no field 'defaults'; did you mean default?"),
         (
             {"x": []},
             "$.x",
-            "no field 'x'; there are ceiling, default, effort, forbid, ",
+            "no field 'x'; there are default, effort, forbid, ",
         ),
         ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
         ({"models": [1]}, "$.models", "Expected an object with a section"),
         ({"models": {"m": 1}}, "$.models.m", "Expected an object, like the whole file's"),
         ({"models": {"m": {"own": 1}}}, "$.models.m.own", "no value 1; there are add,"),
-        ({"ceiling": {"specs": 0}}, "$.ceiling.specs", "Expected `int` >= 1"),
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": ["seed"]}, "$.forbid_fields", "This is a gateway's business"),
         ({"default_fields": {}}, "$.default_fields", "in SGLang the model's `generation_config"),
-        ({"ceiling": {"max_tokens": 1}}, "$.ceiling.max_tokens", "with `max_new_tokens`"),
-        (
-            {"models": {"m": {"ceiling": {"thinking_token_budget": 1}}}},
-            "$.models.m.ceiling.thinking_token_budget: This is a gateway's business",
-            "see `effort`",
-        ),
-        ({"ceiling": 5}, "$.ceiling", "Expected `object`, got `int`"),
+        ({"models": {"m": {"ceiling": {"specs": 1}}}}, "$.models.m.ceiling", "LOGITPORT_LIMITS"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
         ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
         ({"default": BAN}, "$.default", "Expected a list of specs"),
@@ -319,14 +307,6 @@ def test_all_problems_with_their_lines(tmp_path: Path, monkeypatch: pytest.Monke
     ("content", "problems"),
     [
         (
-            {"ceiling": {"spec": 1, "specs": 0, "thinking_budget": "x"}},
-            [
-                "$.ceiling.spec: There is no ceiling 'spec'; did you mean specs?",
-                "$.ceiling.specs: Expected `int` >= 1",
-                "$.ceiling.thinking_budget: Expected `int`, got `str`",
-            ],
-        ),
-        (
             {"effort": {"low": -1, "high": "x", "hi": 1}},
             [
                 "$.effort.low: Expected `int` >= 0",
@@ -385,12 +365,12 @@ def test_without_a_tokenizer_a_configuration_is_only_checked():
 
 def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
-    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"], "ceiling": {"specs": 2}})
+    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"]})
     (line,) = caplog.messages
     assert line.startswith("logitport: logitport in the engine's configuration, for any model: ")
     assert json.loads(line.partition("any model: ")[2]) == {
         **{"guards": 0, "default": [], "own": "replace", "presets": [], "forbid": ["dry"]},
-        **{"ceiling": {"specs": 2}, "effort": {"low": 5, "high": 50}},
+        "effort": {"low": 5, "high": 50},
     }
 
 
@@ -496,7 +476,7 @@ HOSTILE = "a\x1b[2J\nlogitport: all is well\u202e\x9b"
         {"default": [{"kind": "choice", "from_text": {}, HOSTILE: 1}]},
         {"default": [{"kind": "choice", "from_text": {HOSTILE: 1}}]},
         {"forbid": [HOSTILE]},
-        {"ceiling": {HOSTILE: 1}},
+        {"effort": {HOSTILE: 1}},
         {"own": HOSTILE},
     ],
     ids=lambda content: next(iter(content)) if HOSTILE not in content else "field",
@@ -532,4 +512,4 @@ def test_the_example_of_the_module():
     text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
     content, _ = parse_yaml(text)
     del content["default"]  # its tags need a whole tokenizer
-    assert made(content, ("small-model",)).most_thinking == 2048
+    assert made(content, ("small-model",)).own == "add"

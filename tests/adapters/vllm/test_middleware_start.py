@@ -18,7 +18,7 @@ NEEDS = "logitport: `effort` sets thinking_token_budget, which vLLM refuses: add
         ({"effort": {"low": 5}}, SimpleNamespace(enabled=False), True),
         ({"effort": {"low": 5}}, SimpleNamespace(enabled=True), False),
         ({"effort": {"low": 5}}, SimpleNamespace(), False),
-        ({"ceiling": {"specs": 2}}, None, False),
+        ({"forbid": ["dry"]}, None, False),
         (None, None, False),
         ({"effort": {"low": "x"}}, None, False),  # the engine does not start
     ],
