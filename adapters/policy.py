@@ -64,7 +64,6 @@ class Policy:
         forbid: the kinds that a request may not bring, and the payload's field ``continued``.
             Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
-        models: the models for which the configuration has a section, whether it is this one or not.
     """
 
     NO_BEAMS: ClassVar = "This server admits no beam search: its guard would not act on it"
@@ -77,7 +76,6 @@ class Policy:
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
-    models: tuple[str, ...] = ()
 
     @cached_property
     def guard_payload(self) -> str | None:

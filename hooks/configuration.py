@@ -15,9 +15,6 @@
           from_text: {choices: ["yes", "no"]}
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
-    models:                         # by served name; a field replaces the field above
-      small-model:
-        forbid: []
 
 A spec has the fields of the wire format. In place of token ids, it may name a constructor of its
 class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
@@ -29,7 +26,7 @@ a request. Another file needs a restart of the front end and of the workers, whi
 
 import logging
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -56,6 +53,7 @@ _GONE = {
     "forbid_fields": "This is a gateway's business",
     "default_fields": "This is a gateway's business; in vLLM, use `--override-generation-config`, "
     "in SGLang the model's `generation_config.json`",
+    "models": "A server has a file of its own, in LOGITPORT_CONFIG",
     "ceiling": "Thinking is bounded by a `default` with `own: add`, and specs by LOGITPORT_LIMITS",
 }
 """What to use in place of fields that a configuration could have."""
@@ -92,7 +90,8 @@ def policy(
     Args:
         tokenizer: loads the engine's tokenizer. It is called only for specs made of texts; with
             ``None``, they are left out, and the file is only checked.
-        names: the names under which the engine serves its model.
+        names: the names under which the engine serves its model, which are not used: a server has
+            a file of its own.
         settings: what the engine's own configuration has for logitport: the name of a file, or what
             a file would hold.
 
@@ -114,13 +113,13 @@ def policy(
             raise ConfigurationError(file, [str(error)]) from None
     else:
         content, lines, file = settings, {}, "logitport in the engine's configuration"
-    reading = _Reading(lines, [])
-    model, fields = reading.sections(content, tokenizer, names)
+    reading = _Reading(lines, [], tokenizer)
+    fields = reading.fields(content)
     if reading.problems:
         raise ConfigurationError(file, sorted(reading.problems, key=_by_line))
     made = Policy(**fields)
     rules = msgspec.json.encode({"guards": len(made.guard), **made.describe()}).decode()
-    logger.info("logitport: %s, for %s: %s", shown(file), shown(model or "any model"), rules)
+    logger.info("logitport: %s: %s", shown(file), rules)
     return made
 
 
@@ -135,117 +134,77 @@ class _Reading(NamedTuple):
     Attributes:
         lines: the line of each value, by its path.
         problems: what is wrong so far.
+        tokenizer: loads the tokenizer; without one, no specs are made of texts.
     """
 
     lines: Mapping[Path, int]
     problems: list[str]
+    tokenizer: LoadTokenizer | None
 
-    def sections(
-        self, content: Any, tokenizer: LoadTokenizer | None, names: Sequence[str]
-    ) -> tuple[str | None, dict[str, Any]]:
-        """Check all sections, for a model of these names.
-
-        Returns:
-            The name whose section applies, if one does, and the fields of the policy.
-        """
+    def fields(self, content: Any) -> dict[str, Any]:
+        """Check all fields of a file; return those of the policy."""
         if not isinstance(content, Mapping):
             self._report((), f"Expected an object with {', '.join(_FIELDS)}, got {content!r:.100}")
-            return None, {}
-        top = dict(cast("Mapping[str, Any]", content))
-        models = top.pop("models", None) or {}
-        if not isinstance(models, Mapping):
-            self._report(("models",), "Expected an object with a section for each model")
-            models = {}
-        chosen = next((name for name in names if name in models), None)
+            return {}
         fields: dict[str, Any] = {}
-        replaced: Iterable[str] = ()
-        for name, section in cast("Mapping[Any, Any]", models).items():
-            path = "models", str(name)
-            if not isinstance(name, str):  # YAML takes 7 and yes for other types
-                self._report(path, f"Expected the name of a model, in quotes, got {name!r}")
-            elif isinstance(section, Mapping):
-                section = cast("Mapping[str, Any]", section)
-                own = self._section(section, path, tokenizer if name == chosen else None)
-                if name == chosen:
-                    fields, replaced = own, section
-            else:
-                self._report(path, "Expected an object, like the whole file's")
-        others = self._section(top, (), tokenizer, replaced)
-        return chosen, {**others, **fields, "models": tuple(cast("Mapping[str, Any]", models))}
-
-    def _section(
-        self,
-        section: Mapping[str, Any],
-        path: Path,
-        tokenizer: LoadTokenizer | None,
-        replaced: Iterable[str] = (),
-    ) -> dict[str, Any]:
-        """Check a section; without a tokenizer, its specs are not made of their texts."""
-        fields: dict[str, Any] = {}
-        for name, value in section.items():
-            where = *path, str(name)
+        for name, value in cast("Mapping[str, Any]", content).items():
             if name not in _FIELDS:
-                known = [*_FIELDS] if path else [*_FIELDS, "models"]
-                self._report(where, _unknown(name, known))
+                self._report((str(name),), _unknown(name, _FIELDS))
                 continue
-            read = _FIELDS[name]
-            with self._reporting(*where):
-                made = dict(read(self, value, where, None if name in replaced else tokenizer))
-                fields |= {} if name in replaced else made
+            with self._reporting(name):
+                fields[_NAMES.get(name, name)] = _FIELDS[name](self, value)
         return fields
 
-    def _default(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        yield "default", self._specs(value, path, tokenizer)
+    def _default(self, value: Any) -> Sequence[LogitsProcessorSpec]:
+        return self._specs(value, ("default",))
 
-    def _own(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _own(self, value: Any) -> str:
         if value not in OWN:
-            self._report(path, _unknown(value, OWN, "value"))
-        yield "own", value
+            self._report(("own",), _unknown(value, OWN, "value"))
+        return value
 
-    def _guard(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
-        specs = self._specs(value, path, tokenizer)
+    def _guard(self, value: Any) -> Sequence[LogitsProcessorSpec]:
+        specs = self._specs(value, ("guard",))
         for i, spec in enumerate(specs):
             if spec.breaks_grammar:
                 what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
-                self._report((*path, i), what)
-        yield "guard", specs
+                self._report(("guard", i), what)
+        return specs
 
-    def _presets(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _presets(self, value: Any) -> Mapping[str, Sequence[LogitsProcessorSpec]]:
         presets = msgspec.convert(value, dict[str, Any])
         made = {
-            name: self._specs(specs, (*path, name), tokenizer, f"the preset {name!r}")
+            name: self._specs(specs, ("presets", name), f"the preset {name!r}")
             for name, specs in presets.items()
         }
         for name in presets:
             try:
                 decode([{"kind": "plugin", "name": name}])
             except SpecError as error:
-                self._report((*path, name), f"No name for a preset: {error.message}")
-        yield "presets", made
+                self._report(("presets", name), f"No name for a preset: {error.message}")
+        return made
 
-    def _effort(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _effort(self, value: Any) -> Mapping[str, int]:
         efforts: dict[str, int] = {}  # each by itself, so that each that is wrong is reported
         for name, budget in msgspec.convert(value, dict[str, Any]).items():
             if name not in EFFORTS:
-                self._report((*path, name), _unknown(name, EFFORTS, "effort"))
+                self._report(("effort", name), _unknown(name, EFFORTS, "effort"))
                 continue
-            with self._reporting(*path, name):
+            with self._reporting("effort", name):
                 efforts[name] = msgspec.convert(budget, Annotated[int, msgspec.Meta(ge=0)])
-        yield "efforts", efforts
+        return efforts
 
-    def _forbid(self, value: Any, path: Path, tokenizer: LoadTokenizer | None) -> "_Made":
+    def _forbid(self, value: Any) -> frozenset[str]:
         kinds = msgspec.convert(value, list[str])
         for i, kind in enumerate(kinds):
             if kind not in _IN_PAYLOADS:
                 what = _unknown(kind, _IN_PAYLOADS, "kind")
                 if kind in _CLASSES:
                     what = f"`{kind}` travels in fields of the engine, which a gateway can forbid"
-                self._report((*path, i), what)
-        yield "forbid", frozenset(kinds)
+                self._report(("forbid", i), what)
+        return frozenset(kinds)
 
-    def _specs(
-        self, value: Any, path: Path, tokenizer: LoadTokenizer | None, what: str = ""
-    ) -> tuple[LogitsProcessorSpec, ...]:
+    def _specs(self, value: Any, path: Path, what: str = "") -> tuple[LogitsProcessorSpec, ...]:
         """Make specs, each by itself, and check them together."""
         if not isinstance(value, list) or (what and not value):
             self._report(path, f"Expected a list of specs{what and ' for ' + what}")
@@ -254,11 +213,12 @@ class _Reading(NamedTuple):
         before, specs = len(self.problems), list[LogitsProcessorSpec]()
         for i, entry in enumerate(entries):
             where = *path, i
-            entry = self._with_texts(entry, where, tokenizer)
-            texts = TextResolver(StandIn() if tokenizer is None else TokenizerCopy(tokenizer))
+            entry = self._with_texts(entry, where)
+            load = self.tokenizer
+            texts = TextResolver(StandIn() if load is None else TokenizerCopy(load))
             try:
                 made = () if entry is None else decode_texts([entry], texts).specs
-                specs += () if tokenizer is None and texts.has_texts else made
+                specs += () if load is None and texts.has_texts else made
             except SpecError as error:
                 self._report_error(error.moved(lambda path: path[1:]).at(*where))
                 continue
@@ -275,7 +235,7 @@ class _Reading(NamedTuple):
                 self._report_error(error.moved(lambda path: path[1:]).at(*path))
         return tuple(specs)
 
-    def _with_texts(self, entry: Any, path: Path, tokenizer: LoadTokenizer | None) -> Any:
+    def _with_texts(self, entry: Any, path: Path) -> Any:
         """Return a spec's fields, which its constructor makes if it names one, or ``None``."""
         if entry is None:
             self._report(path, "Expected a spec, got null")
@@ -294,24 +254,22 @@ class _Reading(NamedTuple):
                 self._report(path, what)
                 return None
             try:
-                made = make_spec(spec_type, name, arguments, tokenizer)
+                made = make_spec(spec_type, name, arguments, self.tokenizer)
                 return None if made is None else msgspec.to_builtins(made)
             except Exception as error:  # the arguments may be anything, and so the tokenizer's
                 self._report((*path, name), str(error))
             return None
         if kind == "phases" and isinstance(fields.get("phases"), list):
-            return self._with_phases(fields, path, tokenizer)
+            return self._with_phases(fields, path)
         return fields
 
-    def _with_phases(
-        self, fields: dict[str, Any], path: Path, tokenizer: LoadTokenizer | None
-    ) -> dict[str, Any] | None:
+    def _with_phases(self, fields: dict[str, Any], path: Path) -> dict[str, Any] | None:
         """Return the fields of ``phases``, with the specs within."""
         phases: list[Any] = []
         for i, phase in enumerate(fields["phases"]):
             if isinstance(phase, Mapping) and isinstance(phase.get("specs"), list):
                 specs = [
-                    self._with_texts(each, (*path, "phases", i, "specs", k), tokenizer)
+                    self._with_texts(each, (*path, "phases", i, "specs", k))
                     for k, each in enumerate(phase["specs"])
                 ]
                 if any(each is None for each in specs):
@@ -341,11 +299,12 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
-_Made = Iterator[tuple[str, Any]]
-_FIELDS: dict[str, Callable[..., _Made]] = {
-    name.removeprefix("_"): getattr(_Reading, name)
-    for name in (*("_default", "_own", "_guard", "_presets", "_forbid", "_effort"),)
+_FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
+    name: getattr(_Reading, f"_{name}")
+    for name in ("default", "own", "guard", "presets", "forbid", "effort")
 }
+_NAMES = {"effort": "efforts"}
+"""The fields of a policy that have another name."""
 
 
 def _unknown(name: object, known: Iterable[str], what: str = "field") -> str:

@@ -30,9 +30,6 @@ def check(
         str | None,
         typer.Option(help="The model's folder, or its name on the Hugging Face hub."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="For --config: the name under which the model is served.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List every problem of files, with its place; exit status 1 if there is any."""
@@ -40,7 +37,7 @@ def check(
     problems: list[dict[str, Any]] = []
     for file in files:
         if config or file.endswith(CONFIGURATIONS):
-            problems += _of_configuration(file, tokenizer, model, notes)
+            problems += _of_configuration(file, tokenizer)
             if tokenizer is None and not problems:
                 notes.append("Token ids are not compared with a vocabulary: use --tokenizer")
             continue
@@ -71,30 +68,21 @@ def _after_eos(spec: LogitsProcessorSpec, eos: int | None) -> Iterator[str]:
             yield f"{path_text(tuple(path))[1:]}: {what}, unless the request has `ignore_eos`"
 
 
-def _of_configuration(
-    file: str, tokenizer: str | None, model: str | None, notes: list[str]
-) -> list[dict[str, Any]]:
+def _of_configuration(file: str, tokenizer: str | None) -> list[dict[str, Any]]:
+    found = list[str]()
     try:
-        policy = read_policy(file, tokenizer, model)
-        found = list[str]()
+        policy = read_policy(file, tokenizer)
         if policy and tokenizer:
-            _realize(policy, tokenizer, vocabulary_size(tokenizer))
-        if model and policy and policy.models and not {model, tokenizer} & {*policy.models}:
-            names = ", ".join(policy.models)
-            notes.append(f"{file}: no section of `models` is for {model}; there are {names}")
+            _realize(policy, tokenizer)
     except ValueError as error:
         found = getattr(error, "problems", [str(error)])
     return [{"file": file, "message": each, "text": f"{file}: {each}"} for each in found]
 
 
-def _realize(policy: Policy, model: str, size: int) -> None:
-    """Compile all specs of a policy, as a server does at its start.
-
-    Raises:
-        ValueError: for what cannot be realized.
-    """
+def _realize(policy: Policy, model: str) -> None:
+    """Compile all specs of a policy, as a server does at its start."""
     from ..admission import check_policy
 
-    tokenizer = load_tokenizer(model)
+    tokenizer, size = load_tokenizer(model), vocabulary_size(model)
     served = replace(backend("vllm"), policy=policy)  # vLLM realizes every kind
     check_policy(served.for_tokenizer(tokenizer, size), size)

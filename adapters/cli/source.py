@@ -123,8 +123,8 @@ def read_specs(file: str, tokenizer: str | None = None) -> Source:
         return Source({}, [], True, [Problem(file, 1, 1, "$", "Nested too deeply")])
 
 
-def read_policy(file: str, tokenizer: str | None, model: str | None = None) -> Policy | None:
-    """Read a server's configuration, for a model of this name.
+def read_policy(file: str, tokenizer: str | None) -> Policy | None:
+    """Read a server's configuration.
 
     Raises:
         OSError: if the file cannot be read.
@@ -137,7 +137,7 @@ def read_policy(file: str, tokenizer: str | None, model: str | None = None) -> P
         return model_tokenizer(tokenizer)
 
     os.environ.pop(CONFIGURATION_VARIABLE, None)  # which names the file of a server here
-    return policy_of(load, [each for each in (model, tokenizer) if each], file)
+    return policy_of(load, (), file)
 
 
 def _of_configuration(file: str, tokenizer: str | None) -> Source:

@@ -15,7 +15,6 @@ CONFIGURATION: dict[str, Any] = {
         ],
     },
     "forbid": ["prompt_bias"],
-    "models": {"another": {"own": "refuse"}},
 }
 
 WRONG = "own: ad\nforbid: [plugins]\ndefault:\n- kind: choice\n  from_text: {choices: ['']}\n"

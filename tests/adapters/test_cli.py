@@ -241,7 +241,6 @@ class TestCheck:
             ("own: add", []),
             ("default: [{kind: choice, from_text: {choices: [a, b]}}]", []),
             ("{own: ad,\nforbid: [choices]}", ["line 1: $.own: ", "line 2: $.forbid[0]: "]),
-            ("models: {m: {own: ad}}", ["line 1: $.models.m.own: "]),
             ("default: [{kind: choice, from_text: {choices: ['']}}]", ["makes no tokens of ''"]),
             ("own: [", ["line 1, column 7"]),
             (
@@ -262,7 +261,7 @@ class TestCheck:
     def test_configuration(self, content: str, problems: list[str], model: Path, tmp_path: Path):
         file = tmp_path / "bot.yaml"
         file.write_text(content)
-        arguments = "check", "--config", file, "--tokenizer", model, "--model", "m"
+        arguments = "check", "--config", file, "--tokenizer", model
         result = run(*arguments, "--json", LOGITPORT_CONFIG="/another.yaml")
         assert result.exit_code == bool(problems), result.output
         found = [each["message"] for each in json.loads(result.stdout)]
@@ -270,21 +269,6 @@ class TestCheck:
         for message, problem in zip(found, problems, strict=True):
             assert problem in message
             assert f"{file}: {message}\n" in run(*arguments).stdout
-
-    def test_a_configuration_without_a_section_for_the_model(self, tmp_path: Path):
-        """Its name may be misspelt, and the file may be right: the status is 0."""
-        file = tmp_path / "bot.yaml"
-        file.write_text("models: {big: {own: add}, small: {own: add}}")
-        note = f"{file}: no section of `models` is for smal; there are big, small"
-        for arguments, said in (
-            (["--model", "smal"], True),
-            (["--model", "small"], False),
-            ([], False),
-        ):
-            result = run("check", file, *arguments)
-            assert result.exit_code == 0
-            assert (note in result.stderr.splitlines()) is said
-            assert ("no section" in result.stderr) is said
 
     def test_a_configuration_whose_texts_need_a_tokenizer(self, tmp_path: Path):
         file = tmp_path / "bot.yaml"

@@ -39,8 +39,8 @@ def unset(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
-def made(content: Any, names: tuple[str, ...] = ()) -> Policy:
-    found = policy(Characters, names, content)
+def made(content: Any) -> Policy:
+    found = policy(Characters, (), content)
     assert found is not None
     return found
 
@@ -56,9 +56,6 @@ presets:
     - kind: choice
       from_text: {choices: ["yes", "no"]}
 forbid: [prompt_bias, continued]
-models:
-  small:
-    forbid: []
 """
 TOML = """
 own = "add"
@@ -67,8 +64,6 @@ default = [{kind = "banned_tokens", token_ids = [5]}]
 [[presets.yes-no]]
 kind = "choice"
 from_text = {choices = ["yes", "no"]}
-[models.small]
-forbid = []
 """
 JSON = json.dumps(
     {
@@ -76,7 +71,6 @@ JSON = json.dumps(
         "own": "add",
         "presets": {"yes-no": [{"kind": "choice", "from_text": {"choices": ["yes", "no"]}}]},
         "forbid": ["prompt_bias", "continued"],
-        "models": {"small": {"forbid": []}},
     }
 )
 
@@ -84,29 +78,18 @@ JSON = json.dumps(
 @pytest.mark.parametrize(
     ("name", "text"), [("a.yaml", YAML), ("a.yml", YAML), ("a.toml", TOML), ("a.json", JSON)]
 )
-@pytest.mark.parametrize(
-    ("model", "forbid"), [("small", []), ("large", ["prompt_bias", "continued"])]
-)
-def test_each_format(
-    name: str,
-    text: str,
-    model: str,
-    forbid: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_each_format(name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / name
     file.write_text(text)
     monkeypatch.setenv(VARIABLE, str(file))
-    found = policy_of(Characters, ["other", model])  # through the entry point
+    found = policy_of(Characters)  # through the entry point
     assert found is not None
     assert vars(found) == vars(
         Policy(
-            models=("small",),
             default=(BannedTokensSpec((5,)),),
             own="add",
             presets={"yes-no": (ChoiceSpec((ids("yes"), ids("no")), 0),)},
-            forbid=frozenset(forbid),
+            forbid=frozenset({"prompt_bias", "continued"}),
         )
     )
 
@@ -170,33 +153,13 @@ def test_specs(fields: dict[str, Any], spec: Any):
     assert made({"default": [fields]}).default == (spec,)
 
 
-FIELDS = """
-effort: {low: 5, high: 50}
-models: {small: {effort: {high: 7}}}
-"""
-
-
-@pytest.mark.parametrize("model", ["small", "large"])
-def test_fields_of_the_engine(model: str):
-    found = made(parse_yaml(FIELDS)[0], (model,))
-    assert found.efforts == ({"high": 7} if model == "small" else {"low": 5, "high": 50})
+def test_fields_of_the_engine():
+    assert made({"effort": {"low": 5, "high": 50}}).efforts == {"low": 5, "high": 50}
 
 
 def test_the_tokenizer_is_for_texts():
     found = policy(unwanted, (), {"default": [{"kind": "banned_tokens", "token_ids": [5]}]})
     assert found is not None
-
-
-def test_another_models_texts_are_left_alone():
-    """Its tokenizer is another."""
-    content = {"models": {"x": {"default": [{"kind": "choice", "from_text": {"choices": ["a"]}}]}}}
-    found = policy(unwanted, ["y"], content)
-    assert found is not None
-    assert not found.default
-    replaced = {"default": [{"kind": "choice", "from_text": {"choices": ["a"]}}]}
-    found = policy(unwanted, ["y"], {**replaced, "models": {"y": {"default": []}}})
-    assert found is not None
-    assert not found.default
 
 
 BAN = {"kind": "banned_tokens", "token_ids": [5]}
@@ -214,14 +177,13 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
             "$.x",
             "no field 'x'; there are default, effort, forbid, ",
         ),
-        ({"models": {"m": {"models": {}}}}, "$.models.m.models", "There is no field 'models'"),
-        ({"models": [1]}, "$.models", "Expected an object with a section"),
-        ({"models": {"m": 1}}, "$.models.m", "Expected an object, like the whole file's"),
-        ({"models": {"m": {"own": 1}}}, "$.models.m.own", "no value 1; there are add,"),
+        ({"own": 1}, "$.own", "no value 1; there are add,"),
+        ({"ceiling": {"specs": 1}}, "$.ceiling", "LOGITPORT_LIMITS"),
+        ({"models": {"m": {}}}, "$.models", "a file of its own"),
+        ({7: {"own": "add"}}, "$.7", "There is no field 7; there are default"),
         ({"effort": 5}, "$.effort", "Expected `object`, got `int`"),
         ({"forbid_fields": ["seed"]}, "$.forbid_fields", "This is a gateway's business"),
         ({"default_fields": {}}, "$.default_fields", "in SGLang the model's `generation_config"),
-        ({"models": {"m": {"ceiling": {"specs": 1}}}}, "$.models.m.ceiling", "LOGITPORT_LIMITS"),
         ({"forbid": "plugin"}, "$.forbid", "Expected `array`, got `str`"),
         ({"forbid": ["grammar"]}, "$.forbid[0]", "`grammar` travels in fields of the engine"),
         ({"default": BAN}, "$.default", "Expected a list of specs"),
@@ -241,8 +203,6 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
         ({"default": [{**BAN, "token_ids": [5] * 40_000}]}, "$.default[0]: Expected a payload", ""),
         ({"default": [{**BAN, "token_ids": [*range(9_000)]}] * 2}, "$.default[1]: Expected", ""),
         ({"default": [BAN] * 17}, "$.default: Expected 1 to 16 specs, got 17", ""),
-        ({"models": {7: {"own": "add"}}}, "$.models.7", "the name of a model, in quotes, got 7"),
-        ({"models": {None: {}}}, "$.models.None", "the name of a model, in quotes, got None"),
         ({"default": [{"kind": "x"}]}, "$.default[0].kind", "Invalid value 'x'; "),
         ({"default": [{**BAN, "n": 1}]}, "$.default[0]", "unknown field `n`"),
         ({"default": [BAN, {"kind": "grammar", "regex": "a"}]}, "$.default[1]", "cannot fill in"),
@@ -279,7 +239,7 @@ FORCE = {"kind": "forced_sequence", "token_ids": [5]}
 )
 def test_wrong(content: Any, path: str, message: str):
     with pytest.raises(ConfigurationError) as raised:
-        made(content, ("m",))
+        made(content)
     (problem,) = raised.value.problems
     assert problem.startswith(path), problem
     assert message in problem
@@ -365,10 +325,10 @@ def test_without_a_tokenizer_a_configuration_is_only_checked():
 
 def test_the_start_up_line(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
-    policy(None, (), parse_yaml(FIELDS)[0] | {"forbid": ["dry"]})
+    policy(None, (), {"effort": {"low": 5, "high": 50}, "forbid": ["dry"]})
     (line,) = caplog.messages
-    assert line.startswith("logitport: logitport in the engine's configuration, for any model: ")
-    assert json.loads(line.partition("any model: ")[2]) == {
+    assert line.startswith("logitport: logitport in the engine's configuration: ")
+    assert json.loads(line.partition("configuration: ")[2]) == {
         **{"guards": 0, "default": [], "own": "replace", "presets": [], "forbid": ["dry"]},
         "effort": {"low": 5, "high": 50},
     }
@@ -393,8 +353,8 @@ BOMB = "b0: &b0 [x]\n" + "".join(
         ("a.json", '{"presets": {},\n\t"own": "ad"}', "line 2: $.own: There is no value 'ad'"),
         ("a.yaml", "own: \a", "unacceptable character"),
         ("a.yaml", "default: &a [*a]", "$.default[0] is an alias of the value in line 1: write"),
-        ("a.yaml", "own: &a add\nmodels: {m: {own: *a}}", "$.models.m.own is an alias"),
-        ("a.yaml", "own: &a {x: 1}\nmodels: {<<: *a}", "$.models.<< is an alias"),
+        ("a.yaml", "own: &a add\npresets: {m: {own: *a}}", "$.presets.m.own is an alias"),
+        ("a.yaml", "own: &a {x: 1}\npresets: {<<: *a}", "$.presets.<< is an alias"),
         ("a.yaml", BOMB, "$.b1[0] is an alias of the value in line 1"),
         ("a.yaml", "own: " + "1:" * 60 + "1", "$.own: expected a number of 100 characters or less"),
         ("a.yaml", "own: " + "1:" * 60 + "1.5", "$.own: expected a number of 100 characters"),
@@ -434,9 +394,10 @@ def test_what_cannot_be_parsed(
         ("a.yaml", '\ufeffdefault: [{kind: banned_text, texts: ["\\U0001F600"]}]\r\n'),
         (
             "a.yaml",
-            "default: [{kind: logit_bias, bias: {5: 0.00001}}]\nmodels: {a: {own: add}, a.own: {}}",
+            "default: [{kind: logit_bias, bias: {5: 0.00001}}]\n"
+            "presets: {a: [{kind: dry, multiplier: 1}], a.b: [{kind: dry, multiplier: 1}]}",
         ),
-        ("a.yaml", "default: [{kind: logit_bias, bias: {5: 1.0e-5}}]\nmodels:\n"),
+        ("a.yaml", "default: [{kind: logit_bias, bias: {5: 1.0e-5}}]\n"),
     ],
 )
 def test_odd_files(name: str, text: str, tmp_path: Path):
@@ -467,8 +428,6 @@ HOSTILE = "a\x1b[2J\nlogitport: all is well\u202e\x9b"
     "content",
     [
         {HOSTILE: 1},
-        {"models": {HOSTILE: 1}},
-        {"models": {HOSTILE: {HOSTILE: 1}}},
         {"presets": {HOSTILE: [BAN]}},
         {"presets": {HOSTILE: [{"kind": HOSTILE}]}},
         {"default": [{"kind": HOSTILE}]},
@@ -503,8 +462,9 @@ def test_the_examples_of_the_documentation():
     first, guarded, second = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert set(made(parse_yaml(first)[0]).presets) == {"yes-no", "brief"}
     assert made(parse_yaml(guarded)[0]).guard
-    other = {"models": {"m": parse_yaml(second)[0]}}  # its tags need a whole tokenizer
-    assert not made(other).default
+    found = policy(None, (), parse_yaml(second)[0])  # its tags need a whole tokenizer
+    assert found is not None
+    assert not found.default
 
 
 def test_the_example_of_the_module():
@@ -512,4 +472,4 @@ def test_the_example_of_the_module():
     text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
     content, _ = parse_yaml(text)
     del content["default"]  # its tags need a whole tokenizer
-    assert made(content, ("small-model",)).own == "add"
+    assert made(content).own == "add"
