@@ -43,7 +43,7 @@ def _parts(
     ]
     for end, code in zip(phase.ends, codes, strict=True):
         completed = completed or code * end.complete
-    counts = [end.n for end in phase.ends if end.n is not None and not completed]
+    counts = [end.n for end in phase.ends if end.n is not None]
     for j, each in enumerate(phase.specs):
         try:
             if completed and isinstance(each, ThinkingBudgetSpec):
@@ -51,7 +51,7 @@ def _parts(
             elif completed and each.can_complete:
                 for part in compile_spec(each, context):
                     yield _completing(part), completed
-            elif not isinstance(each, ForcedEndSpec) or all(n > each.after for n in counts):
+            elif not isinstance(each, ForcedEndSpec) or min([*counts, each.after + 1]) > each.after:
                 for part in compile_spec(each, context):  # else the phase is over before
                     yield part, 0
         except SpecError as error:
@@ -59,8 +59,9 @@ def _parts(
     if spec.stop_token_ids and i < len(spec.phases) - 1:
         yield adding(spec.stop_token_ids), 0
     for k, end in enumerate(phase.ends):
+        is_too_late = end.n is not None and min(counts) < end.n
         try:
-            if not end.complete:
+            if not (end.complete or is_too_late):
                 yield _detector(end, spec, context), codes[k]
         except SpecError as error:
             raise error.at("ends", k, "text") from None

@@ -82,15 +82,15 @@ def test_the_host_reads_what_a_request_has(running: Engine, tokenizer: Any):
 
     prompts = [tokenizer.encode(f"Count from {i}:") for i in range(9)]
     sampling = params(lp.ThinkingBudgetSpec(3, (1,), (2,)), max_tokens=60, ignore_eos=True)
-    fold, read = requests.fold_together, list[tuple[list[int], int]]()
+    place, read = requests.place, list[tuple[list[int], int]]()
 
-    def folding(automata: Any, history: Any) -> Any:
+    def placing(lanes: Any, since: Any, history: Any) -> Any:
         # The prompt may be the engine's own list, which grows.
         read.append(([*history.prompt_ids], len(history.output_ids)))
-        return fold(automata, history)
+        return place(lanes, since, history)
 
     running.preempted.clear()
-    with patch.object(requests, "fold_together", folding):
+    with patch.object(requests, "place", placing):
         running.generate([{"prompt_token_ids": ids} for ids in prompts], [sampling] * 9)
     assert read[:9] == [(prompt, 0) for prompt in prompts]
     assert running.preempted
