@@ -215,6 +215,22 @@ def test_resumed_with_a_long_output(device: torch.device, spec: LogitsProcessorS
         engine.finish(slot)
 
 
+def test_a_slot_forgets_automata_that_its_request_does_not_have(device: torch.device) -> None:
+    """The steps of a request alone do not look at them; those beside others do."""
+    engine = Engine(device, slots=2)
+    many = (ForcedEndSpec(0, (5,) * 9), MinTokensSpec(9, (1,)))
+    slot = engine.add(Request(many, [1]))
+    engine.check({slot: []})
+    engine.accept(slot, [5])
+    engine.check({slot: []})
+    engine.finish(slot)
+    engine.finish(engine.add(Request((), [1])))
+    assert engine.add(Request((BannedTokensSpec((3,)),), [1])) == slot
+    engine.check({slot: []})
+    other = engine.add(Request(many, [1]))
+    engine.check({slot: [], other: []})
+
+
 def test_a_request_without_specs_is_not_read(device: torch.device) -> None:
     engine = Engine(device)
     slots = [engine.add(Request(specs, [1] * 300)) for specs in ((), ONE_OF_EACH[:1])]

@@ -100,7 +100,7 @@ def _advance_kernel(
     admission_ptr,  # [1, requests] int32, another number after each admission to a slot, never 0
     taken_ptr,  # [1, requests] int32, how many tokens the host has read
     first_since_ptr,  # [phases, requests] int32, `since` then
-    base_ptr,  # [automata, requests] int32, where each automaton starts in the tables
+    base_ptr,  # [automata, requests] int32, where each automaton starts in the tables, 0 for none
     phase_ptr,  # [automata, requests] int32
     end_ptr,  # [automata, requests] int32
     first_state_ptr,  # [automata, requests] int32, the state then, from the start, or -1 for none
@@ -148,7 +148,9 @@ def _advance_kernel(
         timer = tl.load(kept_timer_ptr + own, mask=kept, other=0)
         timer += tl.load(first_timer_ptr + own, mask=begun, other=0)
         base = tl.load(base_ptr + own, mask=there, other=0)
-        tl.store(states_ptr + here, tl.where(state < 0, 0, base + state), mask=there)
+        # What is kept of a lane that the request does not have is that of an earlier request.
+        is_free = (state < 0) | (base == 0)
+        tl.store(states_ptr + here, tl.where(is_free, 0, base + state), mask=there)
         tl.store(timers_ptr + here, timer, mask=there)
     for phase in range(phases):
         since = tl.load(first_since_ptr + phase * requests + request)
