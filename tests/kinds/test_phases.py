@@ -14,6 +14,8 @@ from logitport.adapters.reference.kinds import KINDS
 from logitport.adapters.reference.kinds.base import Several
 from logitport.spec import (
     AllowedTokensSpec,
+    AutomatonSpec,
+    AutomatonState,
     BannedScriptsSpec,
     BannedSequencesSpec,
     BannedTextSpec,
@@ -85,6 +87,19 @@ PAIRS = tuple((i, i + 1) for i in range(1000))
 BANNED = BannedSequencesSpec(((1, 1, 2), (1, 3)))
 SUFFIX = PhasesSpec(
     (Phase((BANNED,), (PhaseEnd(token_ids=(1, 1, 1, 4)), PhaseEnd(token_ids=(5, 1, 1, 1)))),), 0
+)
+BOTH_SAID = PhasesSpec(
+    (
+        Phase((TriggerSpec((1,), (3,), 1), TriggerSpec((2,), (4,), 1)), (COMPLETE,)),
+        Phase((Forced((5,)),), (COMPLETE,)),
+    ),
+    0,
+)
+DUE = PhasesSpec(
+    (
+        Phase((), (PhaseEnd(n=1),)),
+        Phase((AutomatonSpec((AutomatonState(timer=0, timeout=1), AutomatonState(force=6))),)),
+    )
 )
 INFIX = PhasesSpec((Phase((), (PhaseEnd(token_ids=(5, 6, 7, 8), phase=0), SAID)),), 0)
 LEAVE = PhasesSpec((Phase((), (PhaseEnd(token_ids=(3,), phase=2), SAID)), Phase()), 0)
@@ -274,6 +289,10 @@ class TestRows(RealizedKindTests):
         (INFIX, [5], [None, 6, None, 8, None, 6, None, 7, F(0)]),
         (LEAVE, [], [None, 1, None, 3, F(0), 1, F(0)]),
         (LEAVE, [], [None, 6, None, 7, None, 3, None]),
+        # All that can be complete has to be.
+        (BOTH_SAID, [], [None, 1, F(3), 3, None, 2, F(4), 4, F(5), 5, F(0)]),
+        # What is due before the first token of a phase comes before it.
+        (DUE, [], [None, 1, F(6), 6, F(6), 2, F(6)]),
         # No reply ends before the last phase.
         (
             ANSWERED,
@@ -354,13 +373,14 @@ def check_against_reference(
     liked: list[int],
     obeys: bool,
     tokens: Sequence[bytes | None] = (),
+    size: int = 5,
 ):
     """The host realizer does what the reference finds in the history, for any spec it takes."""
     if (program := compiled(spec, tokens)) is None:
         return
 
     def step(realizer: Realizer, output: list[int], token: int) -> int:
-        before = torch.zeros(1, 5)
+        before = torch.zeros(1, size)
         before[0, token] = 1
         after = before.clone()
         realizer.apply(after)
@@ -368,16 +388,21 @@ def check_against_reference(
         assert_row(before[0], after[0], [found])
         return int(after[0].argmax())
 
-    realizer, output = Realizer(5), list[int]()
+    realizer, output = Realizer(size), list[int]()
     realizer.add(0, program, prompt, output)
     for token in liked:
         chosen = step(realizer, output, token)
         output.append(chosen if obeys else token)
     # A request that comes with its output, or with some of it, goes on from there.
     for n in range(len(output) + 1):
-        resumed = Realizer(5)
+        resumed = Realizer(size)
         resumed.add(0, program, prompt, output[:n])
         step(resumed, output[:n], 0)
+
+
+@pytest.mark.parametrize(("spec", "prompt", "steps"), TestRows.histories)
+def test_written_histories(spec: PhasesSpec, prompt: list[int], steps: list[Any]):
+    check_against_reference(spec, prompt, steps[1::2], obeys=False, size=10)
 
 
 histories = (
