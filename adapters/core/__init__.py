@@ -19,7 +19,6 @@ from .automaton import (
     Edit,
     Ints,
     UnknownTokenError,
-    unreachable,
 )
 from .automaton.history import check_continued
 from .kinds import VocabularyOf
@@ -64,7 +63,6 @@ __all__ = [
     "failing",
     "log_failure",
     "states_along",
-    "unreachable",
     "unsupported",
 ]
 

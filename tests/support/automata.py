@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 from logitport import spec as s
 from logitport.adapters.core import (
@@ -126,3 +127,30 @@ def assert_edits(
     """The automata together do what the specs mean, at the end of a history."""
     acting = [edit_of(part, fold(part, prompt, output)[0]) for part in parts]
     assert merged(acting) == merged([edit(spec, prompt, output) for spec in meant]), output
+
+
+def unreachable(automaton: Automaton) -> list[int]:
+    """List the states that no history leads to: dead entries of a table."""
+    columns = automaton.default_target, automaton.timeout, automaton.keys >> 32, automaton.targets
+    return np.flatnonzero(~reached(*columns)).tolist()
+
+
+def reached(
+    default_target: npt.NDArray[Any],
+    timeout: npt.NDArray[Any],
+    sources: npt.NDArray[Any],
+    targets: npt.NDArray[Any],
+) -> npt.NDArray[np.bool_]:
+    """Mark the states that some history may lead to."""
+    defaults, timeouts, ends = default_target.tolist(), timeout.tolist(), targets.tolist()
+    bounds = np.searchsorted(sources, np.arange(len(defaults) + 1)).tolist()
+    seen = bytearray(len(defaults))
+    seen[0], front = 1, [0]
+    while front:
+        state = front.pop()
+        edges = ends[bounds[state] : bounds[state + 1]]
+        for target in (defaults[state], timeouts[state], *edges):
+            if target >= 0 and not seen[target]:
+                seen[target] = 1
+                front.append(target)
+    return np.frombuffer(seen, np.bool_)

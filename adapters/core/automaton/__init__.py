@@ -13,7 +13,6 @@ from .automaton import (
     Edit,
     Lane,
     UnknownTokenError,
-    unreachable,
 )
 from .builder import AutomatonBuilder
 
@@ -31,5 +30,4 @@ __all__ = [
     "Ints",
     "Lane",
     "UnknownTokenError",
-    "unreachable",
 ]

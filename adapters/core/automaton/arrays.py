@@ -42,12 +42,6 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     return ordered[is_first], number
 
 
-def looked_up(keys: Ints, wanted: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Look keys up in ``keys`` (ascending, not empty); return indices and a mask of the hits."""
-    index = keys.searchsorted(wanted)
-    return index, keys.take(index, mode="clip") == wanted
-
-
 def differ(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Mark each value that differs from the value before it; the first one always does."""
     differ = np.ones(len(ordered), np.bool_)

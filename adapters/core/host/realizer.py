@@ -52,7 +52,6 @@ class Realizer(Layer):
         program_of: ProgramOf = lambda program: program,
         report: Report | None = None,
     ) -> None:
-        """See ``Layer``."""
         super().__init__(vocab_size, program_of, report)
         self._editor: Editor | None = None  # made when the device is known
         self._with_code: dict[Request, RequestCallables] = {}

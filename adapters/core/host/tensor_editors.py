@@ -20,7 +20,6 @@ class TensorEditor(Editor):
         self._ends: tuple[Any, torch.Tensor] = None, torch.empty(0)
 
     def find_forced(self, logits: torch.Tensor) -> torch.Tensor:
-        """See ``Editor``."""
         return find_forced(logits)
 
     def end_where_banned(
@@ -34,15 +33,12 @@ class TensorEditor(Editor):
         end_where_banned(logits, forced, self._ends[1])
 
     def array(self, values: npt.NDArray[Any], logits: torch.Tensor) -> torch.Tensor:
-        """See ``Editor``."""
         return torch.from_numpy(values).to(logits.device, non_blocking=True)
 
     def floats(self, values: torch.Tensor) -> torch.Tensor:
-        """See ``Editor``."""
         return values.float()
 
     def like(self, values: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """See ``Editor``."""
         return values.to(other.dtype)
 
 
@@ -54,7 +50,6 @@ class HostTensorEditor(TensorEditor):
         self._of_arrays = HostEditor()
 
     def apply(self, logits: torch.Tensor, edits: Edits) -> None:
-        """See ``Editor``."""
         if logits.dtype is torch.float32 and logits.stride(1) == 1:
             self._of_arrays.apply(logits.numpy(), edits)
         else:

@@ -48,7 +48,6 @@ class TritonEditor(TensorEditor):
         self._is_broken = False  # the kernel has failed: torch operations from now on
 
     def apply(self, logits: torch.Tensor, edits: Edits) -> None:
-        """See ``Editor``."""
         if self._is_broken:
             super().apply(logits, edits)
         elif logits.stride(1) != 1 and logits.shape[1] > 1:
