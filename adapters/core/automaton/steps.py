@@ -23,7 +23,7 @@ FORCE = int(Edit.FORCE)
 TAKEN = np.iinfo(np.int32).min
 """In place of a token: there is none to take."""
 
-BASE, PHASE, END, STATE, TIMER = range(5)
+BASE, PHASE, END, STATE, TIMER = range(FIELDS := 5)
 """Rows of ``lanes``: where each automaton starts in the tables, the numbers of its ``Lane``, its
 state in the tables, and its timer."""
 COUNT, PHASES, LENGTH, NEWEST, FAILED = range(5)

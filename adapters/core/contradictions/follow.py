@@ -33,19 +33,20 @@ def find_token(tokens: Any, first: int, end: int, wanted: int) -> int:
     return at if at < end and tokens[at] == wanted else -1
 
 
-@part_of_loops
-def refuses(
-    edit: int, operand: int, set_ends: Any, set_tokens: Any, set_values: Any, token: int
-) -> bool:
-    """Return whether an edit bans a token, does not allow it, or forces another one."""
-    if edit == FREE:
-        return False
-    if edit == FORCE:
-        return operand != token
-    at = find_token(set_tokens, set_ends[operand], set_ends[operand + 1], token)
-    if edit == ADD:
-        return at >= 0 and set_values[at] < BAN
-    return at < 0
+@loop
+def is_refused(tables: Any, sets: Any, here: Any, token: int, refusing: Any) -> bool:
+    """Return whether a state bans a token, does not allow it, or forces another; mark which do."""
+    edits, operands, (set_ends, set_tokens, set_values) = tables[0], tables[2][0], sets
+    is_any = False
+    for j in range(len(here)):
+        edit, operand = edits[here[j]], operands[here[j]]
+        refuses = edit == FORCE and operand != token
+        if edit > FORCE:
+            at = find_token(set_tokens, set_ends[operand], set_ends[operand + 1], token)
+            refuses = (at >= 0 and set_values[at] < BAN) if edit == ADD else at < 0
+        if refuses:
+            refusing[j] = is_any = True
+    return is_any
 
 
 @loop
@@ -102,16 +103,24 @@ def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, b
 
 
 @loop
-def compare(here: Any, after: Any) -> tuple[bool, int]:
-    """Return whether no state has changed and no timer grown, and the least timer that runs."""
-    is_same, least = True, LONG
+def pass_steps(here: Any, after: Any, may_pass: bool) -> int:
+    """Let timers run down by as many steps as lead to the same states; return how many these are.
+
+    If nothing changes any more, they are ``LONG``.
+    """
+    is_same, least = may_pass, LONG
     for j in range(here.shape[1]):
         if after[TIMER, j] > LONG:
             after[TIMER, j] = NO_TIMER
         is_same &= after[STATE, j] == here[STATE, j] and after[TIMER, j] <= here[TIMER, j]
         if after[TIMER, j] < here[TIMER, j]:
             least = min(least, after[TIMER, j])
-    return is_same, least
+    if not is_same:
+        return 1
+    for j in range(here.shape[1]):
+        if least > 1 and after[TIMER, j] < here[TIMER, j]:
+            after[TIMER, j] -= least - 1
+    return max(least, 1)
 
 
 @loop
@@ -152,7 +161,7 @@ def follow(
         The index of the automaton that forces or lists tokens at this step, -1 if none does, and
         ``NOT_FOUND`` if there is no such step. Then the forced token, or -1.
     """
-    operands, (set_ends, set_tokens, set_values) = tables[2][0], sets
+    operands, (set_ends, set_tokens, _) = tables[2][0], sets
     count, rule_cost = lanes.shape[1], len(refusing) - lanes.shape[1]
     edits, way = tables[0], np.empty((5, MAX_DEPTH + 1, count), np.int32)
     since = np.empty((MAX_DEPTH + 1, len(begun)), np.int32)
@@ -161,7 +170,6 @@ def follow(
     cursor, taken = np.empty(MAX_DEPTH, np.int64), np.empty(MAX_DEPTH, np.int64)
     positions, every = np.empty(MAX_DEPTH, np.int64), np.arange(vocab_size).astype(np.int32)
     cursor[0], positions[0], depth = 0, 0, 0
-    since[0] = begun
     way[:, 0], since[0] = lanes, begun
     begin(tables, way, since, 0, count)
     begin_output(tables, way, since, 0, count, len(begun), 0)
@@ -188,11 +196,7 @@ def follow(
                 return NOT_FOUND, -1
             each: Any = tokens[first + cursor[depth]]
             cursor[depth] += 1
-            is_left = True
-            for j in range(count):
-                state = here[j]
-                if refuses(edits[state], operands[state], set_ends, set_tokens, set_values, each):
-                    is_left, refusing[j] = False, True
+            is_left = not is_refused(tables, sets, here, each, refusing)
             if is_left and rule_cost and (is_forced or offering < 0):
                 taken[depth] = each
                 left[0] -= rule_cost * (1 + depth // 16)
@@ -213,22 +217,16 @@ def follow(
             token = OTHER
         # Where does it lead?
         left[0] -= count
-        after, passed = way[:, depth + 1], 1
+        after = way[:, depth + 1]
         after[:], since[depth + 1] = way[:, depth], since[depth]
         newest[0] = token
         step(tables, way, since, numbers, depth + 1, depth + 2, newest)
-        is_same, least = compare(way[:, depth], after)
         if offering >= 0 and not is_forced and after[STATE, offering] == here[offering]:
             continue  # a list that stays offers no answer
-        if is_same and (token == OTHER or rule_cost == 0):
-            if least == LONG:  # nothing changes any more
-                depth = back
-                continue
-            if least > 1:  # the next steps are the same, until a timer is due
-                for j in range(count):
-                    if after[TIMER, j] < way[TIMER, depth, j]:
-                        after[TIMER, j] -= least - 1
-                passed = least
+        passed = pass_steps(way[:, depth], after, token == OTHER or rule_cost == 0)
+        if passed == LONG:
+            depth = back
+            continue
         if token == OTHER and rule_cost * (positions[depth] + passed) >= spare and len(ends):
             break
         taken[depth], positions[depth + 1] = token, positions[depth] + passed

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from ..automaton import CARRY, KEEP, NO_TIMER
 from ..automaton.automaton import TARGETS
+from ..automaton.steps import END, FIELDS, PHASE, STATE, TIMER
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs
 from .pool import DevicePool
@@ -22,6 +23,8 @@ _KEEP = tl.constexpr(KEEP)
 _NO_TIMER = tl.constexpr(NO_TIMER)
 _TARGETS = tl.constexpr(TARGETS)
 _LANES = tl.constexpr(32)
+_FIELDS = tl.constexpr(FIELDS)
+_PHASE, _END, _STATE, _TIMER = map(tl.constexpr, (PHASE, END, STATE, TIMER))
 
 
 class AdvanceKernel:
@@ -65,9 +68,8 @@ class AdvanceKernel:
                 *rows.arguments,
                 len(rows),
                 *history.arguments,
-                *self._inputs.columns("admission", "taken", "first_since"),
-                *self._inputs.columns("base", "phase", "end", "state", "timer"),
-                *(*self._kept, *self._kept_lanes, self._kept_since, self._inputs.requests),
+                *self._inputs.columns("admission", "taken", "first_since", "lanes"),
+                *(self._kept, *self._kept_lanes, self._kept_since, self._inputs.requests),
                 *(self._states, self._timers, self._since, automata, phases),
                 *self._tables.columns("default_target", "is_failure_link", "timer", "timeout"),
                 *self._tables.columns("edge_ends", "edge_tokens", "targets", "is_complete"),
@@ -100,13 +102,8 @@ def _advance_kernel(
     admission_ptr,  # [1, requests] int32, another number after each admission to a slot, never 0
     taken_ptr,  # [1, requests] int32, how many tokens the host has read
     first_since_ptr,  # [phases, requests] int32, `since` then
-    base_ptr,  # [automata, requests] int32, where each automaton starts in the tables, 0 for none
-    phase_ptr,  # [automata, requests] int32
-    end_ptr,  # [automata, requests] int32
-    first_state_ptr,  # [automata, requests] int32, the state then, from the start, or -1 for none
-    first_timer_ptr,  # [automata, requests] int32, the timer then
-    kept_admission_ptr,  # [requests] int32, the admission that the states are of; changed
-    kept_taken_ptr,  # [requests] int32, how many tokens led to the states; changed
+    lanes_ptr,  # [automata * FIELDS, requests] int32, see `BASE`
+    kept_ptr,  # [2, requests] int32, the states' admission, and how many tokens led here; changed
     kept_state_ptr,  # [automata, requests] int32, from the start, because tables move; changed
     kept_timer_ptr,  # [automata, requests] int32; changed
     kept_since_ptr,  # [phases, requests] int32; changed
@@ -132,44 +129,32 @@ def _advance_kernel(
     request = tl.load(requests_ptr + row).to(tl.int64)
     length = tl.load(lengths_ptr + request)
     admission = tl.load(admission_ptr + request)
-    done = tl.load(kept_taken_ptr + request)
-    is_kept = (tl.load(kept_admission_ptr + request) == admission) & (done <= length)
+    done = tl.load(kept_ptr + requests + request)
+    is_kept = (tl.load(kept_ptr + request) == admission) & (done <= length)
     done = tl.where(is_kept, done, tl.load(taken_ptr + request))
-    most_kept = tl.where(is_kept, automata, 0)
-    lanes = tl.arange(0, _LANES)
-    for first in range(0, automata, _LANES):
-        own = (first + lanes) * requests + request
-        here = row * automata + first + lanes
-        there = first + lanes < automata
-        kept = first + lanes < most_kept
-        begun = there & (first + lanes >= most_kept)
-        state = tl.load(kept_state_ptr + own, mask=kept, other=-1)
-        state = tl.maximum(state, tl.load(first_state_ptr + own, mask=begun, other=-1))
-        timer = tl.load(kept_timer_ptr + own, mask=kept, other=0)
-        timer += tl.load(first_timer_ptr + own, mask=begun, other=0)
-        base = tl.load(base_ptr + own, mask=there, other=0)
-        # What is kept of a lane that the request does not have is that of an earlier request.
-        is_free = (state < 0) | (base == 0)
-        tl.store(states_ptr + here, tl.where(is_free, 0, base + state), mask=there)
-        tl.store(timers_ptr + here, timer, mask=there)
+    begin(
+        lanes_ptr + request,
+        kept_state_ptr + request,
+        kept_timer_ptr + request,
+        states_ptr + row * automata,
+        timers_ptr + row * automata,
+        requests,
+        automata,
+        tl.where(is_kept, automata, 0),
+    )
     for phase in range(phases):
         since = tl.load(first_since_ptr + phase * requests + request)
         kept_since = tl.load(kept_since_ptr + phase * requests + request)
         tl.store(since_ptr + row * phases + phase, tl.where(is_kept, kept_since, since))
     tl.debug_barrier()
 
-    source = row
-    goes_on = 1
+    lanes = tl.arange(0, _LANES)
+    source, goes_on = row, 1
     while goes_on != 0:
-        is_final = done < length
-        target = tl.where(is_final, row, source + 1)
-        is_draft = (is_final == 0) & (target < rows)
-        is_draft = is_draft & (tl.load(drafts_ptr + target, mask=is_draft, other=0) != 0)
         final_ptr = token_ids_ptr + request * token_ids_stride + done
-        token = tl.load(final_ptr, mask=is_final, other=-1)
-        draft = tl.load(row_tokens_ptr + target, mask=is_draft, other=-1)
-        token = tl.where(is_draft, draft, token)
-        goes_on = (is_final | is_draft).to(tl.int32)
+        goes_on, target, token = find_next(
+            final_ptr, drafts_ptr, row_tokens_ptr, done < length, row, source, rows
+        )
         if goes_on != 0:
             done += 1
             for first in range(0, automata, _LANES):
@@ -185,42 +170,20 @@ def _advance_kernel(
                 state, timer = settle(on_entry_ptr, timeout_ptr, state, timer)
                 tl.store(states_ptr + after, state, mask=there)
                 tl.store(timers_ptr + after, timer, mask=there)
-            for phase in range(phases):
-                since = tl.load(since_ptr + source * phases + phase)
-                tl.store(since_ptr + target * phases + phase, since)
-            tl.debug_barrier()
-            for phase in range(1, phases):
-                if tl.load(since_ptr + target * phases + phase) >= 0:
-                    of_row = target * automata
-                    over = find_end(
-                        phase_ptr,
-                        end_ptr,
-                        is_complete_ptr,
-                        states_ptr + of_row,
-                        request,
-                        requests,
-                        automata,
-                        phase,
-                    )
-                    if over < _NO_TIMER:
-                        following = over // 2 % _TARGETS
-                        tl.store(since_ptr + target * phases + phase, -1)
-                        tl.debug_barrier()
-                        tl.store(since_ptr + target * phases + following, done)
-                        change_phase(
-                            phase_ptr,
-                            base_ptr,
-                            on_entry_ptr,
-                            timeout_ptr,
-                            states_ptr + of_row,
-                            timers_ptr + of_row,
-                            request,
-                            requests,
-                            automata,
-                            phase,
-                            following,
-                        )
-                        tl.debug_barrier()
+            end_phases(
+                lanes_ptr + request,
+                on_entry_ptr,
+                timeout_ptr,
+                is_complete_ptr,
+                states_ptr + target * automata,
+                timers_ptr + target * automata,
+                since_ptr + source * phases,
+                since_ptr + target * phases,
+                requests,
+                automata,
+                phases,
+                done,
+            )
             source = target
 
     for first in range(0, automata, _LANES):
@@ -228,28 +191,109 @@ def _advance_kernel(
         here = row * automata + first + lanes
         there = first + lanes < automata
         state = tl.load(states_ptr + here, mask=there, other=0)
-        state = tl.where(state == 0, -1, state - tl.load(base_ptr + own, mask=there, other=0))
+        base = tl.load(lanes_ptr + request + (first + lanes) * _FIELDS * requests, mask=there)
+        state = tl.where(state == 0, -1, state - base)
         tl.store(kept_state_ptr + own, state, mask=there)
         tl.store(kept_timer_ptr + own, tl.load(timers_ptr + here, mask=there), mask=there)
     for phase in range(phases):
         since = tl.load(since_ptr + row * phases + phase)
         tl.store(kept_since_ptr + phase * requests + request, since)
-    tl.store(kept_admission_ptr + request, admission)
-    tl.store(kept_taken_ptr + request, tl.maximum(length, tl.load(taken_ptr + request)))
+    tl.store(kept_ptr + request, admission)
+    tl.store(kept_ptr + requests + request, tl.maximum(length, tl.load(taken_ptr + request)))
 
 
 @triton.jit
-def find_end(phase_ptr, end_ptr, is_complete_ptr, states_ptr, request, requests, automata, phase):
+def begin(
+    lanes_ptr, kept_state_ptr, kept_timer_ptr, states_ptr, timers_ptr, requests, automata, most_kept
+):
+    """Start the first automata from the states that are kept, and others as the host has them."""
+    lanes = tl.arange(0, _LANES)
+    for first in range(0, automata, _LANES):
+        at = (first + lanes) * requests
+        own = lanes_ptr + at * _FIELDS
+        there = first + lanes < automata
+        kept = first + lanes < most_kept
+        begun = there & (first + lanes >= most_kept)
+        state = tl.load(kept_state_ptr + at, mask=kept, other=-1)
+        state = tl.maximum(state, tl.load(own + _STATE * requests, mask=begun, other=-1))
+        timer = tl.load(kept_timer_ptr + at, mask=kept, other=0)
+        timer += tl.load(own + _TIMER * requests, mask=begun, other=0)
+        base = tl.load(own, mask=there, other=0)
+        # What is kept of a lane that the request does not have is that of an earlier request.
+        is_free = (state < 0) | (base == 0)
+        tl.store(states_ptr + first + lanes, tl.where(is_free, 0, base + state), mask=there)
+        tl.store(timers_ptr + first + lanes, timer, mask=there)
+
+
+@triton.jit
+def find_next(final_ptr, drafts_ptr, row_tokens_ptr, is_final, row, source, rows):
+    """Return whether a token follows, the row whose states it leads to, and the token."""
+    target = tl.where(is_final, row, source + 1)
+    is_draft = (is_final == 0) & (target < rows)
+    is_draft = is_draft & (tl.load(drafts_ptr + target, mask=is_draft, other=0) != 0)
+    token = tl.load(final_ptr, mask=is_final, other=-1)
+    draft = tl.load(row_tokens_ptr + target, mask=is_draft, other=-1)
+    return (is_final | is_draft).to(tl.int32), target, tl.where(is_draft, draft, token)
+
+
+@triton.jit
+def end_phases(
+    lanes_ptr,
+    on_entry_ptr,
+    timeout_ptr,
+    is_complete_ptr,
+    states_ptr,
+    timers_ptr,
+    before_ptr,
+    since_ptr,
+    requests,
+    automata,
+    phases,
+    position,
+):
+    """Take over the phases' beginnings, and let those begin that follow what is over now."""
+    for phase in range(phases):
+        tl.store(since_ptr + phase, tl.load(before_ptr + phase))
+    tl.debug_barrier()
+    lanes = tl.arange(0, _LANES)
+    for phase in range(1, phases):
+        over = _NO_TIMER
+        if tl.load(since_ptr + phase) >= 0:
+            over = find_end(lanes_ptr, is_complete_ptr, states_ptr, requests, automata, phase)
+        if over < _NO_TIMER:
+            following = over // 2 % _TARGETS
+            tl.store(since_ptr + phase, -1)
+            tl.debug_barrier()
+            tl.store(since_ptr + following, position)
+            for first in range(0, automata, _LANES):
+                own = lanes_ptr + (first + lanes) * _FIELDS * requests
+                there = first + lanes < automata
+                base = tl.load(own, mask=there, other=0)
+                of_phase = tl.load(own + _PHASE * requests, mask=there, other=0)
+                timer = tl.load(on_entry_ptr + base)
+                timer = tl.where(timer >= 0, timer, _NO_TIMER)
+                state, timer = settle(on_entry_ptr, timeout_ptr, base, timer)
+                begins = there & (of_phase == following)
+                changes = begins | (there & (of_phase == phase))
+                tl.store(states_ptr + first + lanes, tl.where(begins, state, 0), mask=changes)
+                timer = tl.where(begins, timer, _NO_TIMER)
+                tl.store(timers_ptr + first + lanes, timer, mask=changes)
+            tl.debug_barrier()
+
+
+@triton.jit
+def find_end(lanes_ptr, is_complete_ptr, states_ptr, requests, automata, phase):
     """Return the first end of a phase that has come, as ``Lane.end``, or the highest number."""
     lanes = tl.arange(0, _LANES)
     single = _NO_TIMER
     shared = _NO_TIMER
     is_lacking = 0
     for first in range(0, automata, _LANES):
-        own = (first + lanes) * requests + request
+        own = lanes_ptr + (first + lanes) * _FIELDS * requests
         there = first + lanes < automata
-        end = tl.load(end_ptr + own, mask=there, other=0)
-        there = there & (tl.load(phase_ptr + own, mask=there, other=0) == phase) & (end > 0)
+        end = tl.load(own + _END * requests, mask=there, other=0)
+        of_phase = tl.load(own + _PHASE * requests, mask=there, other=0)
+        there = there & (of_phase == phase) & (end > 0)
         state = tl.load(states_ptr + first + lanes, mask=there, other=0)
         is_complete = there & (tl.load(is_complete_ptr + state) != 0)
         is_shared = (end & 1) != 0
@@ -260,39 +304,6 @@ def find_end(phase_ptr, end_ptr, is_complete_ptr, states_ptr, request, requests,
         lacks = there & is_shared & (is_complete == 0)
         is_lacking = tl.maximum(is_lacking, tl.max(lacks.to(tl.int32), axis=0))
     return tl.minimum(single, tl.where(is_lacking != 0, _NO_TIMER, shared))
-
-
-@triton.jit
-def change_phase(
-    phase_ptr,
-    base_ptr,
-    on_entry_ptr,
-    timeout_ptr,
-    states_ptr,
-    timers_ptr,
-    request,
-    requests,
-    automata,
-    phase,
-    following,
-):
-    """Stop the automata of a phase, and let those of the phase that follows begin."""
-    lanes = tl.arange(0, _LANES)
-    for first in range(0, automata, _LANES):
-        own = (first + lanes) * requests + request
-        there = first + lanes < automata
-        of_phase = tl.load(phase_ptr + own, mask=there, other=0)
-        base = tl.load(base_ptr + own, mask=there, other=0)
-        on_entry = tl.load(on_entry_ptr + base)
-        state, timer = settle(
-            on_entry_ptr, timeout_ptr, base, tl.where(on_entry >= 0, on_entry, _NO_TIMER)
-        )
-        begins = there & (of_phase == following)
-        stops = there & (of_phase == phase) & (begins == 0)
-        tl.store(states_ptr + first + lanes, tl.where(begins, state, 0), mask=begins | stops)
-        tl.store(
-            timers_ptr + first + lanes, tl.where(begins, timer, _NO_TIMER), mask=begins | stops
-        )
 
 
 @triton.jit

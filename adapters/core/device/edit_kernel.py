@@ -105,48 +105,28 @@ def _edit_kernel(
     row_ptr = logits_ptr + tl.load(rows_ptr + index).to(tl.int64) * logits_stride
     dtype: tl.constexpr = logits_ptr.dtype.element_ty
 
-    forces = 0
-    forced = -1  # the first FORCE's token
-    strict = -1  # the first ALLOW's token set
-    bans = 0  # how many ban all tokens but those of a set
-    for i in range(start, end):
-        state = tl.load(states_ptr + i)
-        edit = tl.load(edit_ptr + state).to(tl.int32)
-        operand = tl.load(operand_ptr + state)
-        forced = tl.where((edit == _FORCE) & (forces == 0), operand, forced)
-        forces += (edit == _FORCE).to(tl.int32)
-        strict = tl.where((edit == _ALLOW) & (strict < 0), operand, strict)
-        bans += (edit == _BAN_OTHERS).to(tl.int32)
+    forces, forced, strict, bans = find_edits(states_ptr, edit_ptr, operand_ptr, start, end)
     if (strict < 0) & (bans == 0) & (block > 0):
         return
     first_column = block * block_size
     end_column = tl.minimum(first_column + block_size, columns)
 
-    # Apply the additions, one automaton after the other. In a narrow type, raise logits first and
-    # lower them last, so that a ban holds whatever else is added.
-    narrow: tl.constexpr = dtype == tl.float16
-    for lowers in tl.static_range(2 if narrow else 1):  # pyright: ignore[reportGeneralTypeIssues]
-        for i in range(start, end):
-            state = tl.load(states_ptr + i)
-            if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
-                token_set = tl.load(operand_ptr + state)
-                lo = tl.load(set_ends_ptr + token_set)
-                hi = tl.load(set_ends_ptr + token_set + 1)
-                if (strict >= 0) | (bans > 0):
-                    lo = find(set_tokens_ptr, lo, hi, first_column)
-                    hi = find(set_tokens_ptr, lo, hi, end_column)
-                for chunk in range(lo, hi, chunk_size):
-                    cells = chunk + tl.arange(0, chunk_size)
-                    tokens = tl.load(set_tokens_ptr + cells, mask=cells < hi, other=columns)
-                    mask = tokens < columns
-                    values = tl.load(set_values_ptr + cells, mask=mask, other=0.0)
-                    if narrow:
-                        mask = mask & ((values < 0) == (lowers == 1))
-                    logits = tl.load(row_ptr + tokens, mask=mask, other=0.0)
-                    logits = bounded_sum(logits, values, highest, dtype)
-                    tl.store(row_ptr + tokens, logits, mask=mask)
-                tl.debug_barrier()
-
+    is_apart = (strict >= 0) | (bans > 0)  # each program has a block of its own
+    add(
+        row_ptr,
+        states_ptr,
+        edit_ptr,
+        operand_ptr,
+        set_ends_ptr,
+        set_tokens_ptr,
+        set_values_ptr,
+        start,
+        end,
+        tl.where(is_apart, first_column, 0),
+        tl.where(is_apart, end_column, columns),
+        highest,
+        chunk_size,
+    )
     finishes = 1
     if strict >= 0:
         set_start = tl.load(set_ends_ptr + strict)
@@ -199,6 +179,74 @@ def _edit_kernel(
 
     if (finishes != 0) & (forces > 0) & (forced < columns):
         tl.store(row_ptr + forced, highest)
+
+
+@triton.jit
+def find_edits(states_ptr, edit_ptr, operand_ptr, start, end):
+    """Look through a row's states.
+
+    Returns:
+        The number of FORCEs, the first one's token, the token set of the first ALLOW, and the
+        number of BAN_OTHERS.
+    """
+    forces = 0
+    forced = -1
+    strict = -1
+    bans = 0
+    for i in range(start, end):
+        state = tl.load(states_ptr + i)
+        edit = tl.load(edit_ptr + state).to(tl.int32)
+        operand = tl.load(operand_ptr + state)
+        forced = tl.where((edit == _FORCE) & (forces == 0), operand, forced)
+        forces += (edit == _FORCE).to(tl.int32)
+        strict = tl.where((edit == _ALLOW) & (strict < 0), operand, strict)
+        bans += (edit == _BAN_OTHERS).to(tl.int32)
+    return forces, forced, strict, bans
+
+
+@triton.jit
+def add(
+    row_ptr,
+    states_ptr,
+    edit_ptr,
+    operand_ptr,
+    set_ends_ptr,
+    set_tokens_ptr,
+    set_values_ptr,
+    start,
+    end,
+    first_column,
+    end_column,
+    highest,
+    chunk_size: tl.constexpr,
+):
+    """Apply the additions to some columns of a row, one automaton after the other.
+
+    In a narrow type, raise logits first and lower them last, so that a ban holds whatever else is
+    added.
+    """
+    dtype: tl.constexpr = row_ptr.dtype.element_ty
+    narrow: tl.constexpr = dtype == tl.float16
+    for lowers in tl.static_range(2 if narrow else 1):  # pyright: ignore[reportGeneralTypeIssues]
+        for i in range(start, end):
+            state = tl.load(states_ptr + i)
+            if tl.load(edit_ptr + state).to(tl.int32) == _ADD:
+                token_set = tl.load(operand_ptr + state)
+                lo = tl.load(set_ends_ptr + token_set)
+                hi = tl.load(set_ends_ptr + token_set + 1)
+                lo = find(set_tokens_ptr, lo, hi, first_column)
+                hi = find(set_tokens_ptr, lo, hi, end_column)
+                for chunk in range(lo, hi, chunk_size):
+                    cells = chunk + tl.arange(0, chunk_size)
+                    mask = cells < hi
+                    tokens = tl.load(set_tokens_ptr + cells, mask=mask, other=0)
+                    values = tl.load(set_values_ptr + cells, mask=mask, other=0.0)
+                    if narrow:
+                        mask = mask & ((values < 0) == (lowers == 1))
+                    logits = tl.load(row_ptr + tokens, mask=mask, other=0.0)
+                    logits = bounded_sum(logits, values, highest, dtype)
+                    tl.store(row_ptr + tokens, logits, mask=mask)
+                tl.debug_barrier()
 
 
 @triton.jit

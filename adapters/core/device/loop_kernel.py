@@ -10,6 +10,7 @@ import triton.language as tl
 from ....spec.kinds.no_loop import MAX_PERIOD
 from ....spec.limits import MAX_PATTERN
 from ..automaton import BAN_BIAS, Lane
+from ..automaton.steps import FIELDS
 from ..kinds.no_loop import closes
 from ..parts import Acting, LoopRule
 from ..tensors import highest_logit
@@ -20,6 +21,7 @@ from .search import locate, sum_as, tokens_at
 
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _FIELDS = tl.constexpr(11)
+_OF_LANE = tl.constexpr(FIELDS)
 _UNROLLED = tl.constexpr(8)  # tokens that are compared between two looks at what is left
 PERIODS = triton.next_power_of_2(MAX_PERIOD)
 """The periods that are compared at once."""
@@ -63,17 +65,17 @@ class LoopKernel:
         ``states`` and ``since`` are those that ``AdvanceKernel`` returns, if it was launched.
         ``automata``, ``phases`` and ``rules`` are the most that any of the rows' requests has.
         """
-        fields, base = self._inputs.columns("loop", "base")
+        fields, lanes = self._inputs.columns("loop", "lanes")
         launch: Any = _loop_kernel[(len(rows),)]
         with torch.cuda.device_of(logits):
             launch(
                 *(logits, logits.stride(0), highest_logit(logits.dtype)),
                 *rows.arguments,
                 *history.arguments,
-                *(fields, base, self._inputs.requests),
+                *(fields, lanes, self._inputs.requests),
                 *self._tables.columns("operand"),
-                base if states is None else states,
-                base if since is None else since,
+                lanes if states is None else states,
+                lanes if since is None else since,
                 *(automata, phases, rules, vocab_size),
                 periods=PERIODS,
                 num_warps=4,
@@ -95,7 +97,7 @@ def _loop_kernel(
     token_ids_stride,
     lengths_ptr,  # [requests] int32
     fields_ptr,  # [rules * _FIELDS, requests] int32, see `fields_of`; 0 without such a rule
-    base_ptr,  # [automata, requests] int32, where each automaton starts in the tables
+    lanes_ptr,  # [automata * FIELDS, requests] int32, see `steps.BASE`
     requests,
     operand_ptr,  # [table states] int32
     states_ptr,  # [rows, automata] int32; those of automata that force are changed
@@ -132,10 +134,10 @@ def _loop_kernel(
             is_open = 1
             if block >= 0:
                 state = tl.load(states_ptr + row * automata + block)
-                state -= tl.load(base_ptr + block * requests + request)
+                state -= tl.load(lanes_ptr + block * _OF_LANE * requests + request)
                 is_open = (state >= tl.load(of_rule + 9 * requests)).to(tl.int32)
             if forcing >= 0:
-                base = tl.load(base_ptr + forcing * requests + request)
+                base = tl.load(lanes_ptr + forcing * _OF_LANE * requests + request)
                 due = -1
                 said = tl.minimum(forced, length - origin)
                 while (said >= 0) & (due < 0):

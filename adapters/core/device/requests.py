@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ ALL = 1 << 30
 
 INPUTS: dict[str, float] = {
     **{"admission": -1, "taken": ALL, "first_since": -1},
-    **{"base": 0, "phase": 0, "end": 0, "state": -1, "timer": NO_TIMER, "end_token": -1},
+    **{"lanes": 0, "end_token": -1},
     **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "of_phase": 0, "penalties": 0.0},
     "loop": 0,
 }
@@ -95,6 +96,10 @@ class Request:
     def write(self, slot: int, inputs: RequestInputs, tables: AutomatonPool) -> None:
         """Write what the kernels read of the request, whose automata are in the tables."""
         places, since = self.places
+        lanes = [
+            (tables.base_of(each), phase, end, *at)
+            for (each, phase, end), at in zip(self.lanes, places, strict=True)
+        ]
         sets = {spec: tables.operand[tables.base_of(it)] for spec, it in self.holders.items()}
         ngrams, dry = self.program.ngrams, next(iter(self.program.dry), None)
         of_phase: dict[type[Part], list[int]] = {kind: [] for kind in RULES}
@@ -104,11 +109,7 @@ class Request:
             slot,
             taken=[self.read] * bool(self.lanes),
             first_since=since,
-            base=[tables.base_of(automaton) for automaton, *_ in self.lanes],
-            phase=[phase for _, phase, _ in self.lanes],
-            end=[end for *_, end in self.lanes],
-            state=[state for state, _ in places],
-            timer=[timer for _, timer in places],
+            lanes=[*chain.from_iterable(lanes)],
             of_phase=[*(of_phase[DrySpec] or [0]), *of_phase[NoRepeatNgramSpec]],
             back=[dry.allowed_length if dry else -1, *(spec.n - 1 for spec in ngrams)],
             window=[(dry and dry.range) or ALL, *(spec.window or ALL for spec in ngrams)],
