@@ -3,10 +3,13 @@
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from threading import Thread
 
-from .contradictions import warm_up
+from ...spec import BannedTokensSpec, SpecError, TriggerSpec
+from .contradictions import check_contradictions
+from .program import compile_specs
 from .text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
@@ -54,7 +57,9 @@ def prepare(vocabulary: Vocabulary | None = None) -> None:
 
     choice(SEQUENCES, 0)
     completing(SEQUENCES, None, lambda size: None)
-    warm_up()
+    specs = TriggerSpec((1,), (2,)), BannedTokensSpec((2,))
+    with suppress(SpecError):
+        check_contradictions(specs, compile_specs(specs), 4)
     if vocabulary is None:
         return
     from .text.token_product import completing_texts

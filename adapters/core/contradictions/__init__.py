@@ -4,7 +4,7 @@
 operator. What is not found here, the order of edits decides in the row.
 """
 
-from .check import budget, check_contradictions, check_without_engine, may_lose, warm_up
+from .check import budget, check_contradictions, check_without_engine, may_lose
 from .guard import check_guard, may_stop
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "check_without_engine",
     "may_lose",
     "may_stop",
-    "warm_up",
 ]

@@ -12,23 +12,19 @@ refuse nothing. What depends on the model's choices, the order of edits decides 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 
 from ....spec import (
-    BannedTokensSpec,
     LogitsProcessorSpec,
     NativeSpec,
     NoLoopSpec,
     PluginSpec,
     PythonProcessorSpec,
     SpecError,
-    TriggerSpec,
 )
 from ..automaton import NO_TIMER, Automaton
 from ..automaton.arrays import distinct, token_array
@@ -204,11 +200,3 @@ _LIMITS = FORCE, ALLOW, BAN_OTHERS
 def _refuses(automaton: Automaton) -> bool:
     """Whether an automaton refuses a token in any of its states, and does not just add to some."""
     return bool((automaton.set_values < BAN).any()) or is_any(automaton, *_LIMITS)
-
-
-@lru_cache(maxsize=1)
-def warm_up() -> None:
-    """Compile the loops, so that no request waits for it."""
-    specs = TriggerSpec((1,), (2,)), BannedTokensSpec((2,))
-    with suppress(SpecError):
-        check_contradictions(specs, compile_specs(specs), 4)

@@ -114,7 +114,8 @@ class Realizer(Layer):
             if program.reads_prompt:
                 raise SpecError("The specs read the prompt, which has embeddings and no token ids")
         prompt_ids = () if prompt_ids is None else prompt_ids
-        request = Request(prompt_ids, output_ids, number, stop, lanes, program.since)
+        end = stop_in(self._vocab_size, program.end_token)
+        request = Request(prompt_ids, output_ids, number, stop, end, lanes, program.since)
         try:
             for phase, specs in program.prompt_biases.items():
                 prompt = request.prompt_array()
@@ -122,13 +123,12 @@ class Realizer(Layer):
             request.rules = program.history_rules
             if code is not None:
                 self._with_code[request] = code
-            self._last_resort.put(request, stop_in(self._vocab_size, program.end_token))
             self._put(request)
         finally:
             request.drop_arrays()
 
     def _start_end(self, number: int, stop: int) -> None:
-        self._put(Request((), (), number, stop, [Lane(ending(stop))], ends=True))
+        self._put(Request((), (), number, stop, lanes=[Lane(ending(stop))], ends=True))
 
     def _put(self, request: Request) -> None:
         """Let a request act, as its tokens say."""
@@ -167,7 +167,6 @@ class Realizer(Layer):
 
     def _stop(self, number: int, request: Request) -> None:
         self._edits.rules.pop(request, None)
-        self._last_resort.remove(request)
         self._outputs.remove(request)
         if self._with_code.pop(request, None) is not None and self._own is not None:
             self._own = self._edits.own = [each for each in self._own if each[0] is not request]
@@ -260,11 +259,11 @@ class Realizer(Layer):
                 self._fail([(automata.requests[i], UnknownTokenError()) for i in failed])
         for request, rules in self._edits.rules.items():
             rules.follow(automata, request.index)
-        self._last_resort.look(step, self._editor)
+        self._last_resort.look(step, self._editor, automata)
         self._edits.own = self._own or []
         if automata.requests:
             self._editor.apply(step, self._edits)
-        self._last_resort.apply(step, self._editor, automata)
+        self._last_resort.apply(step, self._editor)
 
     def _rebuild(self) -> None:
         """Make all state again from the requests' tokens."""

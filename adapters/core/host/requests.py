@@ -21,6 +21,7 @@ class Request(TokenHistory):
     Attributes:
         row: the request's row of the logits.
         stop_token_id: a token that makes the engine end the request, if there is one.
+        end_token: see ``Program``.
         lanes: the automata that act on it, in the order of the specs.
         since: see ``Program``.
         rules: its history rules, as they act.
@@ -30,6 +31,7 @@ class Request(TokenHistory):
 
     row: int
     stop_token_id: int | None = None
+    end_token: int | None = None
     lanes: Sequence[Lane] = ()
     since: Sequence[int] = (0,)
     rules: Sequence[Acting] = ()
