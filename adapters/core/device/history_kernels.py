@@ -18,6 +18,12 @@ from .inputs import RequestInputs
 from .pool import DevicePool
 from .search import bounded_sum, contains, locate, scan, sum_as, tokens_at
 
+FIELDS = 5
+"""The numbers of a rule: n - 1 or the allowed length, -1 without such a rule; how many newest
+tokens count; the first position that counts; the set of tokens that may be repeated, or end a
+match; and the phase."""
+
+_FIELDS = tl.constexpr(FIELDS)
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 _MARGIN = tl.constexpr(search.MARGIN)
 _MAX_MATCH = tl.constexpr(MAX_MATCH)
@@ -65,8 +71,8 @@ class HistoryKernels:
             *(logits, logits.stride(0), highest_logit(logits.dtype)),
             *rows.arguments,
             *history.arguments,
-            *(columns := self._inputs.columns("back", "window", "origin", "exempt", "of_phase")),
-            *(columns[0] if since is None else since, phases),
+            *(of_rules := self._inputs.columns("rules")),
+            *(of_rules[0] if since is None else since, phases),
             self._inputs.requests,
             *self._tables.columns("set_ends", "set_tokens"),
             *(vocab_size, self._counts, self._found, tiles),
@@ -94,11 +100,7 @@ def _scan_kernel(
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
     lengths_ptr,  # [requests] int32
-    back_ptr,  # [rules, requests] int32, n - 1 or the allowed length; -1 without such a rule
-    window_ptr,  # [rules, requests] int32, the number of newest tokens that count
-    origin_ptr,  # [rules, requests] int32, the first position that counts
-    exempt_ptr,  # [rules, requests] int32, the set of tokens that may be repeated, or end a match
-    phase_ptr,  # [rules, requests] int32
+    rules_ptr,  # [rules * FIELDS, requests] int32, see `FIELDS`
     since_ptr,  # [rows, phases] int32, see `steps.step`; not read for rules outside of phases
     phases,
     requests,
@@ -126,11 +128,8 @@ def _scan_kernel(
     reach = length  # the first candidate of any rule
     longest = 0
     for i in range(rules):
-        rule = i * requests + request
-        since = load_since(phase_ptr + rule, since_ptr + row * phases)
-        back = tl.where(since < 0, -1, tl.load(back_ptr + rule))
-        oldest = tl.maximum(length - tl.load(window_ptr + rule), tl.load(origin_ptr + rule))
-        oldest = tl.maximum(oldest, since)
+        rule_ptr = rules_ptr + i * _FIELDS * requests + request
+        back, oldest = load_rule(rule_ptr, requests, since_ptr + row * phases, length)
         reach = tl.where(back >= 0, tl.minimum(reach, oldest + back), reach)
         longest = tl.maximum(longest, back)
     start = tile * (tile_size - _MARGIN)
@@ -143,14 +142,11 @@ def _scan_kernel(
     matters = matters & (tokens < vocab_size)
     forbidding = tl.zeros_like(tokens)
     for i in range(rules):
-        rule = i * requests + request
-        since = load_since(phase_ptr + rule, since_ptr + row * phases)
-        back = tl.where(since < 0, -1, tl.load(back_ptr + rule))
-        oldest = tl.maximum(length - tl.load(window_ptr + rule), tl.load(origin_ptr + rule))
-        oldest = tl.maximum(oldest, since)
+        rule_ptr = rules_ptr + i * _FIELDS * requests + request
+        back, oldest = load_rule(rule_ptr, requests, since_ptr + row * phases, length)
         follows = matters & (back >= 0) & (matched >= back) & (at >= oldest + back)
         if tl.max(follows.to(tl.int32), axis=0) != 0:
-            exempt = tl.load(exempt_ptr + rule)
+            exempt = tl.load(rule_ptr + 3 * requests)
             is_exempt = contains(set_ends_ptr, set_tokens_ptr, exempt, tokens)
             following = tl.where(is_exempt, 0, follows.to(tl.int32))
             if i > 0:
@@ -182,11 +178,7 @@ def _penalize_kernel(
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
     lengths_ptr,  # [requests] int32
-    back_ptr,  # not read
-    window_ptr,  # [rules, requests] int32
-    origin_ptr,  # not read
-    exempt_ptr,  # [rules, requests] int32
-    phase_ptr,  # [rules, requests] int32
+    rules_ptr,  # [rules * FIELDS, requests] int32
     since_ptr,  # [rows, phases] int32
     phases,
     requests,
@@ -217,14 +209,14 @@ def _penalize_kernel(
     request, tokens_ptr, drafted_ptr, kept, length = locate(
         requests_ptr, drafts_ptr, row_tokens_ptr, token_ids_ptr, token_ids_stride, lengths_ptr, row
     )
-    start = load_since(phase_ptr + request, since_ptr + row * phases)
-    start = tl.maximum(length - tl.load(window_ptr + request), start)
+    rule_ptr = rules_ptr + request
+    _, start = load_rule(rule_ptr, requests, since_ptr + row * phases, length)
 
     # A match ends after the last breaker.
     backs = tl.arange(0, _MAX_MATCH)
     newest_at = length - 1 - backs
     newest = tokens_at(tokens_ptr, drafted_ptr, newest_at, kept, newest_at >= 0)
-    breakers = tl.load(exempt_ptr + request)
+    breakers = tl.load(rule_ptr + 3 * requests)
     is_break = (newest_at >= 0) & contains(set_ends_ptr, set_tokens_ptr, breakers, newest)
     longest = tl.min(tl.where(is_break, backs, _MAX_MATCH), axis=0)
 
@@ -255,7 +247,10 @@ def _penalize_kernel(
 
 
 @triton.jit
-def load_since(phase_ptr, since_ptr):
-    """Return where the phase of a rule began; 0 outside of phases, -1 if the phase does not act."""
-    phase = tl.load(phase_ptr)
-    return tl.load(since_ptr + phase, mask=phase > 0, other=0)
+def load_rule(rule_ptr, requests, since_ptr, length):
+    """Return how many tokens a rule compares, -1 if it does not act; and the first that counts."""
+    phase = tl.load(rule_ptr + 4 * requests)
+    since = tl.load(since_ptr + phase, mask=phase > 0, other=0)
+    origin = tl.maximum(tl.load(rule_ptr + 2 * requests), since)
+    back = tl.where(since < 0, -1, tl.load(rule_ptr))
+    return back, tl.maximum(length - tl.load(rule_ptr + requests), origin)

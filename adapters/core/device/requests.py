@@ -18,7 +18,7 @@ from ..kinds.banned_tokens import adding
 from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
-from ..parts import RULES, Part, Program
+from ..parts import Program
 from .inputs import RequestInputs
 from .loop_kernel import fields_of
 
@@ -28,8 +28,7 @@ ALL = 1 << 30
 INPUTS: dict[str, float] = {
     **{"admission": -1, "taken": ALL, "first_since": -1},
     **{"lanes": 0, "end_token": -1},
-    **{"back": -1, "window": 0, "origin": 0, "exempt": 0, "of_phase": 0, "penalties": 0.0},
-    "loop": 0,
+    **{"rules": -1, "penalties": 0.0, "loop": 0},
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The host has read
 all of their tokens, so the kernel reads none."""
@@ -101,20 +100,19 @@ class Request:
             for (each, phase, end), at in zip(self.lanes, places, strict=True)
         ]
         sets = {spec: tables.operand[tables.base_of(it)] for spec, it in self.holders.items()}
-        ngrams, dry = self.program.ngrams, next(iter(self.program.dry), None)
-        of_phase: dict[type[Part], list[int]] = {kind: [] for kind in RULES}
-        for part, phase, *_ in self.program.history_rules:
-            of_phase[type(part)].append(phase)
+        dry, rules = next(iter(self.program.dry), None), [[-1, 0, 0, 0, 0]]
+        for spec, phase, *_ in self.program.history_rules:
+            if isinstance(spec, DrySpec):
+                rules[0] = [spec.allowed_length, spec.range or ALL, 0, sets[spec], phase]
+            elif isinstance(spec, NoRepeatNgramSpec):
+                origin = self.origin if spec.output_only else 0
+                rules.append([spec.n - 1, spec.window or ALL, origin, sets[spec], phase])
         inputs.put(
             slot,
             taken=[self.read] * bool(self.lanes),
             first_since=since,
             lanes=[*chain.from_iterable(lanes)],
-            of_phase=[*(of_phase[DrySpec] or [0]), *of_phase[NoRepeatNgramSpec]],
-            back=[dry.allowed_length if dry else -1, *(spec.n - 1 for spec in ngrams)],
-            window=[(dry and dry.range) or ALL, *(spec.window or ALL for spec in ngrams)],
-            origin=[0, *(self.origin if spec.output_only else 0 for spec in ngrams)],
-            exempt=[sets.get(dry, 0), *(sets[spec] for spec in ngrams)],
+            rules=[*chain.from_iterable(rules)],
             penalties=penalties(dry) if dry else [],
             loop=fields_of(self.program.history_rules, self.lanes, self.origin),
         )
