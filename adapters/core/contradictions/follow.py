@@ -29,7 +29,7 @@ BAN = np.float32(BAN_BIAS / 2)
 @part_of_loops
 def find_token(tokens: Any, first: int, end: int, wanted: int) -> int:
     """Return the index of a token in an ascending range, or -1."""
-    at = first + np.searchsorted(tokens[first:end], wanted)
+    at: Any = first + np.searchsorted(tokens[first:end], wanted)
     return at if at < end and tokens[at] == wanted else -1
 
 

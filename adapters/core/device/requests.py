@@ -100,7 +100,8 @@ class Request:
             for (each, phase, end), at in zip(self.lanes, places, strict=True)
         ]
         sets = {spec: tables.operand[tables.base_of(it)] for spec, it in self.holders.items()}
-        dry, rules = next(iter(self.program.dry), None), [[-1, 0, 0, 0, 0]]
+        dry = next(iter(self.program.dry), None)
+        rules: list[list[Any]] = [[-1, 0, 0, 0, 0]]
         for spec, phase, *_ in self.program.history_rules:
             if isinstance(spec, DrySpec):
                 rules[0] = [spec.allowed_length, spec.range or ALL, 0, sets[spec], phase]
