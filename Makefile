@@ -124,17 +124,17 @@ test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of it
 	$(SGLANG)/bin/python -m pytest tests/adapters/sglang $(ARGS)
 
 test-gateways: $(GATEWAYS)/ready ## run the tests behind three gateways, and print what passes; no engine
-	$(GATEWAYS)/bin/python -m pytest tests/gateways $(ARGS)
-	$(GATEWAYS)/bin/python -m tests.gateways
+	$(GATEWAYS)/bin/python -m pytest tests/tools/gateways $(ARGS)
+	$(GATEWAYS)/bin/python -m tests.tools.gateways
 
 gateways: $(GATEWAYS)/ready $(READY) $(SGLANG)/ready ## the same before real servers of vLLM and SGLang
 	$(BIN)/python -m examples._support.smollm2
 	for servers in vllm vllm-pair sglang; do \
-		$(GATEWAYS)/bin/python -m tests.gateways --servers $$servers $(ARGS) || exit; \
+		$(GATEWAYS)/bin/python -m tests.tools.gateways --servers $$servers $(ARGS) || exit; \
 	done
 
 gateways-others: $(GATEWAYS)/others ## print what passes LiteLLM's proxy and Portkey, which needs Node.js
-	$(GATEWAYS)/bin/python -m tests.gateways --gateway litellm --gateway portkey $(ARGS)
+	$(GATEWAYS)/bin/python -m tests.tools.gateways --gateway litellm --gateway portkey $(ARGS)
 
 test-llama-cpp: $(LLAMA) ## run the tests on llama.cpp, which is compiled for them
 	$(BIN)/python -m examples._support.smollm2
@@ -177,7 +177,7 @@ faults: $(READY) ## let each numpy, torch and kernel call of the core fail, once
 	$(BIN)/python -m tests.tools.faults $(ARGS)
 
 compat: $(VERSIONS:%=$(COMPAT)/%/ready) ## try other versions of vLLM (make compat VERSIONS=0.31.0)
-	@$(PYTHON) tests/support/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
+	@$(PYTHON) tests/tools/compatibility.py $(VERSIONS:%=$(COMPAT)/%)
 
 docs: $(DOCS)/ready ## build the documentation into build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
@@ -261,7 +261,7 @@ $(DOCS)/ready: pyproject.toml
 $(COMPAT)/%/ready: pyproject.toml
 	$(call environment,==$*,$(if $(filter $*,$(NO_CPU_BUILD)),==$(COMPILED_PARTS)))
 	@$(if $(filter $*,$(NO_CPU_BUILD)),nvidia-smi >/dev/null 2>&1 || \
-		$(@D)/bin/python tests/support/vllm_without_cpu_build.py $*)
+		$(@D)/bin/python tests/tools/vllm_without_cpu_build.py $*)
 	@touch $@
 
 $(DYNAMO)/ready: pyproject.toml
@@ -269,7 +269,7 @@ $(DYNAMO)/ready: pyproject.toml
 	@$(PIP) install $(DYNAMO_NEEDS)
 	@$(PIP) install --no-deps $(DYNAMO_PACKAGES)
 	@nvidia-smi >/dev/null 2>&1 || { $(PIP) install --no-deps $(DYNAMO_TORCHVISION) && \
-		$(@D)/bin/python tests/support/torchvision_without_operators.py; }
+		$(@D)/bin/python tests/tools/torchvision_without_operators.py; }
 	@touch $@
 
 $(RAY)/ready: pyproject.toml

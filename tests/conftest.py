@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--runner", choices=["v1", "v2"], default="v1", help="the model runner of vLLM's engines"
     )
+    parser.addoption("--write-golden", action="store_true", help="write transcripts anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,9 @@
 """What may import what, what an import costs, and what is in the wheel."""
 
 import ast
-import importlib
+import builtins
+import importlib.util
+import keyword
 import os
 import re
 import subprocess
@@ -9,7 +11,9 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
 
 import logitport
@@ -78,6 +82,8 @@ class TestImportsOfAProcess:
             ),
             ("from examples.new_backend.conformance import ToySuite", {"torch"}),
             ("import logitport.adapters.llama_cpp.processor", {"torch"}),
+            ("import logitport.adapters.dynamo", {"dynamo", "vllm", "torch"}),
+            ("import logitport.adapters.sglang", {"sglang", "torch"}),
             (
                 "import numpy\n"
                 "from logitport.adapters.core import Realizer, compile_specs\n"
@@ -332,6 +338,108 @@ class TestImportDirection:
         assert upward(
             "logitport.spec.base", [name, "logitport.spec.errors", "json", "msgspec"]
         ) == [name]
+
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+QUOTED = re.compile(r"``([A-Za-z_][\w.]*)(?:\([^`]*\))?``")
+"""A name or a call, in docstrings and comments; not a literal, an option or a path."""
+SOURCES = {"mlx": "mlx_lm"}
+"""The package of an engine, where it has another name."""
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    """Return the names in a tree, but for its docstrings."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        for value in vars(node).values() if id(node) not in prose else ():
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str):
+                    # A message has other words as well: its names have underscores or backticks.
+                    names = each if " " not in each else " ".join(re.findall("`.+?`", each))
+                    found.update(WORD.findall(names))
+                    found.update(word for word in WORD.findall(each) if "_" in word)
+    return found
+
+
+@cache
+def names() -> set[str]:
+    """Return all names in our code, and in that of tests, which call other packages."""
+    found = {*dir(builtins), *keyword.kwlist, *WORD.findall(text("pyproject.toml"))}
+    files = {*source_files(*ROOMS, "tests", "examples", "benchmarks")} - {Path(__file__)}
+    for path in files:
+        found |= {
+            *WORD.findall(str(path.relative_to(ROOT))),
+            *names_in(ast.parse(path.read_text())),
+        }
+    return found
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """Return the names in each of our modules and classes, and the bases of the latter."""
+    found: dict[str, set[str]] = {}
+    for path in source_files(*ROOMS):
+        tree = ast.parse(path.read_text("utf-8"))
+        classes = [(node.name, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        module = [(path.stem, tree)] if path.stem != "__init__" else []
+        for name, node in [*module, *classes]:
+            found.setdefault(name, set()).update(names_in(node))
+    return found
+
+
+@cache
+def words_of(package: str) -> set[str]:
+    """Return all words in the source of an engine, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    files = Path(spec.origin).parent.rglob("*.py")
+    return {word for path in files for word in WORD.findall(path.read_text(errors="ignore"))}
+
+
+def is_member(name: str, owner: str) -> bool:
+    """Whether a class or module of ours, or a class that it inherits from, has a name."""
+    inside = members()[owner]
+    bases = (each for each in inside & members().keys() if each[0].isupper() and each != owner)
+    return name in inside or any(name in members()[each] for each in bases)
+
+
+def unknown(source: str) -> set[str]:
+    """The names in double backticks that nothing has."""
+    found: set[str] = set()
+    for quoted in QUOTED.findall(source):
+        parts = quoted.split(".")
+        found |= {*parts} - names()
+        found |= {
+            f"{owner}.{name}"
+            for owner, name in pairwise(parts)
+            if owner in members() and owner not in (*ENGINES, "mlx") and name not in ("py", "")
+            if not is_member(name, owner)
+        }
+    return found
+
+
+class TestNames:
+    @pytest.mark.parametrize("path", source_files(*ROOMS), ids=module_of)
+    def test_in_backticks_exist(self, path: Path):
+        """The engine's own are looked for in its source, if it is installed."""
+        found = unknown(path.read_text("utf-8"))
+        engine = path.parent.name if path.parent.name in ENGINES else ""
+        assert not found or engine, found
+        assert not found or found - words_of(SOURCES.get(engine, engine)) == set()
+
+    @pytest.mark.parametrize(
+        ("source", "found"),
+        [
+            ("``Realizer.add`` takes ``stop_token_ids`` and ``None``", set()),
+            ("``Realizer.fold``, ``MAX_STEPS``", {"Realizer.fold", "MAX_STEPS"}),
+            ("``yonder.Nothing`` of ``Nowhere(1)``", {"yonder", "Nothing", "Nowhere"}),
+            ('``"Nowhere"``, ``--nowhere``, ``no where``', set()),
+        ],
+    )
+    def test_the_rule_bites(self, source: str, found: set[str]):
+        assert unknown(source) == found
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def texts_of(tokenizer: str | None) -> TextOf:
 def ids_of(tokenizer: str | None) -> IdsOf:
     """Make a function that finds tokens by their text, as ``texts_of`` and engines have it.
 
-    vLLM with ``return_tokens_as_token_ids``, and SGLang, answer with ids: ``token_id:7``.
+    SGLang, and vLLM if a client asks for ids, answer with ids: ``token_id:7``.
     """
     if tokenizer is None:
         return lambda text: ()

@@ -33,8 +33,7 @@ class RequestCallables:
     Args:
         parts: the callables and rules. A callable takes (output ids, logits) or (prompt ids, output
             ids, logits), and edits the logits, ``[columns]``, in place or returns a new tensor of
-            the same shape. vLLM's ``RequestLogitsProcessor`` and Dynamo's ``BaseLogitsProcessor``
-            do the same.
+            the same shape. vLLM's processors of one request and Dynamo's do the same.
         vocab_size: the number of tokens.
 
     Attributes:

@@ -42,7 +42,7 @@ def check_spelling(names: Iterable[object], path: str, key: str = KEY) -> None:
         key: the key that is right there, ``KEY`` or a name with ``KEY`` in it.
 
     Raises:
-        SpecError: for ``logit_port``, ``logitprot``, ``LogitsPort``, ``logitport_spec`` and alike.
+        SpecError: for ``logit_port``, ``logitprot``, ``logitport_spec`` and alike.
     """
     for name in names:
         if name != key and isinstance(name, str) and is_near(name):

@@ -30,8 +30,8 @@ class BannedScriptsSpec(ScriptsSpec, frozen=True, tag="banned_scripts"):
     character is banned. So no output ends with half a character because its end is banned.
 
     The names are those of Unicode: ``Han``, ``Cyrillic``, ``Old Italic``. Case, spaces, hyphens and
-    underscores do not count. A text may need several scripts: Japanese has ``Han``, ``Hiragana``
-    and ``Katakana``. Digits, spaces, punctuation, emoji, combining marks and other characters that
+    underscores do not count. A text may need several scripts: Japanese has Han, Hiragana
+    and Katakana. Digits, spaces, punctuation, emoji, combining marks and other characters that
     many scripts use have the scripts ``Common`` and ``Inherited``, which cannot be named and are
     always free. So are the code points that are unassigned or for private use, unless they begin
     like banned characters only.

@@ -30,7 +30,7 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
 
     A token that would complete a text is banned, whatever tokens the text is made of, and also if
     the text begins or ends within a token. ``banned_sequences`` bans one tokenization of a word:
-    with ``" banana"`` as one token, the model may still choose `` Ban`` and ``anas``.
+    with ``" banana"`` as one token, the model may still choose ``" Ban"`` and ``"anas"``.
 
     Texts are compared byte by byte, in UTF-8. Nothing is normalized: ``é`` as one character is not
     ``e`` and an accent. A text is found within words, too: ``" ass"`` with a space leaves
@@ -51,7 +51,7 @@ class BannedTextSpec(TextSpec, frozen=True, tag="banned_text", omit_defaults=Tru
     many texts that begin with different letters, or end with a space.
 
     ``BannedTextSpec(("banana", "as an AI"), ignore_case=True, whole_words=True)`` bans ``Banana``
-    as well, and leaves ``bananas`` free where that is one token.
+    as well, and leaves ``"bananas"`` free where that is one token.
 
     Examples:
         >>> from logitport.adapters.reference.kinds.banned_text import completing

@@ -48,7 +48,7 @@ class ThinkingBudgetSpec(
 
     With a ``grace``, the model may end its line first: when the budget is spent, up to ``grace``
     more tokens are free. What is forced follows the first of them that has a newline, and the last
-    of them at the latest. NVIDIA NIM's ``BudgetControlLogitsProcessor`` grants 10% of the budget.
+    of them at the latest. NVIDIA NIM's BudgetControlLogitsProcessor grants 10% of the budget.
 
     For example, with ``<think>`` 7, ``</think>`` 8 and a newline 3::
 

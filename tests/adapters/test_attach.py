@@ -22,19 +22,19 @@ BANNED = lp.BannedTokensSpec((9,))
 MakeParams = Callable[[dict[str, Any] | None], Any]
 
 
-def vllm_params(extra_args: dict[str, Any] | None) -> Any:
+def sampling_params(**fields: Any) -> Any:
+    """Make vLLM's, where it is installed."""
     from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
-    return SamplingParams(extra_args=extra_args)
+    if grammar := fields.get("structured_outputs"):
+        fields["structured_outputs"] = StructuredOutputsParams(**grammar)
+    return SamplingParams(**fields)
 
 
-def stand_in(extra_args: dict[str, Any] | None) -> Any:
-    return SimpleNamespace(extra_args=extra_args)
-
-
-@pytest.fixture(params=[stand_in, vllm_params], ids=["stand-in", "SamplingParams"])
+@pytest.fixture(params=[SimpleNamespace, sampling_params], ids=["stand-in", "SamplingParams"])
 def make_params(request: pytest.FixtureRequest) -> MakeParams:
-    return request.param
+    return lambda extra_args: request.param(extra_args=extra_args)
 
 
 GENERATING = lp.Stage.AGGREGATED, lp.Stage.DECODE
@@ -67,12 +67,6 @@ def test_no_sampling_params(other: Any):
         attach(other, SPEC)
 
 
-def test_returns_its_argument(make_params: MakeParams):
-    params = make_params(None)
-    assert attach(params, SPEC) is params
-    assert params.extra_args == {KEY: lp.encode(SPEC)}
-
-
 def test_the_callers_dict_stays(make_params: MakeParams):
     shared = {"seed": {"nested": 1}, KEY: "old"}
     first, second = make_params(shared), make_params(shared)
@@ -86,7 +80,7 @@ def test_the_callers_dict_stays(make_params: MakeParams):
 def test_again_and_anew_and_off(make_params: MakeParams):
     params = make_params({"a": 1})
     for _ in range(2):
-        attach(params, SPEC)
+        assert attach(params, SPEC) is params
         assert params.extra_args == {"a": 1, KEY: lp.encode(SPEC)}
     attach(params, [OTHER_SPEC], generation_only=False)
     assert params.extra_args == {"a": 1, KEY: lp.encode(OTHER_SPEC, generation_only=False)}
@@ -115,9 +109,7 @@ def test_refused_whatever_the_stage(make_params: MakeParams, stage: lp.Stage):
     ids=["min_tokens", "allowed_token_ids"],
 )
 def test_conflicts_with_the_requests_own_fields(fields: dict[str, Any], path: str):
-    from vllm import SamplingParams
-
-    params = SamplingParams(**fields)
+    params = sampling_params(**fields)
     with pytest.raises(lp.SpecError, match="Conflicts with the request's") as error:
         attach(params, SPEC)
     assert error.value.path == path
@@ -127,10 +119,7 @@ def test_conflicts_with_the_requests_own_fields(fields: dict[str, Any], path: st
 
 
 def test_a_grammar_of_the_request_does_not_go_on():
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
+    params = sampling_params(**structured("regex", "a+"))
     attach(params, BANNED)
     with pytest.raises(lp.SpecError, match=r"begins anew.*request.s structured_outputs") as error:
         attach(params, BANNED, continued=1)
@@ -175,8 +164,7 @@ LOWERED: dict[str, tuple[dict[str, Any], list[lp.LogitsProcessorSpec], dict[str,
     "the defaults": ({}, [lp.SamplingSpec(temperature=1, top_k=0)], {}),
     "greedy": ({}, [GREEDY], {"temperature": 0}),
     "greedy, top_p without effect": (
-        {"top_p": 0.5, "min_p": 0.5},
-        [lp.SamplingSpec(temperature=0, top_k=9)],
+        *({"top_p": 0.5, "min_p": 0.5}, [lp.SamplingSpec(temperature=0, top_k=9)]),
         {"temperature": 0, "top_k": 9},
     ),
     "too cold for vLLM": ({}, [lp.SamplingSpec(temperature=0.005)], {"temperature": 0.005}),
@@ -191,26 +179,12 @@ LOWERED: dict[str, tuple[dict[str, Any], list[lp.LogitsProcessorSpec], dict[str,
     "a grammar": ({}, [lp.GrammarSpec(ebnf="root ::= a")], structured("grammar", "root ::= a")),
     "choices": ({}, [lp.GrammarSpec(choices=("a", "b"))], structured("choice", ["a", "b"])),
     "a tag": ({}, [lp.GrammarSpec(structural_tag=TAG)], structured("structural_tag", TAG_TEXT)),
-    "both kinds": (
-        {"max_tokens": 5},
-        [GREEDY, BY_REGEX],
-        {"temperature": 0, **structured("regex", "a+")},
-    ),
+    "both kinds": ({}, [GREEDY, BY_REGEX], {"temperature": 0, **structured("regex", "a+")}),
     "a grammar set already, with options": (
         {"structured_outputs": {"regex": "a+", "whitespace_pattern": " "}},
-        [BY_REGEX],
-        {},
+        *([BY_REGEX], {}),
     ),
 }
-
-
-def sampling_params(**fields: Any) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    if grammar := fields.get("structured_outputs"):
-        fields["structured_outputs"] = StructuredOutputsParams(**grammar)
-    return SamplingParams(**fields)
 
 
 class TestNativeKinds:
@@ -397,20 +371,16 @@ def test_json_of_the_wire(make_params: MakeParams, form: str):
 
 
 def test_texts_are_compared_by_the_engine():
-    from vllm import SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
-
-    params = SamplingParams(allowed_token_ids=[5])
+    params = sampling_params(allowed_token_ids=[5])
     assert attach(params, CHOICE).extra_args == {KEY: lp.encode(CHOICE)}
     with pytest.raises(lp.SpecError, match="allowed_token_ids"):
         attach(params, {"kind": "choice", "choices": [[6]]})
-    params.structured_outputs = StructuredOutputsParams(regex="a")
     with pytest.raises(lp.SpecError, match="structured_outputs"):
-        attach(params, CHOICE)
+        attach(sampling_params(**structured("regex", "a")), CHOICE)
 
 
 def test_json_beside_native_and_live_specs():
-    params = attach(vllm_params(None), [CHOICE, lp.SamplingSpec(top_p=0.5)])
+    params = attach(sampling_params(), [CHOICE, lp.SamplingSpec(top_p=0.5)])
     assert params.extra_args == {KEY: lp.encode(CHOICE)}
     assert params.top_p == 0.5
     with pytest.raises(lp.SpecError, match="PythonProcessorSpec cannot be serialized"):

@@ -1,64 +1,45 @@
 """``logitport doctor``, with servers that answer as vLLM does. Tests of engines ask real ones."""
 
 import json
-import threading
-from collections.abc import Callable, Generator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import logitport
 import pytest
 from logitport.adapters import SpecMiddleware
-from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import SpecError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from .command import run
+from examples._support.serving import serving
+from tests.support.transcripts import check, transcripts
+
+from .command import printed, run
+from .test_probe import Stub, of_vllm
 
 Answer = Callable[[str, dict[str, Any]], tuple[int, Any]]
 """Of a route and a body: the status and the content."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    answer: Answer
+@contextmanager
+def served(answer: Answer) -> Iterator[str]:
+    async def respond(request: Request) -> Response:
+        status, content = answer(request.url.path, json.loads(await request.body() or "{}"))
+        return Response(content if isinstance(content, str) else json.dumps(content), status)
 
-    def do_GET(self) -> None:
-        self._send({})
-
-    def do_POST(self) -> None:
-        self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def _send(self, body: dict[str, Any]) -> None:
-        status, content = type(self).answer(self.path, body)
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write((content if isinstance(content, str) else json.dumps(content)).encode())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    routes = [Route("/{path:path}", respond, methods=["GET", "POST"])]
+    with serving(Starlette(routes=routes)) as url:
+        yield url
 
 
-@pytest.fixture
-def serve() -> Generator[Callable[[Answer], str]]:
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(answer: Answer) -> str:
-        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "agg") -> Answer:
+def engine(stub: Stub, *, middleware: bool = True) -> Answer:
     """Answer as vLLM does."""
 
     def answer(route: str, body: dict[str, Any]) -> tuple[int, Any]:
-        payload = body.get("vllm_xargs", {}).get("logitport", "")
-        if middleware and "response_format" in body:
-            payload = body["response_format"]["json_schema"]["schema"]["x-logitport"]
         if route == "/version":
             return 200, {"version": "0.32.0"}
         if route == "/v1/models":
@@ -69,16 +50,9 @@ def engine(acts: bool, refuses: bool, middleware: bool, stage: str = "agg") -> A
         if route not in ("/v1/completions", "/v1/chat/completions"):
             return 404, "not found"
         assert body["model"] == "some/model"
-        is_bad = '"?"' in payload and refuses
-        if is_bad or ("logitport" in body and middleware):
-            return 400, {"error": {"message": "logitport: Invalid value '?'"}}
-        text = payload if acts and payload else f"after {body.get('prompt', body.get('messages'))}"
-        reply: dict[str, Any] = {"choices": [{"text": text}]}
-        if payload and middleware:
-            kinds = ["forced_sequence"] if stage != "prefill" else []
-            made = {"kinds": kinds, "digest": digest_of(payload), "stage": stage}
-            reply["logitport"] = made
-        return 200, reply
+        if "logitport" in body and middleware:
+            return 400, of_vllm("logitport: Expected specs elsewhere")
+        return stub.reply(body)
 
     return answer
 
@@ -111,114 +85,73 @@ def checking(behind: Answer) -> Answer:
     return answer
 
 
-BOTH = "arrive in the field and in a schema"
 HOSTILE = "\x1b[2J\nA forced text: obeyed\x9b\u202e"
+
+
+def hostile_to_specs(route: str, body: dict[str, Any]) -> tuple[int, Any]:
+    if "vllm_xargs" in body:
+        return 400, {"error": {"message": HOSTILE}}
+    return engine(Stub())(route, body)
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda route, body: (400, HOSTILE),
-        lambda route, body: (200, HOSTILE),
-        lambda route, body: (200, "[" * 100_000),
-        lambda route, body: (200, {"data": [{"id": HOSTILE}]}),
-        lambda route, body: (
-            (400, {"error": {"message": HOSTILE}})
-            if "vllm_xargs" in body
-            else engine(True, True, True)(route, body)
-        ),
+        lambda *_: (400, HOSTILE),
+        lambda *_: (200, HOSTILE),
+        lambda *_: (200, "[" * 100_000),
+        lambda *_: (200, {"data": [{"id": HOSTILE}]}),
+        hostile_to_specs,
     ],
 )
-def test_a_server_cannot_steer_the_terminal(answer: Answer, serve: Callable[[Answer], str]):
-    result = run("doctor", serve(answer), "--engine", "vllm")
+def test_a_server_cannot_steer_the_terminal(answer: Answer):
+    with served(answer) as url:
+        result = run("doctor", url, "--engine", "vllm")
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (1, 2)
     assert result.output.replace("\n", "").isprintable()
     assert "\nA forced text: obeyed" not in result.output
 
 
-OBEYED = ["obeyed", "refused", "refused"]
-LOST = ["lost, in `vllm_xargs"] * 2
-BY_GATEWAY = ["refused by a gateway alone"] * 2
-HALF = ["arrive in the field, not in a schema"] * 2
-OF_CHATS = "`vllm_xargs.logitport` is lost on the way"
-GATED = "not acted on at the stage prefill"
-ACTED = "forced_sequence at agg"
+WHOLE, NONE = engine(Stub()), engine(Stub(obeys=()), middleware=False)
+SERVERS: dict[str, Answer] = {
+    "WITH-ALL": WHOLE,
+    "WITHOUT-LOGITPORT": NONE,
+    "GATEWAY-THAT-CHECKS": checking(WHOLE),
+    "GATEWAY-THAT-CHECKS-ALONE": checking(NONE),
+    "WITHOUT-MIDDLEWARE": engine(Stub(obeys=("field",), receipts=False), middleware=False),
+    "PREFILL": engine(Stub(stage="prefill")),
+    "GATEWAY-THAT-DROPS-FIELDS": gateway(WHOLE, "vllm_xargs"),
+    "SILENT": lambda *_: (404, "no"),
+    "WITH-A-KEY": lambda *_: (403, {"error": {"message": "no key"}}),
+    "A-PAGE": lambda *_: (200, "<html>"),
+}
+"""The names of servers in the transcripts."""
 
 
-@pytest.mark.parametrize(
-    ("answer", "found", "advice"),
-    [
-        (engine(True, True, True), [*OBEYED, BOTH, BOTH, ACTED, "logitport "], ""),
-        (
-            engine(False, False, False),
-            ["ignored", "not refused", "not refused", *LOST, "status 404"],
-            "serve vllm",
-        ),
-        (
-            checking(engine(False, False, False)),
-            ["ignored", *BY_GATEWAY, *LOST, "status 404"],
-            "serve vllm",
-        ),
-        (checking(engine(True, True, True)), [*OBEYED, BOTH, BOTH, ACTED, "logitport "], ""),
-        (
-            engine(True, True, False),
-            ["obeyed", "refused", "not refused", *HALF, "missing", "status 404"],
-            "--print",
-        ),
-        (
-            engine(False, True, True, "prefill"),
-            [GATED, "refused", "refused", BOTH, BOTH, "logitport "],
-            "LOGITPORT_STAGE",
-        ),
-        (
-            gateway(engine(True, True, True), "vllm_xargs"),
-            [*OBEYED, BOTH, OF_CHATS, ACTED, "status 404"],
-            "carrier='schema', which passes",
-        ),
-    ],
-)
-def test_findings(
-    answer: Answer, found: list[str], advice: str, serve: Callable[[Answer], str]
-) -> None:
-    result = run("doctor", serve(answer) + "/v1/")
-    lines = [line for line in result.stdout.splitlines() if line[0] != " "]
-    assert lines[0].startswith("vllm at http://127.0.0.1:")
-    for line, expected in zip(lines[1:], found, strict=True):
-        assert line.partition(": ")[2].startswith(expected)
-    assert result.exit_code == bool(advice)
-    assert advice in result.stdout
-    result = run("doctor", serve(answer), "--json")
-    assert [
-        each["found"].startswith(expected)
-        for each, expected in zip(json.loads(result.stdout)["findings"], found, strict=True)
-    ] == [True] * len(found)
+def asked(command: str, text: str) -> Iterator[str]:
+    """Run a line of a transcript with the URL of a server in place of its name."""
+    words = command.split()
+    (name,) = SERVERS.keys() & words
+    with served(SERVERS[name]) as url:
+        lines = [*printed(" ".join(url if each == name else each for each in words), text)]
+    for line in lines:
+        yield line.replace(url, name).replace(logitport.__version__, "VERSION")
 
 
-@pytest.mark.parametrize(
-    ("answer", "arguments", "message"),
-    [
-        ("http://127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
-        ("127.0.0.1:9", (), "No answer from http://127.0.0.1:9/get_server_info: "),
-        (lambda *_: (404, "no"), (), "use --engine"),
-        (lambda *_: (404, "no"), ("--engine", "vllm"), "lists no model (status 404)"),
-        (lambda *_: (200, {}), ("--engine", "mlx"), "has no server"),
-        (
-            lambda *_: (403, {"error": {"message": "no key"}}),
-            ("--engine", "vllm", "--model", "m"),
-            "refuses a request without specs (403): no key",
-        ),
-        (
-            lambda *_: (200, "<html>"),
-            ("--engine", "vllm", "--model", "m"),
-            "Expected the answer of /v1/completions, got '<html>'",
-        ),
-    ],
-)
-def test_no_such_server(
-    answer: Answer | str, arguments: tuple[str, ...], message: str, serve: Callable[[Answer], str]
-) -> None:
-    url = answer if isinstance(answer, str) else serve(answer)
-    result = run("doctor", url, *arguments)
+@transcripts("doctor_server")
+def test_transcript(file: Path, request: pytest.FixtureRequest):
+    check(file, asked, request)
+
+
+@pytest.mark.parametrize("end", ["/", "/v1", "/v1/"])
+def test_forms_of_a_url(end: str):
+    with served(WHOLE) as url:
+        assert run("doctor", url + end).stdout == run("doctor", url).stdout
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9"])
+def test_no_such_server(url: str) -> None:
+    result = run("doctor", url)
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert "No answer from http://127.0.0.1:9/get_server_info: " in result.stderr

@@ -2,23 +2,26 @@
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from logitport.adapters.backend import backend, backends
 from logitport.adapters.vllm.names import PROCESSOR
 
-from .command import run
+from tests.support.transcripts import check, transcripts
+
+from .command import printed, run
 from .packages import plugin_package
 
 Install = Callable[..., None]
 Found = dict[str, dict[str, str]]
 """The findings by what was examined."""
 
-TEST_VARIABLES = [f"{name}_ENABLE_TEST_LOGITS_PROCESSOR" for name in ("LOGITPORT", "DYN")]
-V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": number} for number in "01")
+V1 = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 
 
 @pytest.fixture(autouse=True)
@@ -102,82 +105,62 @@ def test_a_requirement_that_is_not_installed(install: Install, monkeypatch: pyte
     assert "logitport[sglang]" in found["advice"]
 
 
-@pytest.mark.parametrize(
-    ("content", "status", "parts"),
-    [
-        ("own: add", "ok", []),
-        ("presets: {a: [{kind: choice, from_text: {choices: [b]}}]}", "ok", []),
-        ("own: ad\nx: 1", "error", ["$.own: ", "line 2: $.x: ", "check --config"]),
-        ("own: [", "error", ["line 1, column 7"]),
-    ],
-)
-def test_a_configuration_is_read(content: str, status: str, parts: list[str], tmp_path: Path):
+def printed_findings(command: str, text: str) -> Iterator[str]:
+    """Run a line of a transcript, and leave out what is found about this environment."""
+    is_kept = False
+    for line in printed(command, text):
+        if not line.startswith(" "):
+            is_kept = re.match(r"(vllm|sglang): \D|Stage|LOGITPORT|DYN|!|\[", line) is not None
+        if is_kept:
+            yield line
+
+
+@transcripts("doctor_environment")
+def test_transcript(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+):
+    """As on a machine with a GPU: ``test_vllm_on_cpus`` has what is found on others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("logitport.adapters.vllm.backend.version_of", {"vllm": "0"}.get)
+    check(file, printed_findings, request)
+
+
+def test_a_configuration_that_is_no_yaml(tmp_path: Path):
     file = tmp_path / "bot.yaml"
-    file.write_text(content)
-    found = examine("--engine", "transformers", LOGITPORT_CONFIG=str(file))["LOGITPORT_CONFIG"]
-    assert found["status"] == status
-    for part in [str(file), *parts]:
-        assert part in f"{found['found']} {found['advice']}"
+    file.write_text("own: [")
+    found = examine(LOGITPORT_CONFIG=str(file))["LOGITPORT_CONFIG"]
+    assert found["status"] == "error"
+    assert "line 1, column 7" in found["found"]
 
 
-class TestEntryPoint:
-    WHAT = "Entry point in vllm.logits_processors"
-    GROUP = "vllm.logits_processors"
-
-    def test_once(self):
-        assert examine("--engine", "vllm")[self.WHAT]["found"] == PROCESSOR
-
-    def test_missing(self, install: Install):
-        backend("vllm")  # is cached: this logitport has no entry points
-        install("logitport", "0.1.0")
-        found = examine("--engine", "vllm")
-        assert found[self.WHAT]["found"] == "missing"
-        assert found[self.WHAT]["status"] == "error"
-
-    def test_of_two_packages(self, install: Install):
-        install("logitport-of-ours", "1", {self.GROUP: PROCESSOR})
-        found = examine("--engine", "vllm")[self.WHAT]
-        assert found["status"] == "warning"
-        assert "2 times" in found["found"]
-        assert "logitport-of-ours" in found["found"]
-
-    def test_of_another(self, install: Install):
-        install("others", "1", {self.GROUP: "others:Processor"})
-        assert examine("--engine", "vllm")[self.WHAT]["status"] == "ok"
-
-    def test_installed_twice(self, install: Install, tmp_path: Path):
-        backend("vllm")
-        install("logitport", "0.0.1")
-        found = examine("--engine", "vllm")["logitport"]
-        assert found["status"] == "warning"
-        assert f"0.0.1 in {tmp_path}" in found["found"]
+GROUP, ENTRY = "vllm.logits_processors", "Entry point in vllm.logits_processors"
 
 
+# a distribution besides, with its entries | what is examined | its status | what is found
 @pytest.mark.parametrize(
-    ("name", "value", "what", "status", "part"),
+    ("name", "entries", "what", "status", "parts"),
     [
-        ("LOGITPORT_LIMIT", "", "LOGITPORT_LIMIT", "warning", "Is it LOGITPORT_LIMITS?"),
-        ("LOGITPORT_XYZ", "1", "LOGITPORT_XYZ", "warning", "Nothing reads it"),
-        ("LOGITPORT_LIMITS", "", "LOGITPORT_LIMITS", "ok", "no limit is lowered"),
-        ("LOGITPORT_STAGE", "decode", "Stage", "ok", "decode (LOGITPORT_STAGE)"),
-        ("LOGITPORT_STAGE", "prefill", "Stage", "note", "generation_only=false"),
-        ("LOGITPORT_STAGE", "first", "LOGITPORT_STAGE", "error", "Expected a stage, one of"),
-        ("LOGITPORT_CONFIG", "/nowhere.yaml", "LOGITPORT_CONFIG", "error", "No such file"),
-        ("LOGITPORT_CONFIG", "", "LOGITPORT_CONFIG", "ok", "off"),
-        ("LOGITPORT_RECEIPT", "0", "LOGITPORT_RECEIPT", "note", "cannot tell"),
-        ("LOGITPORT_RECEIPT", "1", "LOGITPORT_RECEIPT", "ok", "on"),
-        ("LOGITPORT_ROUTE", "perhaps", "LOGITPORT_ROUTE", "error", "expected 1 or 0"),
-        ("LOGITPORT_SGLANG_ADMIT_OTHERS", "1", "LOGITPORT_SGLANG_ADMIT_OTHERS", "warning", "code"),
-        ("LOGITPORT_SGLANG_ADMIT_OTHERS", "0", "LOGITPORT_SGLANG_ADMIT_OTHERS", "ok", "off"),
-        *((name, "1", name, "note", "on") for name in TEST_VARIABLES),
-        *((name, "0", name, "ok", "off") for name in TEST_VARIABLES),
-        *((name, "maybe", name, "error", "'maybe': expected 1 or 0") for name in TEST_VARIABLES),
+        ("another", {}, ENTRY, "ok", [PROCESSOR]),
+        ("others", {GROUP: "others:Processor"}, ENTRY, "ok", [PROCESSOR]),
+        ("of-ours", {GROUP: PROCESSOR}, ENTRY, "warning", ["2 times", "of-ours"]),
+        ("logitport", {}, ENTRY, "error", ["missing"]),  # in front of this one
+        ("logitport", {}, "logitport", "warning", ["0.0.1 in FOLDER"]),
     ],
 )
-def test_variables(name: str, value: str, what: str, status: str, part: str):
-    found = examine("--engine", "transformers", **{name: value})[what]
+def test_other_distributions(
+    name: str,
+    entries: Any,
+    what: str,
+    status: str,
+    parts: list[str],
+    install: Install,
+    tmp_path: Path,
+):
+    backend("vllm")  # is cached: this logitport has no entry points later
+    install(name, "0.0.1", entries)
+    found = examine("--engine", "vllm")[what]
     assert found["status"] == status
-    assert part in f"{found['found']} {found['advice']}"
+    assert all(part.replace("FOLDER", str(tmp_path)) in found["found"] for part in parts)
 
 
 def test_plugins(tmp_path: Path):
@@ -188,24 +171,6 @@ def test_plugins(tmp_path: Path):
     assert found["Plugin bad"]["status"] == "error"
     assert "has no attribute 'nothing'" in found["Plugin bad"]["found"]
     assert found["Default specs hello_world"]["status"] == "ok"
-
-
-@pytest.mark.parametrize(
-    ("environment", "what", "status", "part"),
-    [
-        (V1, "Model runner", "ok", "V1"),
-        (V2, "Model runner", "ok", "V2"),
-        ({}, "Model runner", "note", "vLLM chooses"),
-        ({"VLLM_USE_V2_MODEL_RUNNER": "yes"}, "Variable", "error", "'yes'"),
-        ({"VLLM_USE_RUST_FRONTEND": "1"}, "Rust front end", "warning", "does not check"),
-        ({"VLLM_USE_RUST_FRONTEND": "0"}, "Rust front end", None, ""),
-    ],
-)
-def test_vllm(environment: dict[str, str], what: str, status: str | None, part: str):
-    found = examine("--engine", "vllm", **environment)
-    finding = found.get(f"vllm: {what}", {"status": None, "found": "", "advice": ""})
-    assert finding["status"] == status
-    assert part in f"{finding['found']} {finding['advice']}"
 
 
 @pytest.mark.parametrize(
@@ -225,25 +190,6 @@ def test_vllm_on_cpus(versions: dict[str, str], found: list[str], monkeypatch: p
     for what in warned:
         assert findings[what]["status"] == "warning"
         assert "pip uninstall torchvision torchaudio torchcodec" in findings[what]["advice"]
-
-
-@pytest.mark.parametrize(("plugins", "status"), [("other", "error"), ("", None)])
-def test_sglang(plugins: str, status: str | None):
-    found = examine("--engine", "sglang", SGLANG_PLUGINS=plugins)
-    assert found.get("sglang: Plugins", {}).get("status") == status
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("http://localhost", "b"), "unexpected extra argument"),
-        (("--engine", "none"), "Expected an installed backend"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...], message: str):
-    result = run("doctor", *arguments)
-    assert result.exit_code == 2
-    assert message in result.stderr
 
 
 def test_without_packaging(monkeypatch: pytest.MonkeyPatch):

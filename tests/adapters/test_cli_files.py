@@ -9,19 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from logitport import spec as s
 from logitport.adapters import files
 from logitport.adapters.cli import source
 from logitport.adapters.reference.kinds import KINDS
-from logitport.spec import (
-    WIRE_KINDS,
-    LogitsProcessorSpec,
-    MinTokensSpec,
-    Phase,
-    PhaseEnd,
-    PhasesSpec,
-    TriggerSpec,
-    encode,
-)
 from logitport.spec.limits import MAX_SPECS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -142,7 +133,7 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
 )
-MINIMAL = [json.loads(encode(KINDS[kind].minimal)) for kind in WIRE_KINDS]
+MINIMAL = [json.loads(s.encode(KINDS[kind].minimal)) for kind in s.WIRE_KINDS]
 
 
 @st.composite
@@ -170,33 +161,3 @@ def test_specs_of_any_shape(text: str):
             assert isinstance(result.exception, SystemExit | None), result.exception
             assert result.exit_code in (0, 1, 2)
             assert result.output.replace("\n", "").isprintable()
-
-
-AFTER_EOS = (
-    "waits for the model's EOS, 2, which ends the reply, unless the request has `ignore_eos`"
-)
-
-
-# a spec, where EOS is 2 | the place of what never acts
-@pytest.mark.parametrize(
-    ("spec", "path"),
-    [
-        (TriggerSpec((7, 2), (8,)), ".trigger_token_ids"),
-        (TriggerSpec((7,), (8, 2)), ""),
-        (
-            PhasesSpec((Phase((), (PhaseEnd(token_ids=(2,)),)), Phase())),
-            ".phases[0].ends[0].token_ids",
-        ),
-        (PhasesSpec((Phase((TriggerSpec((2,), (8,)),)),)), ".phases[0].specs[0].trigger_token_ids"),
-        (PhasesSpec((Phase((), (PhaseEnd(n=2),)), Phase()), stop_token_ids=(2,)), ""),
-        (MinTokensSpec(5, (2,)), ""),
-    ],
-)
-def test_what_waits_for_eos(spec: LogitsProcessorSpec, path: str, folder: Path):
-    Tokenizer(WordLevel({"a": 7, "b": 8, "</s>": 2}, unk_token="a")).save("tokenizer.json")
-    Path("tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
-    Path("spec.json").write_text(encode(spec))
-    result = run("check", "spec.json", "--tokenizer", ".")
-    assert result.exit_code == 0, result.output
-    assert result.stderr == (f"spec.json: $.specs[0]{path}: {AFTER_EOS}\n" if path else "")
-    assert run("check", "spec.json").stderr == ""

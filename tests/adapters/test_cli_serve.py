@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.transcripts import check, transcripts
 
 from . import command
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
-VLLM = (
-    "--logits-processors logitport.adapters.vllm:LogitportProcessor "
-    "--middleware logitport.adapters.vllm.SpecMiddleware"
-)
 MODULE = "python -m vllm.entrypoints.openai.api_server --model MODEL"
 
 
@@ -40,28 +37,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ("vllm MODEL", f"vllm serve MODEL {VLLM}"),
-        (
-            "vllm MODEL --port 80 -tp 2 --json=1 --no-a",
-            f"vllm serve MODEL --port 80 -tp 2 --json=1 --no-a {VLLM}",
-        ),
-        ("vllm 'a b' --x 'c;d'", f"vllm serve 'a b' --x 'c;d' {VLLM}"),
-        ("vllm MODEL -- --print", f"vllm serve MODEL --print {VLLM}"),
-        ("sglang MODEL", "sglang serve --model-path MODEL --enable-custom-logit-processor"),
-        (
-            "sglang MODEL --tp 2",
-            "sglang serve --model-path MODEL --tp 2 --enable-custom-logit-processor",
-        ),
-    ],
-)
-def test_print(arguments: str, line: str):
-    engine, *rest = shlex.split(arguments)
-    assert run("--print", engine, *rest).stdout == f"{line}\n"
-    if "--" not in rest:
-        assert run(engine, *rest, "--print").stdout == f"{line}\n"
+@transcripts("serve")
+def test_transcript(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+):
+    monkeypatch.chdir(tmp_path)
+    check(file, command.printed, request)
 
 
 @pytest.mark.parametrize(
@@ -94,39 +75,6 @@ def test_vllm_without_a_gpu(installed: set[str], names: set[str], begins: str):
     assert run("vllm", "MODEL", "--print").stdout.startswith(begins)
     page = (ROOT / "docs/vllm.md").read_text(encoding="utf-8")
     assert f"`{MODULE}` in place of `vllm serve MODEL`" in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("nope MODEL", "(llama_cpp, mlx, sglang, tensorrt_llm, transformers, vllm), got 'nope'"),
-        ("transformers MODEL", "no server that takes specs. Use `logitport.adapters.transformers`"),
-        ("llama_cpp MODEL", "Use `logitport.adapters.llama_cpp` in your own process"),
-        ("mlx MODEL", "Use `logitport.adapters.mlx` in your own process"),
-        ("tensorrt_llm MODEL", "Use `logitport.adapters.tensorrt_llm` in your own process"),
-        ("vllm --port 80 MODEL", "Expected the model before the engine's arguments"),
-        ("vllm MODEL --logits-processors a:b", "sets --logits-processors itself"),
-        ("vllm MODEL --logits_processors=a:b", "sets --logits-processors itself"),
-        ("vllm MODEL --middle=a.b", "sets --middleware itself"),
-        ("sglang MODEL --model-path b", "sets --model-path itself"),
-        ("vllm", "Missing argument"),
-    ],
-)
-@pytest.mark.parametrize("printed", [(), ("--print",)], ids=["run", "print"])
-def test_refused(arguments: str, message: str, printed: tuple[str, ...]):
-    result = run(*printed, *arguments.split())
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("plugins", "status"),
-    [("", 0), ("logitport", 0), ("other, logitport", 0), ("none", 2), ("logitport2", 2)],
-)
-def test_plugins_of_sglang(plugins: str, status: int):
-    result = run("--print", "sglang", "MODEL", SGLANG_PLUGINS=plugins)
-    assert result.exit_code == status
-    assert ("add `logitport` to the list" in result.stderr) is bool(status)
 
 
 SERVE = """
@@ -177,25 +125,3 @@ def test_engine_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monkey
     result = run("sglang", "MODEL", PATH=str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr == "There is no command 'sglang': is sglang installed?\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        ("own: ad\nforbid: [a]\n", ["line 1: $.own: ", "line 2: $.forbid[0]: "]),
-        ("guard: [{kind: choice, from_text: {choice: [a]}}]", ["did you mean choices?"]),
-        (None, []),
-    ],
-)
-def test_a_wrong_configuration_is_found_before_the_server_starts(
-    content: str | None, lines: list[str], tmp_path: Path
-):
-    file = tmp_path / "bot.yaml"
-    if content:
-        file.write_text(content)
-    result = run("vllm", "MODEL", LOGITPORT_CONFIG=str(file))
-    assert result.exit_code == 2
-    first, *others = result.stderr.splitlines()
-    assert first.startswith(f"{file} has " if content else f"{file}: No such file")
-    for line, expected in zip(others, lines, strict=True):
-        assert expected in line

@@ -1,10 +1,10 @@
-"""``logitport tags``: the tags of tokenizers that are made here."""
+"""``logitport tags``: the tags of all families, and models that are not a folder."""
 
 import json
 from pathlib import Path
 
 import pytest
-from logitport.spec import THINKING_FAMILIES, ThinkingBudgetSpec
+from logitport.spec import ThinkingBudgetSpec
 
 from tests.support.families import FAMILIES, filled, spec_of, tokenizer_of
 
@@ -37,30 +37,6 @@ def test_every_family(name: str, tmp_path: Path):
     texts = {part: [tag["text"] for tag in found[part]] for part in ("start", "end")}
     assert all(any(text in each for each in texts["start"]) for text in family.start)
     assert all(any(text in each for each in texts["end"]) for text in family.end)
-
-
-def test_words(tmp_path: Path):
-    result = run("tags", model(tmp_path))
-    start, end = map(tokenizer_of("think").token_to_id, ("<think>", "</think>"))
-    assert result.stdout.splitlines() == [
-        f"family: think ({FAMILIES['think'].models})",
-        f'start "<think>": {start}',
-        f'end "</think>": {end}',
-    ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ([], 1, "no known thinking tags"),
-        (["--family", "magistral"], 1, "no token '[THINK]'"),
-        (["--family", "nope"], 2, f"tags: {THINKING_FAMILIES[0].name}, "),
-    ],
-)
-def test_no_tags(arguments: list[str], status: int, message: str, tmp_path: Path):
-    result = run("tags", model(tmp_path, "olmo-3"), *arguments)
-    assert (result.exit_code, result.stdout) == (status, "")
-    assert message in result.stderr
 
 
 def test_no_tokenizer(tmp_path: Path):

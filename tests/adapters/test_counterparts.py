@@ -181,14 +181,7 @@ def of_dynamo(processor: Any) -> Peer:
 
 @dataclass
 class Step:
-    """One row of logits before and after.
-
-    Attributes:
-        output: what was said before.
-        logits: the model's.
-        ours: edited by us.
-        theirs: edited by them.
-    """
+    """What was said, the model's logits after it, and these as both edit them."""
 
     output: list[int]
     logits: torch.Tensor
@@ -285,13 +278,7 @@ def params(**fields: Any) -> SamplingParams:
 
 @dataclass
 class Same:
-    """A spec and its peer, over random histories.
-
-    Attributes:
-        specs: ours.
-        peer: makes theirs, for one request.
-        speak: says the prompt and the output.
-    """
+    """A spec, what makes its peer for a request, and what says prompt and output."""
 
     specs: lp.LogitsProcessorSpec | Sequence[lp.LogitsProcessorSpec]
     peer: Callable[[], Peer]
@@ -458,7 +445,6 @@ ACT_AT_TIMES = {
     ),
 }
 
-
 SAME = ALWAYS_ACT | ACT_AT_TIMES
 
 
@@ -491,7 +477,7 @@ def test_same_forced_bos_where_all_is_one_token():
 
 
 def rows(tokenizer: Any, favourites: Sequence[int | None]) -> list[torch.Tensor]:
-    """Random logits over the real vocabulary, with a favourite where one is named."""
+    """Random logits over the real vocabulary, with favourites."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(len(favourites), len(tokenizer), generator=generator)
     for row, favourite in zip(logits, favourites, strict=True):
@@ -629,26 +615,14 @@ def test_zoo_generation_length_as_a_plugin(tokenizer: Any, factor: float):
             step.assert_same()
 
 
-ZOO = {
-    "generation length": lambda tokenizer: zoo.GenLengthLogitsProcessor(
-        tokenizer, 1.0, complete_sentences=True
-    ),
-    "cite from prompt": lambda tokenizer: zoo.CiteFromPromptLogitsProcessor(
-        tokenizer, 2.0, conditional_boost_factor=1.0
-    ),
-    "force last phrase": lambda tokenizer: zoo.ForceLastPhraseLogitsProcessor(
-        " Thanks.", tokenizer, 1
-    ),
-    "multiple choice": lambda tokenizer: zoo.MultipleChoiceLogitsProcessor(
-        tokenizer, [*"123"], boost_first_words=0.5
-    ),
-    "trigger phrase": lambda tokenizer: zoo.TriggerPhraseLogitsProcessor(
-        tokenizer, 1, " and more", "so"
-    ),
-    "prevent hallucination": lambda tokenizer: zoo.PreventHallucinationLogitsProcessor(
-        tokenizer, 1
-    ),
-    "max time": lambda tokenizer: zoo.MaxTimeLogitsProcessor(tokenizer, 2.5),
+ZOO: dict[str, Callable[[Any], Any]] = {
+    "length": lambda each: zoo.GenLengthLogitsProcessor(each, 1.0, complete_sentences=True),
+    "cite": lambda each: zoo.CiteFromPromptLogitsProcessor(each, 2, conditional_boost_factor=1),
+    "last phrase": lambda each: zoo.ForceLastPhraseLogitsProcessor(" Thanks.", each, 1),
+    "choice": lambda each: zoo.MultipleChoiceLogitsProcessor(each, [*"123"], boost_first_words=0.5),
+    "trigger": lambda each: zoo.TriggerPhraseLogitsProcessor(each, 1, " and more", "so"),
+    "hallucination": lambda each: zoo.PreventHallucinationLogitsProcessor(each, 1),
+    "max time": lambda each: zoo.MaxTimeLogitsProcessor(each, 2.5),
 }
 
 
@@ -692,21 +666,22 @@ def test_differs_zoo_raises_a_token_and_leaves_the_rest_possible(tokenizer: Any)
     assert step.theirs.softmax(-1)[phrase[0]] < 0.001
 
 
-@pytest.mark.parametrize("sampled", ["another", "the trigger"])
-def test_differs_zoo_trigger_is_the_favourite_ours_is_what_was_said(tokenizer: Any, sampled: str):
-    trigger, word = token(tokenizer, "Stop"), token(tokenizer, "so")
-    favourite, said = (trigger, word) if sampled == "another" else (word, trigger)
+# the favourite | what is said | what ours forces after it | what is theirs' favourite then
+@pytest.mark.parametrize(
+    ("favourite", "said", "ours", "theirs"),
+    [("Stop", "so", None, " now"), ("so", "Stop", " now", "so")],
+)
+def test_differs_zoo_trigger_is_the_favourite_ours_is_what_was_said(
+    tokenizer: Any, favourite: str, said: str, ours: str | None, theirs: str
+):
     peer = of_transformers(
         zoo.TriggerPhraseLogitsProcessor(tokenizer, 1, " now", "Stop", trigger_after=True)
     )
     spec = lp.TriggerSpec.from_text("Stop", " now", tokenizer)
-    logits = rows(tokenizer, [favourite, word])
-    _, after = steps(spec, peer, [8], [said], logits=logits)
-    now = token(tokenizer, " now")
-    if sampled == "another":
-        assert (forced(after.ours), after.theirs.argmax()) == (None, now)
-    else:
-        assert (forced(after.ours), after.theirs.argmax()) == (now, word)
+    logits = rows(tokenizer, [token(tokenizer, favourite), token(tokenizer, "so")])
+    _, after = steps(spec, peer, [8], [token(tokenizer, said)], logits=logits)
+    assert forced(after.ours) == (ours and token(tokenizer, ours))
+    assert after.theirs.argmax() == token(tokenizer, theirs)
 
 
 def test_differs_zoo_trigger_can_be_replaced_by_the_phrase(tokenizer: Any):
@@ -788,25 +763,11 @@ def test_differs_sglang_window_narrower_than_n_does_nothing():
         lp.NoRepeatNgramSpec(3, 2)
 
 
-def test_differs_transformers_bad_words_may_begin_in_the_prompt():
-    peer = of_transformers(hf.NoBadWordsLogitsProcessor([[0, 1]]))
-    first, after = steps(lp.BannedSequencesSpec([[0, 1]]), peer, [8, 0], [0])
-    assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (True, False)
-    after.assert_same()
-
-
 def test_differs_transformers_biased_sequences_may_begin_in_the_prompt():
     peer = of_transformers(hf.SequenceBiasLogitsProcessor([[[0, 1], 9.0]]))
     first, after = steps(lp.SequenceBiasSpec([[0, 1]], [9]), peer, [8, 0], [0])
     assert float(first.theirs[1] - first.ours[1]) == pytest.approx(9, abs=1e-3)
     after.assert_same()
-
-
-def test_differs_transformers_never_bans_eos_as_a_word():
-    peer = of_transformers(hf.NoBadWordsLogitsProcessor([[EOS], [0]], eos_token_id=EOS))
-    (step,) = steps(lp.BannedSequencesSpec([[EOS], [0]]), peer, [8], [])
-    assert (step.ours.softmax(-1)[EOS] > 0, step.theirs.softmax(-1)[EOS] > 0) == (False, True)
-    assert step.ours.softmax(-1)[0] == step.theirs.softmax(-1)[0] == 0
 
 
 def test_differs_vllm_bad_words_leave_a_form_of_another_length(tokenizer: Any):
@@ -828,18 +789,37 @@ def test_differs_vllm_bias_is_cut_off_at_100():
     assert math.isclose(step.ours[6] - step.theirs[6], 400.0, abs_tol=1e-3)
 
 
-def test_differs_vllm_ngrams_are_those_of_the_output():
-    peer = vllm_no_repeat(2, 100).peer()
-    first, after = steps(lp.NoRepeatNgramSpec(2, 100), peer, [0, 1, 0], [0])
-    assert (first.ours.softmax(-1)[1] > 0, first.theirs.softmax(-1)[1] > 0) == (False, True)
-    assert (after.ours.softmax(-1)[1] > 0, after.theirs.softmax(-1)[1] > 0) == (False, True)
+# spec | peer | prompt | output | a token that the one leaves, and the other bans | ours leaves it
+LEFT_BY_ONE: dict[str, tuple[lp.LogitsProcessorSpec, Peer, list[int], list[int], int, bool]] = {
+    "transformers' bad words may begin in the prompt": (
+        lp.BannedSequencesSpec([[0, 1]]),
+        of_transformers(hf.NoBadWordsLogitsProcessor([[0, 1]])),
+        *([8, 0], [], 1, True),
+    ),
+    "transformers never bans EOS as a word": (
+        lp.BannedSequencesSpec([[EOS]]),
+        of_transformers(hf.NoBadWordsLogitsProcessor([[EOS], [0]], eos_token_id=EOS)),
+        *([8], [], EOS, False),
+    ),
+    "vLLM's n-grams are those of the output": (
+        lp.NoRepeatNgramSpec(2, 100),
+        vllm_no_repeat(2, 100).peer(),
+        *([0, 1, 0], [0], 1, False),
+    ),
+    "vLLM finds no n-grams of one token": (
+        lp.NoRepeatNgramSpec(1, 100),
+        vllm_no_repeat(1, 100).peer(),
+        *([8], [0, 1], 1, False),
+    ),
+}
 
 
-def test_differs_vllm_ngrams_of_one_token_are_never_found():
-    peer = vllm_no_repeat(1, 100).peer()
-    *_, last = steps(lp.NoRepeatNgramSpec(1, 100), peer, [8], [0, 1])
-    assert (last.ours.softmax(-1)[:2] == 0).all()
-    assert (last.theirs.softmax(-1)[:2] > 0).all()
+@pytest.mark.parametrize("case", LEFT_BY_ONE.values(), ids=LEFT_BY_ONE)
+def test_differs_in_what_is_left(case: Any):
+    spec, peer, prompt, output, token_id, is_left = case
+    *_, last = steps(spec, peer, prompt, output)
+    left = [bool(row.softmax(-1)[token_id]) for row in (last.ours, last.theirs)]
+    assert left == [is_left, not is_left]
 
 
 def test_differs_dynamo_counts_calls():

@@ -55,14 +55,6 @@ def request_with(*annotations: str, max_tokens: int | None = None) -> dict[str, 
     return {"token_ids": [1], "annotations": list(annotations), "stop_conditions": stop}
 
 
-def test_importing_it_imports_no_engine():
-    code = (
-        "import sys, logitport.adapters.dynamo; "
-        "print({'dynamo', 'vllm', 'torch'}.intersection(sys.modules))"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
-
-
 class TestRoundTrip:
     token_ids = st.integers(0, lp.limits.MAX_INT)
     forced = st.lists(st.tuples(st.lists(token_ids, min_size=1), token_ids), max_size=3)
@@ -106,10 +98,8 @@ class TestRoundTrip:
         assert error.value.path == "$[1]"
 
     def test_what_ours_may_not_say_is_refused(self, dynamo: Any):
-        for theirs, path in [
-            (dynamo.ForcedTokenSequenceSpec((), 2), "$[0].token_ids"),
-            (dynamo.ForcedTokenSequenceSpec((-1,), 2), "$[0].token_ids[0]"),
-        ]:
+        for token_ids, path in (((), "$[0].token_ids"), ((-1,), "$[0].token_ids[0]")):
+            theirs = dynamo.ForcedTokenSequenceSpec(token_ids, 2)
             with pytest.raises(lp.SpecError) as error:
                 from_dynamo(dynamo.LogitsProcessorSpec((theirs,)))
             assert error.value.path == path
@@ -205,22 +195,17 @@ class TestContinued:
 
     @pytest.mark.parametrize("left", range(1, 10))
     def test_the_difference(self, left: int):
-        request = request_with(self.TEXT, max_tokens=left)
-        assert requested(request) == lp.Payload(1, (SPEC,), continued=9 - left)
-        request = request_with(annotation(SPEC, max_tokens=9, continued=3), max_tokens=left)
-        assert requested(request) == lp.Payload(1, (SPEC,), continued=12 - left)
+        for already in (0, 3):
+            text = annotation(SPEC, max_tokens=9, continued=already)
+            request = request_with(text, max_tokens=left)
+            assert requested(request) == lp.Payload(1, (SPEC,), continued=9 + already - left)
 
-    def test_without_a_count(self):
-        request = request_with(annotation(SPEC, max_tokens=None), max_tokens=4)
-        assert requested(request) == lp.Payload(1, (SPEC,))
-
-    def test_of_a_prefill_request_nothing_is_counted(self):
-        request = request_with(self.TEXT, max_tokens=1)
-        assert requested(request, lp.Stage.PREFILL) == lp.Payload(1, (SPEC,))
-
-    def test_of_a_clients_body(self):
+    def test_where_nothing_is_counted(self):
+        """Without a count, of a prefill request, and of a client's body."""
         body = {"max_tokens": 9, "nvext": {"annotations": [self.TEXT]}}
-        assert requested(body) == lp.Payload(1, (SPEC,))
+        uncounted = request_with(annotation(SPEC, max_tokens=None), max_tokens=4)
+        prefill = requested(request_with(self.TEXT, max_tokens=1), lp.Stage.PREFILL)
+        assert requested(uncounted) == prefill == requested(body) == lp.Payload(1, (SPEC,))
         with pytest.raises(lp.SpecError, match="annotation, 9, got 10"):
             requested({**body, "max_tokens": 10})
 
@@ -233,13 +218,14 @@ class TestContinued:
 
     @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "9", 1 << 31])
     def test_not_a_count(self, wrong: Any):
-        with pytest.raises(lp.SpecError) as error:
-            annotation(SPEC, max_tokens=wrong)
-        assert error.value.path == "$.max_tokens"
         payload = json.dumps({"version": 1, "specs": [], "max_tokens": wrong})
-        with pytest.raises(lp.SpecError) as error:
-            requested(request_with(f"logitport:{payload}"))
-        assert error.value.path == "$.max_tokens"
+        for refused in (
+            lambda: annotation(SPEC, max_tokens=wrong),
+            lambda: requested(request_with(f"logitport:{payload}")),
+        ):
+            with pytest.raises(lp.SpecError) as error:
+                refused()
+            assert error.value.path == "$.max_tokens"
 
 
 class Params(dict[str, Any]):
@@ -314,8 +300,7 @@ class TestDynamosOwnWorker:
 
     def test_a_request_without_specs_needs_no_configuration(self, handlers: Any):
         dynamo_worker.load()
-        request = request_with("formatted_prompt")
-        assert handlers.build_sampling_params(request, {}).extra_args is None
+        assert handlers.build_sampling_params(request_with("a"), {}).extra_args is None
 
     def test_bad_specs_are_the_clients_fault(self, handlers: Any):
         exceptions = pytest.importorskip("dynamo.llm.exceptions")

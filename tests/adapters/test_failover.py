@@ -4,14 +4,14 @@ The servers are stand-ins with vLLM's streams. Their model says ``TEXT``, byte b
 prompt; what it says next is a function of the token ids that it is sent.
 """
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
@@ -33,7 +33,6 @@ SPECS = [{"kind": "choice", "texts": ["yes", "no"]}]
 
 def make_tokenizer() -> Tokenizer:
     """Make a tokenizer with a token for each byte, whose id is the byte, and an end token."""
-    alphabet = [chr(b) for b in range(256)]
     taken = {*range(33, 127), *range(161, 173), *range(174, 256)}  # as in GPT-2's table
     others = iter(range(256, 512))
     alphabet = [chr(b) if b in taken else chr(next(others)) for b in range(256)]
@@ -74,12 +73,14 @@ class Servers:
         asked: the server, the path and the body of each request.
         size: the tokens of a chunk.
         parser: what the server makes of the first delta of a chat, in place of content.
+        changed: what becomes of the first stream's events.
     """
 
     deaths: list[int | httpx.Response | None] = field(default_factory=list)
     asked: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     size: int = 1
     parser: str = "content"
+    changed: Callable[[list[Any]], list[Any]] = list
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         dies = self.deaths.pop(0) if self.deaths else None
@@ -94,7 +95,8 @@ class Servers:
             if dies is not None:
                 raise httpx.ReadError("died")
             return httpx.Response(200, json={"choices": [{"text": TEXT}]})
-        stream = Stream(self.events(path, body, len(self.asked)), dies)
+        events = self.events(path, body, len(self.asked))
+        stream = Stream(self.changed(events) if len(self.asked) == 1 else events, dies)
         headers = {"content-type": "text/event-stream", "x-logitport": "{}"}
         return httpx.Response(200, headers=headers, stream=stream)
 
@@ -149,13 +151,8 @@ def send(
         transport=httpx.MockTransport(servers),
     )
 
-    async def sent() -> httpx.Response:
-        transport = httpx.ASGITransport(application)
-        async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as client:
-            content = body if isinstance(body, bytes) else json.dumps(body)
-            return await client.request(method, path, content=content)
-
-    return asyncio.run(sent())
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    return TestClient(application).request(method, path, content=content)
 
 
 def chunks(response: httpx.Response) -> list[dict[str, Any]]:
@@ -182,6 +179,10 @@ def undivided(stream: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def joined(servers: Servers, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    return undivided(chunks(send(servers, path, body)))
+
+
 EVERYTHING = {"return_token_ids": True, "stream_options": USAGE, "vllm_xargs": {"logitport": SPECS}}
 
 
@@ -190,14 +191,14 @@ EVERYTHING = {"return_token_ids": True, "stream_options": USAGE, "vllm_xargs": {
 def test_death_after_each_event(path: str, size: int):
     """Before the first token, within each character, after the last token, before the usage."""
     body = REQUESTS[path] | EVERYTHING
-    whole = undivided(chunks(send(Servers(size=size), path, body)))
+    whole = joined(Servers(size=size), path, body)
     assert whole["text"] == TEXT
     assert whole["token_ids"] == [*OUTPUT, EOS]
     assert whole["reasons"] == ["stop"]
     events = len(Servers(size=size).events(path, body, 1))
     for dies in range(events + 1):
         servers = Servers([dies], size=size)
-        stream = undivided(chunks(send(servers, path, body)))
+        stream = joined(servers, path, body)
         ((*_, created),) = stream["heads"]
         assert created == (1 if dies else 2)  # the server that sent the first event
         assert stream == whole | {"heads": stream["heads"]}
@@ -208,11 +209,11 @@ def test_death_after_each_event(path: str, size: int):
 @pytest.mark.parametrize("path", REQUESTS)
 def test_two_deaths(path: str):
     """The third server continues both."""
-    whole = undivided(chunks(send(Servers(), path, REQUESTS[path] | EVERYTHING)))
+    whole = joined(Servers(), path, REQUESTS[path] | EVERYTHING)
     for first in range(1, len(OUTPUT), 5):
         for second in range(len(OUTPUT) - first):
             servers = Servers([first, second])
-            assert undivided(chunks(send(servers, path, REQUESTS[path] | EVERYTHING))) == whole
+            assert joined(servers, path, REQUESTS[path] | EVERYTHING) == whole
             assert [host for host, *_ in servers.asked] == ["a", "b", "a"]
 
 
@@ -222,7 +223,7 @@ def test_what_the_second_server_is_sent(path: str):
     body = REQUESTS[path] | {"temperature": 0, "max_tokens": 9, "min_tokens": 5}
     body |= {"vllm_xargs": {"logitport": json.dumps(SPECS), "other": 1}, "user": "u"}
     servers = Servers([4])
-    reply = undivided(chunks(send(servers, path, body)))
+    reply = joined(servers, path, body)
     assert reply["text"] == "Ein süß"
     assert (reply["reasons"], reply["token_ids"]) == (["length"], [])
     made = 4 if path == "/v1/completions" else 3  # a chat has an event for the role
@@ -246,7 +247,7 @@ def test_what_the_second_server_is_sent(path: str):
 
 def test_without_specs():
     servers = Servers([7])
-    assert undivided(chunks(send(servers, "/v1/completions", COMPLETION)))["text"] == TEXT
+    assert joined(servers, "/v1/completions", COMPLETION)["text"] == TEXT
     assert "vllm_xargs" not in servers.asked[1][2]
 
 
@@ -254,7 +255,7 @@ def test_default_limits():
     """A completion has 16 tokens, a chat what the model has room for."""
     body = {name: value for name, value in COMPLETION.items() if name != "max_tokens"}
     servers = Servers([7])
-    assert undivided(chunks(send(servers, "/v1/completions", body)))["text"] == TEXT[:11]
+    assert joined(servers, "/v1/completions", body)["text"] == TEXT[:11]
     assert servers.asked[1][2]["max_tokens"] == 9
     send(servers := Servers([8]), "/v1/chat/completions", CHAT)
     assert servers.asked[1][2]["max_tokens"] == LIMIT - len(PROMPT) - 7
@@ -278,38 +279,27 @@ def test_an_engine_that_dies_alone():
     """vLLM ends the stream with an error, and answers further requests with one."""
     dead = {"error": {"message": "EngineCore encountered an issue", "code": 500}}
 
-    class EngineDies(Servers):
-        def events(self, path: str, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
-            events = super().events(path, body, number)
-            return events if number > 1 else [*events[:9], dead]
-
-    servers = EngineDies([None, httpx.Response(500, json=dead)])
-    assert undivided(chunks(send(servers, "/v1/completions", COMPLETION)))["text"] == TEXT
+    answers = [None, httpx.Response(500, json=dead)]
+    servers = Servers(answers, changed=lambda events: [*events[:9], dead])
+    assert joined(servers, "/v1/completions", COMPLETION)["text"] == TEXT
     assert len(servers.asked) == 3
 
 
 def test_an_error_about_the_request_is_passed_on():
     error = {"error": {"message": "bad", "code": 400}}
 
-    class Refuses(Servers):
-        def events(self, path: str, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
-            return [*super().events(path, body, number)[:3], error]
-
-    servers = Refuses()
+    servers = Servers(changed=lambda events: [*events[:3], error])
     assert chunks(send(servers, "/v1/completions", COMPLETION))[-1] == error
     assert len(servers.asked) == 1
 
 
 def test_a_server_that_shuts_down():
-    class Aborts(Servers):
-        def events(self, path: str, body: dict[str, Any], number: int) -> list[dict[str, Any]]:
-            events = super().events(path, body, number)
-            if number == 1:
-                events = events[:9]
-                events[-1]["choices"][0] |= {"finish_reason": "abort", "text": "", "token_ids": []}
-            return events
+    def aborted(events: list[Any]) -> list[Any]:
+        events[8]["choices"][0] |= {"finish_reason": "abort", "text": "", "token_ids": []}
+        return events[:9]
 
-    assert undivided(chunks(send(Aborts(), "/v1/completions", COMPLETION)))["text"] == TEXT
+    servers = Servers(changed=aborted)
+    assert joined(servers, "/v1/completions", COMPLETION)["text"] == TEXT
 
 
 @pytest.mark.parametrize("path", REQUESTS)
@@ -356,7 +346,7 @@ def test_what_is_not_continued(fields: dict[str, Any]):
     assert chunks(response) == Servers().events("/v1/completions", body, 1)
     with pytest.raises(httpx.ReadError):
         send(Servers([5]), "/v1/completions", body)
-    assert undivided(chunks(send(Servers([-1]), "/v1/completions", body)))["text"] == TEXT
+    assert joined(Servers([-1]), "/v1/completions", body)["text"] == TEXT
 
 
 def test_what_changes_nothing_is_continued():

@@ -2,113 +2,59 @@
 
 import asyncio
 import json
+import logging
 import threading
+from dataclasses import replace
 from itertools import islice, permutations
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from logitport.adapters import SpecMiddleware
+from logitport.adapters import Policy, SpecMiddleware
+from logitport.adapters.backend import backend
 from logitport.adapters.gateway.key import KEY, check_spelling
-from logitport.spec import SpecError, decode
+from logitport.spec import BannedTokensSpec, SpecError, decode
 from logitport.spec.limits import MAX_BODY_BYTES
+from prometheus_client import REGISTRY
 
 from tests.support.servers import (
     BAD,
     CHAT,
     GENERATE,
     GOOD,
-    OTHER,
+    answered,
     echo,
-    native,
     post,
     refusal,
     xargs,
 )
+from tests.support.transcripts import check, transcripts
 from tests.tools.fuzz import bodies
 
-TEXTS = '[{"kind":"choice","texts":["a","b"]},{"kind":"allowed_tokens","token_ids":[1]}]'
-BESIDE_MANY = xargs(GOOD, sampling_params=[{}] * 70_000)
-NEWER = '{"version":2,"specs":[]}'
-HERE = "in `vllm_xargs.logitport` - at `"
-SPEC = {"kind": "choice", "texts": ["a", "b"]}
-BARE = "Expected specs in `vllm_xargs.logitport` - at `"
-SPELT = "Expected the key `logitport`, got "
 FULL_WIDTH = "".join(chr(ord(letter) + 0xFEE0) for letter in KEY)
 SIMILAR = {"".join(each): 1 for each in islice(permutations(KEY), 0, 360_000, 3_600)}
-FEWER = "Expected fewer"
-AS_TEXT = json.dumps([SPEC])
-THERE = "Expected specs for /inference/v1/generate in `sampling_params.extra_args.logitport`"
-NO_ROUTE = "/v1/systemone takes no specs; these routes do: /inference/v1/generate, /invocations, "
-
-
-def of_tokens(payload: Any) -> dict[str, Any]:
-    return {"sampling_params": {"extra_args": {KEY: payload}}}
-
-
-OURS: dict[str, Any] = {KEY: GOOD}
-PASSED_ON: dict[str, Any] = {"extra_body": {"vllm_xargs": OURS}}
-ANNOTATED = {"annotations": ["a", f"{KEY}:{GOOD}"]}
-# route | body | what the message has
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "unknown kind": (CHAT, xargs(BAD), "Invalid value 'mind_reader'; "),
-    "newer version": ("/v1/completions", xargs(NEWER), "2 is newer than 1"),
-    "not JSON": ("/v1/responses", xargs("Hello"), "not valid JSON"),
-    "a number": ("/v1/chat/completions/batch", xargs(7), "int"),
-    "null": (CHAT, xargs(None), "got `null`"),
-    "behind a prefix": ("/team" + CHAT, xargs(BAD), "mind_reader"),
-    "a slash at the end": (CHAT + "/", xargs(BAD), "mind_reader"),
-    "to be rendered": (CHAT + "/render", xargs(BAD), "- at `$.specs[0].kind`"),
-    "tokens in, tokens out": (GENERATE, of_tokens(BAD), "mind_reader"),
-    "in another route's place": (GENERATE, xargs(GOOD, sampling_params={}), THERE),
-    "in another engine's place": (CHAT, {"custom_params": OURS}, f"{HERE}custom_params.logitport`"),
-    "in the body itself": (CHAT, OURS, f"{HERE}logitport`"),
-    "as a client passes it on": (CHAT, PASSED_ON, f"{HERE}extra_body.vllm_xargs.logitport`"),
-    "on a route that takes none": ("/v1/systemone", xargs(GOOD), NO_ROUTE),
-    "misspelt": (CHAT, xargs(GOOD, "logit_port"), f"{SPELT}'logit_port' - at `vllm_xargs`"),
-    "misspelt at the top": (CHAT, {"logit-port": GOOD}, f"{SPELT}'logit-port' - at `the request`"),
-    "misspelt in another field": (CHAT, {"metadata": {"logitprot": GOOD}}, "at `metadata`"),
-    "without the key": (CHAT, {"vllm_xargs": SPEC}, f"{BARE}vllm_xargs.kind`"),
-    "a payload without the key": (CHAT, {"vllm_xargs": {"specs": [SPEC]}}, "at `vllm_xargs.specs`"),
-    "a spec as fields": (CHAT, SPEC, f"{BARE}kind`"),
-    "in a misspelt field": (CHAT, {"vllm_xarg": OURS}, f"{HERE}vllm_xarg.logitport`"),
-    "in a field that begins with a dot": (CHAT, {".vllm_xargs": OURS}, "`vllm_xargs"),
-    "as text without the key": (
-        CHAT,
-        {"vllm_xargs": {"specs": AS_TEXT}},
-        f"{BARE}vllm_xargs.specs`",
-    ),
-    "a payload as text": (CHAT, {"vllm_xargs": {"payload": GOOD}}, f"{BARE}vllm_xargs.payload`"),
-    "on a route without specs": (
-        "/api/chat",
-        {"options": {"vllm_xargs": {"specs": [SPEC]}}},
-        "This route takes no specs - at `options.vllm_xargs.specs`",
-    ),
-    "as an object": (CHAT, {"vllm_xargs": {"payload": {"specs": [SPEC]}}}, "vllm_xargs.payload`"),
-    "in a message": (
-        CHAT,
-        {"messages": [{"role": "system"}, {"role": "user", KEY: GOOD}]},
-        f"{HERE}messages[1].logitport`",
-    ),
-    "misspelt in a message": (CHAT, {"messages": [{"logit_port": 1}]}, "at `messages[0]`"),
-    "in full-width letters": (CHAT, xargs(GOOD, FULL_WIDTH), f"{SPELT}'{FULL_WIDTH}'"),
-    "under many similar keys": (CHAT, {"x": SIMILAR}, f"{FEWER} names"),
-    "under many more": (CHAT, {"x": {f"tripot{i}": i for i in range(20_000)}}, f"{FEWER} names"),
-    "beside too many objects": (CHAT, BESIDE_MANY, "Expected at most 32768 objects"),
-    "an annotation for Dynamo": (CHAT, {"nvext": ANNOTATED}, f"{HERE}nvext.annotations`"),
-    "an object that is bad": (CHAT, xargs(json.loads(BAD)), "mind_reader"),
-    "entries that are bad": (CHAT, xargs([{"kind": "mind_reader"}]), "`$[0].kind`"),
-    "in a list": (CHAT, {"vllm_xargs": [OURS]}, "at `vllm_xargs[0].logitport`"),
+# body | what the message has
+LARGE_BODIES: dict[str, tuple[dict[str, Any], str]] = {
+    "many similar keys": ({"x": SIMILAR}, "Expected fewer names"),
+    "many more": ({"x": {f"tripot{i}": i for i in range(20_000)}}, "Expected fewer names"),
+    "many objects": (xargs(GOOD, sampling_params=[{}] * 70_000), "at most 32768 objects"),
 }
 
 
-@pytest.mark.parametrize(("path", "body", "part"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused_with_400(path: str, body: dict[str, Any], part: str):
-    reply = post(path, body)
-    assert reply.status_code == 400
-    error = reply.json()["error"]
+@transcripts("requests")
+def test_transcript(file: Path, request: pytest.FixtureRequest):
+    check(file, answered, request)
+
+
+@pytest.mark.parametrize(("body", "part"), LARGE_BODIES.values(), ids=LARGE_BODIES)
+def test_too_much_to_look_through(body: dict[str, Any], part: str):
+    assert part in refusal(CHAT, body)
+
+
+def test_refused_in_openais_form():
+    error = post(CHAT, xargs(BAD)).json()["error"]
     assert (error["type"], error["param"], error["code"]) == ("BadRequestError", KEY, 400)
-    assert error["message"].startswith("logitport: ")
-    assert part in error["message"]
 
 
 def test_refused_in_anthropics_form():
@@ -119,34 +65,22 @@ def test_refused_in_anthropics_form():
     assert "mind_reader" in reply.json()["error"]["message"]
 
 
-PASSED: dict[str, tuple[str, Any]] = {
-    "good": (CHAT, xargs(GOOD)),
-    "texts, which the server tokenizes": (CHAT, xargs(TEXTS)),
-    "good, streamed": ("/stream/v1/completions", xargs(GOOD, stream=True)),
-    "good, tokens in": (GENERATE, of_tokens(GOOD)),
-    "none": (CHAT, {"model": "m", "messages": [{"role": "user", "content": KEY}]}),
-    "other keys": (CHAT, {"vllm_xargs": {"support": 1, "port": 2, "logprobs": 3, "logit": 4}}),
-    "another's kind": (CHAT, {"kind": ["choice"], "vllm_xargs": {"kind": "mine", "specs": [1]}}),
-    "a client's own data": (CHAT, {"metadata": SPEC}),
-    "a route without specs": ("/v1/embeddings", SPEC),
-    "a tool's parameter": (CHAT, {"tools": [{"function": {"parameters": {KEY: {}}}}]}),
-    "no object": (CHAT, [1, 2]),
-    "not JSON": (CHAT, b"Hello"),
-    "nothing": (CHAT, b""),
-    "half of it": (CHAT, b'{"vllm_xargs": {"logitport": "'),
-    "nested": (CHAT, b"[" * 100_000),
-    "the same name twice": (CHAT, b'{"x": 1, "x": {"y": 1, "y": 2}, "logprobs": 1}'),
-    "many fields": (CHAT, {f"k{i}": i for i in range(70_000)}),
-    "NaN": (CHAT, b'{"temperature": NaN, "vllm_xargs": {"support": 1}}'),
-    "an argument that is no object": (CHAT, {"vllm_xargs": 3, "sampling_params": [1]}),
-}
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"vllm_xargs": {"logitport": "',
+        b"[" * 100_000,
+        json.dumps({f"k{i}": i for i in range(70_000)}).encode(),
+    ],
+    ids=["nothing", "half of it", "nested", "many fields"],
+)
+def test_passed_untouched(body: bytes):
+    reply = post(CHAT, body)
+    assert (reply.status_code, reply.content) == (200, body)
 
 
-@pytest.mark.parametrize(("path", "body"), PASSED.values(), ids=PASSED.keys())
-def test_passed_untouched(path: str, body: Any):
-    reply = post(path, body)
-    assert reply.status_code == 200
-    assert reply.content == (body if isinstance(body, bytes) else json.dumps(body).encode())
+SPEC = {"kind": "choice", "texts": ["a", "b"]}
 
 
 def test_a_body_that_is_nested_too_deeply():
@@ -231,7 +165,7 @@ BEYOND: dict[str, tuple[dict[str, Any], int]] = {
     "our name among words": ({"messages": [{"content": KEY}]}, 200),
     "specs": (xargs(GOOD), 413),
     "specs under a misspelt key": (xargs(GOOD, "logit_port"), 413),
-    "specs under no key": ({"vllm_xargs": {"specs": AS_TEXT}}, 413),
+    "specs under no key": ({"vllm_xargs": {"specs": json.dumps([SPEC])}}, 413),
     "specs in a schema": ({"response_format": {"schema": {"x-logitport": GOOD}}}, 413),
 }
 
@@ -261,37 +195,6 @@ def test_the_event_loop_is_free_while_a_payload_is_checked(
     body = f'{{"x": [{filler}0], "sampling_params": [{payloads}]}}'.encode()
     assert post("/generate", body, engine="sglang").status_code == 200
     assert [each.name.startswith(KEY) for each in threads] == [True] * 3
-
-
-# route | body | part of the message; empty where it passes
-SGLANG: dict[str, tuple[str, dict[str, Any], str]] = {
-    "chat": (CHAT, {"custom_params": {KEY: GOOD}}, ""),
-    "another engine's place": (CHAT, xargs(GOOD), "in `custom_params.logitport`"),
-    "its own": ("/generate", {"sampling_params": native(GOOD)["sampling_params"][0]}, ""),
-    "several": ("/generate", native(GOOD, None, GOOD), ""),
-    "one of several is bad": ("/generate", native(None, BAD), "mind_reader"),
-    "several that differ": ("/generate", native(GOOD, OTHER), "the same specs"),
-    "Vertex, in a prompt": (
-        "/vertex_generate",
-        {"instances": [{"text": "a"}, {"text": "b", **native(GOOD)}]},
-        "`parameters.sampling_params.custom_params.logitport`",
-    ),
-    "Vertex": ("/vertex_generate", {"parameters": native(BAD)}, "mind_reader"),
-    "Ollama": ("/api/generate", native(GOOD), "/api/generate takes no specs"),
-    "one of several is misspelt": (
-        "/generate",
-        {"sampling_params": [{}, {"custom_params": {"logit_port": GOOD}}]},
-        "at `sampling_params[1].custom_params`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("path", "body", "part"), SGLANG.values(), ids=SGLANG.keys())
-def test_sglang_has_its_own_places(path: str, body: Any, part: str):
-    if part:
-        assert part in refusal(path, body, engine="sglang")
-    else:
-        assert post(path, body, engine="sglang").status_code == 200
 
 
 def test_the_application_decides_who_may_ask():
@@ -397,3 +300,29 @@ def test_no_body_passes_unchecked(number: int):
     counts, wrong, _ = bodies.fuzz(number, 500, 600)
     assert not wrong
     assert counts["status 200"] > 100 < counts["status 400"]
+
+
+GUARDED = Policy(guard=(BannedTokensSpec((5,)),))
+
+
+def refusals() -> float:
+    labels = {"decision": "refused", "stage": "agg"}
+    return REGISTRY.get_sample_value("logitport_requests_total", labels) or 0
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [({"use_beam_search": True}, "no beam search"), (xargs("?\n"), "not valid JSON")],
+)
+def test_a_refusal_is_logged_and_counted(caplog: pytest.LogCaptureFixture, body: Any, line: str):
+    before = refusals()
+    made = replace(backend("vllm"), policy=GUARDED)
+    with (
+        patch.object(SpecMiddleware, "backend", lambda *_: made),
+        caplog.at_level(logging.INFO, "logitport"),
+    ):
+        assert post(CHAT, body).status_code == 400
+    (logged,) = [record.message for record in caplog.records if record.name.startswith("logitport")]
+    assert logged.startswith("logitport: refused a request: ")
+    assert line in logged
+    assert refusals() == before + 1

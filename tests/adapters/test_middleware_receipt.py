@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from logitport import spec as s
 from logitport.adapters import (
     KEY,
     Backend,
@@ -24,29 +25,20 @@ from logitport.adapters import (
 )
 from logitport.adapters.gateway.receipt import HEADER, Stamp, digest_of
 from logitport.adapters.vllm.backend import BACKEND
-from logitport.spec import (
-    BannedTokensSpec,
-    ForcedTokenSequenceSpec,
-    MinTokensSpec,
-    PluginSpec,
-    SamplingSpec,
-    SpecError,
-    TriggerSpec,
-    encode,
-)
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from tests.support.pages import text
 
 CHAT = "/v1/chat/completions"
-SPEC = ForcedTokenSequenceSpec((1, 2, 3))
-BAN = BannedTokensSpec((5,))
-EXPECTED = {"kinds": ["forced_sequence"], "digest": digest_of(encode(SPEC)), "stage": "agg"}
+SPEC = s.ForcedTokenSequenceSpec((1, 2, 3))
+BAN = s.BannedTokensSpec((5,))
+EXPECTED = {"kinds": ["forced_sequence"], "digest": digest_of(s.encode(SPEC)), "stage": "agg"}
 ANSWER = {"id": "1", "choices": [{"message": {"content": '{"a": 1}'}}]}
 OBJECT = '"object":"chat.completion.chunk"'
 CHUNKS = [f'{{"id":"{i}",{OBJECT},"choices":[]}}' for i in (1, 2)] + ["[DONE]"]
@@ -112,12 +104,7 @@ def ask(
     app = Starlette(routes=routes)
     made = type("Made", (Middleware,), {"behind": replace(BACKEND, policy=policy)})
     app.add_middleware(made, engine="vllm", is_server=True)
-    return asyncio.run(send(app, method, path, body))
-
-
-async def send(app: Any, method: str, path: str, body: Any = None) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://s") as asking:
-        return await asking.request(method, path, json=body)
+    return TestClient(app).request(method, path, json=body)
 
 
 @pytest.mark.parametrize("carrier", ["field", "schema"])
@@ -164,15 +151,15 @@ def test_a_gateway_checks_and_changes_nothing(carrier: Any):
         received.append((await receive())["body"])
         await JSONResponse(ANSWER)(scope, receive, send)
 
-    gateway = SpecMiddleware(app)  # type: ignore[arg-type]
+    gateway = TestClient(SpecMiddleware(app))  # type: ignore[arg-type]
     body = extra_body("vllm", SPEC, carrier=carrier)
-    reply = asyncio.run(send(gateway, "POST", CHAT, body))
+    reply = gateway.post(CHAT, json=body)
     assert [json.loads(each) for each in received] == [body]
     assert (reply.json(), HEADER in reply.headers) == (ANSWER, False)
     with pytest.raises(ReceiptError, match="no receipt"):
         receipt(reply, SPEC, carrier=carrier)
-    assert asyncio.run(send(gateway, "POST", "/health", body)).status_code == 400
-    assert asyncio.run(send(gateway, "GET", "/v1/logitport")).json() == ANSWER
+    assert gateway.post("/health", json=body).status_code == 400
+    assert gateway.get("/v1/logitport").json() == ANSWER
 
 
 TEXTS = '[{"kind":"choice","texts":["yes","no"]}]'
@@ -204,7 +191,7 @@ def test_a_proxy_may_write_the_payload_anew(body: Any, monkeypatch: pytest.Monke
 
 
 def test_a_receipt_of_an_older_server():
-    sent = encode(BAN, generation_only=False)
+    sent = s.encode(BAN, generation_only=False)
     older = {**EXPECTED, "digest": hashlib.sha256(sent.encode()).hexdigest()[:32]}
     assert receipt({KEY: older}, BAN, generation_only=False).stage == "agg"
 
@@ -224,7 +211,7 @@ def test_of_several_prompts():
 @pytest.mark.parametrize("with_specs", [1, 2])
 def test_of_a_list_where_some_prompts_have_no_specs(with_specs: int):
     """There is none: it would be about all prompts."""
-    specs: dict[str, Any] = {"extra_args": {"logitport": encode(SPEC)}}
+    specs: dict[str, Any] = {"extra_args": {"logitport": s.encode(SPEC)}}
     each = [specs, specs] if with_specs == 2 else [{}, specs]
     reply = ask("/inference/v1/generate", {"sampling_params": each})
     assert reply.status_code == 200
@@ -253,8 +240,7 @@ def test_none_with_an_error_or_without_specs():
 
 PRESETS = {"calm": (BAN, SPEC), "other": (BAN,)}
 
-
-END = TriggerSpec((7,), (5,))
+END = s.TriggerSpec((7,), (5,))
 
 
 # policy | specs | kinds | what else the receipt has
@@ -264,17 +250,17 @@ END = TriggerSpec((7,), (5,))
         (Policy((SPEC,)), BAN, ["banned_tokens"], {}),
         (Policy((SPEC,), "add"), BAN, ["forced_sequence", "banned_tokens"], {"default": True}),
         (
-            *(Policy(presets=PRESETS), PluginSpec("calm")),
+            *(Policy(presets=PRESETS), s.PluginSpec("calm")),
             *(["banned_tokens", "forced_sequence"], {"presets": ["calm"]}),
         ),
         (
             Policy(),
-            (END, MinTokensSpec(9, (5,))),
+            (END, s.MinTokensSpec(9, (5,))),
             ["trigger", "min_tokens"],
             {"may_lose": ["min_tokens"]},
         ),
         (
-            *(Policy((END,), "add"), TriggerSpec((8, 7), (6,))),
+            *(Policy((END,), "add"), s.TriggerSpec((8, 7), (6,))),
             *(["trigger"], {"default": True, "may_lose": ["trigger"]}),
         ),
     ],
@@ -282,7 +268,7 @@ END = TriggerSpec((7,), (5,))
 def test_what_the_server_fills_in(policy: Policy, specs: Any, kinds: list[str], more: Any):
     reply = ask(CHAT, extra_body("vllm", specs), policy=policy)
     found = reply.json()["logitport"]
-    assert found == {"kinds": kinds, "digest": digest_of(encode(specs)), "stage": "agg", **more}
+    assert found == {"kinds": kinds, "digest": digest_of(s.encode(specs)), "stage": "agg", **more}
     assert receipt(reply, specs).default is more.get("default", False)
 
 
@@ -295,38 +281,24 @@ def test_a_prefill_server(monkeypatch: pytest.MonkeyPatch):
         receipt(reply, SPEC)
 
 
+PASSES = "extra_body('{}', specs, carrier='schema')"
+BY_SCHEMA = "`response_format.json_schema.schema.x-logitport` was lost"
+OTHER = {**EXPECTED, "digest": "0" * 32}
 # a response | carrier | engine | parts of the message
-LOST: dict[str, tuple[Any, Any, str, tuple[str, ...]]] = {
-    "vLLM's field": (
-        ANSWER,
-        "field",
-        "vllm",
-        ("`vllm_xargs.logitport` was lost", "extra_body('vllm', specs, carrier='schema') passes"),
+LOST: list[tuple[Any, Any, str, list[str]]] = [
+    (ANSWER, "field", "vllm", ["`vllm_xargs.logitport` was lost", PASSES.format("vllm")]),
+    (
+        *(ChatCompletion.model_construct(**ANSWER), "field", "sglang"),
+        ["`custom_params.logitport` was lost", PASSES.format("sglang")],
     ),
-    "SGLang's field": (
-        ChatCompletion.model_construct(**ANSWER),
-        "field",
-        "sglang",
-        ("`custom_params.logitport` was lost", "extra_body('sglang', specs, carrier='schema')"),
-    ),
-    "a schema": (
-        SimpleNamespace(headers={}),
-        "schema",
-        "vllm",
-        ("`response_format.json_schema.schema.x-logitport` was lost", "answers with JSON"),
-    ),
-    "of other specs": (
-        {"logitport": {**EXPECTED, "digest": "0" * 32}},
-        "field",
-        "vllm",
-        ("for other specs", EXPECTED["digest"]),
-    ),
-    "no receipt": ({"logitport": "obeyed"}, "field", "vllm", ("cannot be read",)),
-}
+    (SimpleNamespace(headers={}), "schema", "vllm", [BY_SCHEMA, "answers with JSON"]),
+    ({"logitport": OTHER}, "field", "vllm", ["for other specs", EXPECTED["digest"]]),
+    ({"logitport": "obeyed"}, "field", "vllm", ["cannot be read"]),
+]
 
 
-@pytest.mark.parametrize(("response", "carrier", "engine", "parts"), LOST.values(), ids=LOST.keys())
-def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: tuple[str, ...]):
+@pytest.mark.parametrize(("response", "carrier", "engine", "parts"), LOST)
+def test_a_client_fails_closed(response: Any, carrier: Any, engine: str, parts: list[str]):
     with pytest.raises(ReceiptError) as raised:
         receipt(response, SPEC, engine=engine, carrier=carrier)
     for part in parts:
@@ -345,30 +317,27 @@ def test_of_the_header_of_a_stream(name: str | None, way: str):
     )
     chats = asking.chat.completions
     asked: dict[str, Any] = {"model": "m", "messages": [], "extra_body": extra_body("vllm", SPEC)}
-    if way == "helper":
-        with chats.stream(**asked) as reply:
+    with ExitStack() as stack:
+        if way == "helper":
+            reply = stack.enter_context(chats.stream(**asked))
             chunks = (each.chunk for each in reply if each.type == "chunk")
-            _check_header(reply, name, chunks, "first chunk")
-    elif way == "stream":
-        reply = chats.create(stream=True, **asked)
-        _check_header(reply, name, reply, "first chunk")
-    else:
-        raw = chats.with_raw_response.create(stream=True, **asked)
-        _check_header(raw, name, raw.parse(), "")
-
-
-def _check_header(reply: Any, name: str | None, chunks: Iterable[Any], hint: str) -> None:
-    if name is None:
+        elif way == "stream":
+            chunks = reply = chats.create(stream=True, **asked)
+        else:
+            reply = chats.with_raw_response.create(stream=True, **asked)
+            chunks = reply.parse()
+        if name:
+            assert receipt(reply, SPEC).kinds == ("forced_sequence",)
+            assert [each.id for each in chunks] == ["1", "2"]
+            return
+        hint = "" if way == "raw response" else "first chunk"
         with pytest.raises(ReceiptError, match=f"has no receipt.*{hint}"):
             receipt(reply, SPEC)
-    else:
-        assert receipt(reply, SPEC).kinds == ("forced_sequence",)
-        assert [each.id for each in chunks] == ["1", "2"]
 
 
 def test_native_kinds_have_none():
-    native = SamplingSpec(temperature=0.5)
-    with pytest.raises(SpecError, match="native kinds"):
+    native = s.SamplingSpec(temperature=0.5)
+    with pytest.raises(s.SpecError, match="native kinds"):
         receipt(ANSWER, native)
     assert receipt({"logitport": EXPECTED}, [SPEC, native]).stage == "agg"
 

@@ -15,6 +15,7 @@ from logitport.adapters.gateway.key import KEY
 from logitport.adapters.gateway.receipt import digest_of
 from logitport.spec import VERSION, WIRE_KINDS, SpecError, decode, encode
 from logitport.spec.base import kind_of
+from starlette.testclient import TestClient
 
 KINDS = [kind_of(kind) for kind in WIRE_KINDS]
 COMPLETION = {
@@ -108,16 +109,10 @@ class Stub:
 
 def client_of(app: Any) -> openai.OpenAI:
     """A client of an ASGI application."""
-
-    async def send(request: httpx.Request) -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as asking:
-            return await asking.request(request.method, str(request.url), content=request.content)
-
-    def reply(request: httpx.Request) -> httpx.Response:
-        found = asyncio.run(send(request))
-        return httpx.Response(found.status_code, headers=found.headers, content=found.content)
-
-    return client_at(reply)
+    http_client = TestClient(app)
+    return openai.OpenAI(
+        base_url="http://server/v1", api_key="-", http_client=http_client, max_retries=0
+    )
 
 
 def client_at(reply: Any) -> openai.OpenAI:

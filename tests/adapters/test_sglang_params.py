@@ -1,10 +1,9 @@
 """Specs in SGLang's requests. Whoever sends them needs no SGLang."""
 
 import json
-import math
 import pickletools
-import subprocess
-import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from logitport import spec as lp
 from logitport.adapters import extra_body
 from logitport.adapters.sglang import KEY, PROCESSOR, attach
 
+from tests.support.transcripts import check, transcripts
+
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
-SCHEMA = {"required": ["b", "a"]}
-TAG_TEXT = '{"type":"structural_tag","format":{"type":"any_text"}}'
 BANNED = lp.BannedTokensSpec((1, 2))
 FORCED = lp.ForcedTokenSequenceSpec((1, 2), 3)
 
@@ -29,14 +28,27 @@ def test_the_processor_is_a_name_and_no_code():
     assert opcodes == [("GLOBAL", "logitport.adapters.sglang.processor processor"), ("STOP", None)]
 
 
-def test_no_engine_is_imported():
-    code = (
-        "import logitport.adapters.sglang, sys; assert not {'sglang', 'torch'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def attached(_: str, text: str) -> Iterator[str]:
+    """Attach the specs of the second line of a transcript's input to the request of the first.
+
+    What is printed is the request, or the message of the refusal, which changes nothing.
+    """
+    before, specs = text.splitlines()
+    asked = json.loads(before)
+    try:
+        made = attach(asked, json.loads(specs))
+    except lp.SpecError as error:
+        assert json.dumps(asked) == before
+        yield str(error)
+    else:
+        assert made.get("custom_logit_processor") in (PROCESSOR, None)
+        has_specs = made.pop("custom_logit_processor", None) is not None
+        yield json.dumps(made) + (", with the processor" if has_specs else "")
 
 
-EARLY = request(min_new_tokens=3, stop_token_ids=[3])
+@transcripts("attached")
+def test_transcript(file: Path, request: pytest.FixtureRequest):
+    check(file, attached, request)
 
 
 class TestAttach:
@@ -64,69 +76,10 @@ class TestAttach:
         assert (asked["custom_logit_processor"] == PROCESSOR) is acts
         assert asked["sampling_params"]["temperature"] == 0.5  # prefill chooses the first token
 
-    @pytest.mark.parametrize(
-        ("spec", "fields"),
-        [
-            (lp.SamplingSpec(temperature=0, top_k=0), {"temperature": 0, "top_k": -1}),
-            (lp.SamplingSpec(top_k=5, min_p=0.1), {"top_k": 5, "min_p": 0.1}),
-            (lp.SamplingSpec(top_p=0.5, repetition_penalty=1), {"top_p": 0.5}),
-            (lp.GrammarSpec(regex="a+"), {"regex": "a+"}),
-            (lp.GrammarSpec(ebnf='root ::= "a"'), {"ebnf": 'root ::= "a"'}),
-            (lp.GrammarSpec(choices=('"a"', "ß\n")), {"ebnf": r'root ::= "\"a\"" | "ß\n"'}),
-            (lp.GrammarSpec(json_schema=SCHEMA), {"json_schema": '{"required":["b","a"]}'}),
-            (lp.GrammarSpec(structural_tag=TAG), {"structural_tag": TAG_TEXT}),
-        ],
-    )
-    def test_native_kinds(self, spec: Any, fields: dict[str, Any]):
-        asked = attach(request(), spec)
-        assert asked["sampling_params"] == fields
-        assert asked["custom_logit_processor"] is None
-
-    @pytest.mark.parametrize(
-        ("asked", "specs", "message"),
-        [
-            (request(temperature=1), lp.SamplingSpec(temperature=0), "which sets temperature"),
-            (request(ebnf="x"), lp.GrammarSpec(regex="a"), "which sets ebnf"),
-            (request(regex="b"), lp.GrammarSpec(regex="a"), "which sets regex"),
-            (request(structural_tag="x"), FORCED, "Conflicts with the request's structural_tag"),
-            (EARLY, FORCED, "the request's `min_new_tokens`, which bans token 3"),
-            (request(logit_bias={"2": -math.inf}), FORCED, "`logit_bias`, which bans token 2"),
-            (request(), lp.SamplingSpec(repetition_penalty=1.5), "sglang does not support it"),
-            (request(), lp.PythonProcessorSpec(lambda: None), "sglang does not support `python`"),
-            (request() | {"custom_logit_processor": "other"}, BANNED, "SGLang takes one"),
-            (request(), (FORCED, lp.GrammarSpec(regex="a")), "grammar"),
-            (request(custom_params=[1]), BANNED, "Expected custom_params of one request"),
-            ({"sampling_params": [{}]}, BANNED, "Expected sampling_params of one request"),
-            ({"messages": []}, BANNED, r"A chat takes no sampling_params: send extra_body\("),
-            ([{"text": "a"}], BANNED, "Expected the arguments of a request, got list"),
-        ],
-    )
-    def test_refusal_changes_nothing(self, asked: dict[str, Any], specs: Any, message: str):
-        before = json.dumps(asked)
-        with pytest.raises(lp.SpecError, match=message):
-            attach(asked, specs)
-        assert json.dumps(asked) == before
-
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"min_new_tokens": 2, "stop_token_ids": [3]},
-            {"min_new_tokens": 3},  # the engine knows its EOS, and checks again
-            {"stop_token_ids": [1]},  # ends the reply, as max_new_tokens may
-            {"logit_bias": {"2": -100.0}},
-            # What SGLang refuses by itself is left to it.
-            {"min_new_tokens": "many", "stop_token_ids": "all", "logit_bias": [1]},
-            {"min_new_tokens": 1, "stop_token_ids": [None, "3", [4]]},
-        ],
-    )
-    def test_fields_that_rule_out_nothing(self, fields: dict[str, Any]):
-        asked = attach(request(**fields), FORCED)
-        assert asked["custom_logit_processor"] == PROCESSOR
-
-    def test_what_is_so_already_is_no_conflict(self):
-        spec = (lp.GrammarSpec(regex="a+"), lp.SamplingSpec(temperature=0))
-        asked = attach(request(), spec)
-        assert attach(asked, spec) == asked
+    def test_a_callable_is_refused(self):
+        with pytest.raises(lp.SpecError, match="sglang does not support `python`"):
+            attach(asked := request(), lp.PythonProcessorSpec(lambda: None))
+        assert asked == request()
 
 
 def test_body():

@@ -13,16 +13,16 @@ from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import WIRE_KINDS, NativeSpec, SpecError, Stage, decode
 from logitport.spec.base import kind_of
 
-from tests.support import vectors
 from tests.support.requests import assert_row, random_logits
-from tests.support.vectors import read_edit
+from tests.tools import vectors
+from tests.tools.vectors import read_edit
 
 VECTORS: dict[str, list[Any]] = json.loads(vectors.FILE.read_text(encoding="utf-8"))
 EVERY = [kind_of(kind) for kind in WIRE_KINDS]
 
 
 def test_file():
-    """`python -m tests.support.vectors` writes it. Change no vector that a release has had."""
+    """`python -m tests.tools.vectors` writes it. Change no vector that a release has had."""
     assert vectors.text().splitlines() == vectors.FILE.read_text(encoding="utf-8").splitlines()
     assert vectors.FILE.stat().st_size < 200_000
 

@@ -4,9 +4,7 @@
 """
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +12,14 @@ import pytest
 import torch
 
 from benchmarks.gpu import report
-from tests.support.paths import ROOT
+from tests.support.processes import python
 
 GPU = "benchmarks.gpu"
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 
 
 def run(module: str, *arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-m", module, *arguments, **environment)
 
 
 @pytest.mark.engine

@@ -6,8 +6,6 @@ It says what in one line, and what to do, and ends with status 1.
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,6 +19,7 @@ from examples._support.vllm_server import VllmServer
 from examples.dynamo.deployment import Deployment
 from examples.portable import __main__ as portable
 from tests.support.paths import ROOT
+from tests.support.processes import python
 
 DEMOS = {
     "demo": ["examples.demo"],
@@ -53,14 +52,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(clone: Path, demo: str, **env: str) -> tuple[int, list[str]]:
     """The status, and the lines that went to standard error."""
-    result = subprocess.run(
-        [sys.executable, "-m", *DEMOS[demo]],
-        cwd=clone,
-        env={**os.environ, "LOGITPORT_MODEL": "", **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = python("-m", *DEMOS[demo], cwd=clone, **{"LOGITPORT_MODEL": "", **env})
     assert not (clone / ".models" / "SmolLM2-135M-Instruct").exists()
     return result.returncode, [line for line in result.stderr.splitlines() if line]
 

@@ -1,183 +1,77 @@
 """Texts in place of token ids, as clients without a tokenizer send them."""
 
 import json
-import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from logitport import spec as s
-from logitport.spec import SpecError, StandIn, decode, json_schema, limits
+from logitport.spec import SpecError, StandIn, decode, encode, json_schema, limits
 from logitport.spec.texts import TEXT_FIELDS
 
-from tests.support.small_tokenizer import CAT, END, FIVE, GREEDY, SPACE_CAT, THINK, D, NoEos, S
+from tests.support.small_tokenizer import CAT, GREEDY, NoEos, S
+from tests.support.transcripts import check, inputs, transcripts
 
-TAGS = {"start_text": "<think>", "end_text": "</think>"}
 CHOICE = {"kind": "choice", "texts": ["cat", "cats"]}
-
-# fields of a spec on the wire | the spec
-RESOLVED: list[tuple[dict[str, Any], s.LogitsProcessorSpec]] = [
-    (
-        {"kind": "forced_sequence", "text": "cats"},
-        s.ForcedTokenSequenceSpec((CAT, S), 0),
-    ),
-    (
-        {"kind": "forced_sequence", "text": "cats", "eos_token_id": None},
-        s.ForcedTokenSequenceSpec((CAT, S)),
-    ),
-    (
-        {"kind": "forced_sequence", "text": "cats", "eos_token_id": 7},
-        s.ForcedTokenSequenceSpec((CAT, S), 7),
-    ),
-    ({"kind": "forced_end", "after": 3, "text": " cat"}, s.ForcedEndSpec(3, (SPACE_CAT,), 0)),
-    (CHOICE, s.ChoiceSpec(((CAT,), (CAT, S)), 0)),
-    (
-        {"kind": "trigger", "trigger_text": " cat", "text": "55"},
-        s.TriggerSpec((SPACE_CAT,), (FIVE, FIVE)),
-    ),
-    (
-        {"kind": "trigger", "trigger_text": " cat", "token_ids": [8, 9]},
-        s.TriggerSpec((SPACE_CAT,), (8, 9)),
-    ),
-    ({"kind": "banned_tokens", "tokens": ["<think>", "cat"]}, s.BannedTokensSpec((THINK, CAT))),
-    ({"kind": "allowed_tokens", "tokens": ["5", "5"]}, s.AllowedTokensSpec((FIVE, FIVE))),
-    ({"kind": "min_tokens", "n": 4, "stop_tokens": ["<eos>"]}, s.MinTokensSpec(4, (0,))),
-    (
-        {"kind": "sequence_bias", "texts": ["cats", "5"], "biases": [1, -2]},
-        s.SequenceBiasSpec(sequences=((CAT, S), (FIVE,)), biases=(1.0, -2.0)),
-    ),
-    (
-        {"kind": "thinking_budget", "budget": 9, **TAGS, "message_text": "cats"},
-        s.ThinkingBudgetSpec(9, (THINK,), (END,), (CAT, S)),
-    ),
-    (
-        {
-            "kind": "thinking_budget",
-            "budget": 9,
-            **TAGS,
-            "other_start_texts": ["cat", "d"],
-            "other_end_texts": ["cats"],
-            "then_text": "5",
-        },
-        s.ThinkingBudgetSpec(9, (THINK,), (END,), (), ((CAT,), (D,)), ((CAT, S),), (FIVE,)),
-    ),
-    (
-        {
-            "kind": "phases",
-            "phases": [
-                {"ends": [{"text": "cat"}, {"tag_text": "</think>", "phase": 1}]},
-                {"specs": [CHOICE]},
-            ],
-        },
-        s.PhasesSpec(
-            (
-                s.Phase((), (s.PhaseEnd(text="cat"), s.PhaseEnd(token_ids=(END,), phase=1))),
-                s.Phase((s.ChoiceSpec(((CAT,), (CAT, S)), 0),)),
-            )
-        ),
-    ),
-]
 
 
 def sent(*specs: Any) -> dict[str, Any]:
     return {"version": 1, "specs": list(specs)}
 
 
-@pytest.mark.parametrize(("fields", "spec"), RESOLVED)
-def test_resolves(fields: dict[str, Any], spec: s.LogitsProcessorSpec):
-    given = sent({"kind": "banned_text", "texts": ["dog"]}, fields)
-    before = json.dumps(given)
-    for form in (given, before, before.encode(), given["specs"]):
-        assert decode(form, GREEDY).specs[1] == spec
-    assert json.dumps(given) == before
+def resolved(_: str, text: str) -> Iterator[str]:
+    """Resolve the texts of a payload, in each form: the same with token ids."""
+    given = json.loads(text)
     jsonschema.validate(given, json_schema())
-    assert decode(given, StandIn()).specs[1].kind == spec.kind
+    (spec,) = decode(given, GREEDY).specs
+    for form in (text, text.encode(), given["specs"]):
+        assert decode(form, GREEDY).specs == (spec,)
+    assert given == json.loads(text)
+    assert decode(given, StandIn()).specs[0].kind == spec.kind
     with pytest.raises(SpecError, match="needs the model's tokenizer") as error:
-        decode(given)
+        decode(sent({"kind": "banned_text", "texts": ["dog"]}, *given["specs"]))
     assert error.value.path.startswith("$.specs[1].")
+    yield encode(spec)
+
+
+@transcripts("texts")
+def test_transcript(file: Path, request: pytest.FixtureRequest):
+    check(file, resolved, request)
 
 
 def test_every_text_field_is_resolved():
-    resolved = json.dumps([fields for fields, _ in RESOLVED])
-    assert [name for name in TEXT_FIELDS if f'"{name}"' not in resolved] == []
+    given = "".join(text for text, _ in inputs("texts/resolved.txt"))
+    assert [name for name in TEXT_FIELDS if f'"{name}"' not in given] == []
 
 
-# fields of a spec on the wire | message | path in the spec
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"kind": "choice", "texts": ["cat", ""]}, "makes no tokens of ''", ".texts[1]"),
-    ({"kind": "choice", "texts": []}, "length >= 1", ".texts"),
-    ({"kind": "choice", "texts": "cat"}, "Expected `array`, got `str`", ".texts"),
-    ({"kind": "choice", "texts": ["5", 5]}, "Expected `str`, got `int`", ".texts[1]"),
-    ({"kind": "choice", "texts": None}, "Expected `array`, got `null`", ".texts"),
-    (
-        {"kind": "choice", "texts": ["cat", "5", "cat"]},
-        r"The same as `\$.*texts\[0\]`",
-        ".texts[2]",
-    ),
-    ({"kind": "max_run", "n": 1, "texts": ["ab", "a"]}, r"Begins with `", ".texts[0]"),
-    ({"kind": "max_run", "n": 1, "texts": ["ab", "bc"]}, r"Ends like `", ".texts[0]"),
-    ({**CHOICE, "eos_token_id": None}, "Expected an eos_token_id", ".texts[0]"),
-    ({**CHOICE, "choices": [[1]]}, "Expected choices or texts, got both", ".texts"),
-    ({**CHOICE, "x": 1}, "unknown field `x`", ""),
-    ({"kind": "choice"}, "missing required field `choices` or `texts` - ", ""),
-    ({"kind": "choice", "text": "cat"}, "unknown field `text`; did you mean texts", ""),
-    ({"kind": "choice", "choices": ["cat"]}, "got `str`; `texts` takes texts", ".choices[0]"),
-    ({"kind": "allowed_tokens", "token_ids": ["5"]}, "; `tokens` takes texts", ".token_ids[0]"),
-    ({"kind": "forced_sequence", "token_ids": "5"}, "; `text` takes texts", ".token_ids"),
-    (
-        {"kind": "phases", "phases": [{"specs": [{"kind": "min_tokens", "n": "5"}]}]},
-        "Expected `int`, got `str` - ",
-        ".phases[0].specs[0].n",
-    ),
-    ({"kind": "banned_sequences", "texts": ["cat"]}, "unknown field `texts`", ""),
-    ({"kind": "banned_tokens", "tokens": ["cats"]}, "Expected one token, got the 2", ".tokens[0]"),
-    ({"kind": "forced_sequence", "text": "\ud800"}, "Expected valid Unicode", ".text"),
-    (
-        {"kind": "trigger", "trigger_text": "5" * 65, "text": "5"},
-        "at most 64 token ids to look for",
-        ".trigger_text",
-    ),
-    (
-        {"kind": "thinking_budget", "budget": 1, **TAGS, "other_end_texts": ["5", "</think>"]},
-        r"The same as `\$.*end_text`",
-        ".other_end_texts[1]",
-    ),
-    (
-        {"kind": "thinking_budget", "budget": 1, **TAGS, "stop_tokens": ["5", "</think>"]},
-        r"The same as `\$.*end_text`",
-        ".stop_tokens[1]",
-    ),
-    (
-        {"kind": "phases", "phases": [{"ends": [{"tag_text": "5" * 65}]}, {}]},
-        "at most 64 token ids",
-        ".phases[0].ends[0].tag_text",
-    ),
-    (
-        {"kind": "choice", "texts": ["5" * 2000, "5" * 24, "é"]},
-        "Expected at most 2048 bytes of texts in place of token ids",
-        ".texts[2]",
-    ),
-    (
-        {"kind": "choice", "texts": ["5"] * 300},
-        "Expected at most 2048 bytes of texts in place of token ids, with 8 more for each",
-        ".texts[227]",
-    ),
-    (
-        {"kind": "forced_sequence", "text": "5" * (limits.MAX_CLIENT_TEXT_BYTES + 1)},
-        "Expected at most 2048 bytes of texts in place of token ids",
-        ".text",
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "message", "path"), REFUSED)
-def test_refuses(fields: dict[str, Any], message: str, path: str):
-    for form, root in ((sent(fields), "$.specs[0]"), ([fields], "$[0]")):
-        with pytest.raises(SpecError, match=message) as error:
+@pytest.mark.parametrize("payload", [text for text, _ in inputs("payloads/texts.txt")])
+def test_refuses_entries(payload: str):
+    """As it refuses the whole payload, but for the paths."""
+    given, errors = json.loads(payload), list[str]()
+    for form in (given, given["specs"]):
+        with pytest.raises(SpecError) as error:
             decode(form, GREEDY)
-        assert error.value.path == root + path
-        others = re.findall(r"`(\$.*?)`", error.value.message)
-        assert [each for each in others if not each.startswith(root)] == []
+        errors.append(str(error.value))
+    assert errors[1] == errors[0].replace("$.specs", "$")
+
+
+MOST = "Expected at most 2048 bytes of texts in place of token ids"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message", "index"),
+    [
+        (["5" * 2000, "5" * 24, "é"], MOST, 2),
+        (["5"] * 300, f"{MOST}, with 8 more for each", 227),
+        (["5" * (limits.MAX_CLIENT_TEXT_BYTES + 1)], MOST, 0),
+        (["5", "\ud800"], "Expected valid Unicode", 1),
+    ],
+)
+def test_refuses_texts(texts: list[str], message: str, index: int):
+    with pytest.raises(SpecError, match=message) as error:
+        decode(sent({"kind": "choice", "texts": texts}), GREEDY)
+    assert error.value.path == f"$.specs[0].texts[{index}]"
 
 
 def test_eos_of_the_tokenizer():

@@ -5,32 +5,21 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logitport.spec import (
-    WIRE_KINDS,
-    ForcedTokenSequenceSpec,
-    GrammarSpec,
-    InProcessPayload,
-    LogitsProcessorSpec,
-    Payload,
-    PythonProcessorSpec,
-    SpecError,
-    decode,
-    encode,
-    json_schema,
-    limits,
-)
-from logitport.spec.base import kind_of
+from logitport import spec as s
 
 from tests.support import strategies
 from tests.support.kinds import VALIDATOR
 from tests.support.paths import GOLDEN
+from tests.support.small_tokenizer import GREEDY
+from tests.support.transcripts import check, inputs, transcripts
 
-GOLDEN_SPECS = (ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
+GOLDEN_SPECS = (s.ForcedTokenSequenceSpec((0, 19556, 905, 17), eos_token_id=2),)
 
 FORCED = {"kind": "forced_sequence", "token_ids": [1]}
 NEST = 6_000
@@ -48,14 +37,14 @@ class TestFormat:
 
     def test_encode(self):
         golden = (GOLDEN / "payload_v1.json").read_text()
-        assert encode(GOLDEN_SPECS) + "\n" == golden
+        assert s.encode(GOLDEN_SPECS) + "\n" == golden
 
     def test_json_schema(self):
         golden = json.loads((GOLDEN / "schema_v1.json").read_text())
-        assert json.loads(json.dumps(without_descriptions(json_schema()))) == golden
+        assert json.loads(json.dumps(without_descriptions(s.json_schema()))) == golden
 
     def test_one_spec_is_as_good_as_a_list_of_one(self):
-        assert encode(GOLDEN_SPECS[0]) == encode(GOLDEN_SPECS) == encode(list(GOLDEN_SPECS))
+        assert s.encode(GOLDEN_SPECS[0]) == s.encode(GOLDEN_SPECS) == s.encode(list(GOLDEN_SPECS))
 
 
 def without_descriptions(schema: Any) -> Any:
@@ -73,105 +62,22 @@ def sent(*specs: Any, **fields: Any) -> dict[str, Any]:
     return {"version": 1, "specs": list(specs), **fields}
 
 
-TRAVEL = f"the kinds that can travel are {', '.join(map(kind_of, WIRE_KINDS))}"
-# payload | message | path
-BAD_PAYLOADS: list[tuple[Any, str, str]] = [
-    ({}, "Object missing required field `version`", "$"),
-    ({"specs": [FORCED]}, "Object missing required field `version`", "$"),
-    (
-        sent(FORCED, version=2),
-        "Version 2 is newer than 1, the newest that this release reads",
-        "$.version",
-    ),
-    (sent(FORCED, version=0), "Expected `int` >= 1", "$.version"),
-    (sent(FORCED, version="1"), "Expected `int`, got `str`", "$.version"),
-    (sent(FORCED, version=None), "Expected `int`, got `null`", "$.version"),
-    (sent(FORCED, version=True), "Expected `int`, got `bool`", "$.version"),
-    ({"version": 1}, "Object missing required field `specs`", "$"),
-    (sent(), "Expected `array` of length >= 1", "$.specs"),
-    (sent(specs={}), "Expected `array`, got `object`", "$.specs"),
-    (sent(specs=None), "Expected `array`, got `null`", "$.specs"),
-    (
-        sent(*[FORCED] * (limits.MAX_SPECS + 1)),
-        f"Expected at most {limits.MAX_SPECS} specs",
-        "$.specs",
-    ),
-    (sent(FORCED, 1), "Expected `object`, got `int`", "$.specs[1]"),
-    (sent(FORCED, {}), "Object missing required field `kind`", "$.specs[1]"),
-    (sent({"token_ids": [1]}), "Object missing required field `kind`", "$.specs[0]"),
-    (sent({"kind": "nope"}), f"Invalid value 'nope'; {TRAVEL}", "$.specs[0].kind"),
-    (
-        sent({"kind": "python", "factory": "os.system"}),
-        f"Invalid value 'python'; {TRAVEL}",
-        "$.specs[0].kind",
-    ),
-    (sent({"kind": 1}), "Expected `str`", "$.specs[0].kind"),
-    (
-        sent({"kind": "forced_sequence"}),
-        "Object missing required field `token_ids` or `text`",
-        "$.specs[0]",
-    ),
-    (sent(FORCED | {"x": 1}), "Object contains unknown field `x`", "$.specs[0]"),
-    (sent(FORCED, x=1), "Object contains unknown field `x`", "$"),
-    (sent(FORCED, generation_only=1), "Expected `bool`, got `int`", "$.generation_only"),
-    (sent(FORCED | {"token_ids": [1, -1]}), "Expected `int` >= 0", "$.specs[0].token_ids[1]"),
-    (
-        sent(FORCED | {"eos_token_id": 2**31}),
-        "Expected `int` <= 2147483647",
-        "$.specs[0].eos_token_id",
-    ),
-]
-# What a schema has no words for: 1.0 is an integer there, and fields of two specs do not meet.
-BEYOND_SCHEMA: list[tuple[Any, str, str]] = [
-    (sent(FORCED, version=1.0), "Expected `int`, got `float`", "$.version"),
-    (sent(FORCED | {"token_ids": [1.0]}), "Expected `int`, got `float`", "$.specs[0].token_ids[0]"),
-    (
-        sent({"kind": "grammar", "regex": "a"}, FORCED),
-        "Conflicts with `$.specs[0]`, a grammar, which may not take the tokens that "
-        "`forced_sequence` forces",
-        "$.specs[1]",
-    ),
-    (
-        sent({"kind": "grammar"}),
-        "Expected one of json_schema, regex, ebnf, choices, structural_tag, got none",
-        "$.specs[0]",
-    ),
-]
-# What the neutral vectors do not have.
-WITH_ADVICE: list[tuple[Any, str, str]] = [
-    (FORCED, "Expected a payload or a list of specs, got one spec: put it into a list", "$"),
-    (
-        sent(FORCED | {"tokens_id": 1}),
-        "Object contains unknown field `tokens_id`; did you mean token_ids?",
-        "$.specs[0]",
-    ),
-    (sent(FORCED, kind=[1]), "Object contains unknown field `kind`", "$"),
-]
-BAD_ENTRIES: list[tuple[Any, str, str]] = [
-    ([], "Expected `array` of length >= 1", "$"),
-    ([FORCED, 1], "Expected `object`, got `int`", "$[1]"),
-    ([{"token_ids": [1]}], "Object missing required field `kind`", "$[0]"),
-    ([{"kind": "nope"}], f"Invalid value 'nope'; {TRAVEL}", "$[0].kind"),
-    ([FORCED | {"x": 1}], "Object contains unknown field `x`", "$[0]"),
-    ([FORCED | {"token_ids": [1, 2, 3, -1]}], "Expected `int` >= 0", "$[0].token_ids[3]"),
-    (
-        [{"kind": "grammar", "regex": "a"}] * 2,
-        "Conflicts with `$[0]`: both are a grammar",
-        "$[1]",
-    ),
-]
+def refusal(command: str, text: str) -> Iterator[str]:
+    """Decode the input of a transcript, in each form: the path, and the message."""
+    tokenizer = GREEDY if "tokenizer" in command else None
+    refused: set[tuple[str, str]] = set()
+    for form in (text, text.encode(), json.loads(text)):
+        with pytest.raises(s.SpecError) as error:
+            s.decode(form, tokenizer)
+        refused.add((error.value.path, error.value.message))
+    ((path, message),) = refused
+    yield f"{path}: {message}"
 
 
-@pytest.mark.parametrize(
-    ("payload", "message", "path"),
-    [*BAD_PAYLOADS, *BEYOND_SCHEMA, *BAD_ENTRIES, *WITH_ADVICE],
-    ids=repr,
-)
-def test_decode_refuses(payload: Any, message: str, path: str):
-    for form in (payload, json.dumps(payload), json.dumps(payload).encode()):
-        with pytest.raises(SpecError) as error:
-            decode(form)
-        assert (error.value.message, error.value.path) == (message, path)
+@transcripts("payloads")
+def test_transcript(file: Path, request: pytest.FixtureRequest):
+    """The schema has no words for the payloads in ``beyond_schema.txt``."""
+    check(file, refusal, request)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +88,13 @@ def test_a_field_with_the_name_of_a_path_is_refused(path: str):
     named = {f"x` - at `{path}": 1}
     for payload in (sent(FORCED, **named), sent(FORCED | named), [FORCED | named]):
         for form in (payload, json.dumps(payload)):
-            with pytest.raises(SpecError):
-                decode(form)
+            with pytest.raises(s.SpecError):
+                s.decode(form)
 
 
-@pytest.mark.parametrize("payload", [payload for payload, _, _ in BAD_PAYLOADS], ids=repr)
-def test_schema_refuses(payload: Any):
-    assert not VALIDATOR.is_valid(payload)
+@pytest.mark.parametrize("payload", [text for text, _ in inputs("payloads/refused.txt")])
+def test_schema_refuses(payload: str):
+    assert not VALIDATOR.is_valid(json.loads(payload))
 
 
 # A text or object that is no payload at all | what its error says.
@@ -209,8 +115,8 @@ def test_schema_refuses(payload: Any):
         ("null", "Expected a payload or a list of specs, got `null`"),
         ('"text"', "Expected a payload or a list of specs, got `str`"),
         (object(), "Expected a payload or a list of specs, got `object`"),
-        (PythonProcessorSpec(dict), "got `PythonProcessorSpec`"),
-        (sent(PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
+        (s.PythonProcessorSpec(dict), "got `PythonProcessorSpec`"),
+        (sent(s.PythonProcessorSpec(dict)), "Expected `object`, got `PythonProcessorSpec`"),
         (sent(object()), "Expected `object`, got `object`"),
         # What a parser more lenient than ours, or the caller itself, may hand over.
         (sent(FORCED, version=math.nan), "Expected `int`, got `float`"),
@@ -226,8 +132,8 @@ def test_schema_refuses(payload: Any):
     ids=range(26),
 )
 def test_no_payload_at_all(payload: Any, message: str):
-    with pytest.raises(SpecError) as error:
-        decode(payload)
+    with pytest.raises(s.SpecError) as error:
+        s.decode(payload)
     assert message in str(error.value)
     assert str(error.value).count(" - at ") == (error.value.path != "$")
 
@@ -268,25 +174,27 @@ def deep(levels: int) -> dict[str, Any]:
     ids=range(10),
 )
 def test_depth_is_a_limit_of_our_own(payload: Any, message: str):
-    with pytest.raises(SpecError, match=re.escape(message)):
-        decode(payload)
+    with pytest.raises(s.SpecError, match=re.escape(message)):
+        s.decode(payload)
 
 
 class TestSizes:
     def test_specs(self):
-        specs = [ForcedTokenSequenceSpec((1,))] * (limits.MAX_SPECS + 1)
-        with pytest.raises(SpecError, match=f"1 to {limits.MAX_SPECS} specs, got 17 - at `.*specs"):
-            encode(specs)
-        with pytest.raises(SpecError, match="1 to 16 specs, got 0"):
-            encode([])
+        specs = [s.ForcedTokenSequenceSpec((1,))] * (s.limits.MAX_SPECS + 1)
+        with pytest.raises(
+            s.SpecError, match=f"1 to {s.limits.MAX_SPECS} specs, got 17 - at `.*specs"
+        ):
+            s.encode(specs)
+        with pytest.raises(s.SpecError, match="1 to 16 specs, got 0"):
+            s.encode([])
 
     def test_bytes_decoded(self):
-        payload = encode(GOLDEN_SPECS)
-        padded = payload + " " * (limits.MAX_PAYLOAD_BYTES - len(payload))
-        assert decode(padded).specs == GOLDEN_SPECS
+        payload = s.encode(GOLDEN_SPECS)
+        padded = payload + " " * (s.limits.MAX_PAYLOAD_BYTES - len(payload))
+        assert s.decode(padded).specs == GOLDEN_SPECS
         for one_too_many in (padded + " ", (padded + " ").encode(), "é" * (1 << 17) + " "):
-            with pytest.raises(SpecError, match="has 262145 bytes; the limit is 262144"):
-                decode(one_too_many)
+            with pytest.raises(s.SpecError, match="has 262145 bytes; the limit is 262144"):
+                s.decode(one_too_many)
 
     @pytest.mark.parametrize(
         ("params", "message"),
@@ -300,89 +208,83 @@ class TestSizes:
         """What a JSON parser has made of a text is no smaller."""
         spec = {"kind": "plugin", "name": "any", "params": params}
         for payload in ({"version": 1, "specs": [spec]}, [spec]):
-            with pytest.raises(SpecError, match=message):
-                decode(payload)
+            with pytest.raises(s.SpecError, match=message):
+                s.decode(payload)
 
     def test_bytes_encoded(self, monkeypatch: pytest.MonkeyPatch):
-        size = len(encode(GOLDEN_SPECS))
+        size = len(s.encode(GOLDEN_SPECS))
         monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size)
-        encode(GOLDEN_SPECS)
+        s.encode(GOLDEN_SPECS)
         monkeypatch.setattr("logitport.spec.json_values.MAX_PAYLOAD_BYTES", size - 1)
-        with pytest.raises(SpecError, match=f"has {size} bytes; the limit is {size - 1}"):
-            encode(GOLDEN_SPECS)
+        with pytest.raises(s.SpecError, match=f"has {size} bytes; the limit is {size - 1}"):
+            s.encode(GOLDEN_SPECS)
 
 
-def live(specs: Any, *, generation_only: bool = True) -> InProcessPayload:
-    return InProcessPayload(1, specs, generation_only)
+def live(specs: Any, *, generation_only: bool = True) -> s.InProcessPayload:
+    return s.InProcessPayload(1, specs, generation_only)
 
 
 class TestContinued:
     def test_the_field_comes_if_there_are_tokens(self):
-        plain = encode(GOLDEN_SPECS[0])
-        assert encode(GOLDEN_SPECS[0], continued=0) == plain
-        assert encode(GOLDEN_SPECS[0], continued=5) == plain.removesuffix("}") + ',"continued":5}'
-        assert decode(encode(GOLDEN_SPECS[0], continued=5)).continued == 5
+        plain = s.encode(GOLDEN_SPECS[0])
+        assert s.encode(GOLDEN_SPECS[0], continued=0) == plain
+        assert s.encode(GOLDEN_SPECS[0], continued=5) == plain.removesuffix("}") + ',"continued":5}'
+        assert s.decode(s.encode(GOLDEN_SPECS[0], continued=5)).continued == 5
         assert live((GOLDEN_SPECS[0],)).continued == 0
 
     @pytest.mark.parametrize("wrong", [-1, 1 << 31, True, 1.5, "3", None])
     def test_what_is_no_count(self, wrong: Any):
-        for make in (encode, lambda specs, **more: InProcessPayload(1, (specs,), **more)):
-            with pytest.raises(SpecError) as error:
+        for make in (s.encode, lambda specs, **more: s.InProcessPayload(1, (specs,), **more)):
+            with pytest.raises(s.SpecError) as error:
                 make(GOLDEN_SPECS[0], continued=wrong)
             assert error.value.path == "$.continued"
 
     @pytest.mark.parametrize("form", [str, json.loads])
     def test_it_is_an_argument(self, form: Any):
-        with pytest.raises(SpecError, match="Expected continued=5 as an argument") as error:
-            encode(form(encode(GOLDEN_SPECS[0], continued=5)))
+        with pytest.raises(s.SpecError, match="Expected continued=5 as an argument") as error:
+            s.encode(form(s.encode(GOLDEN_SPECS[0], continued=5)))
         assert error.value.path == "$.continued"
 
     def test_no_grammar_goes_on(self):
-        with pytest.raises(SpecError, match="A grammar begins anew") as error:
-            encode([GOLDEN_SPECS[0], GrammarSpec(regex="a")], continued=1)
+        with pytest.raises(s.SpecError, match="A grammar begins anew") as error:
+            s.encode([GOLDEN_SPECS[0], s.GrammarSpec(regex="a")], continued=1)
         assert error.value.path == "$.specs[1]"
 
 
 class TestEncodeRefuses:
     def test_conflicts(self):
-        with pytest.raises(SpecError) as error:
-            encode([GrammarSpec(regex="a"), ForcedTokenSequenceSpec((2,))])
-        assert error.value.path == "$.specs[1]"
-
-    @pytest.mark.parametrize("thing", [1, "forced_sequence", None])
-    def test_what_is_no_spec(self, thing: Any):
-        with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, got") as error:
-            encode([ForcedTokenSequenceSpec((1,)), thing])
+        with pytest.raises(s.SpecError) as error:
+            s.encode([s.GrammarSpec(regex="a"), s.ForcedTokenSequenceSpec((2,))])
         assert error.value.path == "$.specs[1]"
 
     @pytest.mark.parametrize("thing", [None, set[Any](), "text", b"{}", {}, FORCED, object()])
     def test_neither_one_spec_nor_several(self, thing: Any):
-        takes_objects = () if isinstance(thing, dict | str | bytes) else (encode,)
+        takes_objects = () if isinstance(thing, dict | str | bytes) else (s.encode,)
         for refuse in (*takes_objects, live):
-            with pytest.raises(SpecError, match="Expected a LogitsProcessorSpec, or several"):
+            with pytest.raises(s.SpecError, match="Expected a LogitsProcessorSpec, or several"):
                 refuse(thing)
 
     @pytest.mark.parametrize("value", ["x", 1, None])
     def test_generation_only(self, value: Any):
-        for refuse in (encode, live):
-            with pytest.raises(SpecError) as error:
+        for refuse in (s.encode, live):
+            with pytest.raises(s.SpecError) as error:
                 refuse(GOLDEN_SPECS, generation_only=value)
             assert error.value.path == "$.generation_only"
 
 
 class TestDynamo:
     ENTRIES = ({"kind": "forced_sequence", "token_ids": [1, 2], "eos_token_id": 3},)
-    SPEC = ForcedTokenSequenceSpec((1, 2), 3)
+    SPEC = s.ForcedTokenSequenceSpec((1, 2), 3)
 
     def test_in(self):
         for form in (self.ENTRIES, list(self.ENTRIES), json.dumps(self.ENTRIES)):
-            assert decode(form) == Payload(1, (self.SPEC,), generation_only=True)
+            assert s.decode(form) == s.Payload(1, (self.SPEC,), generation_only=True)
 
     def test_out(self):
-        assert json.loads(encode(self.SPEC))["specs"] == list(self.ENTRIES)
+        assert json.loads(s.encode(self.SPEC))["specs"] == list(self.ENTRIES)
 
 
-specs = strategies.specs(8, kinds=WIRE_KINDS)
+specs = strategies.specs(8, kinds=s.WIRE_KINDS)
 # Lone surrogates, NaN and integers of any size included: in-process callers can hand them over.
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -393,11 +295,11 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 def decodes_or_says_why(payload: Any) -> None:
     """Anything but SpecError fails the test; so does a payload that would not decode again."""
     try:
-        decoded = decode(payload)
-    except SpecError:
+        decoded = s.decode(payload)
+    except s.SpecError:
         return
-    again = encode(decoded.specs, generation_only=decoded.generation_only)
-    assert decode(again) == decoded
+    again = s.encode(decoded.specs, generation_only=decoded.generation_only)
+    assert s.decode(again) == decoded
 
 
 @given(st.text(st.characters()) | st.binary())
@@ -412,8 +314,8 @@ def test_any_json_value(value: Any):
 
 
 @given(st.data(), specs, st.text(st.characters(), max_size=4))
-def test_mutated_text(data: st.DataObject, spec: LogitsProcessorSpec, inserted: str):
-    text = encode(spec)
+def test_mutated_text(data: st.DataObject, spec: s.LogitsProcessorSpec, inserted: str):
+    text = s.encode(spec)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 8)))
     decodes_or_says_why(text[:start] + inserted + text[end:])
@@ -421,18 +323,18 @@ def test_mutated_text(data: st.DataObject, spec: LogitsProcessorSpec, inserted: 
 
 @given(
     st.data(),
-    strategies.payload_specs(8, 3, kinds=WIRE_KINDS),
+    strategies.payload_specs(8, 3, kinds=s.WIRE_KINDS),
     st.booleans(),
     json_values | strategies.Draws(2).json_value,
 )
 def test_mutated_structure(
     data: st.DataObject,
-    together: tuple[LogitsProcessorSpec, ...],
+    together: tuple[s.LogitsProcessorSpec, ...],
     as_entries: bool,
     planted: Any,
 ):
     """Replace, add or delete one thing anywhere: it decodes, or there is a ``SpecError``."""
-    payload: Any = json.loads(encode(together))
+    payload: Any = json.loads(s.encode(together))
     if as_entries:
         payload = payload["specs"]
     node = payload

@@ -51,6 +51,9 @@ def test_specs(given: Any, expected: Any):
             "as an argument",
         ),
         ([7], "$.specs[0]", "Expected a LogitsProcessorSpec, got 7"),
+        ([BAN, {"kind": "choice", "text": "a"}], "$.specs[1]", "`text`; did you mean texts?"),
+        ({"kind": "choice", "texts": ["5" * 3000]}, "$.specs[0].texts[0]", "at most 2048 bytes"),
+        ([ENTRY] * 17, "$.specs", "16 specs"),
         ({}, "$.specs[0]", "missing required field `kind`"),
     ],
 )
@@ -59,6 +62,14 @@ def test_refused(given: Any, path: str, message: str):
         specs_of(given, GREEDY)
     assert error.value.path == path
     assert message in error.value.message
+    with pytest.raises(lp.SpecError):
+        lp.encode(given)
+
+
+def test_a_callable_is_no_object_of_the_wire():
+    with pytest.raises(lp.SpecError, match="cannot be serialized") as error:
+        lp.encode([ENTRY, lp.PythonProcessorSpec(list)])
+    assert error.value.path == "$.specs[1]"
 
 
 class Model:

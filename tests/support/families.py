@@ -9,11 +9,9 @@ from tests.support.paths import ROOT
 
 FAMILIES = {family.name: family for family in THINKING_FAMILIES}
 
-
 TEXTS = [
     "Hi. So <think>\n\n</think>\n\n I know. Here is my thought process: no.\nAnswer: yes\n"
 ] * 9
-
 
 SMOLLM2 = ROOT / ".models" / "SmolLM2-135M-Instruct" / "tokenizer.json"
 

@@ -10,58 +10,28 @@ from typing import Any, ClassVar
 import jsonschema
 import msgspec
 import pytest
+from logitport import spec as s
 from logitport.adapters.reference import edit
 from logitport.adapters.reference.kinds.base import BAN, Add, Allow, Force
-from logitport.spec import (
-    LogitsProcessorSpec,
-    Payload,
-    SpecError,
-    decode,
-    encode,
-    json_schema,
-    limits,
-)
 
 from tests.support.automata import AUTOMATA, assert_edits, automata
 from tests.support.paths import GOLDEN
 
 Tables = tuple[tuple[Any, ...], ...]
 
-
-VALIDATOR = jsonschema.Draft202012Validator(json_schema())
-
+VALIDATOR = jsonschema.Draft202012Validator(s.json_schema())
 
 F = Force
-
-
-LONG = [0] * (limits.MAX_TOKEN_IDS + 1)
-
-
+LONG = [0] * (s.limits.MAX_TOKEN_IDS + 1)
 AT_LEAST_0, AT_LEAST_1 = "Expected `int` >= 0", "Expected `int` >= 1"
-
-
 SOME = "Expected `array` of length >= 1"
-
-
-TOO_LONG = f"Expected at most {limits.MAX_TOKEN_IDS} entries"
+TOO_LONG = f"Expected at most {s.limits.MAX_TOKEN_IDS} entries"
 TOO_LARGE = "Expected `int` <= 2147483647"
-
-
-HALF = limits.MAX_TOKEN_IDS // 2
-
-
+HALF = s.limits.MAX_TOKEN_IDS // 2
 TOO_MANY = f"Expected at most {HALF} token ids in all, got {HALF + 1}"
-
-
-SOUGHT = limits.MAX_TOKEN_IDS // 3
-
-
+SOUGHT = s.limits.MAX_TOKEN_IDS // 3
 TOO_MANY_TO_FIND = f"Expected at most {SOUGHT} token ids in all, got {SOUGHT + 1}"
-
-
 TOO_LONG_TO_FIND = "Expected at most 64 token ids to look for, got 65"
-
-
 TOO_HIGH = "Expected `float` <= 10000.0"
 
 
@@ -88,7 +58,7 @@ class KindTests:
 
     golden: ClassVar[Any]
     refused: ClassVar[Tables]
-    largest: ClassVar[tuple[LogitsProcessorSpec, ...]]
+    largest: ClassVar[tuple[s.LogitsProcessorSpec, ...]]
 
     ARGUMENTS: ClassVar[dict[str, str]] = {
         "refused": "fields, message, path",
@@ -106,14 +76,14 @@ class KindTests:
         """Change a golden file only together with VERSION."""
         spec = self.golden
         golden = (GOLDEN / f"{spec.kind}.json").read_text()
-        assert encode(spec) + "\n" == golden
+        assert s.encode(spec) + "\n" == golden
         for form in (golden, golden.encode(), json.loads(golden)):
-            assert decode(form) == Payload(1, (spec,), generation_only=True)
+            assert s.decode(form) == s.Payload(1, (spec,), generation_only=True)
         VALIDATOR.validate(json.loads(golden))
 
     def test_value(self):
         spec = self.golden
-        (same,) = decode(encode(spec)).specs
+        (same,) = s.decode(s.encode(spec)).specs
         for twin in (same, copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
             assert type(twin) is type(spec)
             assert twin == spec
@@ -126,19 +96,19 @@ class KindTests:
     def test_refused(self, fields: dict[str, Any], message: str, path: str):
         content = {"version": 1, "specs": [{"kind": self.golden.kind, **fields}]}
         for form in (content, json.dumps(content), msgspec.json.encode(content)):
-            with pytest.raises(SpecError) as error:
-                decode(form)
+            with pytest.raises(s.SpecError) as error:
+                s.decode(form)
             # The paths in a message move with the error's own.
             decoded = message.replace("`$", "`$.specs[0]")
             # What is sent may be texts, and its error says where they belong.
             said = re.sub("; `[a-z_]+` takes texts$", "", error.value.message)
             assert (said, error.value.path) == (decoded, below("$.specs[0]", path))
-        with pytest.raises(SpecError) as error:
+        with pytest.raises(s.SpecError) as error:
             type(self.golden)(**fields)
         assert (error.value.message, error.value.path) == (message, below("$", path))
 
-    def test_largest(self, spec: LogitsProcessorSpec):
-        assert decode(encode(spec)).specs == (spec,)
+    def test_largest(self, spec: s.LogitsProcessorSpec):
+        assert s.decode(s.encode(spec)).specs == (spec,)
 
 
 class RealizedKindTests(KindTests):
@@ -153,15 +123,15 @@ class RealizedKindTests(KindTests):
     beyond: ClassVar[Tables]
     histories: ClassVar[Tables]
 
-    def test_beyond(self, spec: LogitsProcessorSpec, path: str):
+    def test_beyond(self, spec: s.LogitsProcessorSpec, path: str):
         spec.check_vocabulary(10)
-        for checked, parent in ((spec, "$"), (decode(encode(spec)), "$.specs[0]")):
-            with pytest.raises(SpecError) as error:
+        for checked, parent in ((spec, "$"), (s.decode(s.encode(spec)), "$.specs[0]")):
+            with pytest.raises(s.SpecError) as error:
                 checked.check_vocabulary(9)
             assert error.value.path == f"{parent}.{path}"
             assert error.value.message == "Token id 9 is beyond the vocabulary of 9 tokens"
 
-    def test_histories(self, spec: LogitsProcessorSpec, prompt: list[int], steps: list[Any]):
+    def test_histories(self, spec: s.LogitsProcessorSpec, prompt: list[int], steps: list[Any]):
         """The reference and the compiled automata do what is written."""
         output: list[int] = []
         for expected, token in zip(steps[::2], [*steps[1::2], 0], strict=True):
@@ -172,7 +142,6 @@ class RealizedKindTests(KindTests):
 
 
 with_table = pytest.mark.skipif(not find_spec("fontTools"), reason="fonttools is missing")
-
 
 SHAPE = "Expected `str` matching regex '^[A-Za-z _-]+$'"
 
@@ -185,5 +154,5 @@ class ScriptsTests(KindTests):
         ({"scripts": ["Han", "H\u00e4n"]}, SHAPE, "scripts[1]"),
         ({"scripts": [1]}, "Expected `str`, got `int`", "scripts[0]"),
         ({"scripts": ["a" * 129]}, "Expected `str` of length <= 128", "scripts[0]"),
-        ({"scripts": ["Han"] * 33}, f"Expected at most {limits.MAX_SCRIPTS} entries", "scripts"),
+        ({"scripts": ["Han"] * 33}, f"Expected at most {s.limits.MAX_SCRIPTS} entries", "scripts"),
     )

@@ -36,7 +36,6 @@ FAIL_AT_ONCE: list[tuple[Any, str]] = [
 ]
 """Specs and parts of plugins, and what the log has of them."""
 
-
 FAIL_IN_A_STEP: list[tuple[Any, str]] = [
     (python(writes_and_raises), "on purpose"),
     (python(lambda output, logits: raises() if len(output) > 1 else None), "on purpose"),

@@ -1,9 +1,6 @@
 """The code in the pages, and programs made of it."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,25 +8,14 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from tests.support.paths import ROOT
+from tests.support.processes import python
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-
-
 THINKING_MODEL = "Qwen/Qwen3-8B"
-
-
 GGUF = "SmolLM2-135M-Instruct.gguf"
-
-
 ENGINES = {"server", "engine", "llama.cpp"}
-
-
 NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
-
-
 SERVER_URL = "http://127.0.0.1:8000/v1"
-
-
 ENV = {
     # Besides what conftest.py sets.
     "NO_PROXY": "127.0.0.1",
@@ -98,14 +84,7 @@ def run(program: Program, folder: Path) -> str:
     """Run it and return what was wrong: nothing, or a traceback."""
     script = folder / "README.py"
     script.write_text(program.source, encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, script],
-        cwd=ROOT,
-        env=os.environ | ENV,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = python(script, **ENV)
     return (result.stderr or f"exit status {result.returncode}") if result.returncode else ""
 
 

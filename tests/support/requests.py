@@ -30,15 +30,9 @@ from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitsProcessorSpec
 
 VOCABULARY = 8
-
-
 STOP = 7
-
-
 END: list[Edit] = [Force(STOP)]
 """What happens to a request that has failed."""
-
-
 LAYOUTS = ("plain", "strided", "transposed")
 
 

@@ -1,14 +1,17 @@
 """Requests to a server with the middleware."""
 
-import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 from fastapi import FastAPI
 from logitport.adapters import SpecMiddleware
+from logitport.adapters.backend import backend
 from logitport.adapters.gateway.key import KEY
+from logitport.hooks.configuration import policy
 from logitport.spec import ForcedTokenSequenceSpec, encode
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,19 +19,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 
 GOOD = encode(ForcedTokenSequenceSpec((1, 2, 3)))
-
-
 BAD = '{"version":1,"specs":[{"kind":"mind_reader"}]}'
-
-
-OTHER = encode(ForcedTokenSequenceSpec((4,)))
-
-
 CHAT = "/v1/chat/completions"
-
-
 GENERATE = "/inference/v1/generate"
 
 
@@ -96,13 +91,27 @@ def post(
     method: str = "POST",
 ) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    client = TestClient(application(engine))
+    return client.request(method, path, content=content, headers=headers)
 
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(application(engine))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.request(method, path, content=content, headers=headers)
 
-    return asyncio.run(ask())
+def answered(command: str, text: str) -> Iterator[str]:
+    """Run a line of a transcript: an engine, a route, and a configuration, if there is one.
+
+    What is printed is the status, and the message or the body that reaches the engine.
+    """
+    engine, path, *configured = command.split(" ", 2)
+    content = json.loads(configured[0]) if configured else {"default": []}
+    made = replace(backend(engine), policy=policy(None, (), content))
+    with patch.object(SpecMiddleware, "backend", lambda *_: made):
+        reply = post(path, text.encode(), engine=engine)
+    if reply.status_code != 200:
+        yield f"{reply.status_code} {reply.json()['error']['message']}"
+    elif reply.content == text.encode():
+        yield "200, as it was"
+    else:
+        assert int(reply.headers["x-length"]) == len(reply.content)
+        yield f"200 {reply.text}"
 
 
 def xargs(payload: Any, key: str = KEY, **more: Any) -> dict[str, Any]:

@@ -23,5 +23,4 @@ class NoEos(Greedy):
 
 GREEDY = Greedy()
 
-
 SPACE_CAT, CAT, SPACE, FIVE, SPACE_DOG, D, OG, THINK, END, NEWLINE, S = range(1, 12)

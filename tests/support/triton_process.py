@@ -4,15 +4,11 @@ Whether a kernel is interpreted is settled when it is defined, so the interprete
 its own, which runs a module of tests once more.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from examples._support import v2_on_cpu
-from tests.support.paths import ROOT
+from tests.support.processes import python
 
 INTERPRETED = v2_on_cpu.is_installed()
 """Whether this is the interpreter's process."""
@@ -29,14 +25,8 @@ outside = pytest.mark.skipif(INTERPRETED, reason="this is the interpreter's proc
 
 def run_in_interpreter(module: str) -> None:
     """Run the tests of a module's file in Triton's interpreter."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", module],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    arguments = "-m", "pytest", "-q", "-p", "no:cacheprovider", module
+    done = python(*arguments, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

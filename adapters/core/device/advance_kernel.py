@@ -2,7 +2,7 @@
 
 It keeps each request's states after the tokens that are final. Each step takes its draft tokens
 from there on, because most of the earlier drafts may have been rejected. A program moves all
-automata of a request, ``LANES`` at a time, because they end the request's phases together.
+automata of a request, 32 at a time, because they end the request's phases together.
 """
 
 from typing import Any

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples._support import v2_on_cpu
-from tests.support.compatibility import NO_PROCESSORS
+from tests.tools.compatibility import NO_PROCESSORS
 
 from .in_process import v2_takes_processors
 from .small_vocabulary import with_small_vocabulary

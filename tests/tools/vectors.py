@@ -1,6 +1,6 @@
 """The language-neutral vectors of ``tests/golden/vectors.json``; ``docs/wire.md`` has the format.
 
-``python -m tests.support.vectors`` writes the file anew.
+``python -m tests.tools.vectors`` writes the file anew.
 """
 
 import json
@@ -39,10 +39,10 @@ from logitport.spec.kinds.banned_scripts import ScriptsSpec
 from tests.conformance.test_reference import COMBINED, ROW
 from tests.core.test_contradictions import CONFLICTS
 from tests.core.test_follow import BY_HAND, LOSING, NEAR
-from tests.spec.test_client_texts import REFUSED, RESOLVED
-from tests.spec.test_payload import BAD_ENTRIES, BAD_PAYLOADS, BEYOND_SCHEMA, FORCED
+from tests.spec.test_payload import FORCED
 from tests.support.paths import GOLDEN
 from tests.support.small_tokenizer import Greedy
+from tests.support.transcripts import inputs
 
 Specs = Sequence[LogitsProcessorSpec]
 Ids = Sequence[int]
@@ -201,18 +201,18 @@ def texts() -> Iterator[Neutral]:
     ``tokens`` has the texts that the tokenizer is asked for, and no others.
     """
     tokenizer = _Asked()
-    for fields, _ in RESOLVED:
+    for given, _ in inputs("texts/resolved.txt"):
         tokenizer.asked.clear()
-        payload = {"version": 1, "specs": [fields]}
+        payload = json.loads(given)
         resolved = json.loads(msgspec.json.encode(decode(payload, tokenizer)))
         yield _with_tokens(payload, tokenizer) | {"resolved": resolved}
-    for fields, _, path in REFUSED:
+    for given, printed in inputs("payloads/texts.txt"):
         tokenizer.asked.clear()
-        payload = {"version": 1, "specs": [fields]}
+        payload = json.loads(given)
         with suppress(SpecError):
             decode(payload, tokenizer)
-        if len(json.dumps(payload)) <= LONGEST and "\\u" not in json.dumps(payload):
-            yield _with_tokens(payload, tokenizer) | {"path": f"$.specs[0]{path}"}
+        if len(given) <= LONGEST and "\\u" not in given:
+            yield _with_tokens(payload, tokenizer) | {"path": printed.partition(": ")[0]}
 
 
 def text_edits() -> Iterator[Neutral]:
@@ -278,8 +278,11 @@ def payloads() -> Iterator[Neutral]:
     for text in TAKEN:
         stages = [stage.value for stage in Stage if decode(text).is_active(stage)]
         yield {"text": text, "stages": stages, "digest": digest_of(text)}
-    refused = [(json.dumps(each), path) for each, _, path in (*BAD_PAYLOADS, *BAD_ENTRIES)]
-    refused += [(json.dumps(each), path) for each, _, path in BEYOND_SCHEMA]
+    refused = [
+        (given, printed.partition(": ")[0])
+        for name in ("refused", "entries", "beyond_schema")
+        for given, printed in inputs(f"payloads/{name}.txt")
+    ]
     for text, path in (*refused, *NO_PAYLOADS):
         if len(text) <= LONGEST:
             yield {"text": text, "path": path}

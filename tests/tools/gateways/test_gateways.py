@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     not PYTHON.exists(), reason="no gateway is installed: make test-gateways"
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateways.md"
+PAGE = Path(__file__).parents[3] / "docs" / "gateways.md"
 OPENAI = "/v1/chat/completions", "/v1/completions"
 
 

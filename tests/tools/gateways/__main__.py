@@ -1,4 +1,4 @@
-"""Print what becomes of specs behind gateways: ``python -m tests.gateways --help``."""
+"""Print what becomes of specs behind gateways: ``python -m tests.tools.gateways --help``."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from .asks import Outcome
 from .gateway import GATEWAYS
 from .matrix import DIRECT, before_recorders, matrix, table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = ROOT / ".models" / "SmolLM2-135M-Instruct"
 
 

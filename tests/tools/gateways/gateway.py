@@ -15,7 +15,7 @@ from examples._support.server import HOST, Server, failed_start, free_port
 
 from .asks import PROMPT
 
-FOLDER = Path(__file__).parents[2] / ".venv-gateways"
+FOLDER = Path(__file__).parents[3] / ".venv-gateways"
 PYTHON = FOLDER / "bin" / "python"
 """Made by ``make test-gateways``."""
 
