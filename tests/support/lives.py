@@ -68,19 +68,7 @@ RowOf = tuple[torch.Tensor, torch.Tensor, Sequence[int]]
 
 @dataclass(eq=False)
 class Life:
-    """A request.
-
-    Attributes:
-        group: which specs it has.
-        specs: these.
-        prompt: its token ids.
-        continued: how many of them count as output.
-        outputs: of each of its beams.
-        drafts: of the next step; each has a row of its own.
-        running: whether the engine runs it; it may be one that has been put back.
-        without_specs: once it was ended by a fault, the steps in which nothing acted on it.
-        of_engine: what a driver has of it.
-    """
+    """A request with the specs of a group, an output for each beam, and a row for each draft."""
 
     group: int
     specs: Sequence[Any]
@@ -88,8 +76,8 @@ class Life:
     outputs: list[list[int]]
     drafts: list[int] = field(default_factory=list[int])
     running: bool = True
-    without_specs: int | None = None
-    of_engine: Any = None
+    without_specs: int | None = None  # steps without them since a fault has ended it
+    of_engine: Any = None  # what a driver has of it
     continued: int = 0
 
     @property
@@ -117,34 +105,22 @@ _programs: dict[tuple[int, ...], tuple[Any, Program]] = {}
 class Driver:
     """An engine's side of an adapter, without the engine.
 
-    Attributes:
-        beams: so many a request has at most.
-        comes_and_goes: whether requests do while others run; else all come at once.
-        one_each: whether the requests of a group run one after the other.
-        takes_back: whether tokens may be.
-        swaps: whether beams take one another's places.
-        any_part: whether a step may have some of the requests, in any order.
-        repeats: whether a step may be there again without a new token, as for chunks of a prompt.
-        normalizes: whether rows with specs become logarithms of probabilities.
-        is_core: whether calls may fail at any time, in logits of any type, and requests may have
-            code; and whether one that has been ended may stay.
-        more: further events, by the names of the driver's methods.
-        drafts: so many a request has at most.
-        modules: whose calls may fail.
+    In the core (``is_core``), calls may fail at any time, in logits of any type, requests may have
+    code, and one that has been ended may stay.
     """
 
-    beams: ClassVar[int] = 1
-    comes_and_goes: ClassVar[bool] = True
-    one_each: ClassVar[bool] = False
-    takes_back: ClassVar[bool] = False
-    swaps: ClassVar[bool] = False
-    any_part: ClassVar[bool] = True
-    repeats: ClassVar[bool] = True
-    normalizes: ClassVar[bool] = False
+    beams: ClassVar[int] = 1  # the most of a request
+    drafts: ClassVar[int] = 0  # the most of a request
+    comes_and_goes: ClassVar[bool] = True  # else all come at once
+    one_each: ClassVar[bool] = False  # the requests of a group run one after the other
+    takes_back: ClassVar[bool] = False  # tokens
+    swaps: ClassVar[bool] = False  # beams take one another's places
+    any_part: ClassVar[bool] = True  # a step may have some of the requests, in any order
+    repeats: ClassVar[bool] = True  # a step may come again, as for chunks of a prompt
+    normalizes: ClassVar[bool] = False  # rows with specs become logarithms of probabilities
     is_core: ClassVar[bool] = False
-    more: ClassVar[tuple[str, ...]] = ()
-    drafts: ClassVar[int] = 0
-    modules: ClassVar[tuple[str, ...]] = MODULES
+    more: ClassVar[tuple[str, ...]] = ()  # events, by the names of the driver's methods
+    modules: ClassVar[tuple[str, ...]] = MODULES  # whose calls may fail
     choose: ClassVar[random.Random]
     faults: ClassVar[Faults]
 
@@ -197,16 +173,7 @@ class Driver:
 
 
 class Lives:
-    """Leads requests through an engine.
-
-    Args:
-        make: of its driver.
-        seed: of all chance.
-        patch: lasts as long.
-        groups: specs of requests.
-        failing: the calls that fail, of all that there are; by chance without it.
-        faults: counts the calls.
-    """
+    """Leads requests through an engine; the calls in ``failing`` fail, or some by chance."""
 
     def __init__(
         self,
@@ -222,17 +189,14 @@ class Lives:
         self.faults.start(failing or ())
         self.lives, self.numbers, self.ended, self.before = list[Life](), 0, 0, self.faults.total
         patch.setattr(plugins, "_plugins", lambda: {"fails": lambda: _made})
-        self.make, self.groups = (
-            make,
-            groups or [self._specs() for _ in range(8 if make.is_core else 3)],
-        )
+        self.make = make
+        self.groups = groups or [self._specs() for _ in range(8 if make.is_core else 3)]
         make.choose, make.faults = choose, self.faults
         self.driver = make(self.groups, patch)
         self.dtype, self.columns = torch.float32, VOCABULARY
         if make.is_core:
-            self.dtype = choose.choice(
-                (torch.float32, torch.float32, torch.float16, torch.bfloat16)
-            )
+            narrow = torch.float16, torch.bfloat16
+            self.dtype = choose.choice((torch.float32, torch.float32, *narrow))
             self.columns = VOCABULARY + choose.randrange(3)
         self.lives = [self._life(group) for group in choose.choices(range(len(self.groups)), k=3)]
         if self.driver.one_each:
@@ -283,9 +247,8 @@ class Lives:
             with suppress(SpecError):  # contradicts another one
                 together = (*specs, spec)
                 meant = [MEANT if isinstance(each, PluginSpec) else each for each in together]
-                check_contradictions(
-                    meant, compile_specs(Payload(1, tuple(meant)).specs), VOCABULARY
-                )
+                program = compile_specs(Payload(1, tuple(meant)).specs)
+                check_contradictions(meant, program, VOCABULARY)
                 specs.append(spec)
         return specs
 
@@ -378,9 +341,8 @@ class Lives:
         """Beams go on from where others were."""
         life = self.choose.choice(self.running)
         if not life.has_failed:
-            life.outputs = [
-                [*output] for output in self.choose.choices(life.outputs, k=len(life.outputs))
-            ]
+            chosen = self.choose.choices(life.outputs, k=len(life.outputs))
+            life.outputs = [[*output] for output in chosen]
 
     def step(self, some: Sequence[Life] = (), *, chooses: bool | None = None) -> None:
         """The engine chooses a token for some of the requests; a call of the core may fail."""
@@ -433,11 +395,7 @@ class Lives:
             row += beams + len(drafts)
 
     def _check_apart(self, life: Life, rows: Sequence[RowOf], fails: bool) -> bool:
-        """Hold each row to its edits; return whether the request goes on.
-
-        Raises:
-            AssertionError: if a row has others, and is not ended either.
-        """
+        """Hold each row to its edits, or its end; return whether the request goes on."""
         is_broken = False
         for before, after, output in rows:
             is_ended = self.driver.is_ended(life, after)
@@ -454,11 +412,7 @@ class Lives:
         return not (fails and any(self.driver.is_ended(life, after) for _, after, _ in rows))
 
     def _check(self, life: Life, rows: Sequence[RowOf], fails: bool) -> bool:
-        """Hold a request to its edits until it is ended; return whether it has them.
-
-        Raises:
-            AssertionError: if it has others, and no reason to be ended, or is not.
-        """
+        """Hold a request to its edits until it is ended; return whether it has them."""
         driver, is_first = self.driver, life.without_specs is None
         if is_first and not life.has_failed:
             try:
@@ -510,17 +464,7 @@ def _made(params: Any) -> HistoryRule:
 def lead(
     driver: type[Driver], seed: int, events: int = 100, groups: Sequence[Sequence[Any]] = ()
 ) -> None:
-    """Let requests live.
-
-    Args:
-        driver: of the engine.
-        seed: of all chance.
-        events: how many.
-        groups: specs of requests.
-
-    Raises:
-        AssertionError: if one of them got other edits than its own.
-    """
+    """Let requests live; none of them gets other edits than its own."""
     faults = Faults()
     logging.disable(logging.CRITICAL)
     try:

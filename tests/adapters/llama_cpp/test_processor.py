@@ -1,33 +1,32 @@
 """llama.cpp with a real model: completions, chats, drafts, grammars, sampling parameters."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from llama_cpp import Llama, LogitsProcessorList
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from logitport import spec as lp
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.core import Vocabulary
 from logitport.adapters.llama_cpp import BACKEND, LogitportProcessor, arguments
 from logitport.adapters.llama_cpp.json_schema import gbnf
 from logitport.adapters.llama_cpp.processor import _vocabulary_of
 
 from examples._support.smollm2 import gguf
+from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED, PROMPT
-from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
+from tests.support.tiny_model import EOS
 
 pytestmark = pytest.mark.engine
 
-
 VOCABULARY = 49152
-EOS = 2
 PARIS = "The capital of France is"
 
 
@@ -37,26 +36,28 @@ def load(path: Path, **parameters: Any) -> Llama:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of chance: the suite runs hundreds of requests, and any model will do."""
+    """A model of chance, as a file."""
     from gguf import GGUFWriter
 
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     size, vocabulary, layers = 64, TestConformance.vocab_size, 2
     writer = GGUFWriter(path, "llama")
-    writer.add_context_length(512)
-    writer.add_embedding_length(size)
-    writer.add_feed_forward_length(size)
-    writer.add_block_count(layers)
-    writer.add_head_count(4)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_tokenizer_model("llama")
-    special = ["<unk>", "<s>", "</s>"]
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
-    words = [f"w{i}" for i in range(vocabulary - len(special) - len(byte_tokens))]
-    writer.add_token_list([*special, *byte_tokens, *words])
-    writer.add_token_scores([0.0] * vocabulary)
-    writer.add_token_types([2, 3, 3] + [6] * len(byte_tokens) + [1] * len(words))
-    writer.add_eos_token_id(EOS)
+    words = [f"w{i}" for i in range(vocabulary - 3 - len(byte_tokens))]
+    for name, value in {
+        "context_length": 512,
+        "embedding_length": size,
+        "feed_forward_length": size,
+        "block_count": layers,
+        "head_count": 4,
+        "layer_norm_rms_eps": 1e-6,
+        "tokenizer_model": "llama",
+        "token_list": ["<unk>", "<s>", "</s>", *byte_tokens, *words],
+        "token_scores": [0.0] * vocabulary,
+        "token_types": [2, 3, 3] + [6] * len(byte_tokens) + [1] * len(words),
+        "eos_token_id": EOS,
+    }.items():
+        getattr(writer, f"add_{name}")(value)
     random = np.random.default_rng(3)
 
     def add(name: str, *shape: int) -> None:
@@ -72,9 +73,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
             add(f"blk.{layer}.{name}", size)
         for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
             add(f"blk.{layer}.{name}", size, size)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    for part in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{part}_to_file")()
     writer.close()
     return path
 
@@ -84,34 +84,24 @@ def llms(tiny: Path) -> list[Llama]:
     return [load(tiny, n_batch=64) for _ in range(TestConformance.slots)]
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
-    vocab_size = 512
-    eos_token_id = EOS
-    slots = 4
+    uses = ("llms",)
     long_prompt = 300  # of which llama.cpp takes 64 at once
-    resumes = False
-    has_stages = False
-    shows_scores = True
-    dtypes = ("float32",)
 
-    @pytest.fixture
-    def generate(self, llms: list[Llama]) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            outputs = [Output([]) for _ in requests]
-            waiting = [
-                _generation(llms[i % self.slots], request, outputs, i)
-                for i, request in enumerate(requests)
-            ]
-            for begin in range(0, len(waiting), self.slots):
-                running = waiting[begin : begin + self.slots]
-                while running:  # they take turns, a token each
-                    running = [each for each in running if next(each, None) is not None]
-            for llm in llms:
-                llm._sampler = None  # which keeps the last processors until the next request
-            return outputs
-
-        return generate
+    def run(self, llms: list[Llama], requests: Sequence[Request]) -> list[Output]:
+        outputs = [Output([]) for _ in requests]
+        waiting = [
+            _generation(llms[i % self.slots], request, outputs, i)
+            for i, request in enumerate(requests)
+        ]
+        for begin in range(0, len(waiting), self.slots):
+            running = waiting[begin : begin + self.slots]
+            while running:  # they take turns, a token each
+                running = [each for each in running if next(each, None) is not None]
+        for llm in llms:
+            llm._sampler = None  # which keeps the last processors until the next request
+        return outputs
 
 
 def _generation(llm: Llama, request: Request, outputs: list[Output], index: int) -> Iterator[int]:
@@ -154,9 +144,15 @@ def complete(llm: Llama, prompt: Any, specs: Any = (), **others: Any) -> str:
     return llm.create_completion(prompt, **others)["choices"][0]["text"]
 
 
-def test_banned_text(llm: Llama):
+def test_texts(llm: Llama, tokenizer: Any):
+    """By the texts of a real model's tokens, and by llama.cpp's own tokenizer."""
     text = complete(llm, PARIS, [BANNED, lp.SamplingSpec(temperature=1)], max_tokens=24)
     assert is_free_of_banned(text), text
+    cities = [" London", " Paris"]
+    assert complete(llm, PARIS, {"kind": "choice", "texts": cities}) in cities
+    expected, own = lp.ChoiceSpec.from_text(cities, tokenizer), cast("Any", llm)
+    assert lp.ChoiceSpec.from_text(cities, llm.tokenizer()) == expected
+    assert lp.ChoiceSpec.from_text(cities, own) == expected
 
 
 def test_vocabulary(llm: Llama, model: Path):
@@ -328,6 +324,16 @@ def test_a_processor_is_refused(llm: Llama):
         LogitportProcessor(other, lp.BannedTokensSpec((1,)))
 
 
+def _chain(length: int, link: Callable[[Any], Any]) -> Any:
+    """A schema of definitions, each of which is made of the next."""
+    refs = [{"$ref": f"#/$defs/a{i}"} for i in range(length + 1)]
+    made = {f"a{i}": link(refs[i + 1]) for i in range(length)}
+    return refs[0] | {"$defs": made | {f"a{length}": {"type": "null"}}}
+
+
+NULL = {"type": "null"}
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
@@ -338,15 +344,12 @@ def test_a_processor_is_refused(llm: Llama):
         ({"type": "array", "maxItems": 3}, r"without `items`"),
         ({"type": "array", "items": {"not": {}}}, r"`not` - at `\$\.json_schema\.items`"),
         ({"type": "object", "required": ["a"]}, r"cannot require \['a'\]"),
-        (
-            {"properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["b"]},
-            r"required properties first",
-        ),
+        ({"properties": {"a": NULL, "b": NULL}, "required": ["b"]}, r"required properties first"),
         ({"properties": {"a": {"minimum": 3}}}, r"`\$\.json_schema\.properties\.a`"),
-        ({"properties": {"a\n": {"type": "null"}}}, r"the text"),
+        ({"properties": {"a\n": NULL}}, r"the text"),
         ({"enum": ["a", "\\b"]}, r"the text"),
         ({"const": "\U0001f600"}, r"the text"),
-        ({"anyOf": [{"type": "null"}, True]}, r"are objects - at `\$\.json_schema\.anyOf\[1\]`"),
+        ({"anyOf": [NULL, True]}, r"are objects - at `\$\.json_schema\.anyOf\[1\]`"),
         ({"$ref": "#"}, r"Expected a `\$ref` into"),
         ({"$ref": "#/$defs/a"}, r"Expected a `\$ref` into"),
         (
@@ -355,43 +358,24 @@ def test_a_processor_is_refused(llm: Llama):
         ),
         ({"minLength": 3}, r"rejects this schema"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, r"Expected minLength <= maxLength"),
-        ({"type": "array", "items": {"type": "null"}, "minItems": -1}, r">= 0.*schema\.minItems"),
+        ({"type": "array", "items": NULL, "minItems": -1}, r">= 0.*schema\.minItems"),
         ({"type": "string", "minLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.minLength`"),
         ({"type": "string", "maxLength": 257}, r"`int` <= 256 - at `\$\.json_schema\.maxLength`"),
         ({"properties": ["a"]}, r"Expected `object`, got `array`.*schema\.properties"),
         # The converter has names for its own rules, and one that means any other property.
-        ({"properties": {"": {"enum": ["x"]}, "b": {"type": "null"}}}, r"the name ''"),
-        ({"properties": {"a": {"type": "null"}, "*": {"type": "null"}}}, r"the name '\*'"),
+        ({"properties": {"": {"enum": ["x"]}, "b": NULL}}, r"the name ''"),
+        ({"properties": {"a": NULL, "*": NULL}}, r"the name '\*'"),
         (
             {"properties": {"integral_part": {"enum": ["x"]}, "n": {"type": "integer"}}},
             r"a property for its own `integral-part`",
         ),
-        (
-            {
-                "$ref": "#/$defs/a0",
-                "$defs": {
-                    f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(30)
-                }
-                | {"a30": {"type": "null"}},
-            },
-            r"at most 4096 parts",
-        ),
-        (
-            {
-                "$ref": "#/$defs/a0",
-                "$defs": {
-                    f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}}
-                    for i in range(900)
-                }
-                | {"a900": {"type": "null"}},
-            },
-            r"rejects this schema: maximum recursion depth",
-        ),
+        (_chain(30, lambda ref: {"anyOf": [ref] * 2}), r"at most 4096 parts"),
+        (_chain(900, lambda ref: {"type": "array", "items": ref}), r"maximum recursion depth"),
         ({"type": "string", "enum": ["a", 1]}, r"Expected a value of type string, got 1"),
         ({"enum": "abc"}, r"Expected `array`, got `str` - at `\$\.json_schema\.enum`"),
         ({"enum": []}, r"something to choose from - at `\$\.json_schema\.enum`"),
         (
-            {"properties": {"a": {"type": "null"}}, "additionalProperties": True},
+            {"properties": {"a": NULL}, "additionalProperties": True},
             r"`additionalProperties` with others",
         ),
     ],
@@ -403,25 +387,3 @@ def test_schemas_that_would_lose_something(schema: Any, message: str):
 
 def test_strings_of_a_schema_have_no_control_characters():
     assert r"\x00-\x1F" in gbnf({"type": "string"})
-
-
-CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
-
-
-@pytest.mark.parametrize("form", forms(CITIES))
-def test_json_of_the_wire(form: str, llm: Llama):
-    """As over HTTP, with texts for llama.cpp's own tokenizer."""
-    given = forms(CITIES)[form]
-    for processors in (
-        LogitsProcessorList([LogitportProcessor(llm, given)]),
-        arguments(llm, given)["logits_processor"],
-    ):
-        reply = llm.create_completion(PARIS, max_tokens=4, logits_processor=processors)
-        assert reply["choices"][0]["text"] in CITIES["texts"]  # type: ignore[index]
-
-
-def test_its_own_tokenizer(llm: Llama, tokenizer: Any):
-    spec = lp.ChoiceSpec.from_text(CITIES["texts"], tokenizer)
-    assert lp.ChoiceSpec.from_text(CITIES["texts"], llm.tokenizer()) == spec
-    own: Any = llm
-    assert lp.ChoiceSpec.from_text(CITIES["texts"], own) == spec

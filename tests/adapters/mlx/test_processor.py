@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import Realizer
 from logitport.adapters.core.program import compile_specs
@@ -21,8 +21,8 @@ from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
 
+from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED
-from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -47,56 +47,43 @@ def tiny() -> dict[str, Model]:
     return {dtype: of_chance(0, dtype) for dtype in DTYPES}
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     """Requests share a batch, which they join and leave; each has a processor of its own."""
 
     backend = BACKEND
-    vocab_size = 512
-    eos_token_id = EOS
-    slots = 4
+    uses = ("tiny", "tokenizer")
     long_prompt = 300
-    resumes = False
-    has_stages = False
-    shows_scores = True
     dtypes = DTYPES
 
-    @pytest.fixture
-    def generate(self, tiny: dict[str, Model], tokenizer: Any) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            (dtype,) = {request.dtype for request in requests}
-            model = tiny[dtype]
-            processors = [
-                [LogitportProcessor(model, tokenizer, each.specs, continued=each.continued)]
-                if each.specs
-                else []
-                for each in requests
-            ]
-            batch = BatchGenerator(
-                model,
-                stop_tokens=[[EOS]],
-                completion_batch_size=self.slots,
-                prefill_batch_size=2,
-                prefill_step_size=64,
+    def run(self, tiny: Any, tokenizer: Any, requests: Sequence[Request]) -> list[Output]:
+        (dtype,) = {request.dtype for request in requests}
+        model = tiny[dtype]
+        processors = [
+            [LogitportProcessor(model, tokenizer, each.specs, continued=each.continued)]
+            if each.specs
+            else []
+            for each in requests
+        ]
+        sizes = {"prefill_batch_size": 2, "prefill_step_size": 64}
+        sizes["completion_batch_size"] = self.slots
+        batch = BatchGenerator(model, stop_tokens=[[EOS]], **sizes)
+        numbers = batch.insert(
+            [[*request.prompt_ids] for request in requests],
+            max_tokens=[request.max_tokens for request in requests],
+            logits_processors=processors,
+        )
+        outputs: dict[int, list[Any]] = {number: [] for number in numbers}
+        while responses := batch.next_generated():
+            for response in responses:
+                outputs[response.uid].append(response)
+        batch.close()
+        return [
+            Output(
+                [response.token for response in responses],
+                np.array(responses[0].logprobs.astype(mx.float32)),
             )
-            numbers = batch.insert(
-                [[*request.prompt_ids] for request in requests],
-                max_tokens=[request.max_tokens for request in requests],
-                logits_processors=processors,
-            )
-            outputs: dict[int, list[Any]] = {number: [] for number in numbers}
-            while responses := batch.next_generated():
-                for response in responses:
-                    outputs[response.uid].append(response)
-            batch.close()
-            return [
-                Output(
-                    [response.token for response in responses],
-                    np.array(responses[0].logprobs.astype(mx.float32)),
-                )
-                for responses in outputs.values()
-            ]
-
-        return generate
+            for responses in outputs.values()
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -109,17 +96,12 @@ def say(loaded: Any, prompt: Any, specs: Any, **others: Any) -> str:
     return mlx_lm.generate(*loaded, prompt, logits_processors=processors, **others)
 
 
-def test_banned_text(loaded: Any):
-    text = say(loaded, "The capital of France is", BANNED, max_tokens=24)
+def test_texts(loaded: Any):
+    """By the texts of a real model's tokens, and by its tokenizer."""
+    prompt, cities = "The capital of France is", ["London", "Paris"]
+    text = say(loaded, prompt, BANNED, max_tokens=24)
     assert is_free_of_banned(text), text
-
-
-def test_chat(loaded: Any):
-    _, tokenizer = loaded
-    text = "I would rather not say."
-    messages = [{"role": "user", "content": "Where is the treasure?"}]
-    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-    assert say(loaded, prompt, lp.ForcedTokenSequenceSpec.from_text(text, tokenizer)) == text
+    assert say(loaded, prompt, {"kind": "choice", "texts": cities}, max_tokens=4) in cities
 
 
 PROMPT = [5, 11, 3, 8, 11, 40, 21]
@@ -180,25 +162,22 @@ def test_drafts(tiny: dict[str, Model], tokenizer: Any, seed: int):
         assert expected != free
         drafted = [LogitportProcessor(model, tokenizer, specs, PROMPT)]
         for drafts in (2, 5):
-            generated = speculative_generate_step(
-                mx.array(PROMPT),
-                model,
-                assistant,
-                num_draft_tokens=drafts,
-                max_tokens=14,
-                logits_processors=drafted,
-            )
-            said = []
-            for token, _, is_draft in generated:
-                accepted += is_draft
-                said.append(token)
+            others = {"num_draft_tokens": drafts, "max_tokens": 14, "logits_processors": drafted}
+            generated = speculative_generate_step(mx.array(PROMPT), model, assistant, **others)
+            said, _, are_drafts = zip(*generated, strict=True)
+            accepted += sum(are_drafts)
             assert list(takewhile(lambda token: token != EOS, said)) == expected, specs
     assert accepted > (150 if seed == 0 else 20)
 
 
 def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: Any):
-    """Where a spec has to look at it and it is not given, the generation is ended."""
-    model = tiny["float32"]
+    """Where a spec has to look at it and it is not given, the generation is ended.
+
+    An assistant with another vocabulary is left alone.
+    """
+    model, logits = tiny["float32"], mx.zeros((1, 256))
+    processor = LogitportProcessor(model, tokenizer, lp.BannedTokensSpec((5,)))
+    assert processor(mx.array([1, 2, 3]), logits) is logits
 
     def first(specs: Any) -> int:
         processors = [LogitportProcessor(model, tokenizer, specs)]
@@ -212,12 +191,6 @@ def test_drafts_hide_the_prompt(tiny: dict[str, Model], tokenizer: Any, caplog: 
         caplog.clear()
         assert first(spec) == EOS
         assert "Expected prompt_ids" in caplog.text
-
-
-def test_an_assistant_with_another_vocabulary_is_left_alone(tiny: dict[str, Model], tokenizer: Any):
-    processor = LogitportProcessor(tiny["float32"], tokenizer, lp.BannedTokensSpec((5,)))
-    logits = mx.zeros((1, 256))
-    assert processor(mx.array([1, 2, 3]), logits) is logits
 
 
 @pytest.mark.parametrize(
@@ -257,11 +230,7 @@ def test_editor_agrees_with_that_of_torch(dtype: str):
     """On several rows, with specs that contradict one another, and in narrow logits to the bit."""
     rows: list[list[Any]] = [
         [lp.BannedTokensSpec((1, 2)), lp.LogitBiasSpec({2: 1.5, 3: -2.0, 4: 1e4})],
-        [
-            lp.AllowedTokensSpec((1, 2, 5)),
-            lp.AllowedTokensSpec((2, 5, 6)),
-            lp.BannedTokensSpec((5,)),
-        ],
+        [*map(lp.AllowedTokensSpec, ((1, 2, 5), (2, 5, 6))), lp.BannedTokensSpec((5,))],
         [lp.ForcedTokenSequenceSpec((3, 4)), lp.BannedTokensSpec((3,))],
         [lp.AllowedTokensSpec((6, 7))],
         [lp.ForcedTokenSequenceSpec((3,)), lp.BannedSequencesSpec(((3,), (5, 6)))],
@@ -279,13 +248,3 @@ def test_editor_agrees_with_that_of_torch(dtype: str):
             realizer.apply(logits)
         assert realizer.failed_requests == 0
     np.testing.assert_array_equal(np.array(edited.astype(mx.float32)), expected.float().numpy())
-
-
-CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
-
-
-@pytest.mark.parametrize("form", forms(CITIES))
-def test_json_of_the_wire(form: str, loaded: Any):
-    """As over HTTP: objects, lists and texts of JSON, with texts for the tokenizer."""
-    said = say(loaded, "The capital of France is", forms(CITIES)[form], max_tokens=4)
-    assert f" {said}" in CITIES["texts"]  # mlx-lm takes the space away

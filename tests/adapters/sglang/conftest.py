@@ -24,10 +24,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(model: Path) -> Iterator[SglangServer]:
-    """Two front ends, which SGLang starts otherwise than the one that engines of tests have.
-
-    An engine in this process would end the server when it is shut down.
-    """
+    """Two front ends; an engine in this process would end the server when it is shut down."""
     arguments = ("--enable-metrics", "--chunked-prefill-size", "64", "--tokenizer-worker-num", "2")
     # The one name that Responses takes; other routes take any.
     with SglangServer(model, *arguments, "--served-model-name", "any") as server:

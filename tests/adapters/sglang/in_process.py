@@ -32,13 +32,7 @@ PROMPTS = [[5 + i, 17, 100 + i] for i in range(8)]
 
 
 def generate(running: Any, specs: Sequence[Any], max_tokens: int = 16) -> list[Any]:
-    """Results for ``PROMPTS``, or what was raised.
-
-    Args:
-        running: the engine.
-        specs: of the first prompts; a dict is all of a request but its prompt.
-        max_tokens: of each output.
-    """
+    """Results for ``PROMPTS``, or what was raised, of specs or requests for the first of them."""
     requests = [
         each if isinstance(each, dict) else attach(request(max_tokens), each)
         for each in [*specs, *((),) * (len(PROMPTS) - len(specs))]

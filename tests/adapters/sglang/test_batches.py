@@ -113,12 +113,6 @@ def test_an_id_that_is_used_again(ours: processor.LogitportProcessor, payload: s
     step(ours, [new])
 
 
-def test_shared_out_and_back(ours: processor.LogitportProcessor):
-    a, b, c = Req(), Req(), Req()
-    for reqs in ([a, b], [c], [a, c], [a, b], [b, c, a], [c, b, a]):
-        step(ours, reqs)
-
-
 def test_draft_tokens_end_the_request(ours: processor.LogitportProcessor):
     a, b = Req(), Req()
     ours(torch.zeros(3, VOCABULARY), [a.params, a.params, b.params])

@@ -1,9 +1,6 @@
 """The operator's configuration on the real engine."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +8,9 @@ import pytest
 from logitport import spec as lp
 from logitport.adapters.sglang import attach
 
-from examples._support.sglang_server import OPTIONS
-from tests.adapters.configured import (
-    ACTS,
-    BAN,
-    BANNED,
-    CONFIGURATION,
-    PROBLEMS,
-    REFUSED,
-    SEEN,
-    WRONG,
-)
+from examples._support.ending import CannotRunError
+from examples._support.sglang_server import SglangServer
+from tests.adapters import configured
 
 from .in_process import engine, request
 
@@ -30,21 +19,21 @@ pytestmark = pytest.mark.engine
 
 def test_configuration(model: Path, tmp_path: Path):
     file = tmp_path / "bot.json"
-    file.write_text(json.dumps(CONFIGURATION))
+    file.write_text(json.dumps(configured.CONFIGURATION))
     with engine(model, {"LOGITPORT_CONFIG": str(file)}) as running:
 
         def say(specs: Any) -> str:
             asked = attach(request(8), specs)
             return running.generate("The capital of Italy is", **asked)["text"]
 
-        assert [say(specs) for specs, _ in ACTS] == [text for _, text in ACTS]
-        for specs, message in REFUSED:
+        assert [say(specs) for specs, _ in configured.ACTS] == [text for _, text in configured.ACTS]
+        for specs, message in configured.REFUSED:
             with pytest.raises(ValueError, match=message):
                 say(specs)
-        for specs in ((), BAN):
+        for specs in ((), configured.BAN):
             asked = attach(request(8), specs)
-            asked["sampling_params"]["regex"] = BANNED
-            assert SEEN.strip() not in running.generate("Norway:", **asked)["text"]
+            asked["sampling_params"]["regex"] = configured.BANNED
+            assert configured.SEEN.strip() not in running.generate("Norway:", **asked)["text"]
         # A grammar comes before a default that forces; what only reads logits is left alone.
         grammar = attach(request(8), lp.GrammarSpec(choices=(" Rome",)))
         assert running.generate("The capital of Italy is", **grammar)["text"] == " Rome"
@@ -53,21 +42,10 @@ def test_configuration(model: Path, tmp_path: Path):
 
 
 def test_a_wrong_file_stops_the_start(model: Path, tmp_path: Path):
-    """In a process of its own: the schedulers that it has started by then end it."""
     file = tmp_path / "wrong.yaml"
-    file.write_text(WRONG)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\nfrom sglang import Engine\n\nif __name__ == '__main__':\n"
-        f"    Engine(model_path=sys.argv[1], **{OPTIONS!r})\n"
-    )
-    started = subprocess.run(
-        [sys.executable, script, model],
-        env=os.environ | {"LOGITPORT_CONFIG": str(file)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert started.returncode != 0
-    for problem in PROBLEMS:
-        assert problem in started.stderr
+    file.write_text(configured.WRONG)
+    server = SglangServer(model, env={"LOGITPORT_CONFIG": str(file)})
+    with pytest.raises(CannotRunError, match="SGLang ended"), server:
+        pass
+    log = server.log.read_text(encoding="utf-8")
+    assert [problem for problem in configured.PROBLEMS if problem not in log] == []

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from logitport import spec as lp
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.reference import obeys
 from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
 
+from tests.adapters.suite import TinySuite
 from tests.support.tiny_model import EOS
 
 from .in_process import PROMPTS, engine, generate, outputs, request
@@ -37,38 +38,23 @@ def small(tiny_checkpoint: Path) -> Iterator[Any]:
         yield running
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
-    vocab_size = VOCABULARY
-    eos_token_id = EOS
-    slots = 4
-    long_prompt = 100
-    resumes = False
-    has_stages = False
-    shows_scores = True
-    dtypes = ("float32",)
+    uses = ("small",)
 
-    @pytest.fixture
-    def generate(self, small: Any) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            asked = [
-                attach(
-                    {"sampling_params": {"temperature": 0, "max_new_tokens": request.max_tokens}},
-                    request.specs,
-                    continued=request.continued,
-                )
-                for request in requests
-            ]
-            results = small.generate(
-                input_ids=[[*request.prompt_ids] for request in requests],
-                sampling_params=[each["sampling_params"] for each in asked],
-                custom_logit_processor=[each["custom_logit_processor"] for each in asked],
-                return_logprob=[request.shows_scores for request in requests],
-                top_logprobs_num=[VOCABULARY * request.shows_scores for request in requests],
-            )
-            return [Output(result["output_ids"], _first_scores(result)) for result in results]
-
-        return generate
+    def run(self, small: Any, requests: Sequence[Request]) -> list[Output]:
+        asked = [
+            attach(request(each.max_tokens), each.specs, continued=each.continued)
+            for each in requests
+        ]
+        results = small.generate(
+            input_ids=[[*each.prompt_ids] for each in requests],
+            sampling_params=[each["sampling_params"] for each in asked],
+            custom_logit_processor=[each["custom_logit_processor"] for each in asked],
+            return_logprob=[each.shows_scores for each in requests],
+            top_logprobs_num=[VOCABULARY * each.shows_scores for each in requests],
+        )
+        return [Output(result["output_ids"], _first_scores(result)) for result in results]
 
 
 def _first_scores(result: dict[str, Any]) -> np.ndarray | None:
@@ -103,41 +89,37 @@ def test_retracted_requests_go_on_where_they_were(small: Any):
 CODE = '{"callable": "' + b"cos\nabort\n.".hex() + '"}'
 """A processor that would end the process which makes it."""
 
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("no JSON", request(processor=PROCESSOR, **{KEY: "{"}), "not valid JSON"),
-    (
-        "no such token",
-        attach(request(), lp.BannedTokensSpec((512,))),
-        "beyond the vocabulary of 512 tokens",
-    ),
-    ("code", request(processor=CODE, any=1), REFUSED),
-]
+BEYOND = attach(request(), lp.BannedTokensSpec((512,)))
 
 
 @pytest.mark.parametrize(
-    ("request_", "reason"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
+    ("asked", "reason", "checked"),
+    [
+        *(
+            pytest.param(asked, reason, checked, id=f"{name}, {where}")
+            for where, checked in (("front end", True), ("worker", False))
+            for name, asked, reason in (
+                ("no JSON", request(processor=PROCESSOR, **{KEY: "{"}), "not valid JSON"),
+                ("no such token", BEYOND, "beyond the vocabulary of 512 tokens"),
+                ("code", request(processor=CODE, any=1), REFUSED),
+            )
+        ),
+        # ``attach`` on the body of a chat, which drops them.
+        pytest.param(request(processor=PROCESSOR, any=1), "has no specs", True, id="lost"),
+    ],
 )
-@pytest.mark.parametrize("checked", [True, False], ids=["front end", "worker"])
 def test_a_bad_request_hurts_nobody_else(
-    small: Any, monkeypatch: pytest.MonkeyPatch, request_: Any, reason: str, checked: bool
+    small: Any, monkeypatch: pytest.MonkeyPatch, asked: Any, reason: str, checked: bool
 ):
     free = outputs(generate(small, [()]))
     if not checked:
         monkeypatch.setattr(Admission, "admit", lambda self, request: None)
-    bad, forced, *others = generate(small, [request_, FORCED])
+    bad, forced, *others = generate(small, [asked, FORCED])
     assert isinstance(bad, ValueError)
     assert reason in str(bad)
     assert forced["output_ids"] == [10, 11, 12, EOS]
     assert outputs(others) == free[2:]
     assert outputs(generate(small, [()])) == free
-
-
-def test_specs_that_got_lost(small: Any):
-    """Who names our processor wanted some: ``attach`` on the body of a chat, which drops them."""
-    lost, *others = generate(small, [request(processor=PROCESSOR, any=1), FORCED])
-    assert isinstance(lost, ValueError)
-    assert "has no specs" in str(lost)
-    assert others[0]["output_ids"] == [10, 11, 12, EOS]
 
 
 def test_a_request_need_not_name_the_processor(small: Any):

@@ -13,8 +13,9 @@ from logitport.spec import ForcedTokenSequenceSpec
 from openai import OpenAI
 
 from examples._support.sglang_server import SglangServer
+from tests.adapters.routes import BAD, Json, chat, completions
 
-from .test_routes import BAD, SAID, Json, chat, completions, generate
+from .test_routes import TEXT, extra, generate
 
 pytest.importorskip("sglang.srt.rust_extensions._server")
 
@@ -29,12 +30,12 @@ def server(model: Path) -> Iterator[SglangServer]:
 
 @pytest.fixture
 def good(tokenizer: Any) -> Json:
-    return extra_body("sglang", ForcedTokenSequenceSpec.from_text(SAID, tokenizer))
+    return extra_body("sglang", ForcedTokenSequenceSpec.from_text(TEXT, tokenizer))
 
 
 def ask(server: SglangServer, path: str, body: Json) -> httpx.Response:
-    base_url = server.base_url.removesuffix("/v1")
-    return httpx.post(base_url + path, json=body, timeout=600, trust_env=False)
+    url = server.base_url.removesuffix("/v1") + path
+    return httpx.post(url, json={"model": "any"} | body, timeout=600, trust_env=False)
 
 
 def test_the_log_says_so_once(server: SglangServer):
@@ -46,23 +47,23 @@ def test_specs_act(server: SglangServer, good: Json, named: bool):
     """The worker goes by the payload: this front end loses the name of our processor."""
     if not named:
         del good["custom_logit_processor"]
-    assert ask(server, "/generate", generate(good)).json()["text"] == SAID
+    assert ask(server, "/generate", generate(good)).json()["text"] == TEXT
     reply = ask(server, "/v1/chat/completions", chat(good)).json()
-    assert reply["choices"][0]["message"]["content"] == SAID
+    assert reply["choices"][0]["message"]["content"] == TEXT
 
 
 def test_the_worker_refuses_what_is_bad(server: SglangServer):
-    reply = ask(server, "/generate", generate(BAD))
+    reply = ask(server, "/generate", generate(extra(BAD)))
     assert reply.status_code == 400
-    assert f"{KEY}: Expected" in reply.json()["error"]["message"]
-    assert "$.specs[0].choices[0]" in reply.json()["error"]["message"]
+    assert f"{KEY}: Invalid value 'mind_reader'" in reply.json()["error"]["message"]
+    assert "$.specs[0]" in reply.json()["error"]["message"]
 
 
 def test_completions_lose_their_specs(server: SglangServer, good: Json, model: Path):
     """As ``docs/sglang.md`` says. Nothing of ours sees such a request, and a client can ask."""
     with OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
         assert probe(client, model.name, "sglang") is Support.IGNORED
-    for extra in (good, BAD):
-        reply = ask(server, "/v1/completions", completions(extra))
+    for each in (good, extra(BAD)):
+        reply = ask(server, "/v1/completions", completions(each))
         assert reply.status_code == 200
-        assert reply.json()["choices"][0]["text"] != SAID
+        assert reply.json()["choices"][0]["text"] != TEXT

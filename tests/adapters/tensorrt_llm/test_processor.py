@@ -1,8 +1,7 @@
 """TensorRT-LLM's backend, on a caller that follows the engine's source.
 
-The engine itself needs a GPU, and has not been run. ``Running`` does what ``_execute_logit_post_``
-``processors`` of ``tensorrt_llm/_torch/pyexecutor/`` does with logits processors: which tokens they
-are shown, and when.
+The engine itself needs a GPU, and has not been run. ``Running`` calls logits processors as
+``_execute_logit_post_processors`` of ``tensorrt_llm/_torch/pyexecutor/`` does.
 """
 
 import io
@@ -11,6 +10,7 @@ import math
 import pickle
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from types import ModuleType
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
 from logitport.adapters.reference.kinds import KINDS
@@ -27,9 +27,10 @@ from logitport.adapters.tensorrt_llm import BACKEND, LogitportProcessor, attach
 from logitport.adapters.tensorrt_llm.processor import on_stream
 
 from tests.adapters.failing import fails_later
-from tests.support.forms import forms
+from tests.adapters.suite import TinySuite
+from tests.support.tiny_model import EOS
 
-VOCABULARY, EOS, CHUNK = 96, 0, 16
+VOCABULARY, CHUNK = 96, 16
 PROMPT = (5, 3, 9, 11, 20, 7, 31)
 
 
@@ -80,24 +81,14 @@ def model(history: Sequence[int]) -> torch.Tensor:
 
 @dataclass(eq=False)
 class Running:
-    """A request in the engine.
-
-    Attributes:
-        prompt_ids: the prompt.
-        max_tokens: of the output.
-        processors: ``py_logits_post_processors``.
-        output_ids: what is out, the handed-over tokens first.
-        position: ``context_current_position``.
-        scores: the logits from which the first token was chosen.
-        request_id: the engine's number.
-    """
+    """A request in the engine, of whose output some tokens may be handed over."""
 
     prompt_ids: list[int]
     max_tokens: int
     processors: list[LogitportProcessor]
     output_ids: list[int]
-    position: int = 0
-    scores: torch.Tensor | None = None
+    position: int = 0  # ``context_current_position``
+    scores: torch.Tensor | None = None  # of the first token
     request_id: int = field(default_factory=count(1).__next__)
 
     def __post_init__(self) -> None:
@@ -138,7 +129,7 @@ def travelled(params: SamplingParams) -> list[LogitportProcessor]:
 
 def running(
     prompt_ids: Sequence[int],
-    *specs: lp.LogitsProcessorSpec,
+    specs: Any,
     max_tokens: int = 10,
     output_ids: Sequence[int] = (),
     **arguments: Any,
@@ -154,41 +145,30 @@ def prompt_length(request: Request) -> int | None:
     return None if begins_as_usual else len(request.prompt_ids)
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
     vocab_size = VOCABULARY
-    eos_token_id = EOS
-    slots = 4
-    long_prompt = 100
-    shows_scores = True
     resumes = True
     has_stages = True
     dtypes = DTYPES
 
-    @pytest.fixture
-    def generate(self) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            (dtype,) = {request.dtype for request in requests}
-            all_running = [
-                running(
-                    request.prompt_ids,
-                    *request.specs,
-                    max_tokens=request.max_tokens,
-                    output_ids=request.output_ids,
-                    stage=request.stage,
-                    prompt_length=prompt_length(request),
-                    continued=request.continued,
-                    vocab_size=VOCABULARY,
-                )
-                for request in requests
-            ]
-            say(*all_running, dtype=getattr(torch, dtype))
-            return [Output(each.output_ids, each.scores) for each in all_running]
-
-        return generate
-
-
-# --- what travels ---
+    def run(self, requests: Sequence[Request]) -> list[Output]:
+        (dtype,) = {request.dtype for request in requests}
+        all_running = [
+            running(
+                request.prompt_ids,
+                request.specs,
+                max_tokens=request.max_tokens,
+                output_ids=request.output_ids,
+                stage=request.stage,
+                prompt_length=prompt_length(request),
+                continued=request.continued,
+                vocab_size=VOCABULARY,
+            )
+            for request in requests
+        ]
+        say(*all_running, dtype=getattr(torch, dtype))
+        return [Output(each.output_ids, each.scores) for each in all_running]
 
 
 class OneClass(pickle.Unpickler):
@@ -199,7 +179,7 @@ class OneClass(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-TEXT = lp.ForcedTokenSequenceSpec((21, 22, 23), EOS)
+TEXT, BIAS = lp.ForcedTokenSequenceSpec((21, 22, 23), EOS), lp.LogitBiasSpec({1: 1.0})
 
 
 def test_a_pickle_has_one_class_and_nothing_live():
@@ -217,6 +197,7 @@ def test_a_pickle_has_one_class_and_nothing_live():
 
 @pytest.mark.parametrize(("handed_over", "expected"), [(21, [22, 23, EOS]), (5, [21, 22, 23, EOS])])
 def test_handed_over(handed_over: int, expected: list[int]):
+    """To a decode worker, which is not told how long the prompt is."""
     request = running(PROMPT, TEXT, output_ids=[handed_over], stage=lp.Stage.DECODE)
     assert say(request) == [[handed_over, *expected]]
 
@@ -246,7 +227,7 @@ def test_what_comes_late_is_refused(spec: lp.LogitsProcessorSpec):
         attach(params, spec)
         return
     with pytest.raises(lp.SpecError, match=rf"`{spec.kind}` .*TensorRT-LLM.*specs\[1\]"):
-        attach(params, [lp.LogitBiasSpec({1: 1.0}), spec])
+        attach(params, [BIAS, spec])
     assert params.logits_processor is None
     assert attach(params, spec, disable_overlap_scheduler=True).logits_processor is not None
 
@@ -286,12 +267,7 @@ def test_tokens_beyond_the_vocabulary_of_the_worker(caplog: pytest.LogCaptureFix
     ],
 )
 def test_it_never_raises(
-    logits: torch.Tensor,
-    token_ids: Any,
-    length: int | None,
-    stop: int,
-    logged: str,
-    caplog: pytest.LogCaptureFixture,
+    logits: Any, token_ids: Any, length: Any, stop: int, logged: str, caplog: Any
 ):
     """What cannot be followed is ended where it can be, and that is said once."""
     each = LogitportProcessor(lp.encode(TEXT), length, stop_token_id=stop)
@@ -305,27 +281,41 @@ def test_it_never_raises(
     assert logged in caplog.text
 
 
-@pytest.mark.parametrize("length", [-1, True, "4", 1.0])
-def test_a_prompt_length_that_is_none(length: Any):
-    with pytest.raises(lp.SpecError, match="Expected prompt_length to be a number of tokens, got "):
-        running(PROMPT, TEXT, prompt_length=length)
-
-
-def test_errors_count_native_kinds():
-    with pytest.raises(lp.SpecError) as error:
-        attach(
-            SamplingParams(), [lp.SamplingSpec(top_k=3), lp.BannedTokensSpec((9,))], vocab_size=9
-        )
-    assert error.value.path == "$.specs[1].token_ids[0]"
-
-
-def test_no_sampling_params():
-    params: Any = {}
-    with pytest.raises(lp.SpecError, match="Expected TensorRT-LLM's SamplingParams, got dict"):
-        attach(params, TEXT)
-
-
 # --- attach ---
+
+NO_LENGTH = "Expected prompt_length to be a number of tokens, got "
+BEYOND = lp.SamplingSpec(top_k=3), lp.BannedTokensSpec((9,))
+PENALTIES = [lp.SamplingSpec(presence_penalty=0.5), lp.SamplingSpec(frequency_penalty=0.5)]
+REGEX, ALLOWED = lp.GrammarSpec(regex="a"), lp.AllowedTokensSpec((1,))
+
+
+@pytest.mark.parametrize(
+    ("params", "specs", "arguments", "message"),
+    [
+        *((SamplingParams(), TEXT, {"prompt_length": n}, NO_LENGTH) for n in (-1, True, "4", 1.0)),
+        (SamplingParams(), BEYOND, {"vocab_size": 9}, r"at `\$\.specs\[1\]\.token_ids\[0\]`"),
+        ({}, TEXT, {}, "Expected TensorRT-LLM's SamplingParams, got dict"),
+        (SamplingParams(n=2), lp.SamplingSpec(top_k=1), {}, "Greedy decoding"),
+        *(
+            (SamplingParams(prompt_ignore_length=3), [spec], {}, r"to 3.*\$\.specs\[0\]")
+            for spec in PENALTIES
+        ),
+        # The engine's tokenizer is not here.
+        (SamplingParams(), '[{"kind": "choice", "texts": ["a"]}]', {}, "A text needs the model's"),
+        # The engine applies a grammar last: nothing might be left of what a spec wants.
+        (SamplingParams(), [REGEX, ALLOWED], {}, "a grammar, which may not take the tokens that"),
+        (
+            SamplingParams(guided_decoding=GuidedDecodingParams(regex="a")),
+            ALLOWED,
+            {},
+            "the request's guided_decoding, which may not take",
+        ),
+    ],
+)
+def test_refused(engine: None, params: Any, specs: Any, arguments: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        attach(params, specs, disable_overlap_scheduler=True, **arguments)
+    assert params == {} or params.logits_processor is None
 
 
 def other(req_id: int, logits: torch.Tensor, token_ids: Any, stream: Any, client: Any) -> None:
@@ -335,11 +325,10 @@ def other(req_id: int, logits: torch.Tensor, token_ids: Any, stream: Any, client
 @pytest.mark.parametrize("current", [None, other, [other]])
 def test_other_processors_stay(current: Any):
     params = SamplingParams(logits_processor=current)
-    bias = lp.LogitBiasSpec({1: 1.0})
     for _ in range(2):
-        attach(params, bias)
+        attach(params, BIAS)
     if current is None:
-        assert params.logits_processor.payload == lp.encode(bias)
+        assert params.logits_processor.payload == lp.encode(BIAS)
     else:
         assert params.logits_processor[0] is other
         assert len(params.logits_processor) == 2
@@ -350,7 +339,7 @@ def test_other_processors_stay(current: Any):
 
 
 def test_a_prefill_worker_samples():
-    both = [lp.SamplingSpec(temperature=1), lp.LogitBiasSpec({1: 1.0})]
+    both = [lp.SamplingSpec(temperature=1), BIAS]
     params = attach(SamplingParams(), both, stage=lp.Stage.PREFILL)
     assert params == SamplingParams(temperature=1)
     attach(params, both, stage=lp.Stage.PREFILL, generation_only=False)
@@ -378,28 +367,24 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt_llm.sampling_params", module)
 
 
-def test_sampling():
-    spec = lp.SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5)
-    params = attach(SamplingParams(), spec)
-    assert params == SamplingParams(
-        temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1.5
-    )
+ALL = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repetition_penalty": 1.5}
 
 
-@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
-def test_penalties_of_the_output_alone(name: str):
-    """The engine counts the prompt's tokens, too, unless it is told to ignore them."""
-    params = attach(SamplingParams(), lp.SamplingSpec(**{name: 0.5}))
-    assert params == SamplingParams(**{name: 0.5}, prompt_ignore_length=2**31 - 1)
-    assert attach(params, lp.SamplingSpec(**{name: 0.5})) == params
-    assert attach(SamplingParams(), lp.SamplingSpec(**{name: 0})).prompt_ignore_length is None
-    with pytest.raises(lp.SpecError, match=r"sets prompt_ignore_length to 3.*\$\.specs\[0\]"):
-        attach(SamplingParams(prompt_ignore_length=3), lp.SamplingSpec(**{name: 0.5}))
-
-
-def test_what_the_engine_refuses_together():
-    with pytest.raises(ValueError, match="Greedy decoding"):
-        attach(SamplingParams(n=2), lp.SamplingSpec(top_k=1))
+# The engine counts the prompt's tokens, too, unless it is told to ignore them.
+@pytest.mark.parametrize(
+    ("fields", "more"),
+    [
+        (ALL, {}),
+        ({"presence_penalty": 0}, {}),
+        ({"frequency_penalty": 0}, {}),
+        ({"presence_penalty": 0.5}, {"prompt_ignore_length": 2**31 - 1}),
+        ({"frequency_penalty": 0.5}, {"prompt_ignore_length": 2**31 - 1}),
+    ],
+)
+def test_sampling(fields: dict[str, Any], more: dict[str, Any]):
+    params = SamplingParams()
+    for _ in range(2):
+        assert attach(params, lp.SamplingSpec(**fields)) == SamplingParams(**fields, **more)
 
 
 def bias(value: float) -> torch.Tensor:
@@ -414,35 +399,27 @@ OWN = lp.ForcedTokenSequenceSpec((4, 5), EOS)
 @pytest.mark.parametrize(
     ("spec", "fields", "message"),
     [
-        (OWN, {"min_tokens": 3, "end_id": EOS}, "`min_tokens`, which bans token 0"),
+        (OWN, {"min_tokens": 3, "end_id": EOS}, f"`min_tokens`, which bans token {EOS}"),
         (OWN, {"min_tokens": 2, "end_id": EOS}, None),
         (OWN, {"min_tokens": 3}, None),  # the engine asks its tokenizer for EOS, later
         (OWN, {"bad_token_ids": [5]}, r"`bad_token_ids`, which bans token 5 - at `\$\.specs\[1\]"),
         (OWN, {"bad_token_ids": [6]}, None),
+        # Of words, which the engine has made tokens of.
+        (OWN, {"_bad_word_ids": [[4, 5]]}, "the request's `bad`, which bans token 5"),
         (OWN, {"embedding_bias": bias(-math.inf)}, "`embedding_bias`, which bans token 5"),
         (OWN, {"embedding_bias": bias(-100)}, None),
         (lp.AllowedTokensSpec((5,)), {"bad_token_ids": [5]}, "no token is left"),
     ],
 )
 def test_own_fields(spec: lp.LogitsProcessorSpec, fields: dict[str, Any], message: str | None):
-    params = SamplingParams(**fields)
-
-    def ask() -> SamplingParams:
-        return attach(params, [lp.LogitBiasSpec({1: 1}), spec], disable_overlap_scheduler=True)
-
-    if message is None:
-        assert ask().logits_processor is not None
-    else:
-        with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}"):
-            ask()
-        assert params.logits_processor is None
-
-
-def test_bad_words_once_the_engine_has_made_tokens_of_them():
     params = SamplingParams()
-    params._bad_word_ids = [[4, 5]]
-    with pytest.raises(lp.SpecError, match=r"the request's `bad`, which bans token 5"):
-        attach(params, OWN, disable_overlap_scheduler=True)
+    for name, value in fields.items():
+        setattr(params, name, value)
+    with nullcontext() if message is None else pytest.raises(lp.SpecError) as raised:
+        attach(params, [BIAS, spec], disable_overlap_scheduler=True)
+    assert (params.logits_processor is None) is bool(message)
+    if message is not None:
+        raised.match(f"Conflicts with .*{message}")
 
 
 TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
@@ -466,23 +443,3 @@ def test_grammar(engine: None, spec: lp.GrammarSpec, form: str, text: str):
     assert attach(params, spec).guided_decoding == expected
     with pytest.raises(lp.SpecError, match="sets guided_decoding to"):
         attach(params, lp.GrammarSpec(regex="b"))
-
-
-def test_a_grammar_comes_last(engine: None):
-    """The engine applies it after the processors: nothing might be left of what a spec wants."""
-    allowed = lp.AllowedTokensSpec((1,))
-    guided = SamplingParams(guided_decoding=GuidedDecodingParams(regex="a"))
-    with pytest.raises(lp.SpecError, match="a grammar, which may not take the tokens that"):
-        attach(SamplingParams(), [lp.GrammarSpec(regex="a"), allowed])
-    with pytest.raises(lp.SpecError, match="the request's guided_decoding, which may not take"):
-        attach(guided, allowed)
-    assert guided.logits_processor is None
-
-
-@pytest.mark.parametrize("form", forms({"kind": "banned_tokens", "token_ids": [7]}))
-def test_json_of_the_wire(form: str):
-    """As over HTTP. Texts are refused: the engine's tokenizer is not here."""
-    given = forms({"kind": "banned_tokens", "token_ids": [7]})[form]
-    assert attach(SamplingParams(), given).logits_processor is not None
-    with pytest.raises(lp.SpecError, match="A text needs the model's tokenizer"):
-        attach(SamplingParams(), forms({"kind": "choice", "texts": ["yes"]})[form])

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.transformers import BACKEND, ContinuousLogitportProcessor
 from logitport.spec import (
     BannedTextSpec,
@@ -18,7 +18,7 @@ from logitport.spec import (
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
-from tests.support.forms import forms
+from tests.adapters.suite import TinySuite
 from tests.support.tiny_model import EOS, tiny_model
 
 pytestmark = pytest.mark.engine
@@ -59,35 +59,17 @@ def running() -> Iterator[tuple[Any, ContinuousLogitportProcessor]]:
     manager.stop(block=True)
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
-    vocab_size = 512
-    eos_token_id = EOS
-    slots = 4
-    long_prompt = 100  # in two parts
-    resumes = False
-    has_stages = False
+    uses = ("running",)
     shows_scores = False
-    dtypes = ("float32",)
 
-    @pytest.fixture
-    def generate(self, running: tuple[Any, ContinuousLogitportProcessor]) -> Generate:
+    def run(self, running: Any, requests: Sequence[Request]) -> list[Output]:
         manager, processor = running
-
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            fields = [processor.fields(each.specs, each.continued) for each in requests]
-            asked = zip(requests, fields, strict=True)
-            asked = [([*each.prompt_ids], each.max_tokens, more) for each, more in asked]
-            return [Output(tokens) for tokens in run(manager, asked)]
-
-        return generate
-
-
-@pytest.mark.parametrize("form", forms({"kind": "forced_sequence", "token_ids": [7, 8, 9]}))
-def test_json_of_the_wire(form: str, running: tuple[Any, ContinuousLogitportProcessor]):
-    manager, processor = running
-    given = forms({"kind": "forced_sequence", "token_ids": [7, 8, 9]})[form]
-    assert run(manager, [([5, 6], 3, processor.fields(given))]) == [[7, 8, 9]]
+        fields = [processor.fields(each.specs, each.continued) for each in requests]
+        asked = zip(requests, fields, strict=True)
+        asked = [([*each.prompt_ids], each.max_tokens, more) for each, more in asked]
+        return [Output(tokens) for tokens in run(manager, asked)]
 
 
 def test_requests_that_are_preempted(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from logitport import spec as lp
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
+from logitport.adapters.conformance import Output, Request
 from logitport.adapters.conformance.suite import DTYPES
 from logitport.adapters.core import plugins
 from logitport.adapters.reference import obeys
@@ -18,8 +18,8 @@ from logitport.adapters.transformers import BACKEND, LogitportProcessor
 from transformers import AutoModelForCausalLM, NoRepeatNGramLogitsProcessor
 
 from tests.adapters.failing import fails_later
+from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED, PROMPT
-from tests.support.forms import forms
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -52,41 +52,31 @@ def inputs(tokenizer: Any) -> Any:
     return padded(tokenizer, PROMPTS)
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
-    vocab_size = VOCABULARY
-    eos_token_id = EOS
-    slots = 4
-    long_prompt = 100
-    resumes = False
-    has_stages = False
-    shows_scores = True
+    uses = ("models", "tokenizer")
     # `generate` makes float32 of a model's logits before anybody sees them (transformers 5.19).
     dtypes = DTYPES
 
-    @pytest.fixture
-    def generate(self, models: dict[str, Any], tokenizer: Any) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            inputs = padded(tokenizer, [request.prompt_ids for request in requests])
-            (dtype,) = {request.dtype for request in requests}
-            specs = [each.specs for each in requests]
-            continued = [each.continued for each in requests]
-            processor = LogitportProcessor(models[dtype], specs, **inputs, continued=continued)
-            outputs = models[dtype].generate(
-                **inputs,
-                logits_processor=[processor],
-                do_sample=False,
-                max_new_tokens=max(request.max_tokens for request in requests),
-                output_scores=True,
-                return_dict_in_generate=True,
-            )
-            said = outputs.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-            return [
-                Output(_until_eos(tokens[: request.max_tokens]), scores)
-                for tokens, request, scores in zip(said, requests, outputs.scores[0], strict=True)
-            ]
-
-        return generate
+    def run(self, models: Any, tokenizer: Any, requests: Sequence[Request]) -> list[Output]:
+        inputs = padded(tokenizer, [request.prompt_ids for request in requests])
+        (dtype,) = {request.dtype for request in requests}
+        specs = [each.specs for each in requests]
+        continued = [each.continued for each in requests]
+        processor = LogitportProcessor(models[dtype], specs, **inputs, continued=continued)
+        outputs = models[dtype].generate(
+            **inputs,
+            logits_processor=[processor],
+            do_sample=False,
+            max_new_tokens=max(request.max_tokens for request in requests),
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        said = outputs.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        return [
+            Output(_until_eos(tokens[: request.max_tokens]), scores)
+            for tokens, request, scores in zip(said, requests, outputs.scores[0], strict=True)
+        ]
 
 
 def _until_eos(tokens: list[int]) -> list[int]:
@@ -99,17 +89,22 @@ def run(model: Any, inputs: Any, processor: Any, **arguments: Any) -> list[list[
     return [_until_eos(row) for row in sequences[:, inputs["input_ids"].shape[1] :].tolist()]
 
 
-def test_banned_text(model: Path, tokenizer: Any):
+def test_texts(model: Path, tokenizer: Any):
     """By the texts of a real model's tokens; a ``generate`` has no tokenizer of its own."""
     generator: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    inputs = tokenizer(["The capital of France is"], return_tensors="pt")
-    with pytest.raises(lp.SpecError, match="needs the model's tokenizer: pass tokenizer=") as error:
-        LogitportProcessor(generator, [BANNED], **inputs)
-    assert error.value.path == "$[0].specs[0]"
-    processor = LogitportProcessor(generator, [BANNED], tokenizer=tokenizer, **inputs)
-    (said,) = run(generator, inputs, processor, do_sample=False, max_new_tokens=12)
-    text = tokenizer.decode(said, skip_special_tokens=True)
+    inputs = tokenizer(["The capital of France is"] * 2, return_tensors="pt")
+    cities = {"kind": "choice", "texts": [" London", " Paris"]}
+    for specs, path in (
+        ([BANNED, ()], r"\$\[0\]\.specs\[0\]"),
+        ([(), [cities]], r"\$\[1\]\.specs"),
+    ):
+        with pytest.raises(lp.SpecError, match=f"needs the model's tokenizer.*{path}"):
+            LogitportProcessor(generator, specs, **inputs)
+    processor = LogitportProcessor(generator, [BANNED, [cities]], tokenizer=tokenizer, **inputs)
+    free, city = run(generator, inputs, processor, do_sample=False, max_new_tokens=12)
+    text = tokenizer.decode(free, skip_special_tokens=True)
     assert is_free_of_banned(text), text
+    assert tokenizer.decode(city, skip_special_tokens=True) in cities["texts"]
 
 
 def test_beams_without_specs_are_left_alone(tiny: Any, inputs: Any):
@@ -166,10 +161,7 @@ def assistant() -> Any:
 
 @pytest.mark.parametrize("make", [lambda free: (), *DRAFTED.values()], ids=["none", *DRAFTED])
 def test_assistant_model(assistant: Any, tiny: Any, make: Any):
-    """``generate`` calls the processor on the assistant's logits as well, which has our tokens.
-
-    So drafts obey, too, and what comes out is what comes out without an assistant.
-    """
+    """Drafts obey, too: ``generate`` calls the processor on the assistant's logits as well."""
     inputs = {"input_ids": torch.tensor([PROMPT])}
     greedy = {"do_sample": False, "max_new_tokens": 24}
     (free,) = run(tiny, inputs, LogitportProcessor(tiny, [()], **inputs), **greedy)
@@ -201,17 +193,14 @@ def test_a_processor_can_be_used_again(tiny: Any, inputs: Any):
 
 
 def test_other_prompts_are_refused(tiny: Any, inputs: Any):
+    """But for those of an assistant with another vocabulary, which are left alone."""
     processor = LogitportProcessor(tiny, [FORCED, (), ()], **inputs)
     for rows in ([0, 1], [1, 0, 2]):
         with pytest.raises(lp.SpecError, match="Expected the prompts that this processor"):
             processor(inputs["input_ids"][rows], torch.zeros(len(rows), VOCABULARY))
-
-
-@pytest.mark.parametrize("columns", [VOCABULARY // 2, VOCABULARY + 1000])
-def test_an_assistant_with_another_vocabulary_is_left_alone(tiny: Any, inputs: Any, columns: int):
-    processor = LogitportProcessor(tiny, [FORCED, (), ()], **inputs)
-    scores = torch.zeros(1, columns)
-    assert processor(torch.ones(1, 5, dtype=torch.int64), scores) is scores
+    for columns in (VOCABULARY // 2, VOCABULARY + 1000):
+        scores = torch.zeros(1, columns)
+        assert processor(torch.ones(1, 5, dtype=torch.int64), scores) is scores
 
 
 def test_failing_code_is_called_once_for_a_beam(tiny: Any, inputs: Any, caplog: Any):
@@ -240,24 +229,31 @@ def test_equal_specs_keep_their_own_parameters(
     assert {repr(each) for each in seen} == {"True", "1", "1.0"}
 
 
-@pytest.mark.parametrize("input_ids", [PROMPTS, torch.tensor([1, 2, 3])])
-def test_what_is_no_tensor_of_prompts(tiny: Any, input_ids: Any):
-    with pytest.raises(lp.SpecError, match='return_tensors="pt"'):
-        LogitportProcessor(tiny, [FORCED, (), ()], input_ids)
+CITIES = {"kind": "choice", "token_ids": [[5], [6]]}
+THREE = [FORCED, (), ()]
 
 
+# the specs | the prompts, or the tokenizer's | message
 @pytest.mark.parametrize(
-    ("specs", "message"),
+    ("specs", "input_ids", "message"),
     [
-        ([FORCED], r"Expected a sequence with the specs of each of 3 prompts"),
-        (FORCED, r"Expected a sequence with the specs of each of 3 prompts"),
-        ([(), (), lp.BannedTokensSpec((512,))], r"beyond the vocabulary.*\$\[2\]\.specs\[0\]"),
-        ([(), None, ()], r"Expected a LogitsProcessorSpec.* got None - at `\$\[1\]`"),
+        *(
+            (specs, None, "Expected a sequence with the specs of each of 3 prompts")
+            for specs in ([FORCED], FORCED, CITIES, "[]", {"version": 1, "specs": [CITIES]})
+        ),
+        *((THREE, ids, 'return_tensors="pt"') for ids in (PROMPTS, torch.tensor([1, 2, 3]))),
+        (
+            [(), (), lp.BannedTokensSpec((512,))],
+            None,
+            r"beyond the vocabulary.*\$\[2\]\.specs\[0\]",
+        ),
+        ([(), None, ()], None, r"Expected a LogitsProcessorSpec.* got None - at `\$\[1\]`"),
     ],
 )
-def test_refused(tiny: Any, inputs: Any, specs: Sequence[Any], message: str):
+def test_refused(tiny: Any, inputs: Any, specs: Any, input_ids: Any, message: str):
+    given = inputs if input_ids is None else {"input_ids": input_ids}
     with pytest.raises(lp.SpecError, match=message):
-        LogitportProcessor(tiny, specs, **inputs)
+        LogitportProcessor(tiny, specs, **given)
 
 
 # the configuration's fields | spec | message, or None where both can be obeyed
@@ -280,11 +276,7 @@ OWN_FIELDS: list[tuple[dict[str, Any], lp.LogitsProcessorSpec, str | None]] = [
 
 @pytest.mark.parametrize(("fields", "spec", "message"), OWN_FIELDS)
 def test_own_fields_of_the_configuration(
-    tiny: Any,
-    inputs: Any,
-    fields: dict[str, Any],
-    spec: lp.LogitsProcessorSpec,
-    message: str | None,
+    tiny: Any, inputs: Any, fields: dict[str, Any], spec: Any, message: str | None
 ):
     config = copy.deepcopy(tiny.generation_config)
     config.update(**fields)
@@ -297,26 +289,3 @@ def test_own_fields_of_the_configuration(
         else:
             with pytest.raises(lp.SpecError, match=f"Conflicts with .*{message}"):
                 LogitportProcessor(model, [(), spec, ()], **inputs, **given)
-
-
-CITIES = {"kind": "choice", "texts": [" London", " Paris"]}
-
-
-@pytest.mark.parametrize("form", forms(CITIES))
-def test_json_of_the_wire(form: str, tokenizer: Any):
-    """As over HTTP: objects, lists and texts of JSON, with texts for the tokenizer."""
-    given, model = forms(CITIES)[form], tiny_model(0, len(tokenizer))
-    inputs = padded(tokenizer, [[5, 11, 3]])
-    processor = LogitportProcessor(model, [given], **inputs, tokenizer=tokenizer)
-    options = {"max_new_tokens": 4, "do_sample": False}
-    output = model.generate(**inputs, logits_processor=[processor], **options)
-    said = tokenizer.decode(output[0, 3:], skip_special_tokens=True)
-    assert said in CITIES["texts"]
-    with pytest.raises(lp.SpecError, match=r"needs the model's tokenizer.*\$\[0\]\.(specs|\[0)"):
-        LogitportProcessor(model, [given], **inputs)
-
-
-@pytest.mark.parametrize("given", [CITIES, "[]", {"version": 1, "specs": [CITIES]}])
-def test_specs_of_no_prompt(given: Any, tiny: Any, inputs: Any):
-    with pytest.raises(lp.SpecError, match="the specs of each of 3 prompts"):
-        LogitportProcessor(tiny, given, **inputs)

@@ -1,6 +1,7 @@
 """From text to token ids, with real tokenizers small enough to be made here."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,41 +38,29 @@ def small(bare: Tokenizer) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=bare, bos_token="<s>", eos_token="</s>")
 
 
-def test_no_special_tokens(small: Any):
+def test_no_special_tokens(small: Any, bare: Tokenizer):
     assert small.encode("Hello world!") == [BOS, HELLO, WORLD, MARK, EOS]
-    spec = lp.ForcedTokenSequenceSpec.from_text("Hello world!", small)
-    assert spec == lp.ForcedTokenSequenceSpec((HELLO, WORLD, MARK), eos_token_id=EOS)
-
-
-@pytest.mark.parametrize("eos_token_id", [None, WORLD])
-def test_eos_of_the_callers_choice(small: Any, eos_token_id: int | None):
-    spec = lp.ForcedTokenSequenceSpec.from_text("Hello", small, eos_token_id=eos_token_id)
-    assert spec == lp.ForcedTokenSequenceSpec((HELLO,), eos_token_id)
-
-
-def test_bare_tokenizer(bare: Tokenizer):
-    with pytest.raises(
-        lp.SpecError, match=r"^Tokenizer has no EOS token: pass eos_token_id, or None"
-    ):
-        lp.ForcedTokenSequenceSpec.from_text("Hello", bare)
-    spec = lp.ForcedTokenSequenceSpec.from_text("Hello world", bare, eos_token_id=EOS)
-    assert spec == lp.ForcedTokenSequenceSpec((HELLO, WORLD), EOS)
+    made = partial(lp.ForcedTokenSequenceSpec.from_text, "Hello world!")
+    words = (HELLO, WORLD, MARK)
+    assert made(small) == made(bare, eos_token_id=EOS) == lp.ForcedTokenSequenceSpec(words, EOS)
+    for eos in (None, WORLD):
+        assert made(small, eos_token_id=eos) == lp.ForcedTokenSequenceSpec(words, eos)
+    with pytest.raises(lp.SpecError, match=r"^Tokenizer has no EOS token: pass eos_token_id, or"):
+        made(bare)
 
 
 @pytest.mark.parametrize("other", ["gpt2", 64])
-def test_no_tokenizer(other: Any):
-    for make in (
-        lambda: lp.ForcedTokenSequenceSpec.from_text("Hello", other),
-        lambda: lp.MinTokensSpec.from_tokenizer(3, other),
+def test_refused(bare: Tokenizer, other: Any):
+    for make, message in (
+        (lambda: lp.ForcedTokenSequenceSpec.from_text("Hello", other), "Expected a tokenizer, got"),
+        (lambda: lp.MinTokensSpec.from_tokenizer(3, other), "Expected a tokenizer, got "),
+        (
+            lambda: lp.BannedSequencesSpec.from_words(["Hello"], bare, leading_space=other),
+            "leading_space to be one of 'both', 'with', 'without'",
+        ),
     ):
-        with pytest.raises(lp.SpecError, match="Expected a tokenizer, got "):
+        with pytest.raises(lp.SpecError, match=message):
             make()
-
-
-def test_no_such_forms_of_a_word(bare: Tokenizer):
-    wrong: Any = "neither"
-    with pytest.raises(lp.SpecError, match="leading_space to be one of 'both', 'with', 'without'"):
-        lp.BannedSequencesSpec.from_words(["Hello"], bare, leading_space=wrong)
 
 
 def test_real_tokenizer(tokenizer: Any):

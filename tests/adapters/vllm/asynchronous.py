@@ -1,8 +1,7 @@
-"""Asynchronous scheduling under the V1 model runner, as on a GPU.
+"""Asynchronous scheduling under the V1 model runner, as on a GPU; vLLM turns it off on CPUs.
 
-vLLM's platform for CPUs turns it off. Here it is left on: the engine, its asynchronous scheduler
-and the model runner are vLLM's own. Stand-ins are only the CUDA streams and events with which the
-runner waits for the sampled ids to arrive on the host, where they are from the outset.
+All is vLLM's own but the CUDA streams and events with which the runner waits for sampled ids to
+arrive on the host, where they are from the outset.
 """
 
 from collections.abc import Iterator
@@ -14,20 +13,11 @@ from unittest.mock import patch
 from .in_process import Engine, engine
 
 
-class _Stream:
-    def wait_stream(self, other: object) -> None:
-        pass
+class _Silent:
+    """A stream, or an event."""
 
-
-class _Event:
-    def __init__(self, blocking: bool) -> None:
-        pass
-
-    def record(self) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
+    def __init__(self, blocking: bool = False) -> None:
+        self.wait_stream = self.record = self.synchronize = lambda *_: None
 
 
 @contextmanager
@@ -44,9 +34,9 @@ def asynchronous(model: Path, **arguments: Any) -> Iterator[Engine]:
 
     with (
         patch.object(CpuPlatform, "check_and_update_config", staticmethod(leave_on)),
-        patch("torch.cuda.Stream", _Stream),
-        patch("torch.cuda.Event", _Event),
-        patch("torch.cuda.current_stream", _Stream),
+        patch("torch.cuda.Stream", _Silent),
+        patch("torch.cuda.Event", _Silent),
+        patch("torch.cuda.current_stream", _Silent),
         patch("torch.cuda.stream", nullcontext),
         engine(model, runner="v1", **arguments) as running,
     ):

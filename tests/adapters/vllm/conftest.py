@@ -13,8 +13,6 @@ from tests.tools.compatibility import NO_PROCESSORS
 from .in_process import v2_takes_processors
 from .small_vocabulary import with_small_vocabulary
 
-pytest.register_assert_rewrite("tests.adapters.vllm.mixed_batch")
-
 
 @pytest.fixture(scope="session")
 def model(model: Path, runner: str) -> Iterator[Path]:

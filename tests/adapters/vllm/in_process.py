@@ -33,16 +33,7 @@ class Drafts(NamedTuple):
 
 
 class Engine:
-    """One engine and what it did.
-
-    Attributes:
-        processors: our instances, in the order in which vLLM calls them.
-        steps: for each step, how many tokens of each request were scheduled, drafts included.
-        preempted: for each preemption, the output tokens that the request had.
-        drafts: of each request of the latest ``generate``.
-        numbers: of the same requests; what the engine calls a request begins with its number.
-        vocab_size: how many logits a row has.
-    """
+    """One engine and what it did."""
 
     def __init__(self, model: Path, **arguments: Any):
         from logitport.adapters.vllm import LogitportProcessor
@@ -58,23 +49,17 @@ class Engine:
         }
         self.llm = LLM(str(model), **(defaults | arguments))
         self.client: Any = self.llm.llm_engine.engine_core
-        self.steps: list[dict[str, int]] = []
-        self.preempted: list[int] = []
-        self.drafts: list[Drafts] = []
-        self.numbers: list[str] = []
+        self.steps: list[dict[str, int]] = []  # the tokens scheduled for each request
+        self.preempted: list[int] = []  # the output tokens that requests had
+        self.drafts: list[Drafts] = []  # of each request of the latest ``generate``
+        self.numbers: list[str] = []  # of the same requests, with which their ids begin
         core = self.client.engine_core
         self.vocab_size: int = core.vllm_config.model_config.get_vocab_size()
         self._slots: int = core.vllm_config.scheduler_config.max_num_seqs
         runner = core.model_executor.driver_worker.worker.model_runner
-        self.processors: list[LogitportProcessor] = [
-            processor
-            for processor in (
-                runner.sampler.logits_processors
-                if core.vllm_config.use_v2_model_runner
-                else runner.input_batch.logitsprocs.all
-            )
-            if isinstance(processor, LogitportProcessor)
-        ]
+        is_v2 = core.vllm_config.use_v2_model_runner
+        loaded = runner.sampler.logits_processors if is_v2 else runner.input_batch.logitsprocs.all
+        self.processors = [each for each in loaded if isinstance(each, LogitportProcessor)]
         self._record(core.scheduler)
 
     def _record(self, scheduler: Any) -> None:
@@ -91,17 +76,13 @@ class Engine:
             self.preempted.append(request.num_output_tokens)
             preempt(request, *args, **kwargs)
 
-        def recorded_drafts(
-            *args: Any, num_draft_tokens: int, num_accepted_tokens: int, **kwargs: Any
-        ) -> Any:
+        def recorded_drafts(*args: Any, **kwargs: Any) -> Any:
             number = kwargs["request_id"].split("-")[0]
             accepted, rejected = self._drafts.get(number, (0, 0))
-            self._drafts[number] = Drafts(
-                accepted + num_accepted_tokens, rejected + num_draft_tokens - num_accepted_tokens
-            )
-            counts = {"num_draft_tokens": num_draft_tokens}
-            counts["num_accepted_tokens"] = num_accepted_tokens
-            return note_drafts(*args, **counts, **kwargs)
+            new = kwargs["num_accepted_tokens"]
+            rejected += kwargs["num_draft_tokens"] - new
+            self._drafts[number] = Drafts(accepted + new, rejected)
+            return note_drafts(*args, **kwargs)
 
         scheduler.schedule, scheduler._preempt_request = recorded_schedule, recorded_preempt
         scheduler.make_spec_decoding_stats = recorded_drafts
@@ -124,8 +105,7 @@ class Engine:
     def held_requests(self) -> int:
         """Requests that the core still knows when free ones have taken all places.
 
-        vLLM's V1 runner reports that a request has left with the step after, its V2 runner does
-        not: there a request lasts until another one gets its slot.
+        Under V1 a request has left with the step after, under V2 once its slot is taken.
         """
         self.generate(["The end"] * self._slots, [params(max_tokens=2)] * self._slots)
         return sum(len(processor._realizer) for processor in self.processors)
@@ -148,10 +128,7 @@ def refused(match: str | None = None) -> Any:
 def engine(model: Path, *, runner: str | None = None, **arguments: Any) -> Iterator[Engine]:
     """An engine that is gone, with its memory, when the block ends.
 
-    Args:
-        model: the checkpoint.
-        runner: the model runner, ``v1`` or ``v2``; by default the one that pytest was asked for.
-        arguments: for ``vllm.LLM``.
+    Its runner is ``v1`` or ``v2``, by default the one that pytest was asked for.
     """
     from vllm import envs
     from vllm.v1.sample import logits_processor as v1

@@ -1,14 +1,11 @@
-"""Every kind in one batch, for each way in which vLLM runs.
-
-The engine has few slots and little memory, so that requests wait, prompts come in chunks, and
-requests are preempted and resumed. What a kind may do is known from the conformance suite.
-"""
+"""Every kind in one batch, in few slots and little memory: requests wait, and are preempted."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +68,7 @@ def refuses(params: Mapping[str, Any]) -> Any:
     raise ValueError(f"what is {next(iter(params))}?")
 
 
-PLUGINS = {
-    "ascending": ascending,
-    "fails-after": fails_after,
-    "refuses": refuses,
-}
+PLUGINS = {"ascending": ascending, "fails-after": fails_after, "refuses": refuses}
 
 
 @contextmanager
@@ -129,17 +122,11 @@ FAILING: dict[str, tuple[Any, int]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A request with specs.
-
-    Attributes:
-        specs: these.
-        is_right: whether an output is as they want it.
-        sampling: fields of the request; every second one is sampled hot otherwise.
-    """
+    """A request with specs, and whether an output is as they want it."""
 
     specs: Sequence[lp.LogitsProcessorSpec]
     is_right: Callable[[list[int]], bool]
-    sampling: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)  # else every second one is hot
 
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -174,9 +161,7 @@ def cases(free: list[int], tokenizer: Any) -> dict[str, Case]:
     made |= {
         "plugin, callable": Case(
             [lp.PluginSpec("ascending", {"step": step})],
-            lambda output: all(
-                0 < b - a <= step for a, b in zip([0, *output], output, strict=False)
-            ),
+            lambda output: all(0 < b - a <= step for a, b in pairwise([0, *output])),
         ),
         "callable of three arguments": Case(
             [lp.PythonProcessorSpec(ThreeArguments), lp.BannedTokensSpec(free[:1])],
@@ -215,13 +200,8 @@ def check(
 ) -> None:
     """Run the batch: each output obeys its specs, failures end their own requests only.
 
-    Args:
-        running: the engine, with ``ARGUMENTS``.
-        tokenizer: the model's.
-        caplog: pytest's.
-        drafts: how many tokens are proposed to each request at each step.
-        unseen: which requests need tokens that the engine does not show. They come past admission,
-            and end with the first token that they would have to know. Then nothing else fails.
+    Requests that need tokens which the engine does not show (``unseen``) come past admission, and
+    end with the first token that they would have to know. Then nothing else fails.
     """
     greedy = params(max_tokens=LENGTH, ignore_eos=True)
     texts = [ECHO, *NEIGHBOURS]
@@ -246,14 +226,9 @@ def check(
         else params(spec, **hot)
         for spec, _ in failing.values()
     ]
-    asked += [
-        params(
-            case.specs,
-            **{"temperature": i % 2, "max_tokens": LENGTH, "ignore_eos": name not in ended}
-            | case.sampling,
-        )
-        for i, (name, case) in enumerate(named.items())
-    ]
+    for i, (name, case) in enumerate(named.items()):
+        hot = {"temperature": i % 2, "max_tokens": LENGTH, "ignore_eos": name not in ended}
+        asked.append(params(case.specs, **hot | case.sampling))
     prompts = [FIRST] * len(failing) + [ECHO] * len(named) + NEIGHBOURS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LogitportProcessor, "validate_params", lambda params: None)

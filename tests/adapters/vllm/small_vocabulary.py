@@ -1,10 +1,7 @@
-"""The model with the first tokens of its vocabulary alone.
+"""The model with the first tokens of its vocabulary alone, for interpreted kernels.
 
-Interpreted kernels, and tests that look at whole rows of logits, take their time for each column:
-with a vocabulary of 2048 tokens instead of 49,152, the batch of all kinds takes half the time.
 It is the real model all the same: the ids of a byte-level BPE are in the order of its merges, so
-its first ids with the first merges are a byte-level BPE, and any text is tokens of it, shorter
-ones. The model speaks in them, since it has seen each of them in training.
+its first ids are a byte-level BPE, too.
 """
 
 import json
@@ -20,18 +17,7 @@ WEIGHTS = "model.safetensors"
 
 
 def with_small_vocabulary(model: Path, folder: Path, size: int = 2048) -> Path:
-    """Write a checkpoint whose vocabulary are the first ``size`` tokens of another's.
-
-    It takes a second, and as much room as the model.
-
-    Args:
-        model: the checkpoint of a Llama with tied embeddings and a byte-level BPE.
-        folder: for the new one; made here.
-        size: how many tokens remain; the special tokens and the bytes are the first of all.
-
-    Returns:
-        ``folder``.
-    """
+    """Write a checkpoint whose vocabulary are the first ``size`` tokens of another's."""
     shutil.copytree(model, folder, ignore=shutil.ignore_patterns(WEIGHTS))
     weights = load_file(model / WEIGHTS)
     weights[EMBEDDING] = weights[EMBEDDING][:size].clone()

@@ -1,26 +1,20 @@
 """What admission looks at, with vLLM's classes and no engine."""
 
-from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from logitport import spec as lp
-from logitport.adapters import Policy, extra_body
 from logitport.adapters.core import compile_specs
-from logitport.adapters.vllm import BACKEND, LogitportProcessor, SpecMiddleware, admission
+from logitport.adapters.vllm import KEY, LogitportProcessor, SpecMiddleware, admission
 from logitport.adapters.vllm.admission import Admitting, admitting_engine, check_engine
 from logitport.adapters.vllm.engine_config import Role
 from logitport.adapters.vllm.middleware import _Params
-from logitport.adapters.vllm.processor import _program_of
 from prometheus_client import REGISTRY
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from .in_process import params
@@ -35,22 +29,21 @@ def raise_it(*_: Any) -> None:
     raise lp.SpecError("not a configuration")
 
 
-class LiveProcessor:
-    def __call__(self, token_ids: list[int], logits: Any) -> Any:
-        return logits
+LIVE = "cannot reach an engine in another process"
+NO_KEY = r"`extra_args.logitport` - at `extra_args.(specs|payload)`"
 
 
-def test_live_callable_is_refused_by_an_engine_in_another_process():
-    with pytest.raises(ValueError, match="cannot reach an engine in another process"):
-        LogitportProcessor.validate_params(params(lp.PythonProcessorSpec(LiveProcessor)))
-
-
-@pytest.mark.parametrize("specs", [[{"kind": "dry"}], '[{"kind": "dry"}]'])
-@pytest.mark.parametrize("name", ["specs", "payload"])
-def test_specs_without_the_key_are_refused(name: str, specs: Any):
-    asked: Any = SimpleNamespace(extra_args={name: specs})
-    with pytest.raises(ValueError, match=rf"`extra_args.logitport` - at `extra_args.{name}`"):
-        LogitportProcessor.validate_params(asked)
+@pytest.mark.parametrize(
+    ("extra_args", "message"),
+    [
+        ({KEY: lp.InProcessPayload(1, (lp.PythonProcessorSpec(lambda: print),))}, LIVE),
+        ({"specs": [{"kind": "dry"}]}, NO_KEY),
+        ({"payload": '[{"kind": "dry"}]'}, NO_KEY),
+    ],
+)
+def test_refused(extra_args: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        LogitportProcessor.validate_params(params(extra_args=extra_args))
 
 
 def test_what_may_lose_is_counted_and_in_the_receipt():
@@ -79,12 +72,36 @@ def test_a_server_loads_what_requests_need_before_the_first(
 def test_a_diffusion_model_takes_no_specs():
     """It brings a sampler of its own, which asks no processors."""
     model_config = SimpleNamespace(is_diffusion=True)
-    config: Any = SimpleNamespace(
-        model_config=model_config, speculative_config=None, use_v2_model_runner=True
-    )
+    config = configuration(model_config=model_config, use_v2_model_runner=True)
     specs = (lp.ForcedTokenSequenceSpec((5,)),)
     with pytest.raises(lp.SpecError, match="vLLM's diffusion models choose tokens without"):
         check_engine(config, lp.Payload(1, specs), compile_specs(specs))
+
+
+NEEDS = "logitport: `effort` sets thinking_token_budget, which vLLM refuses: add --reasoning-parser"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasoning", "warns"),
+    [
+        ({"effort": {"low": 5}}, None, True),
+        ({"effort": {"low": 5}}, SimpleNamespace(enabled=False), True),
+        ({"effort": {"low": 5}}, SimpleNamespace(enabled=True), False),
+        ({"effort": {"low": 5}}, SimpleNamespace(), False),
+        ({"forbid": ["dry"]}, None, False),
+        (None, None, False),
+        ({"effort": {"low": "x"}}, None, False),  # the engine does not start
+    ],
+)
+def test_effort_without_a_reasoning_parser(
+    settings: Any, reasoning: Any, warns: bool, caplog: pytest.LogCaptureFixture
+):
+    """A client would get vLLM's error about a field that it did not send."""
+    caplog.set_level("WARNING", "logitport")
+    config = configuration(reasoning_config=reasoning, additional_config={"logitport": settings})
+    app: Any = SimpleNamespace(state=SimpleNamespace(vllm_config=config))
+    SpecMiddleware(app).start({"type": "lifespan", "app": app})
+    assert (NEEDS in caplog.text) is warns
 
 
 # a body, the object with its sampling fields | whether the mark for prefill is found
@@ -104,61 +121,6 @@ def test_the_mark_for_prefill_in_a_body(body: dict[str, Any], owner: str, is_pre
     inner = body[owner] if owner else body
     role, asked = Role(lp.Stage.AGGREGATED, "kv_both", True), _Params(body, inner, "{}")
     assert (role.stage_for(asked) is lp.Stage.PREFILL) is is_prefill  # pyright: ignore
-
-
-FORCING = (
-    lp.ForcedTokenSequenceSpec((5,)),
-    lp.ChoiceSpec(((1,), (2, 3)), eos_token_id=0),
-    lp.ForcedEndSpec(9, (7,)),
-    lp.TriggerSpec((7,), (5,)),
-)
-
-
-# route | the fields around the format | another format, beside which nothing is forced
-@pytest.mark.parametrize(
-    ("path", "names", "other"),
-    [
-        ("/v1/chat/completions", ["response_format"], {"type": "json_object"}),
-        ("/v1/responses", ["text", "format"], {"type": "json_object"}),
-        ("/v1/messages", ["output_config", "format"], {"type": "json_schema"}),
-    ],
-)
-@pytest.mark.parametrize("spec", FORCING, ids=lambda spec: spec.kind)
-def test_the_schema_that_carries_specs_is_no_grammar(
-    path: str, names: list[str], other: Any, spec: Any
-):
-    async def echo(request: Request) -> Response:
-        return Response(await request.body())
-
-    routes = [Route(path, echo, methods=["POST"])]
-    app = Starlette(routes=routes, middleware=[Middleware(SpecMiddleware)])
-    (given,) = extra_body("vllm", spec, carrier="schema").values()
-    form = given if len(names) == 1 else {"type": "json_schema", **given["json_schema"]}
-
-    def ask(form: Any, **more: Any) -> Any:
-        body = reduce(lambda value, name: {name: value}, reversed(names), form)
-        return TestClient(app).post(path, json={**body, **more})
-
-    assert ask(form).json() == {"vllm_xargs": {"logitport": lp.encode(spec)}}
-    refusal = ask(other, vllm_xargs={"logitport": lp.encode(spec)})
-    assert (refusal.status_code, names[0] in refusal.text) == (400, True)
-    empty = {names[0]: {}, "vllm_xargs": {"logitport": lp.encode(spec)}}
-    assert TestClient(app).post(path, json=empty).status_code == 200
-
-
-@pytest.mark.parametrize("regex", [None, "a+"])
-@pytest.mark.parametrize("default", [lp.BannedTokensSpec((5,)), lp.ForcedTokenSequenceSpec((5,))])
-def test_only_what_forces_gives_way_to_a_grammar(regex: str | None, default: Any):
-    """Of the default specs, in a worker."""
-    from vllm.sampling_params import StructuredOutputsParams
-
-    grammar = StructuredOutputsParams(regex=regex) if regex else None
-    role = Role(lp.Stage.AGGREGATED, "a test")
-    asked = params(structured_outputs=grammar)
-    backend = replace(BACKEND, policy=Policy((default,)))
-    program = _program_of(role, backend, 100, None, asked)
-    gives_way = bool(regex) and isinstance(default, lp.ForcedTokenSequenceSpec)
-    assert (program is None) is gives_way
 
 
 class Frontend:

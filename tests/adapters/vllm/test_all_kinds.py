@@ -39,15 +39,11 @@ def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFix
     [
         (lp.encode(lp.PluginSpec("refuses", {"this": 1})), r"its parameters: what is this\?"),
         (
-            {"version": 1, "specs": [{"kind": "forced_sequence", "token_ids": [1, 49152]}]},
-            r"49152 is beyond the vocabulary of \d+ tokens - at `\$\.specs\[0\]\.token_ids\[1\]`",
-        ),
-        (
             lp.encode(lp.BannedTokensSpec((5,)), continued=99),
             r"Expected at most \d+, the prompt's tokens, got 99 - at `\$\.continued`",
         ),
     ],
-    ids=["plugin's parameters", "token", "continued"],
+    ids=["plugin's parameters", "continued"],
 )
 def test_refused_at_admission(running: Engine, tokenizer: Any, payload: Any, message: str):
     with refused(message):
@@ -55,15 +51,6 @@ def test_refused_at_admission(running: Engine, tokenizer: Any, payload: Any, mes
     spec = lp.ForcedTokenSequenceSpec.from_text("Still here.", tokenizer)
     (output,) = running.generate(["Hello"], [params(spec, max_tokens=20)])
     assert (output.text, output.finish_reason) == ("Still here.", "stop")
-
-
-def test_json_of_the_wire(running: Engine):
-    """As over HTTP, with a text for the engine's tokenizer."""
-    given = '[{"kind": "forced_sequence", "text": "Still here."}]'
-    (output,) = running.generate(["Hello"], [params(given, max_tokens=20)])
-    assert (output.text, output.finish_reason) == ("Still here.", "stop")
-    with refused(r"allowed_token_ids"):
-        running.generate(["Hello"], [params(given, allowed_token_ids=[5])])
 
 
 def test_what_fails_goes_on_freely_when_nothing_can_end_it(running: Engine, tokenizer: Any):

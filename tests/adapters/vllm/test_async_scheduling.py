@@ -1,7 +1,6 @@
-"""Asynchronous scheduling under the V1 model runner: steps begin before their tokens are known.
+"""Asynchronous scheduling under V1, where vLLM does not show all tokens to the processor.
 
-Here the processor comes from the entry point alone, so vLLM does not show it all tokens. With the
-processor of the command line, the batch of ``test_all_kinds.py`` is scheduled so.
+It comes from the entry point alone; in ``test_all_kinds.py``, it is that of the command line.
 """
 
 from collections.abc import Iterator
@@ -63,11 +62,9 @@ def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFix
 
 def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, tokenizer: Any):
     free = tokenizer.encode(" three four five")
-    cases = mixed_batch.cases(free, tokenizer)
-    kinds = {name: kind_that_needs_contents(name, case) for name, case in cases.items()}
-    for name, case in cases.items():
+    for name, case in mixed_batch.cases(free, tokenizer).items():
         asked = params(case.specs, max_tokens=1)
-        if not (kind := kinds[name]):
+        if not (kind := kind_that_needs_contents(name, case)):
             running.generate([STORY], [asked])
             continue
         index = [spec.kind for spec in case.specs].index(kind)
@@ -77,13 +74,6 @@ def test_what_needs_contents_is_refused_where_there_are_none(running: Engine, to
         )
         with refused(message):
             running.generate([STORY], [asked])
-
-
-def asynchronous_or_not(is_asynchronous: bool, flag: list[str] | None, v2: bool = False) -> Any:
-    scheduler = SimpleNamespace(async_scheduling=is_asynchronous)
-    config = configuration(scheduler_config=scheduler, use_v2_model_runner=v2)
-    config.model_config.logits_processors = flag
-    return config
 
 
 @pytest.mark.parametrize(
@@ -97,17 +87,19 @@ def asynchronous_or_not(is_asynchronous: bool, flag: list[str] | None, v2: bool 
     ],
 )
 def test_which_engines_tell_what_is_sampled(
-    is_asynchronous: bool, flag: list[str] | None, v2: bool, tells: bool
+    is_asynchronous: bool, flag: Any, v2: bool, tells: bool
 ):
-    assert provides_output_ids(asynchronous_or_not(is_asynchronous, flag, v2)) == tells
-
-
-def test_default_specs_that_need_contents_keep_an_engine_from_starting():
-    with (
-        patch.object(admission, "policy_of", return_value=Policy((lp.NoRepeatNgramSpec(2),))),
-        pytest.raises(ValueError, match="`no_repeat_ngram` needs the sampled token ids"),
-    ):
-        LogitportProcessor(asynchronous_or_not(True, None), torch.device("cpu"))
+    """If none of it is known, default specs that need it keep the engine from starting."""
+    scheduler = SimpleNamespace(async_scheduling=is_asynchronous)
+    config = configuration(scheduler_config=scheduler, use_v2_model_runner=v2)
+    config.model_config.logits_processors = flag
+    assert provides_output_ids(config) == tells
+    if not tells:
+        with (
+            patch.object(admission, "policy_of", return_value=Policy((lp.NoRepeatNgramSpec(2),))),
+            pytest.raises(ValueError, match="`no_repeat_ngram` needs the sampled token ids"),
+        ):
+            LogitportProcessor(config, torch.device("cpu"))
 
 
 def test_neighbours_with_penalties_come_and_go(running: Engine, tokenizer: Any):

@@ -26,6 +26,7 @@ from .in_process import engine, params
 
 pytestmark = pytest.mark.engine
 
+GUARDED, NO_BEAMS = "the server's guard[0]", "no beam search"
 ONE_RUNNER = pytest.mark.only("v1", reason="both runners have the same front end")
 
 
@@ -69,13 +70,8 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
     with VllmServer(model, *middleware, env=env) as server:
 
         def ask(specs: Any, **more: Any) -> httpx.Response:
-            body = {
-                "model": server.model_name,
-                "prompt": "Hello",
-                "max_tokens": 8,
-                "temperature": 0,
-            }
-            body |= extra_body("vllm", specs) | more
+            body = {"model": server.model_name, "prompt": "Hello", "max_tokens": 8}
+            body |= {"temperature": 0, **extra_body("vllm", specs), **more}
             return httpx.post(f"{server.base_url}/completions", json=body, timeout=600)
 
         for specs, text in ACTS:
@@ -85,18 +81,15 @@ def test_over_http(model: Path, runner: str, tmp_path: Path):
                 answer = ask(specs, structured_outputs={"regex": BANNED}, **more)
                 assert answer.status_code == 200 or "error" in answer.json()
                 assert SEEN.strip() not in answer.text
-                answer = ask(specs, structured_outputs={"regex": SEEN}, **more)
-                assert answer.status_code == 400
-                assert "the server's guard[0]" in answer.json()["error"]["message"]
-        for specs, message in REFUSED:
-            for more in ({}, {"stream": True}):
-                answer = ask(specs, **more)
-                assert answer.status_code == 400
-                assert message in answer.json()["error"]["message"]
-        answer = ask(BAN, use_beam_search=True, n=2)
-        assert answer.status_code == 400
-        assert "no beam search" in answer.json()["error"]["message"]
-        assert "no beam search" in server.log.read_text()
+        for specs, fields, message in [
+            *((specs, {"stream": s}, message) for specs, message in REFUSED for s in (False, True)),
+            (BAN, {"use_beam_search": True, "n": 2}, NO_BEAMS),
+            *((specs, {"structured_outputs": {"regex": SEEN}}, GUARDED) for specs in ((), BAN)),
+        ]:
+            answer = ask(specs, **fields)
+            assert answer.status_code == 400
+            assert message in answer.json()["error"]["message"]
+        assert NO_BEAMS in server.log.read_text()
         assert "add --reasoning-parser or" in server.log.read_text()
         chat = {"model": server.model_name, "messages": [{"role": "user", "content": "Count."}]}
         body = chat | extra_body("vllm", [lp.PluginSpec("rome"), BAN])

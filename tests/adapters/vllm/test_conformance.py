@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from logitport.adapters.conformance import ConformanceSuite, Generate, Output, Request
-from logitport.adapters.vllm import BACKEND, attach
+from logitport.adapters.conformance import Generate, Output, Request
+from logitport.adapters.vllm import BACKEND
 
-from tests.support.tiny_model import EOS, tiny_model
+from tests.adapters.suite import TinySuite
+from tests.support.tiny_model import tiny_model
 from tests.tools.compatibility import NO_PROCESSORS
 
 from .in_process import FLAG, Engine, engine, params, v2_takes_processors
@@ -39,38 +40,25 @@ def running(runner: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         yield running
 
 
-class TestConformance(ConformanceSuite):
+class TestConformance(TinySuite):
     backend = BACKEND
-    vocab_size = VOCABULARY
-    eos_token_id = EOS
-    slots = 4
-    long_prompt = 100
-    resumes = False
-    has_stages = False
-    shows_scores = True
-    dtypes = ("float32",)
+    uses = ("running",)
 
-    @pytest.fixture
-    def generate(self, running: Engine) -> Generate:
-        def generate(requests: Sequence[Request]) -> list[Output]:
-            asked = [
-                attach(
-                    params(
-                        max_tokens=request.max_tokens,
-                        logprobs=-1 if request.shows_scores else None,
-                    ),
-                    request.specs,
-                    continued=request.continued,
-                )
-                for request in requests
-            ]
-            prompts = [{"prompt_token_ids": [*request.prompt_ids]} for request in requests]
-            return [
-                Output([*result.token_ids], _first_scores(result.logprobs))
-                for result in running.generate(prompts, asked)
-            ]
-
-        return generate
+    def run(self, running: Engine, requests: Sequence[Request]) -> list[Output]:
+        asked = [
+            params(
+                each.specs,
+                continued=each.continued,
+                max_tokens=each.max_tokens,
+                logprobs=-1 if each.shows_scores else None,
+            )
+            for each in requests
+        ]
+        prompts = [{"prompt_token_ids": [*request.prompt_ids]} for request in requests]
+        return [
+            Output([*result.token_ids], _first_scores(result.logprobs))
+            for result in running.generate(prompts, asked)
+        ]
 
     @pytest.mark.only("v1", reason="under V2, a request stays until another takes its slot")
     def test_what_has_left_is_forgotten(self, generate: Generate):

@@ -30,28 +30,24 @@ PROMPT = (
 )
 LENGTH = 16  # tokens of an output
 
+PLUGIN = """
+def make_rule(params):
+    def rule(output_ids, logits):
+        logits[len(output_ids) % 2 :: 2] -= params["by"]
+    return rule
+"""
+
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A folder in which a package with a plugin is installed, for all Python processes."""
     folder = tmp_path_factory.mktemp("site")
-    source = (
-        "def make_rule(params):\n"
-        "    def rule(output_ids, logits):\n"
-        "        logits[len(output_ids) % 2 :: 2] -= params['by']\n"
-        "    return rule\n"
-    )
-    with plugin_package(folder, {"odd": "odd:make_rule"}, {"odd": source}):
+    with plugin_package(folder, {"odd": "odd:make_rule"}, {"odd": PLUGIN}):
         yield str(folder)
 
 
 class Aggregated(NamedTuple):
-    """What one engine says.
-
-    Attributes:
-        specs: by their kind.
-        outputs: token ids, by the kind, and without a spec by "free".
-    """
+    """Specs by their kind, and what one engine says with each and, by "free", without any."""
 
     specs: dict[str, lp.LogitsProcessorSpec]
     outputs: dict[str, list[int]]
@@ -105,10 +101,8 @@ def test_outputs_are_those_of_one_engine(
     before = _counts(deployment)
     asked = {kind: _body(spec) for kind, spec in aggregated.specs.items()} | {"free": {}}
     with ThreadPoolExecutor(len(asked)) as pool:
-        outputs = dict(
-            zip(asked, pool.map(lambda body: _ask(proxied, **body), asked.values()), strict=True)
-        )
-    assert outputs == aggregated.outputs
+        outputs = [*pool.map(lambda body: _ask(proxied, **body), asked.values())]
+    assert dict(zip(asked, outputs, strict=True)) == aggregated.outputs
 
     decided, tokens = (new - old for new, old in zip(_counts(deployment), before, strict=True))
     with_payload = sum("vllm_xargs" in body for body in asked.values())
@@ -150,23 +144,16 @@ def _ask(client: OpenAI, **fields: Any) -> list[int]:
 
 def _counts(deployment: Deployment) -> tuple[Counter[str], Counter[str]]:
     """Decisions of both servers, and where the decode server's prompt tokens came from."""
-    return (
-        Counter(
-            {
-                f"{name} {decision}": count
-                for name in ("prefill", "decode")
-                for decision, count in counted(
-                    getattr(deployment, name), "logitport_requests", "decision"
-                ).items()
-            }
-        ),
-        Counter(counted(deployment.decode, "vllm:prompt_tokens_by_source", "source")),
-    )
+    decided = Counter[str]()
+    for name in ("prefill", "decode"):
+        counts = counted(getattr(deployment, name), "logitport_requests", "decision")
+        decided.update({f"{name} {decision}": count for decision, count in counts.items()})
+    return decided, Counter(counted(deployment.decode, "vllm:prompt_tokens_by_source", "source"))
 
 
 def test_doctor_names_the_stage(deployment: Deployment):
-    at_prefill, at_decode = (
-        findings(server.base_url) for server in (deployment.prefill, deployment.decode)
-    )
-    assert at_prefill == ["not acted on at the stage prefill", "refused", "refused"]
-    assert at_decode == ["obeyed", "refused", "refused"]
+    for server, found in (
+        (deployment.prefill, "not acted on at the stage prefill"),
+        (deployment.decode, "obeyed"),
+    ):
+        assert findings(server.base_url) == [found, "refused", "refused"]

@@ -16,21 +16,25 @@ pytestmark = [
 ]
 
 
+def printed(name: str) -> str:
+    """What an example writes."""
+    command = [sys.executable, "-m", f"examples.{name}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def test_attach(model: Path):
-    command = [sys.executable, "-m", "examples.attach"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "forced_sequence:' wherever you look.'" in done.stdout
-    assert "choice:' Rome'" in done.stdout or "choice:' Oslo'" in done.stdout
-    (banned,) = (line for line in done.stdout.splitlines() if line.startswith("banned_sequences:"))
+    said = printed("attach")
+    assert "forced_sequence:' wherever you look.'" in said
+    assert "choice:' Rome'" in said or "choice:' Oslo'" in said
+    (banned,) = (line for line in said.splitlines() if line.startswith("banned_sequences:"))
     assert "Paris" not in banned
 
 
 def test_probabilities(model: Path):
     """Both ways agree on answers of one token."""
-    command = [sys.executable, "-m", "examples.probabilities"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    said = printed("probabilities")
     one, several = (
-        literal_eval(re.findall(f"^{name}: (.*)$", done.stdout, re.MULTILINE)[0])
+        literal_eval(re.findall(f"^{name}: (.*)$", said, re.MULTILINE)[0])
         for name in ("one token", "any length")
     )
     assert one[" Paris"] > one[" Rome"] > 0

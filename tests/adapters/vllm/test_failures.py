@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from logitport.adapters.vllm import KEY, failures
 from logitport.adapters.vllm.failures import FailureReport
 from logitport.adapters.vllm.v1_batch import V1Batch
-from logitport.spec import ForcedTokenSequenceSpec, Stage, encode
+from logitport.spec import ForcedTokenSequenceSpec, encode
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
 from .in_process import params
@@ -20,37 +21,31 @@ from .stand_ins import configuration
 SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
 
 
-def set_groups(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    tp: int = 0,
-    size: int = 1,
-    first: bool = True,
-    last: bool = True,
-) -> None:
+def set_groups(patch: Any, tp: int = 0, size: int = 1, *, first: bool = True, last: bool = True):
     """Be one of an engine's workers."""
-    monkeypatch.setattr(failures, "model_parallel_is_initialized", lambda: True)
+    patch.setattr(failures, "model_parallel_is_initialized", lambda: True)
     for name, group in {
         "get_tp_group": SimpleNamespace(rank_in_group=tp, world_size=size),
         "get_pcp_group": SimpleNamespace(is_first_rank=first),
         "get_pp_group": SimpleNamespace(is_last_rank=last),
     }.items():
-        monkeypatch.setattr(failures, name, lambda group=group: group)
+        patch.setattr(failures, name, lambda group=group: group)
 
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names under which failures are logged; each is counted as well."""
     names: list[str] = []
-    counted: dict[str, int] = {}
+    counted = Counter[str]()
     monkeypatch.setattr(failures, "log_failure", lambda name, *_, **__: names.append(name))
-
-    def count(decision: str, stage: Stage, amount: int = 1) -> None:
-        counted[decision] = counted.get(decision, 0) + amount
-
-    monkeypatch.setattr(failures, "count", count)
+    monkeypatch.setattr(
+        failures, "count", lambda decision, stage, n=1: counted.update({decision: n})
+    )
     yield names
-    assert counted == {"failed": len(names)}  # 0 as well: an alert misses a series that is new
+    assert dict(counted) == {"failed": len(names)}  # 0 as well: an alert misses a new series
+
+
+SHARDED = {"enable_batch_sharded_sampling": True}
 
 
 @pytest.mark.parametrize(
@@ -63,23 +58,18 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         ({"size": 2, "last": False}, {}, []),
         ({"first": False}, {}, []),
         ({"size": 2}, {"enable_batch_sharded_sampling": False}, [0, 1, 2, 3]),
-        ({"size": 2}, {"enable_batch_sharded_sampling": True}, [0, 2]),
-        ({"size": 2, "tp": 1}, {"enable_batch_sharded_sampling": True}, [1, 3]),
-        ({"size": 3, "tp": 2}, {"enable_batch_sharded_sampling": True}, [2]),
-        ({"size": 2, "last": False}, {"enable_batch_sharded_sampling": True}, []),
+        ({"size": 2}, SHARDED, [0, 2]),
+        ({"size": 2, "tp": 1}, SHARDED, [1, 3]),
+        ({"size": 3, "tp": 2}, SHARDED, [2]),
+        ({"size": 2, "last": False}, SHARDED, []),
     ],
 )
 def test_one_worker_reports(
-    monkeypatch: pytest.MonkeyPatch,
-    reported: list[str],
-    worker: dict[str, Any],
-    parallel: dict[str, Any],
-    rows: list[int],
+    monkeypatch: pytest.MonkeyPatch, reported: list[str], worker: Any, parallel: Any, rows: Any
 ):
     set_groups(monkeypatch, **worker)
-    report = FailureReport(
-        configuration(parallel_config=SimpleNamespace(**parallel)), "abcd".__getitem__
-    )
+    config = configuration(parallel_config=SimpleNamespace(**parallel))
+    report = FailureReport(config, "abcd".__getitem__)
     for row in range(4):
         report(row, ValueError("no"), True)
     assert reported == [f"request {'abcd'[row]}" for row in rows]
@@ -91,15 +81,11 @@ def test_a_process_without_groups_reports(reported: list[str], monkeypatch: pyte
     assert reported == ["the request in row 7"]  # of which no id can be found
 
 
-class Runner:
+class Runner(SimpleNamespace):
     """vLLM's V1 model runner, as far as a processor's callers matter."""
 
-    def __init__(self, batch: V1Batch, ids: str):
-        self.input_batch = SimpleNamespace(req_ids=list(ids))
-        self._batch = batch
-
     def update(self, update: BatchUpdate) -> None:
-        self._batch.update(update)
+        self.batch.update(update)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +101,7 @@ class Runner:
     ],
 )
 def test_a_request_has_its_id_while_rows_move(
-    monkeypatch: pytest.MonkeyPatch,
-    reported: list[str],
-    row: int,
-    moved: list[Any],
-    ids: str,
-    name: str,
+    monkeypatch: pytest.MonkeyPatch, reported: list[str], row: int, moved: Any, ids: str, name: str
 ):
     """In an update the engine has done the moves already."""
     set_groups(monkeypatch)
@@ -132,7 +113,8 @@ def test_a_request_has_its_id_while_rows_move(
     batch = V1Batch(configuration(), 8, fail, torch.device("cpu"))
     specs = params(extra_args={KEY: encode(ForcedTokenSequenceSpec([1]))})
     added: list[Any] = [(i, specs if i == row else params(), [1], []) for i in range(3)]
-    Runner(batch, ids).update(BatchUpdate(3, removed=[], added=added, moved=moved))
+    runner = Runner(batch=batch, input_batch=SimpleNamespace(req_ids=list(ids)))
+    runner.update(BatchUpdate(3, removed=[], added=added, moved=moved))
     assert reported == [f"request {name}"]
     assert batch.realizer.failed_requests == 1
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from logitport import spec as lp
 from logitport.adapters.reference import obeys
-from logitport.adapters.vllm import attach
 
 from .in_process import FLAG, lookup, params
 
@@ -20,25 +19,16 @@ pytestmark = [
 ]
 
 
+ONLY_V2 = pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
+DRAFTS = {"speculative_config": lookup(3)}
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param({}, id="plain"),
-        pytest.param(
-            {"speculative_config": lookup(3)},
-            id="drafts",
-            marks=pytest.mark.only("v2", reason="V1 takes no processors beside drafts"),
-        ),
-    ],
+    "arguments", [pytest.param({}, id="plain"), pytest.param(DRAFTS, id="drafts", marks=ONLY_V2)]
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_mixed_batch(
-    model: Path,
-    tokenizer: Any,
-    runner: str,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: dict[str, Any],
-    temperature: float,
+    model: Path, tokenizer: Any, runner: str, monkeypatch: Any, arguments: Any, temperature: float
 ):
     from vllm import LLM
 
@@ -55,22 +45,12 @@ def test_mixed_batch(
         lp.NoRepeatNgramSpec(2),
         lp.PromptBiasSpec(1000.0),
     ]
-    llm = LLM(
-        str(model),
-        max_model_len=1024,
-        gpu_memory_utilization=0.3,
-        logits_processors=FLAG,
-        **arguments,
-    )
+    arguments = {"max_model_len": 1024, "gpu_memory_utilization": 0.3, **arguments}
+    llm = LLM(str(model), logits_processors=FLAG, **arguments)
     requests = [(spec, i) for i in range(25) for spec in (*specs, None)]
-    sampling = [
-        params(temperature=temperature, seed=i, max_tokens=64, ignore_eos=True) for _, i in requests
-    ]
-    with_specs = [
-        attach(one, spec) if spec else one
-        for one, (spec, _) in zip(sampling, requests, strict=True)
-    ]
-    outputs = llm.generate([{"prompt_token_ids": prompt}] * len(requests), with_specs)
+    fields = {"temperature": temperature, "max_tokens": 64, "ignore_eos": True}
+    asked = [params(spec, seed=i, **fields) for spec, i in requests]
+    outputs = llm.generate([{"prompt_token_ids": prompt}] * len(requests), asked)
     llm.llm_engine.engine_core.shutdown()
 
     for (spec, i), output in zip(requests, outputs, strict=True):

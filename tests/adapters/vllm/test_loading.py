@@ -10,7 +10,7 @@ import pytest
 import torch
 from logitport.adapters import Policy
 from logitport.adapters.core import Vocabulary
-from logitport.adapters.vllm import LogitportProcessor, attach
+from logitport.adapters.vllm import LogitportProcessor
 from logitport.adapters.vllm.admission import check_free
 from logitport.hooks.hello_world import VARIABLES
 from logitport.spec import ForcedTokenSequenceSpec, GrammarSpec, PluginSpec
@@ -59,10 +59,7 @@ def test_engine_that_takes_no_processors_does_not_start(runner: str):
 def test_several_instances_act_once(
     model: Path, tokenizer: Any, reads: Event, monkeypatch: pytest.MonkeyPatch
 ):
-    """From the entry point, by name and as a class; then with Dynamo's variable.
-
-    With the variable, what is asked for nothing else says hello.
-    """
+    """From the entry point, by name and as a class; then with the variable that says hello."""
     from vllm.sampling_params import BeamSearchParams
 
     search = BeamSearchParams(beam_width=2, max_tokens=4)
@@ -72,7 +69,7 @@ def test_several_instances_act_once(
         "free": params(max_tokens=20),
         "own": params(spec, max_tokens=20),
         "random": params(max_tokens=20, temperature=1.5),
-        "grammar": attach(params(max_tokens=20), GrammarSpec(choices=("Oslo", "Rome"))),
+        "grammar": params(GrammarSpec(choices=("Oslo", "Rome")), max_tokens=20),
         "a read": params(max_tokens=1, logprobs=2, detokenize=False),
         "a reply of one token": params(max_tokens=1, logprobs=2),
     }
@@ -135,29 +132,16 @@ def test_tokenizer_is_loaded_as_the_model_says(is_skipped: bool):
     from logitport.adapters.vllm.engine_config import tokenizer_of
     from vllm.tokenizers import registry
 
-    model: Any = SimpleNamespace(
-        model="somebody/model",
-        tokenizer="somebody/model",
-        tokenizer_mode="slow",
-        tokenizer_revision="1234",
-        code_revision="5678",
-        trust_remote_code=True,
-        runner_type="generate",
-        hf_config=None,
-        skip_tokenizer_init=is_skipped,
-    )
+    said = {"tokenizer_mode": "slow", "code_revision": "5678", "trust_remote_code": True}
+    said["runner_type"] = "generate"
+    names = {"model": "somebody/model", "tokenizer": "somebody/model", "tokenizer_revision": "1234"}
+    model: Any = SimpleNamespace(**names, **said, hf_config=None, skip_tokenizer_init=is_skipped)
     with patch.object(registry, "cached_get_tokenizer") as load:
         assert tokenizer_of(model) is load.return_value
-    (name,), said = load.call_args
-    said.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
-    assert name == "somebody/model"
-    assert said == {
-        "runner_type": "generate",
-        "tokenizer_mode": "slow",
-        "revision": "1234",
-        "code_revision": "5678",
-        "trust_remote_code": True,
-    }
+    passed = load.call_args.kwargs
+    passed.setdefault("code_revision", "5678")  # before vLLM 0.33 it is not passed
+    assert load.call_args.args == ("somebody/model",)
+    assert passed == said | {"revision": "1234"}
     assert model.skip_tokenizer_init is is_skipped
 
 

@@ -1,8 +1,4 @@
-"""Specs on engines that no other test starts: with a reasoning parser, or drafts that are kept.
-
-They have a file of their own: with an engine that ends, vLLM ends what engines of one process have
-in common.
-"""
+"""Specs on engines that no other test starts: with a reasoning parser, or drafts that are kept."""
 
 from pathlib import Path
 from typing import Any
@@ -55,11 +51,7 @@ def test_drafts_that_are_kept_whatever_the_logits(model: Path, runner: str):
 
 @pytest.mark.only("v2", reason="V1 takes no processors beside drafts")
 def test_all_kinds_beside_drafts(
-    model: Path,
-    runner: str,
-    tokenizer: Any,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
+    model: Path, runner: str, tokenizer: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ):
     arguments = mixed_batch.ARGUMENTS | {"speculative_config": lookup(3)}
     with (

@@ -8,8 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from logitport import spec as lp
-from logitport.adapters.vllm import KEY, attach
+from logitport.adapters.vllm import attach
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
@@ -27,13 +28,6 @@ SCHEMA = {
     "required": ["city", "rivers"],
     "additionalProperties": False,
 }
-
-
-def _is_valid_json(text: str) -> bool:
-    jsonschema.validate(json.loads(text), SCHEMA)
-    return True
-
-
 ANSWER = {
     "type": "sequence",
     "elements": [
@@ -41,21 +35,27 @@ ANSWER = {
         {"type": "json_schema", "json_schema": {"enum": ["cats", "dogs"]}},
     ],
 }
+PETS = 'root ::= pet " and " pet "."\npet ::= "cats" | "dogs" | "birds"'
 
-# The grammar | whether a text is one of its own.
-GRAMMARS: dict[str, tuple[lp.GrammarSpec, Callable[[str], Any]]] = {
-    "json_schema": (lp.GrammarSpec(json_schema=SCHEMA), _is_valid_json),
-    "regex": (lp.GrammarSpec(regex=r"\d{3}-[a-f]{2}"), re.compile(r"\d{3}-[a-f]{2}").fullmatch),
-    "ebnf": (
-        lp.GrammarSpec(ebnf='root ::= pet " and " pet "."\npet ::= "cats" | "dogs" | "birds"'),
-        re.compile(r"(cats|dogs|birds) and (cats|dogs|birds)\.").fullmatch,
+
+def _matches(pattern: str) -> Callable[[str], Any]:
+    return re.compile(pattern).fullmatch
+
+
+# The grammar | whether a text is one of its own, or raises.
+GRAMMARS: list[tuple[lp.GrammarSpec, Callable[[str], Any]]] = [
+    (
+        lp.GrammarSpec(json_schema=SCHEMA),
+        lambda text: jsonschema.validate(json.loads(text), SCHEMA) is None,
     ),
-    "choices": (lp.GrammarSpec(choices=("London", "Berlin")), {"London", "Berlin"}.__contains__),
-    "structural_tag": (
+    (lp.GrammarSpec(regex=r"\d{3}-[a-f]{2}"), _matches(r"\d{3}-[a-f]{2}")),
+    (lp.GrammarSpec(ebnf=PETS), _matches(r"(cats|dogs|birds) and (cats|dogs|birds)\.")),
+    (lp.GrammarSpec(choices=("London", "Berlin")), {"London", "Berlin"}.__contains__),
+    (
         lp.GrammarSpec(structural_tag={"type": "structural_tag", "format": ANSWER}),
-        re.compile(r'The answer: "(cats|dogs)"').fullmatch,
+        _matches(r'The answer: "(cats|dogs)"'),
     ),
-}
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +75,11 @@ def test_grammars(running: Engine):
                 SamplingParams(max_tokens=100, seed=5),
                 [grammar, lp.SamplingSpec(temperature=0), *specs],
             )
-            for (grammar, _), specs in zip(GRAMMARS.values(), others, strict=True)
+            for (grammar, _), specs in zip(GRAMMARS, others, strict=True)
         ]
         *results, free = running.generate([PROMPT] * 6, [*asked, params(max_tokens=60)])
         assert free.token_ids == expected.token_ids
-        for result, (_, matches) in zip(results, GRAMMARS.values(), strict=True):
+        for result, (_, matches) in zip(results, GRAMMARS, strict=True):
             assert result.finish_reason == "stop"
             assert matches(result.text)
         return results
@@ -89,9 +89,9 @@ def test_grammars(running: Engine):
     banned = outputs(
         *([lp.BannedTokensSpec((token,)), lp.LogitBiasSpec({token: -9})] for token in first_tokens)
     )
-    for name, token, result in zip(GRAMMARS, first_tokens, banned, strict=True):
-        # An object has to begin with a brace: what is banned stays possible if nothing else is.
-        assert (result.token_ids[0] != token) or name == "json_schema"
+    # An object has to begin with a brace: what is banned stays possible if nothing else is.
+    for token, result in zip(first_tokens[1:], banned[1:], strict=True):
+        assert result.token_ids[0] != token
 
 
 def test_beside_a_grammar_of_the_request_itself(running: Engine, tokenizer: Any):
@@ -104,8 +104,7 @@ def test_beside_a_grammar_of_the_request_itself(running: Engine, tokenizer: Any)
     ]
     for sampling_params in asked:
         sampling_params.structured_outputs = StructuredOutputsParams(regex=r"\d{3}")
-    message = r"Conflicts with the request's structured_outputs.*`\$\.specs\[0\]`"
-    with refused(message):
+    with refused(r"Conflicts with the request's structured_outputs.*`\$\.specs\[0\]`"):
         running.generate([PROMPT], asked[2:])
 
     (expected,) = running.generate([PROMPT], [params()])
@@ -116,72 +115,47 @@ def test_beside_a_grammar_of_the_request_itself(running: Engine, tokenizer: Any)
     assert free.token_ids == expected.token_ids
 
 
-def _refused(running: Engine, prompt: Any, sampling_params: Any) -> str:
-    with refused() as error:
-        running.generate([prompt], [sampling_params])
-    return str(error.value)
+def _embeddings(running: Engine) -> dict[str, Any]:
+    size = running.llm.llm_engine.model_config.get_hidden_size()
+    return {"prompt_embeds": torch.zeros((6, size), dtype=torch.float32)}
 
 
-@pytest.fixture(scope="module")
-def forced(tokenizer: Any) -> lp.ForcedTokenSequenceSpec:
-    return lp.ForcedTokenSequenceSpec.from_text("Paris is nice.", tokenizer)
+PARIS = "Paris is nice."
+TEXT = [{"kind": "forced_sequence", "text": PARIS}]
+READS_IDS = r"looks at the token ids of the prompt.*`\$\.specs\[0\]`"
 
 
+# the request's specs | its own fields, ``None`` for a prompt of embeddings | the refusal
 @pytest.mark.parametrize(
-    ("field", "value", "place"),
+    ("specs", "fields", "message"),
     [
-        ("min_tokens", 30, "$.specs[0].eos_token_id`"),
-        ("bad_words", ["Paris"], "$.specs[0].token_ids["),  # several tokens in some vocabularies
-        ("allowed_token_ids", [5, 6], "$.specs[0].token_ids[0]`"),
+        (TEXT, {"min_tokens": 30}, r"`min_tokens`.*`\$\.specs\[0\]\.eos_token_id`"),
+        # Several tokens in some vocabularies.
+        (TEXT, {"bad_words": ["Paris"]}, r"`bad_words`.*`\$\.specs\[0\]\.token_ids\["),
+        (TEXT, {"allowed_token_ids": [5, 6]}, r"`allowed_token_ids`.*specs\[0\]\.token_ids\[0\]`"),
+        (lp.PromptBiasSpec(2.0), None, f"`prompt_bias` {READS_IDS}"),
+        (lp.NoRepeatNgramSpec(2), None, f"`no_repeat_ngram` {READS_IDS}"),
+        (lp.ThinkingBudgetSpec(4, (5,), (6,)), None, f"`thinking_budget` {READS_IDS}"),
+        ((), {"extra_args": {"logit_port": "{}"}}, "Expected the key `logitport`, got 'logit_port"),
     ],
 )
-def test_what_a_field_rules_out_is_refused(
-    running: Engine, forced: lp.ForcedTokenSequenceSpec, field: str, value: Any, place: str
-):
-    fields = {"extra_args": {KEY: lp.encode(forced)}, field: value}
-    message = _refused(running, "Hello", params(max_tokens=40, **fields))
-    assert f"the request's `{field}`" in message
-    assert f"`{place}" in message
+def test_refused(running: Engine, specs: Any, fields: Any, message: str):
+    prompt = _embeddings(running) if fields is None else "Hello"
+    with refused(message):
+        running.generate([prompt], [params(specs, max_tokens=40, **(fields or {}))])
 
 
-def test_what_a_field_leaves_is_obeyed(
-    running: Engine, forced: lp.ForcedTokenSequenceSpec, tokenizer: Any
-):
+def test_what_is_left_is_obeyed(running: Engine, tokenizer: Any):
+    """Texts of the wire are for the engine's tokenizer."""
+    forced = lp.ForcedTokenSequenceSpec.from_text(PARIS, tokenizer)
     fields: dict[str, Any] = {
         "min_tokens": len(forced.token_ids),
         "bad_words": ["London"],
         "allowed_token_ids": [*forced.token_ids, tokenizer.eos_token_id],
     }
-    (output,) = running.generate(["Hello"], [params(forced, max_tokens=20, **fields)])
-    assert output.text == "Paris is nice."
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [lp.PromptBiasSpec(2.0), lp.NoRepeatNgramSpec(2), lp.ThinkingBudgetSpec(4, (5,), (6,))],
-    ids=lambda spec: spec.kind,
-)
-def test_a_prompt_of_embeddings_has_no_ids_to_look_at(
-    running: Engine, spec: lp.LogitsProcessorSpec
-):
-    message = _refused(running, _embeddings(running), params(spec, max_tokens=4))
-    assert f"`{spec.kind}` looks at the token ids of the prompt" in message
-    assert "`$.specs[0]`" in message
-
-
-def test_other_kinds_do_not_look_at_the_prompt(running: Engine):
-    allowed = lp.AllowedTokensSpec((40, 41))
-    (output,) = running.generate([_embeddings(running)], [params(allowed, max_tokens=4)])
-    assert set(output.token_ids) <= {40, 41}
-
-
-def _embeddings(running: Engine) -> dict[str, Any]:
-    import torch
-
-    size = running.llm.llm_engine.model_config.get_hidden_size()
-    return {"prompt_embeds": torch.zeros((6, size), dtype=torch.float32)}
-
-
-def test_a_misspelt_key_is_refused(running: Engine):
-    message = _refused(running, "Hello", params(extra_args={"logit_port": "{}"}))
-    assert "Expected the key `logitport`, got 'logit_port'" in message
+    prompts = ["Hello", _embeddings(running)]
+    allowed = params(lp.AllowedTokensSpec((40, 41)), max_tokens=4)
+    asked = [params(TEXT, max_tokens=20, **fields), allowed]
+    text, of_embeddings = running.generate(prompts, asked)
+    assert text.text == PARIS
+    assert set(of_embeddings.token_ids) <= {40, 41}

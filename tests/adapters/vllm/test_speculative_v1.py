@@ -1,8 +1,4 @@
-"""Speculative decoding under the V1 model runner, which takes no logits processors then.
-
-It does not start with one that is named on the command line, and says nothing of one that it
-finds by itself. So what is asked of ours has to be refused at admission.
-"""
+"""Speculative decoding under the V1 model runner, which silently loads no processors then."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from logitport import spec as lp
@@ -16,8 +16,15 @@ pytestmark = pytest.mark.engine
 
 PROMPT = "The sea is wide and deep, and " * 12 + "the boat is"
 
-
 AGG, PREFILL, DECODE = lp.Stage.AGGREGATED, lp.Stage.PREFILL, lp.Stage.DECODE
+MARK = {"kv_transfer_params": {"do_remote_decode": True}}
+
+
+def _config(kv_role: str | None) -> Any:
+    from vllm.config import KVTransferConfig, VllmConfig
+
+    transfer = kv_role and KVTransferConfig(kv_connector="ExampleConnector", kv_role=kv_role)
+    return VllmConfig(kv_transfer_config=transfer or None)
 
 
 @pytest.mark.parametrize(
@@ -53,27 +60,45 @@ def test_role(monkeypatch: pytest.MonkeyPatch, kv_role: str | None, variable: st
     assert role.stage_for(params()) is stage
 
 
-def test_unknown_stage(monkeypatch: pytest.MonkeyPatch, model: Path):
+def test_unknown_stage(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOGITPORT_STAGE", "decoding")
-    with pytest.raises(
-        lp.SpecError, match=r"LOGITPORT_STAGE: Expected a stage, one of agg, .* got 'decoding'"
-    ):
+    message = r"LOGITPORT_STAGE: Expected a stage, one of agg, .* got 'decoding'"
+    with pytest.raises(lp.SpecError, match=message):
         role_of(_config(None))
 
 
-def _config(kv_role: str | None) -> Any:
-    from vllm.config import KVTransferConfig, VllmConfig
+class Acts(NamedTuple):
+    """What an engine of a role does with requests without specs, with some, and so on."""
 
-    transfer = kv_role and KVTransferConfig(kv_connector="ExampleConnector", kv_role=kv_role)
-    return VllmConfig(kv_transfer_config=transfer or None)
+    kv_role: str
+    log: str
+    texts: str
+    counts: dict[tuple[str, lp.Stage], int]
 
 
 ACTS = {
-    "prefill": "stage prefill (kv_role=kv_producer), {runner} model runner: acts on",
-    "decode": "stage decode (kv_role=kv_consumer), {runner} model runner: realizes ",
-    "either": "stage agg (kv_role=kv_both, prefill where do_remote_decode), {runner}",
+    "prefill": Acts(
+        "kv_producer",
+        "stage prefill (kv_role=kv_producer), {runner} model runner: acts on",
+        "free free paper free free",
+        {("gated", PREFILL): 2, ("admitted", PREFILL): 1, ("refused", PREFILL): 1},
+    ),
+    "decode": Acts(
+        "kv_consumer",
+        "stage decode (kv_role=kv_consumer), {runner} model runner: realizes ",
+        "hello paper paper paper hello",
+        {("admitted", DECODE): 3, ("refused", DECODE): 1},
+    ),
+    "either": Acts(
+        "kv_both",
+        "stage agg (kv_role=kv_both, prefill where do_remote_decode), {runner}",
+        "hello paper paper free free",
+        {("admitted", AGG): 2, ("gated", PREFILL): 1, ("refused", AGG): 1},
+    ),
 }
-KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "either": "kv_both"}
+ONLY_V2 = pytest.mark.only(
+    "v2", reason="under V1, test_disaggregated.py decodes what is handed over"
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +107,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kv")
 
 
-ONLY_V2 = pytest.mark.only(
-    "v2", reason="under V1, test_disaggregated.py decodes what is handed over"
+@pytest.mark.parametrize(
+    "does", [pytest.param(does, marks=[ONLY_V2] * (does == "decode")) for does in ACTS]
 )
-DOES = [pytest.param(does, marks=[ONLY_V2] * (does == "decode")) for does in ACTS]
-
-
-@pytest.mark.parametrize("does", DOES)
 def test_engine_acts_as_its_role_says(
     model: Path,
     tokenizer: Any,
@@ -98,33 +119,27 @@ def test_engine_acts_as_its_role_says(
     runner: str,
     does: str,
 ):
+    acts = ACTS[does]
     spec = lp.ForcedTokenSequenceSpec.from_text(" made of paper.", tokenizer)
-    payload, payload_for_all_stages = (
-        {KEY: lp.encode(spec, generation_only=generation_only)} for generation_only in (True, False)
+    payload, for_all_stages = (
+        {KEY: lp.encode(spec, generation_only=only)} for only in (True, False)
     )
-    remote_decode = {"kv_transfer_params": {"do_remote_decode": True}}
     monkeypatch.setenv("LOGITPORT_ENABLE_TEST_LOGITS_PROCESSOR", "1")
     caplog.set_level(logging.INFO, "logitport")
     before = _counts()
-    everything = {"logprobs_mode": "processed_logits", "max_logprobs": -1}
+    transfer = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": acts.kv_role,
+        "kv_connector_extra_config": {"shared_storage_path": str(storage)},
+    }
+    # Whole blocks of the prompt are stored.
+    arguments = {"block_size": 32, "logprobs_mode": "processed_logits", "max_logprobs": -1}
 
     # Named and found: asked twice about each request.
-    arguments = _transfer(KV_ROLES[does], storage) | everything
-    with engine(model, logits_processors=FLAG, **arguments) as running:
-
-        def say(extra_args: Any) -> str:
-            asked = params(max_tokens=12, extra_args=extra_args)
-            return running.generate([PROMPT], [asked])[0].text
-
+    with engine(model, logits_processors=FLAG, kv_transfer_config=transfer, **arguments) as running:
         texts = [
-            say(extra_args)
-            for extra_args in (
-                None,
-                payload,
-                payload_for_all_stages,
-                payload | remote_decode,
-                remote_decode,
-            )
+            running.generate([PROMPT], [params(max_tokens=12, extra_args=extra_args)])[0].text
+            for extra_args in (None, payload, for_all_stages, payload | MARK, MARK)
         ]
         with refused("not valid JSON"):
             running.generate([PROMPT], [params(extra_args={KEY: "{"})])
@@ -132,41 +147,27 @@ def test_engine_acts_as_its_role_says(
         if does == "prefill":
             assert_untouched(running)
 
-    paper, hello, free = " made of paper.", "Hello world!", texts[0]
-    match does:
-        case "prefill":
-            assert free not in (paper, hello)
-            assert texts == [free, free, paper, free, free]
-            expected = {("gated", PREFILL): 2, ("admitted", PREFILL): 1, ("refused", PREFILL): 1}
-        case "decode":
-            assert texts == [hello, paper, paper, paper, hello]
-            expected = {("admitted", DECODE): 3, ("refused", DECODE): 1}
-        case _:
-            assert texts[:3] == [hello, paper, paper]
-            assert texts[3] == texts[4] not in (paper, hello)
-            expected = {("admitted", AGG): 2, ("gated", PREFILL): 1, ("refused", AGG): 1}
-    assert counts == expected
+    names = {" made of paper.": "paper", "Hello world!": "hello"}
+    assert " ".join(names.get(text, "free") for text in texts) == acts.texts
+    assert len({*texts}) == len({*acts.texts.split()})
+    assert counts == acts.counts
     (line,) = [message for message in caplog.messages if message.startswith("logitport: stage")]
-    assert ACTS[does].format(runner=runner.upper()) in line
+    assert acts.log.format(runner=runner.upper()) in line
 
 
 def assert_untouched(running: Engine) -> None:
     """Compare all logits, at each of the tokens that a prefill worker samples for nobody."""
     specs = [lp.LogitBiasSpec({5: 3.0, 6: -3.0}), lp.BannedTokensSpec([7]), lp.NoRepeatNgramSpec(1)]
 
-    def logits(**extra_args: Any) -> list[dict[int, float]]:
-        asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args or None)
+    def logits(extra_args: Any) -> list[dict[int, float]]:
+        asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args)
         (result,) = running.generate([PROMPT], [asked])
-        return [
-            {token: entry.logprob for token, entry in position.items()}
-            for position in result.logprobs or ()
-        ]
+        return [{token: each.logprob for token, each in row.items()} for row in result.logprobs]
 
-    plain = logits()
+    plain = logits(None)
     assert [len(position) for position in plain] == [running.vocab_size] * 2
-    assert logits(**{KEY: lp.encode(specs)}) == plain
-    edited = logits(**{KEY: lp.encode(specs, generation_only=False)})
-    assert edited[0] != plain[0]
+    assert logits({KEY: lp.encode(specs)}) == plain
+    assert logits({KEY: lp.encode(specs, generation_only=False)})[0] != plain[0]
 
 
 def test_attached_and_gated_are_counted():
@@ -176,11 +177,8 @@ def test_attached_and_gated_are_counted():
         attach(params(), spec, stage=stage)
     attach(params(), spec, stage=PREFILL, generation_only=False)
     attach(params(), [], stage=DECODE)
-    assert _counts() - before == {
-        ("attached", DECODE): 2,
-        ("gated", PREFILL): 1,
-        ("attached", PREFILL): 1,
-    }
+    counts = {("attached", DECODE): 2, ("gated", PREFILL): 1, ("attached", PREFILL): 1}
+    assert _counts() - before == counts
 
 
 def _counts() -> Counter[tuple[str, lp.Stage]]:
@@ -195,14 +193,3 @@ def _counts() -> Counter[tuple[str, lp.Stage]]:
             if sample.name == "logitport_requests_total"
         }
     )
-
-
-def _transfer(kv_role: str, folder: Path) -> dict[str, Any]:
-    return {
-        "block_size": 32,  # tokens; whole blocks of the prompt are stored
-        "kv_transfer_config": {
-            "kv_connector": "ExampleConnector",
-            "kv_role": kv_role,
-            "kv_connector_extra_config": {"shared_storage_path": str(folder)},
-        },
-    }

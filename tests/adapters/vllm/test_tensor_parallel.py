@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from logitport import spec as lp
-from logitport.adapters.vllm import KEY
+from logitport.adapters import extra_body
 from openai import OpenAI
 
 from examples._support.vllm_server import VllmServer
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.engine
 
 PROMPT = "Once upon a time, there was a"
 LENGTH = 12  # tokens of an output
+Specs = list[lp.LogitsProcessorSpec]
 
 PLUGIN = """
 def make_rule(params):
@@ -52,7 +53,7 @@ def divisible(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def requests(tokenizer: Any) -> dict[str, list[lp.LogitsProcessorSpec]]:
+def requests(tokenizer: Any) -> dict[str, Specs]:
     """The specs of each, by its name. What fails is between what does not."""
 
     def ids(text: str) -> list[int]:
@@ -74,9 +75,7 @@ def requests(tokenizer: Any) -> dict[str, list[lp.LogitsProcessorSpec]]:
 
 
 @pytest.fixture(scope="module")
-def expected(
-    divisible: Path, site: Path, requests: dict[str, list[lp.LogitsProcessorSpec]]
-) -> dict[str, list[int]]:
+def expected(divisible: Path, site: Path, requests: dict[str, Specs]) -> dict[str, list[int]]:
     """What one worker says."""
     with engine(divisible, logits_processors=FLAG) as running:
         sampling = [params(specs, max_tokens=LENGTH) for specs in requests.values()]
@@ -92,8 +91,9 @@ def server(
     server_environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[VllmServer]:
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path_factory.mktemp("metrics"))}
-    environment["PYTHONPATH"] = os.pathsep.join([str(site), server_environment["PYTHONPATH"]])
+    paths = os.pathsep.join([str(site), server_environment["PYTHONPATH"]])
+    metrics = str(tmp_path_factory.mktemp("metrics"))
+    environment = {"PROMETHEUS_MULTIPROC_DIR": metrics, "PYTHONPATH": paths}
     arguments = ["--logits-processors", *FLAG, "--tensor-parallel-size", "2"]
     arguments += ["--dtype", "float32", "--max-num-seqs", "16"]
     with VllmServer(divisible, *arguments, env=environment) as server:
@@ -101,31 +101,20 @@ def server(
 
 
 def test_two_workers(
-    server: VllmServer,
-    requests: dict[str, list[lp.LogitsProcessorSpec]],
-    expected: dict[str, list[int]],
-    tokenizer: Any,
+    server: VllmServer, requests: dict[str, Specs], expected: dict[str, list[int]], tokenizer: Any
 ):
     client = OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
-    def ask(specs: Sequence[lp.LogitsProcessorSpec]) -> Any:
-        body: dict[str, Any] = {"return_token_ids": True}
-        if specs:
-            body["vllm_xargs"] = {KEY: lp.encode(specs)}
-        return client.completions.create(
-            model=server.model_name,
-            prompt=PROMPT,
-            max_tokens=LENGTH,
-            temperature=0,
-            extra_body=body,
-        )
+    def ask(specs: Specs) -> Any:
+        body = {"return_token_ids": True, "temperature": 0, **extra_body("vllm", specs)}
+        asked = {"model": server.model_name, "prompt": PROMPT, "max_tokens": LENGTH}
+        return client.completions.create(**asked, extra_body=body)
 
     def failures() -> list[str]:
         url = f"{server.base_url.removesuffix('/v1')}/metrics"
         metrics = httpx.get(url, timeout=600, trust_env=False).text
-        return re.findall(
-            r'^logitport_requests_total{decision="failed",stage="agg"} (.*)$', metrics, re.M
-        )
+        pattern = r'^logitport_requests_total{decision="failed",stage="agg"} (.*)$'
+        return re.findall(pattern, metrics, re.M)
 
     assert failures() == ["0.0"]  # before any, so that an alert sees the first
     with ThreadPoolExecutor(len(requests)) as pool:
@@ -133,22 +122,18 @@ def test_two_workers(
     assert {name: reply.choices[0].token_ids for name, reply in replies.items()} == expected
 
     failed = [replies["fails at once"], replies["fails later"]]
-    free = expected["free"]
-    assert [reply.choices[0].token_ids for reply in failed] == [
-        [tokenizer.eos_token_id],
-        [*free[:5], tokenizer.eos_token_id],
-    ]
-    assert all(reply.choices[0].finish_reason == "stop" for reply in failed)
+    for reply, tokens in zip(failed, (0, 5), strict=True):
+        said = [*expected["free"][:tokens], tokenizer.eos_token_id]
+        assert reply.choices[0].token_ids == said
+        assert reply.choices[0].finish_reason == "stop"
 
     log = server.log.read_text()
-    lines = re.findall(
-        r"^.*ERROR .* The specs of request (\S+) cannot be realized: RuntimeError: no more",
-        log,
-        re.M,
+    pattern = (
+        r"^.*ERROR .* The specs of request (\S+)-\S+ cannot be realized: RuntimeError: no more"
     )
-    assert [name.rpartition("-")[0] for name in sorted(lines)] == sorted(
-        f"{reply.id}-0" for reply in failed
-    ), log
+    assert sorted(re.findall(pattern, log, re.M)) == sorted(f"{reply.id}-0" for reply in failed), (
+        log
+    )
     assert failures() == ["2.0"]
 
 

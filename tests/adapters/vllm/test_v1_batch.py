@@ -5,21 +5,25 @@ from typing import Any
 
 import pytest
 import torch
+from logitport import spec as lp
+from logitport.adapters.core import compile_specs
+from logitport.adapters.core.device import edit_kernel
+from logitport.adapters.core.host import realizer
+from logitport.adapters.core.host.triton_editor import TritonEditor
 from logitport.adapters.vllm import LogitportProcessor, attach
+from logitport.adapters.vllm.v1_batch import V1Batch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor.interface import MoveDirectionality
 from vllm.v1.sample.logits_processor.state import BatchUpdateBuilder
 
+from tests.support.kernels import Launches
 from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
 
 from .stand_ins import configuration
 
 
 class PersistentBatch(Driver):
-    """vLLM's ``InputBatch``: its rows, and the builder that tells of them.
-
-    Other requests, which have no specs, come and go.
-    """
+    """vLLM's ``InputBatch``, in which other requests, without specs, come and go."""
 
     any_part = False
 
@@ -98,3 +102,31 @@ class PersistentBatch(Driver):
 @pytest.mark.parametrize("seed", range(12))
 def test_any_lives(seed: int) -> None:
     lead(PersistentBatch, seed)
+
+
+def on_gpu(logits: torch.Tensor) -> TritonEditor:
+    return TritonEditor(logits.device)
+
+
+@pytest.mark.parametrize("vocabulary", [151_936, 50_257])
+def test_no_request_waits_for_a_kernel(monkeypatch: pytest.MonkeyPatch, vocabulary: int) -> None:
+    """Triton compiles while the engine starts, and for no request."""
+    kernel = Launches(edit_kernel._edit_kernel)
+    monkeypatch.setattr(edit_kernel, "_edit_kernel", kernel)
+    monkeypatch.setattr(realizer, "editor_for", on_gpu)
+    batch = V1Batch(configuration(), vocabulary, lambda params: None, torch.device("cpu"))
+    warm = set(kernel.variants)
+    assert len(warm) == 1
+    several = (
+        lp.AllowedTokensSpec((1, 2)),
+        lp.BannedTokensSpec((1,)),
+        lp.ForcedTokenSequenceSpec((1, 2), 0),
+        lp.TriggerSpec((1,), (2,)),
+        lp.LogitBiasSpec({1: 1.0}),
+    )
+    for row in range(17):
+        program = compile_specs(several[row % 5 : 1 + row % 5 + row % 3])
+        batch.realizer.add(row, program, [1, 2], [])
+        batch.apply(torch.zeros(row + 1, vocabulary))
+    assert batch.realizer.failed_requests == 0
+    assert kernel.variants == warm
