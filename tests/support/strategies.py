@@ -346,15 +346,17 @@ def payload_specs(
 
 
 def within_limits(specs: Sequence[Spec]) -> bool:
-    """Whether there are no more specs of a kind than one request may have."""
-    rules = len({spec for spec in specs if isinstance(spec, s.NoRepeatNgramSpec)})
-    dry = sum(isinstance(spec, s.DrySpec) for spec in specs)
-    readers = sum(isinstance(spec, s.PromptBiasSpec | s.ThinkingBudgetSpec) for spec in specs)
-    loops = {spec for spec in specs if isinstance(spec, s.NoLoopSpec)}
+    """Whether there are no more specs of a kind than one request may have, in phases too."""
+    phases = [spec for spec in specs if isinstance(spec, s.PhasesSpec)]
+    inner = [each for spec in phases for _, each in spec.inner_specs()]
+    # Of equal rules outside of phases, one acts.
+    rules, every = [*dict.fromkeys(specs), *inner], [*specs, *inner]
+    loops = [spec for spec in rules if isinstance(spec, s.NoLoopSpec)]
+    dry = sum(isinstance(spec, s.DrySpec) for spec in every)
+    of_history = dry + sum(isinstance(spec, s.NoRepeatNgramSpec) for spec in rules)
+    readers = sum(isinstance(spec, s.PromptBiasSpec | s.ThinkingBudgetSpec) for spec in every)
     readers += sum(bool(spec.start_token_ids) for spec in loops)
-    first = [spec.phases[0].specs for spec in specs if isinstance(spec, s.PhasesSpec)]
-    readers += sum(map(len, first))
-    rules_fit = dry <= 1 and rules + dry <= MAX_HISTORY_RULES and len(loops) <= MAX_LOOP_RULES
+    rules_fit = dry <= 1 and of_history <= MAX_HISTORY_RULES and len(loops) <= MAX_LOOP_RULES
     return rules_fit and readers <= MAX_PROMPT_RULES
 
 
