@@ -27,7 +27,7 @@ class TinySuite(ConformanceSuite):
     uses: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Let pytest see the fixtures, by which ``--runner v2`` selects, before they are asked for."""
+        """Name the fixtures, by which ``--runner v2`` selects, before they are asked for."""
         cls.pytestmark = [pytest.mark.usefixtures(*cls.uses)]
 
     @pytest.fixture
