@@ -72,11 +72,8 @@ class Automata:
         i = len(self.requests)
         self.count[i], self.phases[i] = len(lanes), len(since)
         if lanes:
-            bases = _bases_of(lanes, self.tables)
-            self.lanes[:3, i, : len(lanes)] = (
-                bases,
-                *zip(*[each[1:] for each in lanes], strict=True),
-            )
+            _, phases, ends = zip(*lanes, strict=True)
+            self.lanes[:3, i, : len(lanes)] = _bases_of(lanes, self.tables), phases, ends
         self.newest[i], self.failed[i] = TAKEN, False
         self._read(i, lanes, since, history)
         self.running.append(lanes)

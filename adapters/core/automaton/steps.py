@@ -1,9 +1,9 @@
 """How the automata of a request move: token by token, and from phase to phase.
 
-One loop moves them wherever they move: at a step, along a prompt, and along an output that comes
-again. A request's automata lie in the order of its specs, those of a phase side by side. While
-another phase acts, an automaton is in state 0 of the tables, which edits nothing and which no token
-leaves.
+One loop moves them at a step and along an output that comes again. A prompt has a loop of its own,
+because it has no time-outs and ends no phase. A request's automata lie in the order of its specs,
+those of a phase side by side. While another phase acts, an automaton is in state 0 of the tables,
+which edits nothing and which no token leaves.
 """
 
 from typing import Any
@@ -148,8 +148,7 @@ def begin(tables: Any, lanes: Any, since: Any, i: int, count: int) -> None:
         lanes[STATE, i, k], lanes[TIMER, i, k] = 0, NO_TIMER
         if since[i, lanes[PHASE, i, k]] >= 0:
             lanes[STATE, i, k] = lanes[BASE, i, k]
-            if on_entry[lanes[BASE, i, k]] >= 0:
-                lanes[TIMER, i, k] = on_entry[lanes[BASE, i, k]]
+            lanes[TIMER, i, k] = enter(on_entry[lanes[BASE, i, k]], NO_TIMER)
 
 
 @loop
@@ -200,10 +199,9 @@ def end_phases(
             since[i, phase] = -1
             since[i, target] = position
             for k in range(count):
-                state, timer = lanes[BASE, i, k], NO_TIMER
                 if lanes[PHASE, i, k] == target:
-                    if on_entry[state] >= 0:
-                        timer = on_entry[state]
+                    state = lanes[BASE, i, k]
+                    timer = enter(on_entry[state], NO_TIMER)
                     state, timer = settle(on_entry, timeout, state, timer)
                     lanes[STATE, i, k], lanes[TIMER, i, k] = state, timer
                 elif lanes[PHASE, i, k] == phase:
