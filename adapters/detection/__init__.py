@@ -1,0 +1,24 @@
+"""Detection of marks in texts, by profiles; numpy alone, without an engine.
+
+``logitport detect`` is its command.
+"""
+
+from .detection import Detection, Finding, Span, detect
+from .profiles import KeySource, Profile, read_profiles
+from .schemes import Kgw, SglangDual, SglangGumbel, SynthId, VllmDualGumbel, VllmGumbel
+
+__all__ = [
+    "Detection",
+    "Finding",
+    "KeySource",
+    "Kgw",
+    "Profile",
+    "SglangDual",
+    "SglangGumbel",
+    "Span",
+    "SynthId",
+    "VllmDualGumbel",
+    "VllmGumbel",
+    "detect",
+    "read_profiles",
+]

@@ -1,0 +1,175 @@
+"""Profiles: how a text was marked, and where the key of the mark is.
+
+A file has profiles by name; see "Profiles of marks" in docs/wire.md::
+
+    profiles:
+      news:
+        scheme: vllm-gumbel
+        key: {env: NEWS_KEY}
+        width: 4
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ...spec.base import spec_error
+from ...spec.errors import SpecError
+from ..files import read_file
+
+Width = Annotated[int, msgspec.Meta(ge=1, le=64)]
+"""A number of tokens before a token, by which its random number is chosen."""
+
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+"""A probability."""
+
+MAX_KEY_BYTES = 4096
+"""The size of a key's text."""
+
+
+class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a key is: the name of an environment variable, or of a file. A profile has no key."""
+
+    env: str | None = None
+    file: str | None = None
+
+    def read(self) -> str:
+        """Return the key's text.
+
+        Raises:
+            ValueError: if there is none, or the file cannot be read. No message has a key in it.
+        """
+        if (self.env is None) == (self.file is None):
+            raise ValueError("Expected `env` or `file`, and one of them")
+        if self.file is not None:
+            try:
+                return read_file(self.file, MAX_KEY_BYTES).strip()
+            except OSError as error:
+                raise ValueError(f"No key in the file {self.file}: {error.strerror}") from None
+        if not (text := os.environ.get(self.env or "", "").strip()):
+            raise ValueError(f"No key in the environment variable {self.env}")
+        return text
+
+
+class Scores(NamedTuple):
+    """The evidence of single tokens.
+
+    Attributes:
+        positions: int64 ``[n]``, the indices of the tokens that are scored, in order.
+        values: float64 ``[n]``, their scores: the higher, the likelier a mark.
+    """
+
+    positions: np.ndarray
+    values: np.ndarray
+
+
+class Profile(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="scheme", forbid_unknown_fields=True
+):
+    """How a text was marked. Each scheme is a class.
+
+    Attributes:
+        key: where the key is.
+        tokenizer: the digest of the tokenizer's file, ``sha256:`` and 64 digits; it is checked
+            where a text is given. ``logitport detect`` prints it.
+        device: where the row was, if the scheme's random numbers differ: only ``cpu`` is known.
+    """
+
+    THETA: ClassVar = 1 / 3
+    """How much likelier a mark makes high scores, as the search for marked spans assumes: the
+    scores of a scheme are tilted by ``exp(THETA * score)``."""
+
+    key: KeySource
+    tokenizer: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")] | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def check(self) -> None:
+        """Refuse what no detector of ours can check.
+
+        Raises:
+            SpecError: with the field.
+        """
+        if self.device == "cuda":
+            what = "Marks that transformers made on a GPU have other random numbers: unknown here"
+            raise SpecError(what, "device")
+
+    def keys(self) -> tuple[int, ...]:
+        """Read the key.
+
+        Raises:
+            ValueError: if there is none, or it is none of this scheme.
+        """
+        return (one_key(self.key.read(), 64),)
+
+    def scores(self, keys: Sequence[int], token_ids: np.ndarray, prompt: np.ndarray) -> Scores:
+        """Score the tokens of a text. Of tokens with the same context, only the first counts."""
+        raise NotImplementedError
+
+    def log_tail(self, values: np.ndarray) -> float:
+        """Return the logarithm of the chance that a text without the mark scores as high."""
+        raise NotImplementedError
+
+    @property
+    def log_mgf(self) -> float:
+        """The logarithm of the mean of ``exp(THETA * score)`` over tokens without the mark."""
+        raise NotImplementedError
+
+
+def one_key(text: str, bits: int, base: int = 0) -> int:
+    """Read a key: digits to the base of 10, or of 16 behind ``0x``.
+
+    Raises:
+        ValueError: if it is no such number. The message does not repeat it.
+    """
+    try:
+        key = int(text, base)
+    except ValueError:
+        key = -1
+    if not 0 <= key < 1 << bits:
+        raise ValueError(f"Expected a key of at most {bits} bits as a number")
+    return key
+
+
+def many_keys(text: str, base: int = 0) -> tuple[int, ...]:
+    """Read keys that spaces or commas separate; see ``one_key``."""
+    return tuple(one_key(each, 64, base) for each in re.split(r"[\s,]+", text.strip(" ,[]\n")))
+
+
+def contexts_before(token_ids: np.ndarray, width: int, padding: int) -> np.ndarray:
+    """Return the tokens before each token, int64 ``[n, width]``."""
+    padded = np.concatenate([np.full(width, padding, np.int64), token_ids])
+    return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(token_ids)]
+
+
+def first_of_each(rows: np.ndarray) -> np.ndarray:
+    """Return the indices of the rows that no row before is equal to, in order."""
+    return np.sort(np.unique(rows, axis=0, return_index=True)[1])
+
+
+def read_profiles(content: Any) -> dict[str, Profile]:
+    """Make profiles of what a file holds: profiles by name, alone or as ``profiles``.
+
+    Raises:
+        SpecError: with the path of what is wrong.
+    """
+    from .schemes import Scheme
+
+    within = isinstance(content, Mapping) and "profiles" in content
+    profiles: dict[str, Profile] = {}
+    named = content["profiles"] if within else content
+    if not isinstance(named, Mapping) or not named:
+        raise SpecError("Expected profiles by name", *(["profiles"] if within else []))
+    for name, fields in named.items():
+        path = ("profiles", str(name)) if within else (str(name),)
+        try:
+            profiles[str(name)] = profile = msgspec.convert(fields, Scheme)
+            profile.check()
+        except msgspec.ValidationError as error:
+            raise spec_error(error).at(*path) from None
+        except SpecError as error:
+            raise error.at(*path) from None
+    return profiles

@@ -1,0 +1,293 @@
+"""The schemes of marks: which random number each token had, and what its score says.
+
+Each is what the engine's own source defines, without the engine and without torch.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+import numpy as np
+
+from . import murmur, philox
+from .profiles import (
+    Profile,
+    Scores,
+    Share,
+    Width,
+    contexts_before,
+    first_of_each,
+    many_keys,
+    one_key,
+)
+from .tails import log_binomial_tail, log_gamma_tail, log_normal_tail
+from .torch_random import Permutation, words
+
+
+class VllmGumbel(Profile, frozen=True, kw_only=True, tag="vllm-gumbel"):
+    """The mark ``gumbel`` of vLLM: the token with the highest ``logit + noise`` comes.
+
+    Source: ``vllm/v1/watermarking/gumbel.py`` and ``detector.py``.
+
+    Attributes:
+        hash: the version of the random function.
+        width: vLLM's ``context_width``. The tokens of the output alone count.
+        deduplicate: vLLM's ``deduplicate_contexts``. With ``all``, the contexts of the prompt are
+            not marked, nor the first tokens.
+    """
+
+    hash: Literal["philox4x32-10-v1"] = "philox4x32-10-v1"
+    width: Width = 4
+    deduplicate: Literal["none", "single_turn", "all"] = "single_turn"
+
+    def scores(self, keys: Sequence[int], token_ids: np.ndarray, prompt: np.ndarray) -> Scores:
+        contexts = contexts_before(token_ids, self.width, -1)
+        at = first_of_each(contexts)
+        if self.deduplicate == "all":
+            known = {tuple(row) for row in contexts_before(prompt, self.width, -1).tolist()}
+            at = np.array([i for i in at if i >= self.width and tuple(contexts[i]) not in known])
+            at = at.astype(np.int64)
+        return Scores(at, self.of_keys(keys, contexts[at], token_ids[at]))
+
+    def of_keys(self, keys: Sequence[int], contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return the score of each token."""
+        uniforms = philox.uniforms(keys[0], contexts, targets)
+        return -np.log1p(-uniforms.astype(np.float64))
+
+    def log_tail(self, values: np.ndarray) -> float:
+        return log_gamma_tail(math.fsum(values), len(values))
+
+    @property
+    def log_mgf(self) -> float:
+        return -math.log(1 - self.THETA)
+
+
+class VllmDualGumbel(VllmGumbel, frozen=True, kw_only=True, tag="vllm-dual-gumbel"):
+    """The mark ``dual_key_gumbel`` of vLLM: drafts and targets have a key each.
+
+    Attributes:
+        alpha: the share of key B: 0.1, or 0.2 in vLLM 0.30.
+    """
+
+    alpha: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    def of_keys(self, keys: Sequence[int], contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        a, b = (
+            super(VllmDualGumbel, self).of_keys([derived(keys[0], name)], contexts, targets)
+            for name in (b"key_a", b"key_b")
+        )
+        return (1 - self.alpha) * a + self.alpha * b
+
+    def log_tail(self, values: np.ndarray) -> float:
+        variance = (1 - self.alpha) ** 2 + self.alpha**2
+        return log_gamma_tail(math.fsum(values) / variance, len(values) / variance)
+
+    @property
+    def log_mgf(self) -> float:
+        parts = 1 - self.alpha, self.alpha
+        return -sum(math.log(1 - self.THETA * part) for part in parts)
+
+
+def derived(key: int, domain: bytes) -> int:
+    """Return one of the two keys of ``dual_key_gumbel``."""
+    digest = hashlib.sha256(domain + key.to_bytes(8, "big")).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+class SglangGumbel(Profile, frozen=True, kw_only=True, tag="sglang-gumbel"):
+    """SGLang's mark: the token with the highest ``ln(u) / p``; the prompt's end is context, too.
+
+    Without the prompt, the first ``width`` tokens do not count.
+
+    Source: ``sglang/srt/sampling/watermarking/README.md`` and ``detector.py``.
+
+    Attributes:
+        hash: the version of the random function.
+        width: SGLang's ``context_window``.
+        max_contexts: the contexts after which no token is marked.
+    """
+
+    hash: Literal["murmur3-x86-32"] = "murmur3-x86-32"
+    width: Width = 4
+    max_contexts: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4096
+
+    def keys(self) -> tuple[int, ...]:
+        return (one_key(self.key.read(), 64, 16),)
+
+    def scores(self, keys: Sequence[int], token_ids: np.ndarray, prompt: np.ndarray) -> Scores:
+        before = prompt[-self.width :]
+        tokens = np.concatenate([before, token_ids])
+        contexts = contexts_before(tokens, self.width, -1)
+        first = len(before) if len(before) else min(self.width, len(tokens))
+        at = first + first_of_each(contexts[first:])[: self.max_contexts]
+        lengths = np.minimum(at, self.width)
+        hashes = np.zeros(len(at), np.uint64)
+        for length in np.unique(lengths):
+            rows = lengths == length
+            hashes[rows] = murmur.murmur([*contexts[at[rows], self.width - length :].T])
+        return Scores(at - len(before), self.of_keys(keys, hashes, tokens[at]))
+
+    def of_keys(self, keys: Sequence[int], hashes: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return the score of each token."""
+        found = murmur.murmur((*murmur.words_of(keys[0]), hashes, targets))
+        return -np.log1p(-(found.astype(np.float64) + 0.5) / 2**32)
+
+    def log_tail(self, values: np.ndarray) -> float:
+        return log_gamma_tail(math.fsum(values), len(values))
+
+    @property
+    def log_mgf(self) -> float:
+        return -math.log(1 - self.THETA)
+
+
+class SglangDual(SglangGumbel, frozen=True, kw_only=True, tag="sglang-dual"):
+    """SGLang's mark with two keys, of which a coin of the context chooses one.
+
+    The key's text has both.
+
+    Attributes:
+        mix: SGLang's ``mixing_probability``, the share of the first key.
+    """
+
+    mix: Share = 0.5
+
+    def keys(self) -> tuple[int, ...]:
+        if len(keys := many_keys(self.key.read(), 16)) != 2:
+            raise ValueError(f"Expected two keys, got {len(keys)}")
+        return keys
+
+    def of_keys(self, keys: Sequence[int], hashes: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        both = [super(SglangDual, self).of_keys([key], hashes, targets) for key in keys]
+        words = (*murmur.words_of(keys[0]), *murmur.words_of(keys[1]), hashes)
+        return np.where(murmur.murmur(words) < int(self.mix * 2**32), *both)
+
+
+class Kgw(Profile, frozen=True, kw_only=True, tag="kgw"):
+    """The green lists of transformers: ``WatermarkingConfig``, of Kirchenbauer et al.
+
+    Source: ``transformers/generation/watermarking.py``; https://arxiv.org/abs/2306.04634.
+
+    Attributes:
+        vocab_size: the model's ``vocab_size``, of which lists are made.
+        ratio: ``greenlist_ratio``.
+        seeding: ``seeding_scheme``.
+        width: ``context_width``. With ``selfhash``, the token itself is one of them.
+        deduplicate: whether equal n-grams count once, as chance needs it; transformers' detector
+            counts each, by default.
+    """
+
+    THETA: ClassVar = 1.0
+    TABLE: ClassVar = 1_000_003
+
+    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    ratio: Share = 0.25
+    seeding: Literal["lefthash", "selfhash"] = "lefthash"
+    width: Width = 1
+    deduplicate: bool = True
+
+    def scores(self, keys: Sequence[int], token_ids: np.ndarray, prompt: np.ndarray) -> Scores:
+        more = self.seeding == "lefthash"
+        length = self.width + more
+        ngrams = contexts_before(np.append(token_ids, 0), length, 0)[length:]
+        at = first_of_each(ngrams) if self.deduplicate else np.arange(len(ngrams))
+        is_green = lru_cache(None)(lambda ngram: self._is_green(keys[0], ngram))
+        values = [float(is_green(tuple(ngram))) for ngram in ngrams[at].tolist()]
+        return Scores(at + length - 1, np.array(values, np.float64))
+
+    def _is_green(self, key: int, ngram: tuple[int, ...]) -> bool:
+        if ngram[-1] >= self.vocab_size:
+            return False
+        if self.seeding == "lefthash":
+            seed = key * ngram[-2]
+        else:
+            table = _table(key)
+            values = [table.value(each % self.TABLE) + 1 for each in ngram]
+            seed = min(_signed(key * each * values[-1]) for each in values)
+        seed %= 2**64 - 1
+        return Permutation(seed, self.vocab_size, self._size).is_before(ngram[-1], self._size)
+
+    @property
+    def _size(self) -> int:
+        return int(self.vocab_size * self.ratio)
+
+    def log_tail(self, values: np.ndarray) -> float:
+        return log_binomial_tail(round(values.sum()), len(values), self._size / self.vocab_size)
+
+    @property
+    def log_mgf(self) -> float:
+        share = self._size / self.vocab_size
+        return math.log(1 - share + share * math.exp(self.THETA))
+
+
+@lru_cache(4)
+def _table(key: int) -> Permutation:
+    return Permutation(key, Kgw.TABLE)
+
+
+def _signed(number: int) -> int:
+    """Return what a product of int64 wraps to."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+class SynthId(Profile, frozen=True, kw_only=True, tag="synthid"):
+    """The tournaments of transformers and of the package synthid-text.
+
+    The key's text has a number for each depth. DeepMind's repository, vLLM and SGLang give the name
+    to other hashes.
+
+    Source: ``transformers/generation/logits_process.py``, ``SynthIDTextWatermarkLogitsProcessor``;
+    ``synthid_text/detector_mean.py``, the weighted mean.
+
+    Attributes:
+        hash: the version of the random function.
+        ngram: ``ngram_len``. The first ``ngram - 1`` tokens do not count.
+        table_size: ``sampling_table_size``.
+        table_seed: ``sampling_table_seed``.
+    """
+
+    THETA: ClassVar = 0.5
+
+    hash: Literal["lcg-table"] = "lcg-table"
+    ngram: Annotated[int, msgspec.Meta(ge=2, le=64)] = 5
+    table_size: Annotated[int, msgspec.Meta(ge=2, le=1 << 24)] = 65536
+    table_seed: int = 0
+
+    def keys(self) -> tuple[int, ...]:
+        return many_keys(self.key.read())
+
+    def scores(self, keys: Sequence[int], token_ids: np.ndarray, prompt: np.ndarray) -> Scores:
+        width = self.ngram - 1
+        ngrams = contexts_before(np.append(token_ids, 0), self.ngram, 0)[self.ngram :]
+        at = first_of_each(ngrams[:, :width])
+        state = np.ones(len(at), np.uint64)
+        for column in ngrams[at].T:
+            state = _lcg(state, column)
+        hashes = _lcg(state[:, None], np.array(keys, np.uint64)).view(np.int64)
+        bits = _bits(self.table_seed, self.table_size)[hashes % self.table_size]
+        weights = np.linspace(10, 1, len(keys))
+        # Fair bits have a mean of 0 and a variance of 1 then.
+        values = ((2 * bits.astype(np.float64) - 1) * weights).sum(axis=1)
+        return Scores(at + width, values / np.sqrt((weights**2).sum()))
+
+    def log_tail(self, values: np.ndarray) -> float:
+        return log_normal_tail(values.sum() / math.sqrt(len(values)))
+
+    @property
+    def log_mgf(self) -> float:
+        return self.THETA**2 / 2  # or less: Hoeffding's lemma
+
+
+def _lcg(state: np.ndarray, words: np.ndarray) -> np.ndarray:
+    return (state + words.astype(np.uint64)) * np.uint64(6364136223846793005) + np.uint64(1)
+
+
+@lru_cache(4)
+def _bits(seed: int, size: int) -> np.ndarray:
+    return words(seed, size) % 2
+
+
+Scheme = VllmGumbel | VllmDualGumbel | SglangGumbel | SglangDual | Kgw | SynthId
+"""Any profile; its ``scheme`` says which."""
