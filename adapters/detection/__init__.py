@@ -4,8 +4,16 @@
 """
 
 from .detection import Detection, Finding, Span, detect
-from .profiles import KeySource, Profile, read_profiles
-from .schemes import Kgw, SglangDual, SglangGumbel, SynthId, VllmDualGumbel, VllmGumbel
+from .profiles import KeySource, Profile
+from .schemes import (
+    Kgw,
+    SglangDual,
+    SglangGumbel,
+    SynthId,
+    VllmDualGumbel,
+    VllmGumbel,
+    read_profiles,
+)
 
 __all__ = [
     "Detection",

@@ -1,6 +1,6 @@
 """The hash of SGLang's watermarks: MurmurHash3 x86 32, over words of 32 bits.
 
-Source: ``sglang/srt/sampling/watermarking/README.md``, which is normative.
+Source: sglang/srt/sampling/watermarking/README.md, which is normative.
 """
 
 from collections.abc import Sequence

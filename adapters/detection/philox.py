@@ -1,6 +1,6 @@
 """The random words of vLLM's watermarks: Philox4x32-10, keyed by a context.
 
-Source: ``vllm/v1/watermarking/prfs/philox.py``, version ``philox4x32-10-v1``; Salmon et al.,
+Source: vllm/v1/watermarking/prfs/philox.py, version "philox4x32-10-v1"; Salmon et al.,
 "Parallel random numbers: as easy as 1, 2, 3", https://doi.org/10.1145/2063384.2063405.
 """
 

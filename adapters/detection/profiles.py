@@ -11,13 +11,12 @@ A file has profiles by name; see "Profiles of marks" in docs/wire.md::
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ...spec.base import spec_error
 from ...spec.errors import SpecError
 from ..files import read_file
 
@@ -148,28 +147,3 @@ def contexts_before(token_ids: np.ndarray, width: int, padding: int) -> np.ndarr
 def first_of_each(rows: np.ndarray) -> np.ndarray:
     """Return the indices of the rows that no row before is equal to, in order."""
     return np.sort(np.unique(rows, axis=0, return_index=True)[1])
-
-
-def read_profiles(content: Any) -> dict[str, Profile]:
-    """Make profiles of what a file holds: profiles by name, alone or as ``profiles``.
-
-    Raises:
-        SpecError: with the path of what is wrong.
-    """
-    from .schemes import Scheme
-
-    within = isinstance(content, Mapping) and "profiles" in content
-    profiles: dict[str, Profile] = {}
-    named = content["profiles"] if within else content
-    if not isinstance(named, Mapping) or not named:
-        raise SpecError("Expected profiles by name", *(["profiles"] if within else []))
-    for name, fields in named.items():
-        path = ("profiles", str(name)) if within else (str(name),)
-        try:
-            profiles[str(name)] = profile = msgspec.convert(fields, Scheme)
-            profile.check()
-        except msgspec.ValidationError as error:
-            raise spec_error(error).at(*path) from None
-        except SpecError as error:
-            raise error.at(*path) from None
-    return profiles

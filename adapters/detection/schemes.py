@@ -5,13 +5,15 @@ Each is what the engine's own source defines, without the engine and without tor
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
+from ...spec.base import spec_error
+from ...spec.errors import SpecError
 from . import murmur, philox
 from .profiles import (
     Profile,
@@ -28,14 +30,14 @@ from .torch_random import Permutation, words
 
 
 class VllmGumbel(Profile, frozen=True, kw_only=True, tag="vllm-gumbel"):
-    """The mark ``gumbel`` of vLLM: the token with the highest ``logit + noise`` comes.
+    """The mark "gumbel" of vLLM: the token with the highest ``logit + noise`` comes.
 
-    Source: ``vllm/v1/watermarking/gumbel.py`` and ``detector.py``.
+    Source: vllm/v1/watermarking/gumbel.py and detector.py.
 
     Attributes:
         hash: the version of the random function.
-        width: vLLM's ``context_width``. The tokens of the output alone count.
-        deduplicate: vLLM's ``deduplicate_contexts``. With ``all``, the contexts of the prompt are
+        width: vLLM's "context_width". The tokens of the output alone count.
+        deduplicate: vLLM's "deduplicate_contexts". With ``all``, the contexts of the prompt are
             not marked, nor the first tokens.
     """
 
@@ -66,7 +68,7 @@ class VllmGumbel(Profile, frozen=True, kw_only=True, tag="vllm-gumbel"):
 
 
 class VllmDualGumbel(VllmGumbel, frozen=True, kw_only=True, tag="vllm-dual-gumbel"):
-    """The mark ``dual_key_gumbel`` of vLLM: drafts and targets have a key each.
+    """The mark "dual_key_gumbel" of vLLM: drafts and targets have a key each.
 
     Attributes:
         alpha: the share of key B: 0.1, or 0.2 in vLLM 0.30.
@@ -92,7 +94,7 @@ class VllmDualGumbel(VllmGumbel, frozen=True, kw_only=True, tag="vllm-dual-gumbe
 
 
 def derived(key: int, domain: bytes) -> int:
-    """Return one of the two keys of ``dual_key_gumbel``."""
+    """Return one of the two keys of "dual_key_gumbel"."""
     digest = hashlib.sha256(domain + key.to_bytes(8, "big")).digest()
     return int.from_bytes(digest[:8], "big")
 
@@ -102,11 +104,11 @@ class SglangGumbel(Profile, frozen=True, kw_only=True, tag="sglang-gumbel"):
 
     Without the prompt, the first ``width`` tokens do not count.
 
-    Source: ``sglang/srt/sampling/watermarking/README.md`` and ``detector.py``.
+    Source: sglang/srt/sampling/watermarking/README.md and detector.py.
 
     Attributes:
         hash: the version of the random function.
-        width: SGLang's ``context_window``.
+        width: SGLang's "context_window".
         max_contexts: the contexts after which no token is marked.
     """
 
@@ -149,7 +151,7 @@ class SglangDual(SglangGumbel, frozen=True, kw_only=True, tag="sglang-dual"):
     The key's text has both.
 
     Attributes:
-        mix: SGLang's ``mixing_probability``, the share of the first key.
+        mix: SGLang's "mixing_probability", the share of the first key.
     """
 
     mix: Share = 0.5
@@ -166,15 +168,15 @@ class SglangDual(SglangGumbel, frozen=True, kw_only=True, tag="sglang-dual"):
 
 
 class Kgw(Profile, frozen=True, kw_only=True, tag="kgw"):
-    """The green lists of transformers: ``WatermarkingConfig``, of Kirchenbauer et al.
+    """The green lists of transformers: "WatermarkingConfig", of Kirchenbauer et al.
 
-    Source: ``transformers/generation/watermarking.py``; https://arxiv.org/abs/2306.04634.
+    Source: transformers/generation/watermarking.py; https://arxiv.org/abs/2306.04634.
 
     Attributes:
         vocab_size: the model's ``vocab_size``, of which lists are made.
-        ratio: ``greenlist_ratio``.
-        seeding: ``seeding_scheme``.
-        width: ``context_width``. With ``selfhash``, the token itself is one of them.
+        ratio: "greenlist_ratio".
+        seeding: "seeding_scheme".
+        width: "context_width". With ``selfhash``, the token itself is one of them.
         deduplicate: whether equal n-grams count once, as chance needs it; transformers' detector
             counts each, by default.
     """
@@ -238,14 +240,14 @@ class SynthId(Profile, frozen=True, kw_only=True, tag="synthid"):
     The key's text has a number for each depth. DeepMind's repository, vLLM and SGLang give the name
     to other hashes.
 
-    Source: ``transformers/generation/logits_process.py``, ``SynthIDTextWatermarkLogitsProcessor``;
-    ``synthid_text/detector_mean.py``, the weighted mean.
+    Source: transformers/generation/logits_process.py, "SynthIDTextWatermarkLogitsProcessor";
+    synthid_text/detector_mean.py, the weighted mean.
 
     Attributes:
         hash: the version of the random function.
-        ngram: ``ngram_len``. The first ``ngram - 1`` tokens do not count.
-        table_size: ``sampling_table_size``.
-        table_seed: ``sampling_table_seed``.
+        ngram: "ngram_len". The first ``ngram - 1`` tokens do not count.
+        table_size: "sampling_table_size".
+        table_seed: "sampling_table_seed".
     """
 
     THETA: ClassVar = 0.5
@@ -291,3 +293,26 @@ def _bits(seed: int, size: int) -> np.ndarray:
 
 Scheme = VllmGumbel | VllmDualGumbel | SglangGumbel | SglangDual | Kgw | SynthId
 """Any profile; its ``scheme`` says which."""
+
+
+def read_profiles(content: Any) -> dict[str, Profile]:
+    """Make profiles of what a file holds: profiles by name, alone or as ``profiles``.
+
+    Raises:
+        SpecError: with the path of what is wrong.
+    """
+    within = isinstance(content, Mapping) and "profiles" in content
+    profiles: dict[str, Profile] = {}
+    named = content["profiles"] if within else content
+    if not isinstance(named, Mapping) or not named:
+        raise SpecError("Expected profiles by name", *(["profiles"] if within else []))
+    for name, fields in named.items():
+        path = ("profiles", str(name)) if within else (str(name),)
+        try:
+            profiles[str(name)] = profile = msgspec.convert(fields, Scheme)
+            profile.check()
+        except msgspec.ValidationError as error:
+            raise spec_error(error).at(*path) from None
+        except SpecError as error:
+            raise error.at(*path) from None
+    return profiles

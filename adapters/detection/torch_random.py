@@ -1,8 +1,8 @@
-"""What ``torch.randperm`` and ``torch.randint`` draw on a CPU, without torch.
+"""What "torch.randperm" and "torch.randint" draw on a CPU, without torch.
 
-Both take words of a Mersenne Twister that the low 32 bits of the seed start. ``randperm`` is a
+Both take words of a Mersenne Twister that the low 32 bits of the seed start. The permutation is a
 Fisher-Yates shuffle from the front: step ``i`` swaps ``i`` with ``i + word % (n - i)``
-(``aten/src/ATen/native/TensorFactories.cpp``).
+(aten/src/ATen/native/TensorFactories.cpp).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ def words(seed: int, count: int) -> np.ndarray:
 
 
 class Permutation:
-    """``torch.randperm(size)`` of a seed, of which few values or indices are asked for.
+    """"torch.randperm(size)" of a seed, of which few values or indices are asked for.
 
     ::
 
