@@ -20,6 +20,7 @@ from .gateway.key import KEY, check_bare, check_spelling
 from .gateway.middleware import App, SpecMiddleware
 from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
+from .marks import bind_mark, mark_of
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
@@ -52,6 +53,7 @@ __all__ = [
     "admit",
     "admit_live",
     "backends",
+    "bind_mark",
     "check_bare",
     "check_bounds",
     "check_grammar",
@@ -67,6 +69,7 @@ __all__ = [
     "guard_of",
     "inner",
     "lazy",
+    "mark_of",
     "native_fields",
     "payload_for",
     "policy_of",

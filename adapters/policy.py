@@ -24,6 +24,7 @@ from ..spec import (
 from ..spec.base import fields_hold
 from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
+from .native import UNSET, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +65,15 @@ class Policy:
         forbid: the kinds that a request may not bring, and the payload's field ``continued``.
             Presets may have the kinds.
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
+        profiles: the marks that texts may have, by name, with their keys: ``core.Mark``.
+        required: the name of the profile with which each text is marked, if there is one.
+        unmarked: what needs no mark: ``grammar``, a request with a grammar.
     """
 
-    NO_BEAMS: ClassVar = "This server admits no beam search: its guard would not act on it"
+    NO_BEAMS: ClassVar = (
+        "This server admits no beam search: its guard, or the mark of its texts, would not act on "
+        "it"
+    )
 
     default: tuple[LogitsProcessorSpec, ...] = ()
     own: Literal["replace", "add", "refuse"] = "replace"
@@ -76,6 +83,24 @@ class Policy:
     forbid: frozenset[str] = frozenset()
     guard: tuple[LogitsProcessorSpec, ...] = ()
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
+    profiles: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    required: str | None = None
+    unmarked: frozenset[str] = frozenset()
+
+    @property
+    def forbids_beams(self) -> bool:
+        """Whether something acts on every request that engines leave out of a beam search."""
+        return bool(self.guard) or self.required is not None
+
+    def required_mark_of(self, request: Any, grammars: Iterable[str] = ()) -> str | None:
+        """Return the name of the profile that a request's text has to be marked with.
+
+        Args:
+            request: the request's parameters, a mapping or an object.
+            grammars: the fields that ask for a grammar.
+        """
+        has_grammar = any(value_of(request, name) not in UNSET for name in grammars)
+        return None if has_grammar and "grammar" in self.unmarked else self.required
 
     @cached_property
     def guard_payload(self) -> str | None:
@@ -154,6 +179,8 @@ class Policy:
             "presets": sorted(self.presets),
             "forbid": sorted(self.forbid),
             "effort": dict(self.efforts),
+            "profiles": sorted(self.profiles),
+            "required": self.required,
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

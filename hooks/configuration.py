@@ -15,6 +15,10 @@
           from_text: {choices: ["yes", "no"]}
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
+    profiles:                       # the marks of texts; a request asks for kind watermark
+      news: {scheme: vllm-gumbel, key: {env: NEWS_KEY}}
+    require:
+      watermark: {profile: news, unless: [grammar]}  # on every request, but those with a grammar
 
 A spec has the fields of the wire format. In place of token ids, it may name a constructor of its
 class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
@@ -28,11 +32,11 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from ..adapters import Policy, TokenizerCopy
+from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
 from ..spec.base import kind_of, spec_error
@@ -152,7 +156,11 @@ class _Reading(NamedTuple):
                 self._report((str(name),), _unknown(name, _FIELDS))
                 continue
             with self._reporting(name):
-                fields[_NAMES.get(name, name)] = _FIELDS[name](self, value)
+                made = _FIELDS[name](self, value)
+                fields |= made if name == "require" else {_NAMES.get(name, name): made}
+        if (required := fields.get("required")) not in (None, *fields.get("profiles", ())):
+            what = f"There is no profile {required!r} in `profiles`"
+            self._report(("require", "watermark", "profile"), what)
         return fields
 
     def _default(self, value: Any) -> Sequence[LogitsProcessorSpec]:
@@ -193,6 +201,19 @@ class _Reading(NamedTuple):
             with self._reporting("effort", name):
                 efforts[name] = msgspec.convert(budget, Annotated[int, msgspec.Meta(ge=0)])
         return efforts
+
+    def _profiles(self, value: Any) -> Mapping[str, Any]:
+        from ..adapters.detection import read_profiles
+
+        marks: dict[str, Any] = {}
+        for name, profile in read_profiles(value).items():
+            with self._reporting("profiles", name):
+                marks[name] = mark_of(name, profile)
+        return marks
+
+    def _require(self, value: Any) -> Mapping[str, Any]:
+        required = msgspec.convert(value, _Require).watermark
+        return {"required": required.profile, "unmarked": frozenset(required.unless)}
 
     def _forbid(self, value: Any) -> frozenset[str]:
         kinds = msgspec.convert(value, list[str])
@@ -299,9 +320,22 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
+class _RequiredMark(msgspec.Struct, forbid_unknown_fields=True):
+    """The mark of all texts, and which need none."""
+
+    profile: str
+    unless: tuple[Literal["grammar"], ...] = ()
+
+
+class _Require(msgspec.Struct, forbid_unknown_fields=True):
+    """What each request has."""
+
+    watermark: _RequiredMark
+
+
 _FIELDS: dict[str, Callable[[_Reading, Any], Any]] = {
     name: getattr(_Reading, f"_{name}")
-    for name in ("default", "own", "guard", "presets", "forbid", "effort")
+    for name in ("default", "own", "guard", "presets", "forbid", "effort", "profiles", "require")
 }
 _NAMES = {"effort": "efforts"}
 """The fields of a policy that have another name."""

@@ -22,7 +22,7 @@ from .automaton import (
 )
 from .automaton.history import check_continued
 from .kinds import VocabularyOf
-from .parts import Program, failing
+from .parts import Acting, Mark, Program, failing
 from .plugins import HistoryRule
 from .program import ProgramOf, compile_specs, unsupported
 from .text.vocabulary import Vocabulary
@@ -42,6 +42,7 @@ __all__ = [
     "CLEAR",
     "KEEP",
     "UNKNOWN",
+    "Acting",
     "Automaton",
     "AutomatonBuilder",
     "DeviceRealizer",
@@ -51,6 +52,7 @@ __all__ = [
     "HistoryRule",
     "Ints",
     "LogitsLayout",
+    "Mark",
     "Program",
     "ProgramOf",
     "Realizer",

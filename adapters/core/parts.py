@@ -1,7 +1,7 @@
 """Parts: what specs compile to. A program has the parts of all specs of a request."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -49,11 +49,49 @@ class LoopRule:
         return rank.get(self.forcing, -1), rank.get(self.block, -1)
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How the tokens of a request are drawn, so that a detector finds them.
+
+    The token with the highest ``logit / temperature + noise`` is forced, of those that ``top_k``,
+    ``top_p`` and ``min_p`` leave. The noise is a function of the key and the last tokens, as
+    vLLM's "philox4x32-10-v1" has it: Gumbel noise, so tokens come as often as without a mark.
+
+    A spec compiles to a mark without a key, with which no request can begin: see
+    ``logitport.adapters.marks``.
+
+    Attributes:
+        profile: the name of the profile.
+        key: the secret key, of 64 bits; -1 without one.
+        temperature: the request's, above 0.
+        top_k: how many of the likeliest tokens are left; 0 for all.
+        top_p: the probability of the tokens that are left.
+        min_p: the least probability of a token that is left, as a share of the likeliest's.
+        width: how many tokens before choose the noise. Tokens before the output do not count.
+        searched: how many newest positions are searched for the same tokens before. There, the
+            engine draws by itself.
+        reads_prompt: whether the prompt is searched, too, and the first ``width`` tokens are left.
+    """
+
+    profile: str
+    key: int = -1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    width: int = 4
+    searched: int = 8192
+    reads_prompt: bool = False
+
+    def __repr__(self) -> str:
+        return f"Mark({self.profile!r})"  # the key is secret
+
+
 TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""
 
-Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | PromptBiasSpec | PerRequest
-RULES = NoRepeatNgramSpec, DrySpec, LoopRule
+Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | Mark | PromptBiasSpec | PerRequest
+RULES = NoRepeatNgramSpec, DrySpec, LoopRule, Mark
 """Parts that look up the newest tokens in the history, in the order in which they act."""
 
 P = TypeVar("P")
@@ -88,10 +126,11 @@ class Program:
             admitted.
         end_token: the token that is forced where this program's edits leave none, see
             ``LastResort``. ``None`` lets a banned token come there.
-        guard: the program of the operator, whose edits come after all edits of this one.
+        guard: the program whose edits come after all edits of this one: the operator's, or a mark.
         continued: the number of tokens at the prompt's end that count as output.
         lanes: the automata, shared by all requests that have this program.
         ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
+        marks: the marks, which are in a program of their own, after all others.
         history_rules: all of these, as they act.
         prompt_biases: the biases that depend on the request's prompt alone, by phase.
         per_request: the parts that are made anew for each request.
@@ -108,6 +147,7 @@ class Program:
     ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))
     dry = cached_property(lambda self: self._of(DrySpec))
     loops = cached_property(lambda self: self._of(LoopRule))
+    marks = cached_property(lambda self: self._of(Mark))
     per_request = cached_property(lambda self: self._of(PerRequest))
 
     def _of(self, kind: type[P]) -> tuple[P, ...]:
@@ -139,6 +179,11 @@ class Program:
     def __deepcopy__(self, _: object) -> "Program":
         """Return the program itself, which never changes: an engine may copy requests."""
         return self
+
+    def then(self, other: "Program") -> "Program":
+        """Let the edits of another program come after all edits of this one, its guard's too."""
+        after = other if self.guard is None else self.guard.then(other)
+        return replace(self, guard=after)
 
     def beside(self, other: "Program", specs: int) -> "Program":
         """Return the program of all parts, where the other specs come after so many.
@@ -210,4 +255,6 @@ def _reads_prompt(part: Part) -> bool:
         return not part.spec.output_only
     if isinstance(part, NoRepeatNgramSpec):
         return not part.output_only
+    if isinstance(part, Mark):
+        return part.reads_prompt
     return isinstance(part, DrySpec | PromptBiasSpec)

@@ -15,7 +15,7 @@ def words(seed: int, count: int) -> np.ndarray:
 
 
 class Permutation:
-    """"torch.randperm(size)" of a seed, of which few values or indices are asked for.
+    """ "torch.randperm(size)" of a seed, of which few values or indices are asked for.
 
     ::
 

@@ -15,7 +15,7 @@ EFFORT = "reasoning_effort"
 @lru_cache(8)
 def names_of(policy: Policy | None) -> frozenset[str]:
     """Return the names of the fields that a policy's rules are about."""
-    rules = {} if policy is None else {BEAMS: policy.guard, EFFORT: policy.efforts}
+    rules = {} if policy is None else {BEAMS: policy.forbids_beams, EFFORT: policy.efforts}
     return frozenset(name for name, rule in rules.items() if rule)
 
 
@@ -30,7 +30,7 @@ def check_beams(policy: Policy, path: str, fields: Fields) -> None:
     Raises:
         SpecError: at the field.
     """
-    if policy.guard and fields.get(BEAMS):
+    if policy.forbids_beams and fields.get(BEAMS):
         raise SpecError.of_field(policy.NO_BEAMS, join(path, BEAMS))
 
 

@@ -25,6 +25,10 @@ class MlxEditor(Editor):
         yield from_numpy(on_host)
         logits[...] = mx.array(on_host).astype(logits.dtype)
 
+    def on_host(self, logits: Any, row: int) -> Any:
+        """See ``Editor``."""
+        return np.array(logits[row].astype(mx.float32))
+
     def array(self, values: Any, logits: Any) -> Any:
         """See ``Editor``."""
         return mx.array(values.astype(np.uint32) if values.dtype == np.int64 else values)

@@ -11,6 +11,7 @@ from .. import (
     Policy,
     TokenizerCopy,
     admit,
+    bind_mark,
     check_bounds,
     check_grammar,
     check_own_fields,
@@ -123,6 +124,7 @@ def admit_request(
                 if length is not None or not admitting.has_prompt_ids:
                     check_prompt(backend, checked.specs, program, length)
                 _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
+                bind_mark(program, backend.policy, sampling_params, grammars=GRAMMARS)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -210,14 +212,17 @@ def check_replay(sampling_params: Any) -> None:
         raise SpecError.of_field("A replay replaces the tokens that specs choose", REPLAY)
 
 
-def check_beside_guard(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
-    """Refuse a request without specs whose own fields allow only what the guard never leaves.
+def check_beside_policy(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
+    """Refuse a request without specs whose own fields contradict the guard, or leave no mark.
 
     Raises:
         SpecError: at the field.
     """
-    if backend.policy is not None and backend.policy.guard:
-        _check_own_fields(admitting, backend, sampling_params, (), Program())
+    if backend.policy is not None:
+        if backend.policy.guard:
+            _check_own_fields(admitting, backend, sampling_params, (), Program())
+        if not scores_labels(sampling_params):
+            bind_mark(None, backend.policy, sampling_params, grammars=GRAMMARS)
 
 
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:
@@ -230,7 +235,7 @@ def check_beams(policy: Policy | None, sampling_params: Any) -> None:
         SpecError: if the policy has one.
     """
     is_step = is_beam(sampling_params) and not sampling_params.extra_args
-    if is_step and policy is not None and policy.guard:
+    if is_step and policy is not None and policy.forbids_beams:
         raise SpecError(policy.NO_BEAMS)
 
 
@@ -240,6 +245,14 @@ def is_beam(params: Any) -> bool:
     See ``vllm/entrypoints/generate/beam_search``.
     """
     return params.max_tokens == 1 and bool(params.logprobs) and not params.detokenize
+
+
+def scores_labels(params: Any) -> bool:
+    """Whether a request asks for the probabilities of labels, and for no text.
+
+    See ``generative_scoring`` and ``structured_decisions`` in ``vllm/entrypoints/generate``.
+    """
+    return params.max_tokens == 1 and getattr(params, "logprob_token_ids", None) is not None
 
 
 def admitting_engine() -> Admitting:

@@ -20,6 +20,7 @@ from .. import (
     KEY,
     Backend,
     admit,
+    bind_mark,
     check_bare,
     check_grammar,
     check_policy,
@@ -32,10 +33,11 @@ from .admission import (
     admitting_engine,
     backend_of,
     check_beams,
-    check_beside_guard,
+    check_beside_policy,
     check_engine,
     check_free,
     is_beam,
+    scores_labels,
 )
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
@@ -109,7 +111,7 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
             elif config is not None:
                 check_free(config, sampling_params)
             if acting is None and config is not None and role_of(config).stage.generates:
-                check_beside_guard(admitting, backend_of(config), sampling_params)
+                check_beside_policy(admitting, backend_of(config), sampling_params)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
 
@@ -206,11 +208,24 @@ def _program_of(
     end_token: int | None,
     params: "SamplingParams",
 ) -> Program | None:
-    """Return the program that acts on a request in this worker.
+    """Return the program that acts on a request in this worker, with the mark of its text.
 
     Raises:
         Exception: for a request that other code has admitted without ``validate_params``.
     """
+    program = _unmarked_program_of(role, backend, vocab_size, end_token, params)
+    if not role.stage.generates or scores_labels(params):
+        return program
+    return bind_mark(program, backend.policy, params, grammars=GRAMMARS)
+
+
+def _unmarked_program_of(
+    role: Role,
+    backend: Backend,
+    vocab_size: int,
+    end_token: int | None,
+    params: "SamplingParams",
+) -> Program | None:
     # The guard acts on what a request marks for prefill, too, in a worker that can decode: clients
     # may set the mark, and a token of such a prefill is not the reply's.
     guard = guard_of(backend, vocab_size) if role.stage.generates else None
@@ -260,12 +275,10 @@ def _fits_grammar(specs: Sequence[LogitsProcessorSpec], params: "SamplingParams"
 def _reads_probabilities(params: "SamplingParams") -> bool:
     """Whether vLLM itself has made a request, for the probabilities of one token.
 
-    A step of a beam search is one. A score or a decision (``generative_scoring`` and
-    ``structured_decisions`` in ``vllm/entrypoints/generate``) asks for labels' probabilities.
-    Default specs would take each token for the first token of a reply.
+    A step of a beam search is one, and so is what ``scores_labels``. Default specs would take each
+    token for the first token of a reply.
     """
-    is_read = params.max_tokens == 1 and getattr(params, "logprob_token_ids", None) is not None
-    return is_read or is_beam(params)
+    return scores_labels(params) or is_beam(params)
 
 
 @once_per_engine

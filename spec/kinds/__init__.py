@@ -35,6 +35,7 @@ from .prompt_bias import PromptBiasSpec as PromptBiasSpec
 from .grammar import GrammarSpec as GrammarSpec
 from .sampling import SamplingSpec as SamplingSpec
 from .plugin import PluginSpec as PluginSpec
+from .watermark import WatermarkSpec as WatermarkSpec
 
 WIRE_KINDS: tuple[type[base.LogitsProcessorSpec], ...] = tuple(
     each

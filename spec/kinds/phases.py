@@ -32,6 +32,7 @@ from .forced_sequence import ForcedTokenSequenceSpec
 from .plugin import PluginSpec
 from .python_processor import PythonProcessorSpec
 from .thinking_budget import ThinkingBudgetSpec
+from .watermark import WatermarkSpec
 
 
 class PhaseEnd(
@@ -288,8 +289,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
                 yield ("phases", i, "specs", j), spec
 
 
-BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec
-"""The kinds that stand beside phases: the engine's own, and code."""
+BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec, WatermarkSpec
+"""The kinds that stand beside phases: the engine's own, code, and what acts after all others."""
 
 
 def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:

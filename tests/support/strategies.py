@@ -320,6 +320,9 @@ STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
     s.PluginSpec: lambda draw: st.builds(
         s.PluginSpec, st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z"), draw.json_object
     ),
+    s.WatermarkSpec: lambda draw: st.builds(
+        s.WatermarkSpec, st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z")
+    ),
 }
 
 

@@ -152,6 +152,15 @@ class Editor(ABC):
         after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
         return where((change == 0) & ~is_empty, before, self.like(after, before))
 
+    def draw(self, logits: Any, edits: Edits) -> None:
+        """Force the tokens that marks draw, after all edits of the rows."""
+        for request, rules in edits.rules.items():
+            if rules.drawing is not None:
+                token_id = rules.draw(self.on_host(logits, request.row), edits.scratch)
+                if token_id >= 0:
+                    edits.has_written = True
+                    logits[request.row, token_id] = self.highest_logit(logits.dtype)
+
     def find_forced(self, logits: Any) -> Any:
         """Return which rows have a forced token: an array ``[rows]``, where the logits are."""
         return logits.max(1) > FORCED_SHARE * self.highest_logit(logits.dtype)
@@ -196,6 +205,10 @@ class Editor(ABC):
     @abstractmethod
     def floats(self, values: Any) -> Any:
         """Convert to float32."""
+
+    @abstractmethod
+    def on_host(self, logits: Any, row: int) -> Floats:
+        """Return a row as float32 on the host, which waits for the device."""
 
     @abstractmethod
     def like(self, values: Any, other: Any) -> Any:
@@ -252,6 +265,10 @@ class HostEditor(Editor):
         """See ``Editor``. What float32 does not have, as -1.8e308, is infinite."""
         with np.errstate(over="ignore"):
             return values.astype(np.float32)
+
+    def on_host(self, logits: npt.NDArray[Any], row: int) -> Floats:
+        """See ``Editor``."""
+        return self.floats(logits[row])
 
     def like(self, values: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
         """See ``Editor``."""

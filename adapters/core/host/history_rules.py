@@ -27,7 +27,8 @@ from ..automaton.history import Tokens
 from ..kinds.dry import penalties
 from ..kinds.no_loop import closes, needs
 from ..loops import loop
-from ..parts import Acting, LoopRule
+from ..parts import Acting, LoopRule, Mark
+from .draw import draw, drawing_of
 from .edit import add, find
 from .loop_rules import (
     BLOCK,
@@ -75,6 +76,7 @@ class HistoryRules:
     Attributes:
         tokens: an array that begins with the history.
         length: the number of its tokens.
+        drawing: what ``draw`` reads of a mark, if there is one.
 
     Raises:
         UnknownTokenError: if a token is not known.
@@ -91,10 +93,14 @@ class HistoryRules:
         self.tokens = np.concatenate([prompt, output, np.zeros(_ROOM, np.int32)])
         self.length = 0
         numbers = list[int]()
+        marks = [each.part for each in rules if isinstance(each.part, Mark)]
+        self.drawing = drawing_of(marks[0]) if marks else None
+        rules = [each for each in rules if not isinstance(each.part, Mark)]
         fields = [_fields_of(rule, lanes, len(prompt), numbers) for rule in rules]
         dry = [penalties(each.part) for each in rules if isinstance(each.part, DrySpec)]
         by_length = dry[0] if dry else np.zeros(0, np.float32)
-        self._rules = np.array(fields, np.int32), np.array(numbers, np.int32), by_length
+        of_rules = np.array(fields, np.int32).reshape(-1, PHASE + 1)
+        self._rules = of_rules, np.array(numbers, np.int32), by_length
         self._follows = bool((self._rules[0][:, [FORCING, BLOCK, PHASE]] > [-1, -1, 0]).any())
         self.read(output)
         if (prompt == UNKNOWN).any():
@@ -133,6 +139,10 @@ class HistoryRules:
     def edit(self, logits: Floats, start: int, columns: int, scratch: Scratch) -> None:
         """Edit a row of flat logits, which begins at ``start``."""
         act(logits, start, columns, self.tokens, self.length, *self._rules, *scratch)
+
+    def draw(self, row: Floats, scratch: Scratch) -> int:
+        """Return the token that the request's mark draws from a row, or -1 if it draws none."""
+        return draw(row, self.tokens, self.length, self._prompt_length, self.drawing, scratch[1])
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""

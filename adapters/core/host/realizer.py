@@ -22,7 +22,7 @@ from ..callables import Report, RequestCallables, stop_in
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..layer import Layer, Made, Tokens
-from ..parts import Program
+from ..parts import Acting, Mark, Program
 from ..program import ProgramOf, compile_specs
 from ..warm_up import compile_loops, wait_for_loops
 from .editors import Editor, Edits
@@ -263,6 +263,7 @@ class Realizer(Layer):
         self._edits.own = self._own or []
         if automata.requests:
             self._editor.apply(step, self._edits)
+            self._editor.draw(step, self._edits)
         self._last_resort.apply(step, self._editor)
 
     def _rebuild(self) -> None:
@@ -323,7 +324,9 @@ def take_steps() -> None:
     """Take two steps with a little batch, which run each loop."""
     rules = NoRepeatNgramSpec(2), DrySpec(1.0), NoLoopSpec(2), NoLoopSpec(2, then_token_ids=(2,))
     realizer, output_ids = Realizer(4), [1]
-    realizer.add(0, compile_specs((TriggerSpec((1,), (2,)), *rules)), [1, 0], output_ids)
+    program = compile_specs((TriggerSpec((1,), (2,)), *rules))
+    mark = Program((Acting(Mark("", 1, top_k=2, top_p=0.5, width=1)),))
+    realizer.add(0, program.then(mark), [1, 0], output_ids)
     for dtype in (np.float32, np.float64):
         realizer._step(np.zeros((1, 4), dtype))
         output_ids.append(2)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import torch
 
+from ..logits import Floats
 from ..tensors import end_where_banned, find_forced, to_device
 from .editors import Editor, Edits, HostEditor, Indices
 
@@ -34,6 +35,9 @@ class TensorEditor(Editor):
 
     def array(self, values: npt.NDArray[Any], logits: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(values).to(logits.device, non_blocking=True)
+
+    def on_host(self, logits: torch.Tensor, row: int) -> Floats:
+        return logits[row].float().cpu().numpy()
 
     def floats(self, values: torch.Tensor) -> torch.Tensor:
         return values.float()

@@ -1,0 +1,128 @@
+"""Marks of requests: a profile's key, and the request's own sampling, make what is realized.
+
+No payload has a key, and no program that is cached: a request's mark is bound when it is admitted,
+to refuse what would leave its text without a mark, and again in the worker.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..spec import SpecError
+from .native import UNSET, value_of
+from .policy import Policy
+
+if TYPE_CHECKING:
+    from .core import Mark, Program
+
+PENALTIES: Mapping[str, float] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Fields with which engines change logits after a processor, and the values that change nothing."""
+
+LEAST_TEMPERATURE = 0.01
+"""The lowest temperature at which engines draw; below, the likeliest token comes."""
+
+BEAMS = "beam_width", "num_beams"
+COPIES = "n", "best_of", "num_return_sequences"
+
+
+def mark_of(name: str, profile: Any) -> "Mark":
+    """Return the mark with which texts are marked as a profile says.
+
+    Raises:
+        SpecError: for a profile that texts cannot be marked with here, or without a key.
+    """
+    from .core import Mark
+    from .detection import VllmGumbel
+
+    if type(profile) is not VllmGumbel:
+        raise SpecError("Expected the scheme vllm-gumbel, with which texts are marked", "scheme")
+    try:
+        (key,) = profile.keys()
+    except ValueError as error:
+        raise SpecError(str(error), "key") from None
+    searched = 0 if profile.deduplicate == "none" else 8192  # as vLLM's default
+    reads_prompt = profile.deduplicate == "all"
+    return Mark(name, key, width=profile.width, searched=searched, reads_prompt=reads_prompt)
+
+
+def bind_mark(
+    program: "Program | None",
+    policy: Policy | None,
+    request: Any,
+    after: Mapping[str, float] = PENALTIES,
+    grammars: tuple[str, ...] = (),
+) -> "Program | None":
+    """Give a program's mark its key and the request's sampling, and put it after all other edits.
+
+    Where the policy requires a mark, a request without one gets it.
+
+    Args:
+        program: the program that acts on the request, if any does.
+        policy: the engine's policy, which has the profiles.
+        request: the request's parameters, a mapping or an object.
+        after: the fields with which the engine changes logits after a processor, by the values
+            that change nothing. Others are refused, because the mark would not see them.
+        grammars: the fields that ask for a grammar.
+
+    Returns:
+        The program, or another one that ends with the mark; ``None`` if nothing acts.
+
+    Raises:
+        SpecError: if the policy has no such profile, with the path of the spec; if the request's
+            text would have no mark, with the field of the request.
+    """
+    from .core import Acting, Mark, Program
+
+    required = policy.required_mark_of(request, grammars) if policy else None
+    name, path, parts = required, (), ()
+    for each in () if program is None else program.parts:
+        if isinstance(each.part, Mark):
+            name, path = each.part.profile, ("specs", *each.specs[:1], "profile")
+        else:
+            parts = *parts, each
+    if name is None:
+        return program
+    mark = None if policy is None else policy.profiles.get(name)
+    if mark is None:
+        named = ", ".join(sorted(policy.profiles if policy else ())) or "it has none"
+        raise SpecError(f"This server has no profile {name!r} of marks; profiles: {named}", *path)
+    if required not in (None, name):
+        raise SpecError(f"This server marks its texts with the profile {required!r}", *path)
+    bound = replace(mark, **_sampling(request, after))
+    return replace(program or Program(), parts=parts).then(Program((Acting(bound),)))
+
+
+def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:
+    """Return how a request's tokens are drawn; refuse what leaves its text without a mark."""
+
+    def refuse(name: str, what: str) -> SpecError:
+        got = f"got {value_of(request, name)!r:.50}"
+        return SpecError.of_field(f"Expected {what}, because the text is marked; {got}", name)
+
+    def number(name: str, default: float) -> float:
+        value = value_of(request, name)
+        return float(value) if isinstance(value, int | float) else default
+
+    if not number("temperature", 1) >= LEAST_TEMPERATURE or value_of(request, "do_sample") is False:
+        raise refuse("temperature", f"a temperature of at least {LEAST_TEMPERATURE:g}")
+    if (top_k := number("top_k", 0)) == 1:
+        raise refuse("top_k", "top_k other than 1")
+    for name in BEAMS:
+        if number(name, 1) > 1:
+            raise refuse(name, "no beam search")
+    for name in COPIES:  # which would be equal: their noise is the same
+        if number(name, 1) > 1:
+            raise refuse(name, "one reply")
+    for name, neutral in after.items():
+        if value_of(request, name) not in (*UNSET, neutral):
+            raise refuse(name, f"{neutral:g}")
+    return {
+        "temperature": number("temperature", 1),
+        "top_k": max(0, int(top_k)),
+        "top_p": number("top_p", 1),
+        "min_p": number("min_p", 0),
+    }
