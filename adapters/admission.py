@@ -1,7 +1,7 @@
 """Admission: a request's payload is checked and compiled, and its program is cached."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from .backend import Backend
 from .core import Automaton, Program, check_continued, compile_specs, unsupported
 from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
+from .marks import PENALTIES, bind_live
 from .policy import Policy
 
 CACHE_BYTES = 1 << 28
@@ -148,18 +149,21 @@ def admit_live(
     specs: Given,
     vocab_size: int,
     continued: int = 0,
+    profiles: Mapping[str, Any] | None = None,
+    sampling: Any = None,
+    after: Mapping[str, float] = PENALTIES,
 ) -> Program:
     """Compile specs without encoding them: the engine is in this process.
 
     Texts of objects of the wire are for the backend's tokenizer. For ``continued``, see
-    ``Payload``.
+    ``Payload``; for a mark's ``profiles`` and ``sampling``, see ``bind_live``.
 
     Raises:
         SpecError: if the specs cannot be realized.
     """
     live: Any = specs_of(specs, backend.tokenizer)
     payload = InProcessPayload(VERSION, live, continued=continued)
-    return admit(backend, payload, vocab_size)[1]
+    return bind_live(admit(backend, payload, vocab_size)[1], profiles, sampling, after)
 
 
 def check_policy(

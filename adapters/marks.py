@@ -96,6 +96,33 @@ def bind_mark(
     return replace(program or Program(), parts=parts).then(Program((Acting(bound),)))
 
 
+def bind_live(
+    program: "Program",
+    profiles: Mapping[str, Any] | None,
+    sampling: Any,
+    after: Mapping[str, float] = PENALTIES,
+) -> "Program":
+    """Bind the mark of a program whose engine is in this process.
+
+    Args:
+        program: the program.
+        profiles: the profiles by name, as ``detect`` takes them.
+        sampling: how the engine draws: a ``SamplingSpec``, or its own parameters.
+        after: see ``bind_mark``.
+
+    Raises:
+        SpecError: as ``bind_mark`` does; if it is not known how the engine draws.
+    """
+    if not program.marks:
+        return program
+    if value_of(sampling, "temperature") is None:
+        raise SpecError(
+            "A mark needs `sampling` with the temperature, which the engine does not say"
+        )
+    marks = {name: mark_of(name, profile) for name, profile in (profiles or {}).items()}
+    return bind_mark(program, Policy(profiles=marks), sampling, after) or program
+
+
 def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:
     """Return how a request's tokens are drawn; refuse what leaves its text without a mark."""
 

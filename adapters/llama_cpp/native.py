@@ -1,14 +1,25 @@
 """Native kinds, which llama.cpp realizes by itself, as arguments of a completion."""
 
 import re
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, cast
 
 import llama_cpp
 from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
-from ...spec import VERSION, Given, GrammarSpec, InProcessPayload, NativeSpec, SpecError, specs_of
+from ...spec import (
+    VERSION,
+    Given,
+    GrammarSpec,
+    InProcessPayload,
+    NativeSpec,
+    SamplingSpec,
+    SpecError,
+    specs_of,
+)
 from ...spec.base import processor_specs, restore_paths
+from ..detection import Profile
 from ..native import check_grammar, fields_of, native_fields
 from .backend import BACKEND
 from .json_schema import gbnf
@@ -21,12 +32,15 @@ MAX_NESTED = 256
 """The maximum depth of a grammar's parentheses. llama.cpp parses them recursively."""
 
 
-def arguments(llm: Llama, specs: Given) -> dict[str, Any]:
+def arguments(
+    llm: Llama, specs: Given, profiles: Mapping[str, Profile] | None = None
+) -> dict[str, Any]:
     """Make the arguments of ``create_completion`` or ``create_chat_completion`` for specs.
 
     They serve any number of completions, one after the other. Other arguments may be added, but
     not a grammar: llama.cpp ends the process if it accepts none of the tokens that specs leave.
-    Specs may be JSON (see ``extra_body``), with texts for llama.cpp's own tokenizer.
+    Specs may be JSON (see ``extra_body``), with texts for llama.cpp's own tokenizer. A
+    ``watermark`` needs ``profiles``, and a ``SamplingSpec`` with the temperature beside it.
 
     Returns:
         ``logits_processor`` for specs that logitport realizes; other processors may be appended.
@@ -45,7 +59,9 @@ def arguments(llm: Llama, specs: Given) -> dict[str, Any]:
     result, _ = native_fields(specs, _fields, llm)
     if realized := processor_specs(specs):
         with restore_paths(specs):
-            result["logits_processor"] = _Processors([LogitportProcessor(llm, realized)])
+            sampling = next((each for each in specs if isinstance(each, SamplingSpec)), None)
+            processor = LogitportProcessor(llm, realized, profiles=profiles, sampling=sampling)
+            result["logits_processor"] = _Processors([processor])
     return result
 
 

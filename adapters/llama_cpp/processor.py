@@ -1,14 +1,16 @@
 """The processor that llama.cpp's sampler calls."""
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...spec import Given, NativeSpec, SpecError, specs_of
+from ...spec import Given, NativeSpec, SamplingSpec, SpecError, specs_of
 from .. import admit_live
 from ..core import Realizer, Vocabulary
+from ..detection import Profile
 from .backend import BACKEND
 
 
@@ -24,13 +26,23 @@ class LogitportProcessor:
         specs: one or several, also as JSON (see ``extra_body``), with texts for llama.cpp's own
             tokenizer.
         continued: the number of the prompt's last tokens that count as output; see ``Payload``.
+        profiles: the profiles of marks, by name; see ``logitport.adapters.detection``.
+        sampling: how a marked text is drawn, with a temperature: the engine's own sampling comes
+            after, and finds a forced token.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a ``Llama`` without the
             ``_sampler`` of llama-cpp-python 0.3.
     """
 
-    def __init__(self, llm: Any, specs: Given, continued: int = 0) -> None:
+    def __init__(
+        self,
+        llm: Any,
+        specs: Given,
+        continued: int = 0,
+        profiles: Mapping[str, Profile] | None = None,
+        sampling: SamplingSpec | None = None,
+    ) -> None:
         specs = specs_of(specs, llm)
         for i, spec in enumerate(specs):
             if isinstance(spec, NativeSpec):
@@ -38,7 +50,8 @@ class LogitportProcessor:
                 raise SpecError(what, "specs", i)
         self._vocab_size: int = llm.n_vocab()
         backend = BACKEND.for_tokenizer(llm, self._vocab_size, _vocabulary_of)
-        self._program = admit_live(backend, specs, self._vocab_size, continued)
+        size, marking = self._vocab_size, (profiles, sampling)
+        self._program = admit_live(backend, specs, size, continued, *marking)
         if not hasattr(llm, "_sampler"):
             raise SpecError("Expected a Llama that has a _sampler for each generation")
         self._llm = llm

@@ -1,6 +1,6 @@
 """The processor that mlx-lm calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,9 +8,10 @@ import mlx.core as mx
 import numpy as np
 from cachetools import LRUCache
 
-from ...spec import Given, SpecError
+from ...spec import Given, SamplingSpec, SpecError
 from .. import admit_live
 from ..core import Ints, Program, Realizer, log_failure
+from ..detection import Profile
 from . import editor  # noqa: F401 - `editor_for` finds it
 from .backend import BACKEND
 
@@ -40,6 +41,9 @@ class LogitportProcessor:
             that read the prompt need it with a draft model or a cache, and for one-token prompts.
             So does ``continued``.
         continued: the number of the prompt's last tokens that count as output; see ``Payload``.
+        profiles: the profiles of marks, by name; see ``logitport.adapters.detection``.
+        sampling: how a marked text is drawn, with a temperature: the engine's own sampling comes
+            after, and finds a forced token.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a model without a
@@ -53,10 +57,13 @@ class LogitportProcessor:
         specs: Given,
         prompt_ids: Sequence[int] | None = None,
         continued: int = 0,
+        profiles: Mapping[str, Profile] | None = None,
+        sampling: SamplingSpec | None = None,
     ) -> None:
         self._vocab_size = _vocab_size(model)
         backend = BACKEND.for_tokenizer(tokenizer, self._vocab_size)
-        program = admit_live(backend, specs, self._vocab_size, continued)
+        size, marking = self._vocab_size, (profiles, sampling)
+        program = admit_live(backend, specs, size, continued, *marking)
         self._stop: int | None = tokenizer.eos_token_id
         self._prompt_ids = None if prompt_ids is None else list(prompt_ids)
         # No method of this object: the realizers would keep it, and its arrays, alive.

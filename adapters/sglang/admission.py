@@ -12,12 +12,13 @@ from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 from sglang.srt.runtime_context import get_exec, get_serving, get_spec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from ...spec import Payload, SpecError, decode, encode
+from ...spec import Payload, SpecError, WatermarkSpec, decode, encode
 from .. import (
     ADMIT_OTHERS_VARIABLE,
     Attached,
     Policy,
     admit,
+    bind_mark,
     check_bare,
     check_policy,
     check_prompt,
@@ -26,6 +27,7 @@ from .. import (
     policy_of,
 )
 from .backend import BACKEND, END_TOKEN, GUARD, KEY, PROCESSOR
+from .native import GRAMMARS
 from .params import check_request
 from .worker import WITH_DRAFTS, check_tokens_in_time, stage
 
@@ -176,20 +178,24 @@ class Admission:
             raise ValueError(f"{KEY}: {error}") from None
         continued = 0
         acting = payload if decided is not None else None
+        if payload is None and self._takes_default(sampling_params):
+            acting = self._default
         if decided is not None and self.backend.policy is not None:
             acting = msgspec.json.encode(decided).decode()
         if payload is not None:
             decoded, program = admit(self.backend, payload, self._vocab_size)
             continued, losing = decoded.continued, () if acting is None else program.may_lose
             count("gated" if acting is None else "admitted", where, may_lose=losing)
+        if stage().generates and sampling_params.get("max_new_tokens") != 0:
+            acting = self._marked(acting, sampling_params)
         other = processor if payload is None else None
         guard = self._guard(sampling_params, other, request.input_embeds is None)
         if guard is not None and continued:  # it may act where the request's own specs do not
             guard = encode(decode(guard).specs, generation_only=False, continued=continued)
-        if payload is None:
-            acting = self._default if self._takes_default(sampling_params) else None
-            if processor is not None or acting is guard is None:
-                return
+        if payload is None and processor is not None:
+            return
+        if payload is acting is guard is None:
+            return
         attached = Attached((), acting, {}).put_into(custom_params)
         if guard is not None:
             attached[GUARD] = guard
@@ -197,6 +203,28 @@ class Admission:
                 attached[END_TOKEN] = self._end_token
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is guard is None else PROCESSOR
+
+    def _marked(self, payload: Any, sampling_params: Mapping[str, Any]) -> Any:
+        """Return the payload that acts on a request, with the mark that the policy requires.
+
+        Raises:
+            ValueError: if the text would have no mark.
+        """
+        policy, program = self.backend.policy, None
+        required = policy and policy.required_mark_of(sampling_params, GRAMMARS)
+        try:
+            if payload is not None:
+                decoded, program = admit(self.backend.free, payload, self._vocab_size)
+                if required and not program.marks:
+                    specs = *decoded.specs, WatermarkSpec(required)
+                    decoded = msgspec.structs.replace(decoded, specs=specs)
+                    payload = msgspec.json.encode(decoded).decode()
+            elif required:
+                payload = encode([WatermarkSpec(required)])
+            bind_mark(program, policy, sampling_params, {}, GRAMMARS)
+        except SpecError as error:
+            raise ValueError(f"{KEY}: {error}") from None
+        return payload
 
     def _guard(
         self, sampling_params: Mapping[str, Any], processor: str | None, has_prompt_ids: bool

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import admit, guard_of
+from .. import Policy, admit, bind_mark, guard_of, policy_of
 from ..core import Program, Realizer, failing, log_failure
 from .admission import REFUSED
 from .backend import BACKEND, END_TOKEN, GUARD, KEY
+from .native import GRAMMARS
 from .worker import (
     WITH_DRAFTS,
     abort,
@@ -197,7 +198,21 @@ class Batch:
         self.realizer.enter(member.row, member, prompt_ids, req.output_ids, stop_token_of(req))
 
 
+@cache
+def _policy() -> Policy | None:
+    """Return the policy of this process, for the profiles of marks."""
+    return policy_of(None)
+
+
 def _program_of(vocab_size: int, member: Member) -> Program | None:
+    """Return the program that acts on a request here, with the mark of its text."""
+    program = _unmarked_program_of(vocab_size, member)
+    if not stage().generates:
+        return program
+    return bind_mark(program, _policy(), member.req.sampling_params, {}, GRAMMARS)
+
+
+def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program of a request, which a front end may not have checked, if it acts here."""
     backend, guard = BACKEND.for_tokenizer(member.req.tokenizer, vocab_size).preload(), None
     if member.guard is not None:

@@ -8,15 +8,18 @@ from ...spec import (
     MaxRunSpec,
     PythonProcessorSpec,
     SamplingSpec,
+    WatermarkSpec,
 )
 from .. import REALIZABLE, Backend
 
 BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE
-    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec},
+    - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec}
+    - {WatermarkSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
     packages={"tensorrt-llm": "tensorrt-llm"},
 )
-"""Its workers are separate processes, which no live callable can reach, and have no tokenizer."""
+"""Its workers are separate processes, which no live callable can reach, and have no tokenizer.
+They have no configuration either, and so no key of a mark."""

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from transformers import LogitsProcessor
 
-from ...spec import ForcedTokenSequenceSpec, Given, LogitsProcessorSpec, SpecError, specs_of
+from ...spec import (
+    ForcedTokenSequenceSpec,
+    Given,
+    LogitsProcessorSpec,
+    SamplingSpec,
+    SpecError,
+    specs_of,
+)
 from .. import admit_live, check_own_fields
 from ..core import Program, Realizer, check_continued, compile_specs, log_failure
+from ..detection import Profile
 from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
 
@@ -37,6 +45,9 @@ class LogitportProcessor(LogitsProcessor):
             texts in place of token ids need it.
         continued: the number of a prompt's last tokens that count as output, of all prompts or of
             each; see ``Payload``.
+        profiles: the profiles of marks, by name; see ``logitport.adapters.detection``.
+        sampling: how a marked text is drawn, with a temperature: the engine's own sampling comes
+            after, and finds a forced token.
         others: the tokenizer's other results; not used.
 
     Raises:
@@ -56,6 +67,8 @@ class LogitportProcessor(LogitsProcessor):
         generation_config: Any = None,
         tokenizer: Any = None,
         continued: int | Sequence[int] = 0,
+        profiles: Mapping[str, Profile] | None = None,
+        sampling: SamplingSpec | None = None,
         **others: Any,
     ) -> None:
         if model.config.is_encoder_decoder:
@@ -86,7 +99,8 @@ class LogitportProcessor(LogitsProcessor):
                 check_tokenizer(backend, of_prompt)
                 key = (*map(id, of_prompt), earlier) if of_prompt else ()
                 if key not in made:
-                    program = admit_live(backend, of_prompt, self._vocab_size, earlier)
+                    size, marking = self._vocab_size, (profiles, sampling)
+                    program = admit_live(backend, of_prompt, size, earlier, *marking)
                     made[key] = of_prompt, program
             except SpecError as error:
                 raise error.at(prompt) from error.__cause__
@@ -138,6 +152,8 @@ class LogitportProcessor(LogitsProcessor):
                 "Expected the prompts that this processor has been made for; an assistant model "
                 "with another tokenizer of as many tokens has others, and cannot be used beside it"
             )
+        if rows_per_prompt > 1 and any(_is_marked(each) for each in self._programs):
+            raise SpecError("Expected one row for each prompt, because the text is marked")
         self._rows_per_prompt = rows_per_prompt
         length = self._padded.shape[1]
         if input_ids.shape[1] == length:
@@ -171,3 +187,7 @@ class LogitportProcessor(LogitsProcessor):
         rows_per_prompt = len(input_ids) // prompts
         expected = self._padded.to(input_ids.device).repeat_interleave(rows_per_prompt, 0)
         return rows_per_prompt if torch.equal(input_ids[:, :length], expected) else None
+
+
+def _is_marked(program: Program | None) -> bool:
+    return program is not None and (bool(program.marks) or _is_marked(program.guard))

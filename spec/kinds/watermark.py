@@ -35,3 +35,7 @@ class WatermarkSpec(LogitsProcessorSpec, frozen=True, tag="watermark"):
     """
 
     profile: ProfileName
+
+    @property
+    def narrows(self) -> bool:
+        return True
