@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec
+from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
 from .automaton import Automaton, Lane
 from .plugins import PluginPart
 
@@ -82,6 +82,16 @@ class Mark:
     width: int = 4
     searched: int = 8192
     reads_prompt: bool = False
+
+    def words(self) -> tuple[int, int]:
+        """Return the low and the high word of the key.
+
+        Raises:
+            SpecError: if it has none.
+        """
+        if self.key < 0:
+            raise SpecError(f"This engine has no profile {self.profile!r} of marks")
+        return self.key & 0xFFFFFFFF, self.key >> 32
 
     def __repr__(self) -> str:
         return f"Mark({self.profile!r})"  # the key is secret

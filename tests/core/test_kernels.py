@@ -10,12 +10,21 @@ from tests.support.triton_process import INTERPRETED
 pytest.importorskip("triton")
 import triton
 from logitport import spec as s
-from logitport.adapters.core import DeviceRealizer, History, LogitsLayout, compile_specs
+from logitport.adapters.core import (
+    Acting,
+    DeviceRealizer,
+    History,
+    LogitsLayout,
+    Mark,
+    Program,
+    compile_specs,
+)
 from logitport.adapters.core.device import (
     advance_kernel,
     edit_kernel,
     history_kernels,
     loop_kernel,
+    mark_kernel,
 )
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -66,7 +75,7 @@ def test_no_request_waits_for_a_kernel(
 ) -> None:
     """Whatever requests come, Triton has compiled what they need while the engine started."""
     launches: dict[str, Launches] = {}
-    for module in (advance_kernel, edit_kernel, history_kernels, loop_kernel):
+    for module in (advance_kernel, edit_kernel, history_kernels, loop_kernel, mark_kernel):
         for kernel, _, _ in KERNELS.values():
             name = kernel.fn.__name__
             if hasattr(module, name):
@@ -91,7 +100,8 @@ def test_no_request_waits_for_a_kernel(
     )
     for number in range(requests):
         rule = s.DrySpec(1.0) if number % 2 else s.NoRepeatNgramSpec(3, 16, (1,))
-        realizer.add(number, compile_specs((rule, *several[number % 2 : 3 + number])))
+        program = compile_specs((rule, *several[number % 2 : 3 + number]))
+        realizer.add(number, program.then(Program((Acting(Mark("", 1)),))))
         realizer.upload(history)
         for dtype in (torch.int32, torch.int64):
             for first in range(number + 1):  # drafts are verified in chunks of rows

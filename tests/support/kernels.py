@@ -7,6 +7,7 @@ from logitport.adapters.core.device import (
     edit_kernel,
     history_kernels,
     loop_kernel,
+    mark_kernel,
     search,
 )
 from triton._C.libtriton import native_specialize_impl
@@ -17,6 +18,7 @@ TYPES = {
     "is_complete_ptr": "*i8",
     "edit_ptr": "*i8",
     "penalties_ptr": "*fp32",
+    "numbers_ptr": "*fp32",
     "set_values_ptr": "*fp32",
     "progress_ptr": "*i64",
     "highest": "fp32",
@@ -32,6 +34,7 @@ KERNELS = {
     "advance": (advance_kernel._advance_kernel, {}, 1),
     "scan": (history_kernels._scan_kernel, {"tile_size": search.TILE}, 4),
     "loops": (loop_kernel._loop_kernel, {"periods": loop_kernel.PERIODS}, 4),
+    "marks": (mark_kernel._mark_kernel, {}, 8),
     "penalize": (history_kernels._penalize_kernel, {}, 4),
 }
 

@@ -13,7 +13,7 @@ from ..automaton.pool import AutomatonPool
 from ..callables import Report, stop_in
 from ..layer import Layer, Made, Tokens
 from ..logits import Additions, write_twice
-from ..parts import Program
+from ..parts import Acting, Mark, Program
 from ..program import ProgramOf, compile_specs
 from ..tensors import add, end_where_banned, find_forced, highest_logit
 from .advance_kernel import AdvanceKernel
@@ -22,6 +22,7 @@ from .edit_kernel import EditKernel
 from .history_kernels import HistoryKernels
 from .inputs import RequestInputs
 from .loop_kernel import LoopKernel
+from .mark_kernel import MarkKernel
 from .pool import DevicePool
 from .requests import INPUTS, Request
 
@@ -82,6 +83,7 @@ class DeviceRealizer(Layer):
         self._advance = AdvanceKernel(self._device_tables, self._inputs, device)
         self._scan = HistoryKernels(self._device_tables, self._inputs, device)
         self._loop = LoopKernel(self._device_tables, self._inputs)
+        self._mark = MarkKernel(self._inputs)
         self._edit = EditKernel(self._device_tables, device)
         self._stale |= self._requests.keys()
         self._is_broken = False
@@ -203,7 +205,7 @@ class DeviceRealizer(Layer):
         if self._stale or self._is_broken:
             self._upload(history)
         most = self._counts[:, slots].max(axis=1).tolist()
-        automata_each, phases, allows, rules, penalizes, loops = most
+        automata_each, phases, allows, rules, penalizes, loops, marks = most
         automata: tuple[Any, ...] = ()
         states: torch.Tensor | None = None
         since: torch.Tensor | None = None
@@ -226,6 +228,8 @@ class DeviceRealizer(Layer):
             write_twice(self._loop.launch, *batch, *sizes, tokens)
         if automata_each:
             write_twice(self._edit.launch, logits, *automata, allows=bool(allows))
+        if marks:
+            self._mark.launch(logits, history, rows, tokens)
         if forced is not None:
             end_tokens, requests = self._inputs.columns("end_token")[0][0], rows.requests.long()
             end_where_banned(logits[: len(rows)], forced, end_tokens[requests].long())
@@ -286,12 +290,13 @@ class DeviceRealizer(Layer):
         errors: list[Exception] = []
         realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
         everything = AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), DrySpec(1.0), NoLoopSpec(2)
-        realizer.add(0, compile_specs(everything), ())
+        mark = Program((Acting(Mark("", 1, top_k=2, top_p=0.5)),))
+        realizer.add(0, compile_specs(everything).then(mark), ())
         row = torch.zeros(1, dtype=torch.int32, device=device)
         logits = torch.zeros((1, columns), device=device)
         for requests in (row, row.long()):
             rows = LogitsLayout(requests, row, row)
             realizer._own = []
-            realizer._step((logits, history, rows, np.zeros(1, np.int64), 1))
+            realizer.apply(logits, history, rows, np.zeros(1, np.int64), 1)
         for error in errors:
             raise error

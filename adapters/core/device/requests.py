@@ -19,6 +19,7 @@ from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
+from . import mark_kernel
 from .inputs import RequestInputs
 from .loop_kernel import fields_of
 
@@ -28,7 +29,7 @@ ALL = 1 << 30
 INPUTS: dict[str, float] = {
     **{"admission": -1, "taken": ALL, "first_since": -1},
     **{"lanes": 0, "end_token": -1},
-    **{"rules": -1, "penalties": 0.0, "loop": 0},
+    **{"rules": -1, "penalties": 0.0, "loop": 0, "mark": 0, "draw": 0.0},
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The host has read
 all of their tokens, so the kernel reads none."""
@@ -53,6 +54,7 @@ class Request:
         places: the state and timer of each automaton then, and ``since``; see ``automata.place``.
         ends: whether the request has failed, so that only its stop token acts on it.
         holders: of each history rule, an automaton that holds its exempt tokens or breakers.
+        drawing: what the kernel of marks reads; empty without a mark.
     """
 
     stop_token_id: int | None
@@ -64,6 +66,7 @@ class Request:
     places: tuple[Sequence[tuple[int, int]], Sequence[int]] = (), (0,)
     ends: bool = False
     holders: dict[Any, Automaton] = field(init=False)
+    drawing: dict[str, Any] = field(default_factory=lambda: {"mark": (), "draw": ()})
 
     def __post_init__(self) -> None:
         self.holders = {
@@ -87,6 +90,9 @@ class Request:
             self.lanes = [*self.lanes, Lane(biases, phase)]
         self.places = place(self.lanes, self.program.since, history)
         self.origin, self.read = len(prompt_ids), len(prompt_ids) + len(output_ids)
+        for mark in self.program.marks:
+            counts, numbers = mark_kernel.fields_of(mark, self.origin)
+            self.drawing = {"mark": counts, "draw": numbers}
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
@@ -116,17 +122,19 @@ class Request:
             rules=[*chain.from_iterable(rules)],
             penalties=penalties(dry) if dry else [],
             loop=fields_of(self.program.history_rules, self.lanes, self.origin),
+            **self.drawing,
         )
 
-    def counts(self) -> tuple[int, int, bool, int, int, int]:
+    def counts(self) -> tuple[int, int, bool, int, int, int, int]:
         """Count what acts on the request.
 
         Returns:
             The number of automata, that of phases, whether any automaton may ALLOW tokens or ban
             most of them, and the numbers of history rules, with one for a ``dry`` if there are any,
-            of these alone, and of rules about loops.
+            of these alone, of rules about loops, and of marks.
         """
         kinds, own = (Edit.ALLOW, Edit.BAN_OTHERS), self.program
         allows = any(np.isin(automaton.edit, kinds).any() for automaton, *_ in self.lanes)
         rules = 1 + len(own.ngrams) if own.ngrams or own.dry else 0
-        return len(self.lanes), len(own.since), allows, rules, len(own.dry), len(own.loops)
+        of_rules = len(own.dry), len(own.loops), len(own.marks)
+        return len(self.lanes), len(own.since), allows, rules, *of_rules

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ....spec import SpecError
 from ..loops import loop
 from ..parts import Mark
 from .search import skip
@@ -36,9 +35,7 @@ def drawing_of(mark: Mark) -> Drawing:
     Raises:
         SpecError: if it has no key.
     """
-    if mark.key < 0:
-        raise SpecError(f"No profile {mark.profile!r} of marks has been given to this engine")
-    words = np.array([mark.key & 0xFFFFFFFF, mark.key >> 32], np.uint64)
+    words = np.array(mark.words(), np.uint64)
     counts = np.array([mark.width, mark.searched, mark.reads_prompt, mark.top_k], np.int64)
     ratio = math.log(mark.min_p) if mark.min_p > 0 else -math.inf
     return words, counts, np.array([mark.temperature, mark.top_p, ratio], np.float32)
