@@ -88,6 +88,11 @@ class Policy:
     unmarked: frozenset[str] = frozenset()
 
     @property
+    def acts_always(self) -> bool:
+        """Whether something acts on requests without specs."""
+        return bool(self.guard or self.default or self.required)
+
+    @property
     def forbids_beams(self) -> bool:
         """Whether something acts on every request that engines leave out of a beam search."""
         return bool(self.guard) or self.required is not None

@@ -130,7 +130,7 @@ class Admission:
         self._default: str | None = None
         default = policy and policy.default_payload
         calls_processors = get_exec().features.enable_custom_logit_processor
-        if generates and policy and (policy.guard or default):
+        if generates and policy and policy.acts_always:
             if not calls_processors:
                 raise SpecError(
                     "Default specs are configured, but SGLang calls no logits processors: start "

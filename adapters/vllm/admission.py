@@ -196,7 +196,7 @@ def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
         check_replay(sampling_params)
     except SpecError:
         policy = backend_of(vllm_config).policy or Policy()
-        if role_of(vllm_config).stage.generates and (policy.guard or policy.default):
+        if role_of(vllm_config).stage.generates and policy.acts_always:
             raise
 
 

@@ -1,0 +1,107 @@
+"""Marked texts of the real engine, under either runner."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logitport import spec as lp
+from logitport.adapters.detection import detect
+from vllm.sampling_params import StructuredOutputsParams
+
+from tests.adapters.marked import CONFIGURATION, KEY, MARK, PROFILES, REQUIRED, UNMARKED, p_values
+from tests.adapters.marked import prompts as prompts_of
+
+from .in_process import Engine, engine, lookup, params, refused
+
+pytestmark = pytest.mark.engine
+
+BOTH = CONFIGURATION | {"guard": [{"kind": "banned_text", "texts": ["the"]}]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keys() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, key in KEY.items():
+            patch.setenv(name, key)
+        yield
+
+
+@pytest.fixture(scope="module")
+def running(model: Path, runner: str, keys: None) -> Iterator[Engine]:
+    settings: dict[str, Any] = {"additional_config": {"logitport": BOTH}}
+    if runner == "v2":  # V1 loads no processors beside drafts
+        settings["speculative_config"] = lookup(2)
+    with engine(model, max_num_seqs=64, **settings) as running:
+        yield running
+
+
+def sampling(count: int, specs: Any = MARK, **fields: Any) -> list[Any]:
+    return [params(specs, **{"temperature": 1.0, **fields}) for _ in range(count)]
+
+
+def test_replies_are_found(running: Engine, runner: str):
+    """At 200 tokens, 95 of 100 with a p-value below a millionth; V2 is interpreted, and slow."""
+    count, length, least = (100, 200, 95) if runner == "v1" else (4, 60, 4)
+    prompts = prompts_of(count)
+    asked = sampling(count, max_tokens=length, ignore_eos=True)
+    tokens = [output.token_ids for output in running.generate(prompts, asked)]
+    assert sum(p < 1e-6 for p in p_values(tokens)) >= least
+    assert sum(p < 1e-3 for p in p_values(tokens, "other")) == 0
+    asked = sampling(count, None, max_tokens=length, ignore_eos=True)
+    plain = [output.token_ids for output in running.generate(prompts, asked)]
+    assert sum(p < 1e-3 for p in p_values(plain)) <= count // 50
+
+
+def test_a_mark_comes_last(running: Engine):
+    """What other specs force stays; what they and the guard ban does not come."""
+    phases = lp.PhasesSpec(
+        (
+            lp.Phase((lp.ForcedTokenSequenceSpec((5, 6, 7)),), (lp.PhaseEnd(complete=True),)),
+            lp.Phase((lp.BannedTokensSpec((8, 9)),)),
+        )
+    )
+    prompts = prompts_of(2)
+    for output in running.generate(prompts, sampling(2, (phases, MARK), max_tokens=40)):
+        assert output.token_ids[:3] == [5, 6, 7]
+        assert {8, 9}.isdisjoint(output.token_ids)
+        assert "the" not in output.text
+        assert detect(output.token_ids, {"news": PROFILES["news"]}).is_watermarked
+
+
+def test_a_reply_that_another_worker_goes_on_with(running: Engine):
+    """With what has been said counted as output, the rest is what it would have been."""
+    prompt = running.llm.get_tokenizer().encode(prompts_of(1)[0])
+    (whole,) = running.generate([{"prompt_token_ids": prompt}], sampling(1, max_tokens=24))
+    said = list(whole.token_ids[:10])
+    asked = params(MARK, temperature=1.0, max_tokens=14)
+    asked.extra_args = {"logitport": lp.encode([MARK], continued=len(said))}
+    (rest,) = running.generate([{"prompt_token_ids": prompt + said}], [asked])
+    assert [*said, *rest.token_ids] == list(whole.token_ids)
+
+
+@pytest.mark.parametrize(("fields", "path"), UNMARKED)
+def test_refused(running: Engine, fields: dict[str, Any], path: str):
+    with refused(f"because the text is marked; got .* - at `{path}`"):
+        running.generate(["x"], [params(MARK, **{"temperature": 1.0, **fields})])
+    with refused("This server has no profile 'mine' of marks; profiles: news, other"):
+        running.generate(["x"], [params(lp.WatermarkSpec("mine"), temperature=1.0)])
+
+
+@pytest.mark.only("v1", reason="both runners have the same front end")
+def test_required(model: Path, runner: str):
+    settings = {"additional_config": {"logitport": CONFIGURATION | REQUIRED}}
+    with engine(model, **settings) as running:
+        prompts = prompts_of(4)
+        for specs in (None, lp.BannedTokensSpec((5,))):
+            asked = sampling(4, specs, max_tokens=100, ignore_eos=True)
+            tokens = [output.token_ids for output in running.generate(prompts, asked)]
+            assert max(p_values(tokens)) < 1e-6
+            for fields, path in UNMARKED:
+                with refused(f"because the text is marked; got .* - at `{path}`"):
+                    running.generate(["x"], [params(specs, **{"temperature": 1.0, **fields})])
+        with refused("marks its texts with the profile 'news' - at .*profile"):
+            running.generate(["x"], [params(lp.WatermarkSpec("other"), temperature=1.0)])
+        grammar = StructuredOutputsParams(choice=["yes", "no"])
+        asked = params(temperature=0, max_tokens=4, structured_outputs=grammar)
+        assert running.generate(["x"], [asked])[0].text in ("yes", "no")
