@@ -4,7 +4,7 @@ No payload has a key, and no program that is cached: a request's mark is bound w
 to refuse what would leave its text without a mark, and again in the worker.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ def bind_mark(
     program: "Program | None",
     policy: Policy | None,
     request: Any,
+    engine_marks: "Callable[[Mark], bool]" = lambda mark: False,
     after: Mapping[str, float] = PENALTIES,
     grammars: tuple[str, ...] = (),
 ) -> "Program | None":
@@ -64,6 +65,7 @@ def bind_mark(
         program: the program that acts on the request, if any does.
         policy: the engine's policy, which has the profiles.
         request: the request's parameters, a mapping or an object.
+        engine_marks: whether the engine itself makes this mark, so that nothing is to be realized.
         after: the fields with which the engine changes logits after a processor, by the values
             that change nothing. Others are refused, because the mark would not see them.
         grammars: the fields that ask for a grammar.
@@ -93,6 +95,8 @@ def bind_mark(
     if required not in (None, name):
         raise SpecError(f"This server marks its texts with the profile {required!r}", *path)
     bound = replace(mark, **_sampling(request, after))
+    if engine_marks(mark):
+        return program and replace(program, parts=parts)
     return replace(program or Program(), parts=parts).then(Program((Acting(bound),)))
 
 
@@ -120,7 +124,7 @@ def bind_live(
             "A mark needs `sampling` with the temperature, which the engine does not say"
         )
     marks = {name: mark_of(name, profile) for name, profile in (profiles or {}).items()}
-    return bind_mark(program, Policy(profiles=marks), sampling, after) or program
+    return bind_mark(program, Policy(profiles=marks), sampling, after=after) or program
 
 
 def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:

@@ -221,7 +221,7 @@ class Admission:
                     payload = msgspec.json.encode(decoded).decode()
             elif required:
                 payload = encode([WatermarkSpec(required)])
-            bind_mark(program, policy, sampling_params, {}, GRAMMARS)
+            bind_mark(program, policy, sampling_params, after={}, grammars=GRAMMARS)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
         return payload

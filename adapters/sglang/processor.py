@@ -209,7 +209,8 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
     program = _unmarked_program_of(vocab_size, member)
     if not stage().generates:
         return program
-    return bind_mark(program, _policy(), member.req.sampling_params, {}, GRAMMARS)
+    params = member.req.sampling_params
+    return bind_mark(program, _policy(), params, after={}, grammars=GRAMMARS)
 
 
 def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:

@@ -32,6 +32,7 @@ from .engine_config import (
     tokenizer_of,
     why_dropped,
 )
+from .marks import own_mark
 from .native import GRAMMARS
 from .own_fields import own_fields
 from .placeholders import PROVIDE_IDS, provides_output_ids
@@ -124,7 +125,8 @@ def admit_request(
                 if length is not None or not admitting.has_prompt_ids:
                     check_prompt(backend, checked.specs, program, length)
                 _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
-                bind_mark(program, backend.policy, sampling_params, grammars=GRAMMARS)
+                own = own_mark(getattr(config, "watermark_config", None), sampling_params)
+                bind_mark(program, backend.policy, sampling_params, own, grammars=GRAMMARS)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -222,7 +224,10 @@ def check_beside_policy(admitting: Admitting, backend: Backend, sampling_params:
         if backend.policy.guard:
             _check_own_fields(admitting, backend, sampling_params, (), Program())
         if not scores_labels(sampling_params):
-            bind_mark(None, backend.policy, sampling_params, grammars=GRAMMARS)
+            own = own_mark(
+                getattr(admitting.vllm_config, "watermark_config", None), sampling_params
+            )
+            bind_mark(None, backend.policy, sampling_params, own, grammars=GRAMMARS)
 
 
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:

@@ -42,6 +42,7 @@ from .admission import (
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
 from .logs import show_logs
+from .marks import own_mark
 from .names import DYNAMO_HANDLERS, GROUP, TAKES_SPECS
 from .native import GRAMMARS
 
@@ -140,7 +141,8 @@ class LogitportProcessor(LogitsProcessor, LogitsProcessorV2):  # pyright: ignore
         # The partial must not hold this instance: only Python's garbage collector would end that
         # cycle, and an ended engine's memory on the device would stay in use until then.
         args = role, backend, vocab_size, _end_token(vllm_config)
-        program_of = partial(_program_of, *args)
+        own = getattr(vllm_config, "watermark_config", None)
+        program_of = partial(_program_of, *args, own=own)
         if hasattr(device_or_states, "all_token_ids"):  # the front end needs neither import
             from .v2_batch import V2Batch
 
@@ -207,6 +209,7 @@ def _program_of(
     vocab_size: int,
     end_token: int | None,
     params: "SamplingParams",
+    own: Any = None,
 ) -> Program | None:
     """Return the program that acts on a request in this worker, with the mark of its text.
 
@@ -216,7 +219,8 @@ def _program_of(
     program = _unmarked_program_of(role, backend, vocab_size, end_token, params)
     if not role.stage.generates or scores_labels(params):
         return program
-    return bind_mark(program, backend.policy, params, grammars=GRAMMARS)
+    makes = own_mark(own, params)
+    return bind_mark(program, backend.policy, params, makes, grammars=GRAMMARS)
 
 
 def _unmarked_program_of(

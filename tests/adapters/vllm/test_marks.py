@@ -105,3 +105,20 @@ def test_required(model: Path, runner: str):
         grammar = StructuredOutputsParams(choice=["yes", "no"])
         asked = params(temperature=0, max_tokens=4, structured_outputs=grammar)
         assert running.generate(["x"], [asked])[0].text in ("yes", "no")
+
+
+@pytest.mark.only("v2", reason="V1 has no mark of its own")
+def test_the_same_texts_as_the_engines_own_mark(model: Path, runner: str):
+    """The engine marks by itself where it has the same key: token for token what we would say."""
+    prompts, fields = prompts_of(2), {"max_tokens": 24, "ignore_eos": True}
+    logitport, texts = {"additional_config": {"logitport": CONFIGURATION | REQUIRED}}, []
+    key = int(KEY["NEWS_KEY"], 16)
+    for settings in ({}, {"watermark_config": {"key": key}}):
+        with engine(model, **logitport, **settings) as running:
+            asked = sampling(2, None, temperature=0.8, top_k=50, **fields)
+            texts.append([list(each.token_ids) for each in running.generate(prompts, asked)])
+            assert (running.acting._realizer._guards is None) is bool(settings)
+            if settings:
+                with refused("This server marks its texts - at `watermarking`"):
+                    running.generate(["x"], sampling(1, None, watermarking=False))
+    assert texts[0] == texts[1]
