@@ -14,6 +14,11 @@ from ..detection import Profile
 from .backend import BACKEND
 
 
+HIGHEST = np.float32(1e8)
+"""The highest logit. llama.cpp's top_k sorts by ``6.4 * logit`` as an integer of 32 bits, which a
+forced token's 1e9 overflows (bucket sort, llama-sampler.cpp)."""
+
+
 class LogitportProcessor:
     """Realizes specs on completions of one ``Llama``, as part of a ``LogitsProcessorList``.
 
@@ -75,7 +80,7 @@ class LogitportProcessor:
             raise ValueError(f"Expected {self._vocab_size} logits, got {scores.shape}")
         self._sync_rows(input_ids)
         self._realizer.apply(scores[None])
-        return scores
+        return np.minimum(scores, HIGHEST, out=scores)
 
     def _sync_rows(self, input_ids: npt.NDArray[np.intc]) -> None:
         """Take the tokens before the next token.

@@ -274,6 +274,13 @@ def test_grammars(llm: Llama):
     assert complete(llm, PARIS, biased) == "no"
 
 
+def test_a_large_top_k_keeps_forced_tokens(llm: Llama):
+    """Above 128, llama.cpp sorts by buckets, whose numbers are integers of 32 bits."""
+    force = lp.ForcedTokenSequenceSpec(ids(llm, " no comment"), EOS)
+    said = complete(llm, PARIS, [force, lp.SamplingSpec(temperature=1, top_k=500)])
+    assert said == " no comment"
+
+
 def test_sampling_arguments(llm: Llama):
     spec = lp.SamplingSpec(temperature=0.5, top_p=0.9, top_k=0, min_p=0.1, repetition_penalty=1)
     expected = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repeat_penalty": 1}
