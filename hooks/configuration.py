@@ -37,6 +37,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import msgspec
 
 from ..adapters import Policy, TokenizerCopy, mark_of
+from ..adapters.content import read_content
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
 from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
 from ..spec.base import kind_of, spec_error
@@ -46,7 +47,6 @@ from ..spec.payload import decode_texts
 from ..spec.suggestions import instead_of
 from ..spec.texts import TextResolver
 from .constructors import CONSTRUCTORS, LoadTokenizer, make_spec
-from .content import read_content
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from logitport import spec as s
 from logitport.adapters import Policy, policy_of
+from logitport.adapters.content import parse_yaml
 from logitport.hooks import configuration
 from logitport.hooks.configuration import VARIABLE, ConfigurationError, policy
-from logitport.hooks.content import parse_yaml
 
 from tests.hooks.test_hello_world import Characters, unwanted
 from tests.support.paths import ROOT

@@ -5,8 +5,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from ..adapters.files import read_file
 from ..spec.errors import Path, path_text
+from .files import read_file
 
 MAX_BYTES = 1 << 20
 """The size of a file. PyYAML takes about ten seconds for it."""
