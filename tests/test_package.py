@@ -77,6 +77,18 @@ class TestImportsOfAProcess:
                 {"torch", "vllm", "transformers", "tokenizers"},
             ),
             (
+                "from logitport.adapters.cli.app import app\n"
+                "import json, pathlib, tempfile\n"
+                "file = pathlib.Path(tempfile.mkdtemp()) / 'marks.json'\n"
+                "marks = {'a': {'scheme': 'synthid', 'key': {'file': str(file) + '.key'}}}\n"
+                "_ = file.write_text(json.dumps(marks))\n"
+                "_ = pathlib.Path(f'{file}.key').write_text('1 2')\n"
+                "(ids := file.with_name('ids')).write_text('[1, 2]')\n"
+                "arguments = ['detect', '--profiles', str(file), '--tokens', str(ids)]\n"
+                "app(arguments, standalone_mode=False)",
+                {"torch", "numba", "cachetools", "packaging", "tokenizers", "starlette"},
+            ),
+            (
                 "from logitport.adapters.conformance import ConformanceSuite",
                 {"hypothesis", "torch"},
             ),

@@ -8,8 +8,10 @@ import typer
 from . import tables
 from .body import body
 from .check import check
+from .detect import detect
 from .doctor import doctor
 from .explain import explain
+from .failures import failing_plainly
 from .replay import replay
 from .serve import serve
 from .tags import tags
@@ -39,7 +41,7 @@ def logitport(
     """Portable logits processors: specs as data."""
 
 
-for command in (explain, check, body, replay, tags, doctor):
+for command in (explain, check, body, replay, detect, tags, doctor):
     app.command()(command)
 app.command(context_settings={"ignore_unknown_options": True})(serve)
 
@@ -59,6 +61,9 @@ def limits(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def schema() -> None:
+@failing_plainly
+def schema(
+    profiles: Annotated[bool, typer.Option("--profiles", help="Of profiles of marks.")] = False,
+) -> None:
     """Print the JSON Schema of the wire format."""
-    typer.echo(tables.schema())
+    typer.echo(tables.schema(of_profiles=profiles))

@@ -149,7 +149,7 @@ class _Answer(_Part):
 
 
 def read_reply(file: str, choice: int = 0) -> Reply:
-    """Read a server's answer, or plain lists of token ids.
+    """Read a server's answer, or token ids alone.
 
     Raises:
         OSError: if the file cannot be read.
@@ -157,6 +157,8 @@ def read_reply(file: str, choice: int = 0) -> Reply:
     """
     try:
         content: Any = json.loads(read_text(file))
+        if isinstance(content, list) and content and isinstance(content[0], int):
+            return Reply(None, msgspec.convert(content, list[_Token]), ())
         if isinstance(content, list):  # SGLang answers a batch with a list
             answer = _at(msgspec.convert(content, list[_Answer]), choice)
         else:

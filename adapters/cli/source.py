@@ -259,7 +259,8 @@ def _costs(specs: Mapping[int, LogitsProcessorSpec]) -> Iterator[SpecError]:
 def missing(error: ModuleNotFoundError) -> str:
     """Say what to install."""
     name = (error.name or "").partition(".")[0]
-    extra = "tokenizer" if name in ("huggingface_hub", "tokenizers") else "cli"
+    extras = {"huggingface_hub": "tokenizer", "tokenizers": "tokenizer"}
+    extra = (extras | dict.fromkeys(("anyio", "starlette", "uvicorn"), "detect")).get(name, "cli")
     return f"{name} is missing: pip install 'logitport[{extra}]'"
 
 

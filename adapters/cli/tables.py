@@ -2,6 +2,8 @@
 
 import json
 
+import msgspec
+
 from ...spec import WIRE_KINDS, PythonProcessorSpec, json_schema
 from ...spec.base import kind_of
 from ...spec.limits import LIMITS, VARIABLE
@@ -38,6 +40,10 @@ def limits(*, as_json: bool = False) -> str:
     return "\n".join(lines)
 
 
-def schema() -> str:
-    """Format the JSON Schema of the wire format."""
-    return json.dumps(json_schema(), indent=2)
+def schema(*, of_profiles: bool = False) -> str:
+    """Format the JSON Schema of the wire format, or of a file of profiles."""
+    if not of_profiles:
+        return json.dumps(json_schema(), indent=2)
+    from ..detection.schemes import Scheme
+
+    return json.dumps(msgspec.json.schema(dict[str, Scheme]), indent=2)

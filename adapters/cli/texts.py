@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,6 +99,13 @@ def load_tokenizer(tokenizer: str) -> Any:
         raise ValueError(f"No tokenizer at {tokenizer!r}: {error}") from error
 
 
+def digest_of(tokenizer: str) -> str:
+    """Return the digest of a tokenizer's file, as profiles of marks have it."""
+    is_file = Path(tokenizer).is_file()
+    text = read_file(tokenizer) if is_file else _read(tokenizer, "tokenizer.json")
+    return f"sha256:{sha256(text.encode()).hexdigest()}"
+
+
 def model_tokenizer(model: str) -> Any:
     """Load the tokenizer of a model, with the model's EOS token as ``eos_token_id``.
 
@@ -128,21 +136,30 @@ def _config(model: str, name: str) -> dict[str, Any]:
     Raises:
         ValueError: if it is not an object, or not a file with an end.
     """
-    folder = Path(model)
-    if folder.is_file():  # a tokenizer.json alone
+    if Path(model).is_file():  # a tokenizer.json alone
         return {}
     try:
-        if not folder.is_dir():
-            from huggingface_hub import hf_hub_download
-
-            config: Any = json.loads(read_file(hf_hub_download(model, name)))
-        else:
-            config = json.loads(read_file(folder / name))
+        config: Any = json.loads(_read(model, name))
     except OSError:
         return {}
     if not isinstance(config, dict):
         raise ValueError(f"{name} of {model!r}: expected an object")
     return cast("dict[str, Any]", config)
+
+
+def _read(model: str, name: str) -> str:
+    """Read a file of a model, in its folder or on the Hugging Face hub.
+
+    Raises:
+        OSError: if there is none.
+        ValueError: if it is not a file with an end.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return read_file(folder / name)
+    from huggingface_hub import hf_hub_download
+
+    return read_file(hf_hub_download(model, name))
 
 
 class _WithEos:

@@ -124,7 +124,10 @@ def test_a_pipe_whose_reader_has_gone(command: str):
     assert (result.returncode, result.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize("command", ["check", "replay --reply /dev/null", "explain --graph dot"])
+@pytest.mark.parametrize(
+    "command",
+    ["check", "replay --reply /dev/null", "explain --graph dot", "detect --tokens --profiles"],
+)
 def test_without_numpy(command: str, tmp_path: Path):
     """What cannot be checked is no success."""
     file = tmp_path / "specs.json"

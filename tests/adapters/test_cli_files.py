@@ -36,6 +36,12 @@ COMMANDS = [
     ("replay", FILE, "--reply", "reply.json"),
     ("replay", "spec.json", "--reply", FILE),
     ("replay", "spec.json", "--reply", "reply.json", "--tokenizer", FILE),
+    ("detect", "--profiles", FILE),
+    ("detect", "--profiles", "marks.json", "--tokens", FILE),
+    ("detect", "--profiles", "marks.json", "--tokens", "reply.json", "--prompt", FILE),
+    ("detect", "--profiles", "marks.json", "--tokenizer", FILE, "reply.json"),
+    ("detect", "--profiles", "marks.json", "--tokenizer", "model", "reply.json"),
+    ("detect", "--profiles", "key.json", "--tokens", "reply.json"),
     ("tags", FILE),
     ("tags", "model"),
 ]
@@ -47,6 +53,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spec.json").write_text(SPEC)
     (tmp_path / "reply.json").write_text(REPLY)
     (tmp_path / "choice.yaml").write_text("default: [{kind: choice, from_text: {choices: [a]}}]")
+    (tmp_path / "a.key").write_text("7")
+    for key in ("a.key", "pipe"):
+        marks = {"a": {"scheme": "vllm-gumbel", "key": {"file": key}}}
+        (tmp_path / f"{'key' if key == 'pipe' else 'marks'}.json").write_text(json.dumps(marks))
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "model").mkdir()
     os.mkfifo(tmp_path / "model" / "tokenizer.json")
