@@ -11,12 +11,17 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from logitport.adapters.cli.app import app
+from logitport.adapters.content import parse_yaml
+from logitport.adapters.detection import read_profiles
+from logitport.adapters.detection.schemes import Scheme
+from logitport.adapters.detection.server import make_app
 from logitport.adapters.metrics import Decision
 from logitport.spec import AutomatonEdge, AutomatonState, Phase, PhaseEnd, Stage
 from logitport.spec.base import kind_of
 from logitport.spec.kinds import WIRE_KINDS
 from logitport.spec.kinds.banned_text import in_word
 from logitport.spec.limits import LIMITS
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from tests.support.pages import blocks, text
@@ -142,25 +147,77 @@ def test_kinds_by_example(tmp_path: Path):
 
 
 COMMANDS = text("docs/command-line.md")
-FILES = re.findall(r"^`(\S+)`:\n\n```json\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL)
-RUNS = re.findall(
-    r"^```console\n\$ logitport (.*?)\n(.*?)^```$", COMMANDS, re.MULTILINE | re.DOTALL
+FILES = re.compile(r"^`(\S+)`:\n\n```(?:json|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUNS = re.compile(r"^```console\n\$ (\S.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WITH_RUNS = {"docs/command-line.md": (4, 6), "docs/marks.md": (2, 1)}
+"""Pages, and the numbers of their files and commands."""
+
+
+@pytest.mark.parametrize(
+    ("page", "command", "output"),
+    [(page, *found) for page in WITH_RUNS for found in RUNS.findall(text(page))],
 )
-
-
-@pytest.mark.parametrize(("command", "output"), RUNS, ids=[command for command, _ in RUNS])
-def test_console(command: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_console(
+    page: str, command: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    for name, content in FILES:
+    for name, content in FILES.findall(text(page)):
         Path(name).write_text(content, encoding="utf-8")
-    assert CliRunner().invoke(app, shlex.split(command)).output == output
+    variables, _, arguments = command.partition("logitport ")
+    env = dict(each.split("=") for each in variables.split())
+    assert CliRunner().invoke(app, shlex.split(arguments), env=env).output == output
 
 
 def test_blocks_are_found():
-    assert len(FILES) == 3
-    assert len(RUNS) == 5
+    assert {
+        page: (len(FILES.findall(text(page))), len(RUNS.findall(text(page)))) for page in WITH_RUNS
+    } == WITH_RUNS
 
 
 def test_every_command_has_a_row():
     names = [command.callback.__name__ for command in app.registered_commands if command.callback]
     assert [name for name in names if f"`{name}" not in COMMANDS] == []
+
+
+MARKS = text("docs/marks.md")
+PROFILES = text("docs/wire.md").split("## Profiles of marks")[1].split("## Test vectors")[0]
+
+
+def test_an_answer_of_the_detector(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NEWS_KEY", "42")
+    monkeypatch.setenv("CHAT_KEY", "1a2b")
+    ((content, _, _),) = blocks(MARKS, "yaml")
+    client = TestClient(make_app(read_profiles(parse_yaml(content)[0])))
+    sent = re.search(r"^curl \S+(/\S+) -d '(.*)'$", MARKS, re.MULTILINE)
+    assert sent
+    *_, (answer, _, _) = blocks(MARKS, "json")
+    made = client.post(sent[1], content=sent[2]).text
+    first, second = (json.loads(each, parse_float=rounded) for each in (made, answer))
+    assert first == second
+
+
+def rounded(number: str) -> str:
+    return f"{float(number):.3g}"
+
+
+def test_fields_of_profiles():
+    """The tables have each scheme, and each field with its default."""
+    ((content, _, _),) = blocks(PROFILES, "yaml")
+    assert list(read_profiles(parse_yaml(content)[0])) == ["news"]
+    schemes = {each.__struct_config__.tag: each for each in get_args(Scheme)}
+    found: dict[str, dict[str, str]] = {name: {} for name in schemes}
+    named: list[str] = []
+    table, _ = PROFILES.split("| the key's text |")
+    for row in re.findall(r"^\| .*\|$", table, re.MULTILINE)[2:]:
+        of, field, value, *_ = (cell.strip() for cell in row.split("|")[1:-1])
+        named = [*schemes] if of == "each" else re.findall(r"`(.*?)`", of) or named
+        for name in named if field else ():
+            found[name][field.strip("`")] = value.partition("= ")[2].strip("`").replace(",", "")
+    for name, scheme in schemes.items():
+        defaults = {
+            each.name: "" if each.required else json.dumps(each.default).strip('"')
+            for each in msgspec.structs.fields(scheme)
+        }
+        assert found[name] == defaults, name
+        assert f"| `{name}` |" in PROFILES.split("| the key's text |")[1]
+        assert f"| `{name}` |" in MARKS

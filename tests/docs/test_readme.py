@@ -57,7 +57,10 @@ def thinking_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-DOCS = "coming-from", "concepts", "engines", "index", "loops", "plugins", "recipes", "surviving"
+DOCS = (
+    *("coming-from", "concepts", "engines", "index", "loops", "marks", "plugins", "recipes"),
+    "surviving",
+)
 PAGES = "README.md", *(f"docs/{page}.md" for page in DOCS)
 PROGRAMS = [program for page in PAGES for program in programs(text(page), page)]
 
