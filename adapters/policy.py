@@ -184,8 +184,8 @@ class Policy:
             "presets": sorted(self.presets),
             "forbid": sorted(self.forbid),
             "effort": dict(self.efforts),
-            "profiles": sorted(self.profiles),
-            "required": self.required,
+            **({"profiles": sorted(self.profiles)} if self.profiles else {}),
+            **({"required": self.required} if self.required else {}),
         }
 
     def join(self, specs: Sequence[LogitsProcessorSpec]) -> tuple[bool, tuple[str, ...]]:

@@ -158,7 +158,9 @@ class _Reading(NamedTuple):
             with self._reporting(name):
                 made = _FIELDS[name](self, value)
                 fields |= made if name == "require" else {_NAMES.get(name, name): made}
-        if (required := fields.get("required")) not in (None, *fields.get("profiles", ())):
+        named = cast("Mapping[str, Any]", content).get("profiles")
+        named = named if isinstance(named, Mapping) else ()
+        if (required := fields.get("required")) not in (None, *named):
             what = f"There is no profile {required!r} in `profiles`"
             self._report(("require", "watermark", "profile"), what)
         return fields

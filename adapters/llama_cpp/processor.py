@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec import Given, NativeSpec, SamplingSpec, SpecError, specs_of
-from .. import admit_live
+from .. import Profile, admit_live
 from ..core import Realizer, Vocabulary
-from ..detection import Profile
 from .backend import BACKEND
 
 

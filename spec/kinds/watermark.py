@@ -14,7 +14,7 @@ ProfileName = Annotated[
 
 
 class WatermarkSpec(LogitsProcessorSpec, frozen=True, tag="watermark"):
-    """The text is marked as a profile of the server's configuration says, which has the key.
+    """The text is marked, so that a detector with the server's key finds it.
 
     Tokens are drawn with noise that the key and the tokens before make, and come as often as
     without. Where the server does not draw, at temperature 0 or with beams, the request is refused.

@@ -147,12 +147,12 @@ def test_speed():
     results = text("benchmarks/results/cpu.md")
     (commit,) = re.findall("measured this at commit (\\w+)", text("README.md"))
     assert f"commit {commit};" in results
-    rows = re.findall(r"^\| (\d+) \| (\d+) tokens .* \| (\S+ \(.*\)) \|$", text("README.md"), re.M)
+    rows = re.findall(r"^\| (\d+) \| ([\d,]+) tokens .* \| (\S+ \(.*\)) \|$", text("README.md"), re.M)
     assert [requests for requests, _, _ in rows] == ["16", "64"]
     for requests, tokens, share in rows:
         assert f"| {requests} | no processor | {tokens} | 1.000" in results
         assert re.search(
-            rf"^\| {requests} .* all kinds \| \d+ \| {re.escape(share)} ", results, re.M
+            rf"^\| {requests} .* all kinds \| [\d,]+ \| {re.escape(share)} ", results, re.M
         )
 
 

@@ -317,7 +317,8 @@ def test_the_examples_of_the_documentation():
     assert not found.default
 
 
-def test_the_example_of_the_module():
+def test_the_example_of_the_module(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NEWS_KEY", "1")
     assert configuration.__doc__ is not None
     text = configuration.__doc__.split("::\n\n")[1].split("\n\nA spec")[0]
     content, _ = parse_yaml(text)
