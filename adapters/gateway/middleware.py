@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from ...spec import VERSION, Payload, SpecError, Stage, StandIn, decode
+from ...spec import VERSION, Payload, SpecError, Stage, StandIn, WatermarkSpec, decode
 from ...spec.base import kind_of
 from ...spec.kinds import WIRE_KINDS
 from ...spec.limits import LIMITS, MAX_BODY_BYTES
@@ -276,13 +276,16 @@ class SpecMiddleware:
         if acting is None:
             return Receipt((), digest, stage)
         policy, default, presets = self.backend(scope).policy, False, ()
-        specs = acting.specs
+        specs, mark = acting.specs, ""
+        if policy is not None and "grammar" not in policy.unmarked:
+            mark = policy.required or ""
+        mark = next((spec.profile for spec in specs if isinstance(spec, WatermarkSpec)), mark)
         if policy is not None:
             default, presets = policy.join(decode(payload, StandIn()).specs)
             specs = *policy.guard, *specs
         kinds = tuple(dict.fromkeys(spec.kind for spec in specs))
         losing = self.may_lose(scope, payload)
-        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued)
+        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued, mark)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override.

@@ -43,6 +43,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
         may_lose: the kinds that other specs of the request may override, where the model's choices
             lead to that; see "Edits" in ``docs/wire.md``.
         continued: the number of the prompt's last tokens that count as output.
+        mark: the name of the profile with which the text is marked.
     """
 
     kinds: tuple[str, ...]
@@ -52,6 +53,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     presets: tuple[str, ...] = ()
     may_lose: tuple[str, ...] = ()
     continued: int = 0
+    mark: str = ""
 
     def is_for(self, payload: str) -> bool:
         """Whether it is for a payload; older servers have the digest of its text as sent."""

@@ -263,6 +263,9 @@ END = s.TriggerSpec((7,), (5,))
             *(Policy((END,), "add"), s.TriggerSpec((8, 7), (6,))),
             *(["trigger"], {"default": True, "may_lose": ["trigger"]}),
         ),
+        (Policy(required="news"), BAN, ["banned_tokens"], {"mark": "news"}),
+        (Policy(), s.WatermarkSpec("own"), ["watermark"], {"mark": "own"}),
+        (Policy(required="news", unmarked=frozenset({"grammar"})), BAN, ["banned_tokens"], {}),
     ],
 )
 def test_what_the_server_fills_in(policy: Policy, specs: Any, kinds: list[str], more: Any):

@@ -186,7 +186,7 @@ PROFILES = text("docs/wire.md").split("## Profiles of marks")[1].split("## Test 
 def test_an_answer_of_the_detector(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NEWS_KEY", "42")
     monkeypatch.setenv("CHAT_KEY", "1a2b")
-    ((content, _, _),) = blocks(MARKS, "yaml")
+    content, *_ = (each for each, _, _ in blocks(MARKS, "yaml"))
     client = TestClient(make_app(read_profiles(parse_yaml(content)[0])))
     sent = re.search(r"^curl \S+(/\S+) -d '(.*)'$", MARKS, re.MULTILINE)
     assert sent
