@@ -4,6 +4,7 @@
 ``python -m examples.portable compare`` compares the outputs of all engines that have run.
 """
 
+import os
 import traceback
 from dataclasses import replace
 from itertools import combinations
@@ -13,11 +14,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from fontTools.unicodedata import script, script_name
+from logitport.adapters.detection import detect
 from logitport.adapters.reference import obeys
 from logitport.spec import (
     AllowedScriptsSpec,
     BannedScriptsSpec,
     LogitsProcessorSpec,
+    WatermarkSpec,
 )
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +29,11 @@ from .._support.ending import CannotRunError
 from .._support.ending import run as run_demo
 from .._support.smollm2 import prepare
 from .engines import ENGINES, Outputs, choose_runner
-from .requests import Request, requests, whole
+from .requests import CONFIGURATION, KEY, PROFILES, Request, requests, whole
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "portable"
+
+os.environ.setdefault(KEY, "42")
 
 app = typer.Typer(add_completion=False, help=__doc__)
 console = Console(markup=False, highlight=False, width=120)
@@ -45,9 +50,16 @@ class Said(msgspec.Struct):
         output = self.with_specs[request.name]
         text = tokenizer.decode(output)
         return output != self.free[request.name] and all(
-            _obeys(spec, text) if spec.needs_vocabulary else obeys(spec, request.prompt_ids, output)
+            _obeys(spec, text) if spec.needs_vocabulary else _does(spec, request, output)
             for spec in request.specs
         )
+
+
+def _does(spec: LogitsProcessorSpec, request: Request, output: list[int]) -> bool:
+    """Whether an output obeys a spec about tokens; the same detector finds the mark of each."""
+    if isinstance(spec, WatermarkSpec):
+        return detect(output, PROFILES).is_watermarked
+    return obeys(spec, request.prompt_ids, output)
 
 
 def _obeys(spec: LogitsProcessorSpec, text: str) -> bool:
@@ -66,6 +78,10 @@ def run(engine: Annotated[str, typer.Argument(help=", ".join(ENGINES))]) -> None
     if engine not in ENGINES:
         raise typer.BadParameter(f"Expected one of {', '.join(ENGINES)}, got {engine!r}")
     choose_runner(engine)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    configuration = RESULTS / "configuration.json"
+    configuration.write_bytes(msgspec.json.encode(CONFIGURATION))
+    os.environ["LOGITPORT_CONFIG"] = str(configuration)
     asked, tokenizer = _requests()
     free = [replace(request, specs=()) for request in asked]
     outputs = [whole(each, tokenizer.eos_token_id) for each in _ask(engine, [*asked, *free])]
@@ -86,7 +102,6 @@ def _ask(engine: str, asked: list[Request]) -> Outputs:
     Raises:
         CannotRunError: if the engine does not start, or fails.
     """
-    RESULTS.mkdir(parents=True, exist_ok=True)
     try:
         return ENGINES[engine](asked)
     except CannotRunError:

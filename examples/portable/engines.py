@@ -7,7 +7,7 @@ from typing import Any
 
 from .._support import v2_on_cpu
 from .._support.smollm2 import gguf, prepare
-from .requests import MAX_TOKENS, Request
+from .requests import MAX_TOKENS, PROFILES, SAMPLING, Request
 
 Outputs = list[list[int]]
 
@@ -28,8 +28,8 @@ def vllm(requests: Sequence[Request]) -> Outputs:
     )
     prompts = [{"prompt_token_ids": request.prompt_ids} for request in requests]
     params = [
-        attach(SamplingParams(temperature=0, max_tokens=MAX_TOKENS), request.specs)
-        for request in requests
+        attach(SamplingParams(temperature=each.temperature, max_tokens=MAX_TOKENS), each.specs)
+        for each in requests
     ]
     outputs = llm.generate(prompts, params, use_tqdm=False)  # pyright: ignore
     return [list(output.outputs[0].token_ids) for output in outputs]
@@ -42,13 +42,12 @@ def sglang(requests: Sequence[Request]) -> Outputs:
 
     from .._support.sglang_server import OPTIONS
 
+    length = {"max_new_tokens": MAX_TOKENS}
     engine = Engine(model_path=str(prepare()), **OPTIONS)
     try:
         asked = [
-            attach(
-                {"sampling_params": {"temperature": 0, "max_new_tokens": MAX_TOKENS}}, request.specs
-            )
-            for request in requests
+            attach({"sampling_params": {"temperature": each.temperature, **length}}, each.specs)
+            for each in requests
         ]
         results: Any = engine.generate(
             input_ids=[request.prompt_ids for request in requests],
@@ -71,7 +70,8 @@ def transformers(requests: Sequence[Request]) -> Outputs:
     prompts = [{"input_ids": request.prompt_ids} for request in requests]
     inputs = tokenizer.pad(prompts, return_tensors="pt")
     specs = [request.specs for request in requests]
-    processor = LogitportProcessor(model, specs, tokenizer=tokenizer, **inputs)
+    drawing: Any = {"profiles": PROFILES, "sampling": SAMPLING}
+    processor = LogitportProcessor(model, specs, tokenizer=tokenizer, **inputs, **drawing)
     output = model.generate(
         **inputs, logits_processor=[processor], do_sample=False, max_new_tokens=MAX_TOKENS
     )
@@ -80,19 +80,18 @@ def transformers(requests: Sequence[Request]) -> Outputs:
 
 def llama_cpp(requests: Sequence[Request]) -> Outputs:
     """Run requests on llama.cpp, with the 4-bit weights of the GGUF file."""
-    from llama_cpp import Llama
-    from logitport.adapters.llama_cpp import arguments
+    from llama_cpp import Llama, LogitsProcessorList
+    from logitport.adapters.llama_cpp import LogitportProcessor
 
     llm = Llama(str(gguf()), n_ctx=512, verbose=False)
-    return [
-        list(
-            islice(
-                llm.generate(request.prompt_ids, temp=0, **arguments(llm, request.specs)),
-                MAX_TOKENS,
-            )
-        )
-        for request in requests
-    ]
+    outputs: Outputs = []
+    for each in requests:
+        drawing: Any = {"profiles": PROFILES, "sampling": SAMPLING}
+        acting = [LogitportProcessor(llm, each.specs, **drawing)] if each.specs else []
+        processors = LogitsProcessorList(acting)
+        tokens = llm.generate(each.prompt_ids, temp=each.temperature, logits_processor=processors)
+        outputs.append(list(islice(tokens, MAX_TOKENS)))
+    return outputs
 
 
 def mlx(requests: Sequence[Request]) -> Outputs:
@@ -107,7 +106,8 @@ def mlx(requests: Sequence[Request]) -> Outputs:
     for request in requests:
         processors = []
         if request.specs:
-            processors.append(LogitportProcessor(model, tokenizer, request.specs))
+            drawing: Any = {"profiles": PROFILES, "sampling": SAMPLING}
+            processors.append(LogitportProcessor(model, tokenizer, request.specs, **drawing))
         stream = stream_generate(
             model,
             tokenizer,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from logitport.adapters.detection import KeySource, Profile, VllmGumbel
 from logitport.spec import (
     AllowedScriptsSpec,
     AllowedTokensSpec,
@@ -24,14 +25,23 @@ from logitport.spec import (
     NoRepeatNgramSpec,
     PhasesSpec,
     PromptBiasSpec,
+    SamplingSpec,
     SequenceBiasSpec,
     ThinkingBudgetSpec,
     Tokenizer,
     TriggerSpec,
+    WatermarkSpec,
 )
 
 MAX_TOKENS = 20
 FRANCE = "The capital of France is"
+KEY = "PORTABLE_KEY"
+"""The variable with the key of the mark."""
+PROFILES: dict[str, Profile] = {"portable": VllmGumbel(key=KeySource(env=KEY))}
+CONFIGURATION = {"profiles": {"portable": {"scheme": "vllm-gumbel", "key": {"env": KEY}}}}
+"""The same, as a server reads it."""
+SAMPLING = SamplingSpec(temperature=1.0)
+"""How a marked text is drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,11 @@ class Request:
     name: str
     prompt_ids: list[int]
     specs: tuple[LogitsProcessorSpec, ...]
+
+    @property
+    def temperature(self) -> float:
+        """All texts are greedy, but one with a mark is drawn."""
+        return float(any(isinstance(spec, WatermarkSpec) for spec in self.specs))
 
 
 def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
@@ -114,6 +129,7 @@ def requests(tokenizer: Tokenizer, eos_token_id: int) -> list[Request]:
         request(
             "prompt bias", PromptBiasSpec(1000.0), prompt="Repeat after me: the cat sat on the mat"
         ),
+        request("watermark", WatermarkSpec("portable"), prompt="Once upon a time"),
         request(
             "a mixture",
             BannedTokensSpec(ids(" Paris")),
