@@ -107,6 +107,15 @@ def test_what_the_engine_forces_gives_way_too():
     assert best(ZEBRA, (s.LogitBiasSpec({0: 1.0}),), [0], logits) == BRA
 
 
+def test_a_guard_that_fails_ends_a_request_that_forces_tokens():
+    realizer, logits = Realizer(VOCAB), torch.zeros(1, VOCAB)
+    own = compiled((s.ForcedTokenSequenceSpec((0, 1, 2)),))
+    guarding = replace(failing(ValueError(), compiled(())), guard=None, end_token=END)
+    realizer.add(0, replace(own, guard=guarding), [], [])
+    realizer.apply(logits)
+    assert logits.isfinite().nonzero().tolist() == [[0, END]]
+
+
 def test_a_guard_acts_on_a_request_whose_specs_fail():
     """Without a token that ends it, which `ignore_eos` takes away, the request goes on."""
     reports: list[tuple[int, bool]] = []

@@ -45,6 +45,7 @@ class Realizer(Layer):
     """
 
     numbered = "row"
+    _is_guard = False
 
     def __init__(
         self,
@@ -67,7 +68,9 @@ class Realizer(Layer):
         self._is_broken = False
 
     def _layer_of_guards(self) -> "Realizer":
-        return Realizer(self._vocab_size, report=self._report_guard)
+        guards = Realizer(self._vocab_size, report=self._report_guard)
+        guards._is_guard = True
+        return guards
 
     @property
     def rows(self) -> list[int]:
@@ -128,7 +131,10 @@ class Realizer(Layer):
             request.drop_arrays()
 
     def _start_end(self, number: int, stop: int) -> None:
-        self._put(Request((), (), number, stop, lanes=[Lane(ending(stop))], ends=True))
+        lanes = [Lane(ending(stop))]
+        if self._is_guard:  # another token may have been forced
+            lanes += compile_specs((AllowedTokensSpec((stop,)),)).lanes
+        self._put(Request((), (), number, stop, lanes=lanes, ends=True))
 
     def _put(self, request: Request) -> None:
         """Let a request act, as its tokens say."""
