@@ -14,6 +14,7 @@ MODULES = (
     *("automaton.arrays", "automaton.automaton", "automaton.automata", "automaton.builder"),
     *("automaton.history", "automaton.pool", "callables"),
     *(
+        "host.draw",
         "host.editors",
         "host.history_rules",
         "host.realizer",

@@ -57,7 +57,7 @@ class Host(Driver):
 
     def _add(self, life: Life) -> None:
         arguments = self.program(life), life.prompt, life.outputs[0], STOP
-        if not life.specs:
+        if not (life.specs or life.mark):
             self._core.remove(life.of_engine)
         elif self.choose.random() < 0.5:
             self._core.add(life.of_engine, *arguments)
@@ -127,6 +127,12 @@ class Host(Driver):
         assert not any(output() is not None for output in self._outputs), (
             "part of a request is left"
         )
+
+
+class Marked(Host):
+    """Rows of requests of which most are marked."""
+
+    marks = True
 
 
 def applied(

@@ -17,13 +17,21 @@ import numpy as np
 import pytest
 import torch
 from logitport.adapters import admission
-from logitport.adapters.core import HistoryRule, Program, compile_specs, plugins
+from logitport.adapters.core import (
+    Acting,
+    HistoryRule,
+    Mark,
+    Program,
+    compile_specs,
+    plugins,
+)
 from logitport.adapters.core.contradictions import check_contradictions
 from logitport.adapters.reference import Edit, Force, combine, edits
 from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, PythonProcessorSpec, SpecError
 
 from tests.support.faults import METHODS, MODULES, Faults
+from tests.support.marks import KEY, assert_drawn, is_repeated
 from tests.support.requests import (
     ONE_OF_EACH,
     STOP,
@@ -79,6 +87,7 @@ class Life:
     without_specs: int | None = None  # steps without them since a fault has ended it
     of_engine: Any = None  # what a driver has of it
     continued: int = 0
+    mark: Mark | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -119,6 +128,7 @@ class Driver:
     repeats: ClassVar[bool] = True  # a step may come again, as for chunks of a prompt
     normalizes: ClassVar[bool] = False  # rows with specs become logarithms of probabilities
     is_core: ClassVar[bool] = False
+    marks: ClassVar[bool] = False  # texts, now and then
     more: ClassVar[tuple[str, ...]] = ()  # events, by the names of the driver's methods
     modules: ClassVar[tuple[str, ...]] = MODULES  # whose calls may fail
     choose: ClassVar[random.Random]
@@ -132,7 +142,8 @@ class Driver:
         key = tuple(map(id, life.specs))
         if key not in _programs:
             _programs[key] = life.specs, compile_specs(life.specs)
-        return replace(_programs[key][1], continued=life.continued)
+        program = replace(_programs[key][1], continued=life.continued)
+        return program.then(Program((Acting(life.mark),))) if life.mark else program
 
     def begin(self, lives: Sequence[Life]) -> None:
         """All of them come at once."""
@@ -269,6 +280,11 @@ class Lives:
         life = Life(group, specs, prompt, [Output() for _ in range(beams)])
         if is_core and choose.random() < 0.4:
             life.continued = choose.randint(0, len(prompt))
+        if self.driver.marks and choose.random() < 0.7:
+            top_p, reads_prompt = choose.choice((1.0, 0.7)), choose.random() < 0.3
+            life.mark = Mark(
+                "a", KEY + choose.randrange(4), 0.7, 5, top_p, 0.01, 2, 9, reads_prompt
+            )
         return life
 
     @property
@@ -403,7 +419,7 @@ class Lives:
                 assert is_ended or fails
                 continue
             try:
-                self._assert_row(before, after, life.edits(output))
+                self._assert_row(life, before, after, output)
             except AssertionError:
                 if not fails or not is_ended:
                     raise
@@ -417,26 +433,31 @@ class Lives:
         if is_first and not life.has_failed:
             try:
                 for before, after, output in rows:
-                    self._assert_row(before, after, life.edits(output))
+                    self._assert_row(life, before, after, output)
                 return True
             except AssertionError:
                 if not self.raised:
                     raise
                 self.ended += 1
         if all(driver.is_ended(life, after) for _, after, _ in rows) and (
-            fails or is_first or all(_is_end(before, after) for before, after, _ in rows)
+            fails or is_first or life.mark or all(_is_end(*row) for row in rows)
         ):
             life.without_specs = 0
             return False
         assert self.raised, "it is to be ended"
         life.without_specs = (life.without_specs or 0) + 1
-        assert all(torch.equal(before, after) for before, after, _ in rows), "it was to end"
+        is_free = all(torch.equal(before, after) for before, after, _ in rows)
+        assert is_free or life.mark, "it was to end"
         assert life.without_specs <= 2 or not driver.has(life), "it goes on"
         return False
 
-    def _assert_row(self, before: torch.Tensor, after: torch.Tensor, acting: list[Edit]) -> None:
+    def _assert_row(
+        self, life: Life, before: torch.Tensor, after: torch.Tensor, output: Sequence[int]
+    ) -> None:
+        acting = life.edits(output)
         if not self.driver.normalizes:
-            assert_row(before, after, acting)
+            forced = _drawn(life, before, after, output) if life.mark else []
+            assert_row(before, after, [*acting, *forced])
             return
         edited = torch.from_numpy(combine(before.numpy(), acting)).float()
         expected = edited.log_softmax(-1).numpy()
@@ -445,7 +466,25 @@ class Lives:
         np.testing.assert_allclose(after.numpy()[likely], expected[likely], rtol=1e-4, atol=1e-4)
 
 
-def _is_end(before: torch.Tensor, after: torch.Tensor) -> bool:
+def _drawn(
+    life: Life, before: torch.Tensor, after: torch.Tensor, output: Sequence[int]
+) -> list[Edit]:
+    """What a mark forces in a row, if that is what it has to draw."""
+    assert life.mark is not None
+    end, token = len(life.prompt) - life.continued, int(after[:VOCABULARY].argmax())
+    prompt, output = life.prompt[:end], [*life.prompt[end:], *output]
+    acting, highest = flat(life.edits(output[life.continued :])), forced_logit(before.dtype)
+    edited = combine(before.double().numpy(), acting, forced=highest)[:VOCABULARY]
+    if not np.isfinite(edited).any() or is_repeated(prompt, output, life.mark):
+        return []
+    if edited.max() > -highest / 2:  # of banned tokens alone, any may come
+        row = after[:VOCABULARY].float().numpy().copy()
+        row[token] = float(torch.tensor(edited[token]).to(before.dtype))
+        assert_drawn(token, row, life.mark, output)
+    return [Force(token)]
+
+
+def _is_end(before: torch.Tensor, after: torch.Tensor, _: Sequence[int]) -> bool:
     expected = before.clone()
     expected[STOP] = forced_logit(before.dtype)
     return torch.equal(after, expected)

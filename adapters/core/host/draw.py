@@ -1,7 +1,8 @@
 """The draw of a marked token: the highest logit with noise that a key and a context make.
 
-Only a token whose logit is close to the highest can win: noise is between ``_LEAST`` and ``_MOST``.
-So noise is computed for few tokens, and a row is passed over twice.
+numpy finds which logits the request's sampling leaves. Of these, only what can still win gets
+noise: its random bits are compared with those that the best token so far asks for, before any
+logarithm is taken.
 
 Source: vLLM's vllm/v1/watermarking/gumbel.py and prfs/philox.py, whose float32 numbers these are.
 """
@@ -11,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from ..logits import Floats
 from ..loops import loop
 from ..parts import Mark
 from .search import skip
 
-_WINDOW = -19.6
-"""How far a logit may be below the highest and yet be drawn: noise is between -2.82 and 16.64."""
+_MOST = np.float32(16.65)
+"""Noise is between -2.82 and 16.64."""
+_DEPTHS, _FINENESS = 512, 16
+"""Logits are counted by their depth below the highest, in steps of 1/16; the last has all below."""
 
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -24,6 +28,8 @@ _LEFT, _RIGHT = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _KEY_LEFT, _KEY_RIGHT = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _CONTEXT, _TOKEN = np.uint64(0x574D4358), np.uint64(0x574D544B)
 _UNITS = np.float64(2**24 + 1)
+_NEEDED = np.array([math.exp(-math.exp(-gap)) * _UNITS - 4 for gap in range(18)], np.uint64)
+"""The least random bits that make noise so high, and a few less, because noise is rounded."""
 
 Drawing = tuple[Any, Any, Any]
 """What ``draw`` reads of a mark: its key's words, its counts, and its numbers."""
@@ -41,41 +47,33 @@ def drawing_of(mark: Mark) -> Drawing:
     return words, counts, np.array([mark.temperature, mark.top_p, ratio], np.float32)
 
 
-@loop
-def draw(row: Any, tokens: Any, length: int, origin: int, drawing: Any, kept: Any) -> int:
+def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing, room: Floats) -> int:
     """Return the token that a mark draws, or -1 where the engine draws by itself.
 
     Args:
-        row: ``[columns]`` float32, a row of logits.
+        row: ``[columns]``, logits.
         tokens: ``[length or more]``, the history.
         length: its length.
         origin: the length of the prompt.
         drawing: see ``drawing_of``.
-        kept: room for as many float32 numbers as there are tokens.
+        room: ``[2, vocabulary]``, which gets the logits by temperature.
     """
-    words, counts, numbers = drawing
-    width, top_k, temperature = counts[0], counts[3], numbers[0]
-    columns = min(len(row), len(kept))
-    if is_repeated(tokens, length, origin, width, counts[1], counts[2] > 0):
+    words, counts, (temperature, top_p, ratio) = drawing
+    width, searched, reads_prompt, top_k = counts.tolist()
+    if is_repeated(tokens, length, origin, width, searched, reads_prompt > 0):
         return -1
-    top = np.float32(-np.inf)
-    for token in range(columns):
-        if row[token] > top:
-            top = row[token]
-    if not top > -np.inf or top == np.inf:
+    columns = min(len(row), room.shape[1])
+    logits, masses = room[:, :columns]
+    with np.errstate(over="ignore"):  # of the lowest number, with which some engines mask
+        np.divide(row[:columns], temperature, out=logits)
+    top = logits.max()
+    if np.isnan(top):
+        np.copyto(logits, -np.inf, where=np.isnan(logits))
+        top = logits.max()
+    if not -np.inf < top < np.inf:
         return -1
-    top = top / temperature
-    lowest = find_lowest(row, columns, top, top_k, numbers, kept)
-    state = context_state(words, tokens, length, origin, width)
-    best, chosen = np.float32(-np.inf), -1
-    lowest = max(lowest, np.float32(top + _WINDOW))
-    for token in range(columns):
-        logit = row[token] / temperature
-        if logit >= lowest:
-            value = logit + noise(words, state, token)
-            if value > best:
-                best, chosen = value, token
-    return chosen
+    lowest = find_lowest(logits, masses, top, top_k, top_p, ratio)
+    return choose(logits, int(logits.argmax()), lowest, words, (tokens, length, origin, width))
 
 
 @loop
@@ -97,53 +95,74 @@ def is_repeated(
     return False
 
 
-@loop
-def find_lowest(row: Any, columns: int, top: Any, top_k: int, numbers: Any, kept: Any) -> Any:
-    """Return the lowest logit, by temperature, that min_p, top_k and top_p leave.
-
-    Logits too far below ``top`` to be drawn count in the mass of top_p alone.
-    """
-    top_p, lowest, has_top_k = numbers[1], np.float32(top + numbers[2]), 0 < top_k < columns
-    if not (has_top_k or top_p < 1):
-        return lowest
-    count = gather(row, columns, max(lowest, np.float32(top + _WINDOW)), numbers[0], kept)
-    if has_top_k and count < top_k and top_p < 1:
-        count = gather(row, columns, lowest, numbers[0], kept)
-    if has_top_k and count > top_k:
-        lowest = np.partition(kept[:count], count - top_k)[count - top_k]
+def find_lowest(
+    logits: Floats, masses: Floats, top: Any, top_k: int, top_p: Any, ratio: Any
+) -> Any:
+    """Return the lowest logit that min_p, top_k and top_p leave, in this order."""
+    lowest, columns = top + ratio, len(logits)
+    if 0 < top_k < columns:
+        lowest = max(lowest, np.partition(logits, columns - top_k)[columns - top_k])
     if top_p < 1:
-        mass = add_up(kept, count, lowest, top, np.float32(1))
-        if not has_top_k:
-            mass = add_up(row, columns, lowest, top, numbers[0])
-        ordered, before = np.sort(kept[:count]), 0.0
-        for i in range(count - 1, -1, -1):
-            if ordered[i] < lowest or (before >= top_p * mass and before > 0):
-                return ordered[i + 1]
-            before += math.exp(ordered[i] - top)
-    return lowest
+        masses = np.exp(np.subtract(logits, top, out=masses), out=masses)
+        lowest = find_share(logits, masses, top, lowest, float(top_p))
+    return np.float32(lowest)
 
 
 @loop
-def gather(row: Any, columns: int, lowest: Any, temperature: Any, kept: Any) -> int:
-    """List the logits, by temperature, that are not below ``lowest``; return their number."""
+def find_share(logits: Any, masses: Any, top: Any, lowest: Any, share: float) -> Any:
+    """Return the lowest logit of the likeliest tokens that have a share of all mass.
+
+    Only what is as deep as the last of them is put in order.
+    """
+    by_depth = np.zeros(_DEPTHS)
+    for token in range(len(logits)):
+        if logits[token] >= lowest:
+            by_depth[depth_of(logits[token], top)] += masses[token]
+    wanted, before, depth = share * by_depth.sum(), 0.0, 0
+    while depth < _DEPTHS - 1 and before + by_depth[depth] < wanted:
+        before += by_depth[depth]
+        depth += 1
     count = 0
-    for token in range(columns):
-        logit = row[token] / temperature
-        if logit >= lowest and logit > -np.inf:
-            kept[count] = logit
+    for token in range(len(logits)):
+        if logits[token] >= lowest and depth_of(logits[token], top) == depth:
+            masses[count] = logits[token]
             count += 1
-    return count
+    ordered = np.sort(masses[:count])
+    last = count - 1
+    while last > 0 and before + math.exp(ordered[last] - top) < wanted:
+        before += math.exp(ordered[last] - top)
+        last -= 1
+    return ordered[last] if count > 0 else lowest
 
 
 @loop
-def add_up(row: Any, columns: int, lowest: Any, top: Any, temperature: Any) -> float:
-    """Add up the probabilities, as multiples of the highest, of logits not below ``lowest``."""
-    mass, lowest = 0.0, max(lowest, np.float32(top - 80))  # below, nothing would change
-    for token in range(columns):
-        logit = row[token] / temperature
-        if logit >= lowest:
-            mass += math.exp(logit - top)
-    return mass
+def depth_of(logit: Any, top: Any) -> int:
+    """Return how far a logit is below the highest, in steps."""
+    steps = (top - logit) * np.float32(_FINENESS)
+    return int(steps) if steps < _DEPTHS else _DEPTHS - 1
+
+
+@loop
+def choose(logits: Any, likeliest: int, lowest: Any, words: Any, context: Any) -> int:
+    """Return the token that is the highest with noise, of those not below ``lowest``."""
+    columns, state = len(logits), context_state(words, *context)
+    bits = bits_of(words, state, likeliest >> 2)[likeliest & 3]
+    best, chosen = logits[likeliest] + noise(bits), likeliest
+    for first in range(0, columns, 4):  # a group has its random bits in common
+        end, bound, can_win = min(first + 4, columns), max(lowest, best - _MOST), False
+        for token in range(first, end):
+            can_win |= logits[token] >= bound
+        if not can_win:
+            continue
+        of_group = bits_of(words, state, first >> 2)
+        for token in range(first, end):
+            gap, bits = best - logits[token], of_group[token & 3]
+            if logits[token] < lowest or gap > _MOST or (gap > 0 and bits < _NEEDED[int(gap)]):
+                continue
+            value = logits[token] + noise(bits)
+            if value > best or (value == best and token < chosen):
+                best, chosen = value, token
+    return chosen
 
 
 @loop
@@ -172,13 +191,18 @@ def context_word(tokens: Any, length: int, origin: int, width: int, index: int) 
 
 
 @loop
-def noise(words: Any, state: Any, token: int) -> np.float32:
-    """Return the Gumbel noise of a token."""
-    group = np.uint64(token >> 2)
-    out = philox(group, state[0], state[1], state[2], words[0] ^ state[3], words[1] ^ _TOKEN)
-    word = out[token & 3]
-    uniform = np.float32((np.float64(word >> np.uint64(8)) + 1.0) / _UNITS)
-    return -np.log(-np.log(uniform))
+def bits_of(words: Any, state: Any, group: int) -> Any:
+    """Return the random bits, 24 each, of four tokens."""
+    key = words[0] ^ state[3], words[1] ^ _TOKEN
+    a, b, c, d = philox(np.uint64(group), state[0], state[1], state[2], *key)
+    eight = np.uint64(8)
+    return a >> eight, b >> eight, c >> eight, d >> eight
+
+
+@loop
+def noise(bits: Any) -> Any:
+    """Return the Gumbel noise that random bits make."""
+    return -np.log(-np.log(np.float32((np.float64(bits) + 1.0) / _UNITS)))
 
 
 @loop

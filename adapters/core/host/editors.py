@@ -28,7 +28,8 @@ class Edits:
 
     Attributes:
         rules: the history rules of the requests that have some.
-        own: additions by requests' own code in this step: the request, tokens, values.
+        own: additions in this step by requests' own code, and by marks: the request, tokens,
+            values.
         has_written: whether any logit may have been edited since this was last set to false.
     """
 
@@ -38,6 +39,7 @@ class Edits:
         self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
         self.has_written = False
         self.scratch = scratch_for(vocab_size)
+        self._room = np.empty((2, vocab_size), np.float32)  # of marks; memory once there is one
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
         self._last_row = -1
 
@@ -59,6 +61,23 @@ class Edits:
         if len(self.rows) and self._last_row >= rows:
             what = f"Row {self._last_row} is beyond the logits of {rows} rows"
             raise IndexError(f"{what}: `remove` the requests that have left")
+
+    def draw(self, logits: Any, editor: "Editor") -> list[tuple[Any, tuple[Tokens, Floats]]]:
+        """Return what marks add, before the edits of a step: they force the tokens that they draw.
+
+        A request with a mark has no other edits here, see ``Mark``.
+        """
+        drawn: list[tuple[Any, tuple[Tokens, Floats]]] = []
+        forced = FORCED_SHARE * editor.highest_logit(logits.dtype)
+        for request, rules in self.rules.items():
+            if rules.drawing is not None:
+                row = editor.on_host(logits, request.row)
+                token_id = rules.draw(row, self._room)
+                if token_id >= 0 and row[token_id] < forced:
+                    value = np.float32(FORCED_LOGIT) - min(row[token_id], 0)
+                    cells = np.array([token_id], np.int32), np.array([value], np.float32)
+                    drawn.append((request, cells))
+        return drawn
 
     def of_automata(self) -> "Edits":
         """Return the edits of automata alone."""
@@ -151,15 +170,6 @@ class Editor(ABC):
         is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
         after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
         return where((change == 0) & ~is_empty, before, self.like(after, before))
-
-    def draw(self, logits: Any, edits: Edits) -> None:
-        """Force the tokens that marks draw, after all edits of the rows."""
-        for request, rules in edits.rules.items():
-            if rules.drawing is not None:
-                token_id = rules.draw(self.on_host(logits, request.row), edits.scratch)
-                if token_id >= 0:
-                    edits.has_written = True
-                    logits[request.row, token_id] = self.highest_logit(logits.dtype)
 
     def find_forced(self, logits: Any) -> Any:
         """Return which rows have a forced token: an array ``[rows]``, where the logits are."""

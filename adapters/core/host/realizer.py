@@ -266,10 +266,10 @@ class Realizer(Layer):
         for request, rules in self._edits.rules.items():
             rules.follow(automata, request.index)
         self._last_resort.look(step, self._editor, automata)
-        self._edits.own = self._own or []
         if automata.requests:
+            self._edits.own = [*(self._own or ()), *self._edits.draw(step, self._editor)]
             self._editor.apply(step, self._edits)
-            self._editor.draw(step, self._edits)
+            self._edits.own = []  # it has requests
         self._last_resort.apply(step, self._editor)
 
     def _rebuild(self) -> None:
