@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logitport.adapters.core import Realizer, Vocabulary, compile_specs, loops
+from logitport.adapters.core import (
+    Acting,
+    Mark,
+    Program,
+    Realizer,
+    Vocabulary,
+    compile_specs,
+    loops,
+)
 from logitport.adapters.core.automaton import automata, steps, tries
-from logitport.adapters.core.host import edit, history_rules
+from logitport.adapters.core.host import draw, edit, history_rules
 from logitport.adapters.core.text import byte_automaton, characters, token_product
 from logitport.adapters.core.warm_up import prepare
 from logitport.spec import (
@@ -26,12 +34,12 @@ from logitport.spec import (
 )
 
 from tests.support.host_driver import apply
-from tests.support.requests import LAYOUTS, ONE_OF_EACH, Request
+from tests.support.requests import LAYOUTS, ONE_OF_EACH, Request, laid_out
 
 LOOPS = [
     value
     for module in (
-        *(automata, steps, tries, edit, history_rules),
+        *(automata, steps, tries, draw, edit, history_rules),
         *(byte_automaton, token_product, characters),
     )
     for value in vars(module).values()
@@ -40,7 +48,15 @@ LOOPS = [
 
 ONE_STEP = """
 import numpy
-from logitport.adapters.core import Realizer, Vocabulary, compile_specs, loops
+from logitport.adapters.core import (
+    Acting,
+    Mark,
+    Program,
+    Realizer,
+    Vocabulary,
+    compile_specs,
+    loops,
+)
 from logitport.spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec
 
 realizer, logits = Realizer(8), numpy.zeros((1, 8), numpy.float32)
@@ -82,6 +98,11 @@ def test_nothing_is_compiled_for_a_request() -> None:
                 for request in requests:
                     request.output += [step] * step
             realizer.apply(np.zeros((len(requests), 8), np.float32))
+            for how in ({}, {"top_k": 3, "top_p": 0.9, "min_p": 0.1, "reads_prompt": True}):
+                mark = Program((Acting(Mark("a", 1, temperature=0.5, **how)),))
+                realizer.add(0, Program().then(mark), [1, 5], [*range(8)])
+                realizer.apply(laid_out(torch.zeros(len(requests), 8), layout).to(dtype))
+            assert realizer.failed_requests == 0
     assert before == {each.py_func.__name__: len(each.signatures) for each in LOOPS}
     assert len([count for count in before.values() if count]) > 6
 

@@ -13,6 +13,7 @@ from ....spec import (
     NoLoopSpec,
     NoRepeatNgramSpec,
     SpecError,
+    ThinkingBudgetSpec,
     TriggerSpec,
 )
 from ..automaton import Lane, UnknownTokenError
@@ -330,9 +331,11 @@ def take_steps() -> None:
     """Take two steps with a little batch, which run each loop."""
     rules = NoRepeatNgramSpec(2), DrySpec(1.0), NoLoopSpec(2), NoLoopSpec(2, then_token_ids=(2,))
     realizer, output_ids = Realizer(4), [1]
-    program = compile_specs((TriggerSpec((1,), (2,)), *rules))
-    mark = Program((Acting(Mark("", 1, top_k=2, top_p=0.5, width=1)),))
+    thinking = ThinkingBudgetSpec(1, (1,), (2, 3))  # it reads the prompt
+    program = compile_specs((TriggerSpec((1,), (2,)), thinking, *rules))
+    mark = Program((Acting(Mark("", 1, top_p=0.5, width=1)),))
     realizer.add(0, program.then(mark), [1, 0], output_ids)
     for dtype in (np.float32, np.float64):
-        realizer._step(np.zeros((1, 4), dtype))
+        for layer in (realizer, realizer._guards):
+            layer._step(np.zeros((1, 4), dtype))
         output_ids.append(2)
