@@ -12,7 +12,8 @@ KEY = 0x1234_5678_9ABC_DEF1
 
 def values_of(row: Any, mark: Mark, output: Sequence[int]) -> np.ndarray:
     """The logits with noise of what a mark leaves; -inf for other tokens."""
-    logits = np.asarray(row, np.float32) / np.float32(mark.temperature)
+    with np.errstate(over="ignore"):
+        logits = np.asarray(row, np.float32) / np.float32(mark.temperature)
     logits[np.isnan(logits)] = -np.inf
     top = logits.max()
     kept = logits >= (top + np.log(np.float32(mark.min_p)) if mark.min_p else -np.inf)
