@@ -53,7 +53,7 @@ def uniforms(key: int, contexts: np.ndarray, token_ids: np.ndarray) -> np.ndarra
     ::
 
         >>> uniforms(42, np.array([[-1, -1, -1, 7]]), np.array([9]))
-        array([0.5389...], dtype=float32)
+        array([0.6941...], dtype=float32)
 
     Args:
         key: a key of 64 bits.

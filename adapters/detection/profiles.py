@@ -12,12 +12,11 @@ A file has profiles by name; see "Profiles of marks" in docs/wire.md::
 import os
 import re
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ...spec.errors import SpecError
 from ..files import read_file
 
 Width = Annotated[int, msgspec.Meta(ge=1, le=64)]
@@ -31,10 +30,20 @@ MAX_KEY_BYTES = 4096
 
 
 class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a key is: the name of an environment variable, or of a file. A profile has no key."""
+    """Where a key is. A profile has no key.
 
-    env: str | None = None
+    Attributes:
+        env: the name of an environment variable. A number is none, so a key that stands here by
+            mistake is refused, and not repeated.
+        file: the name of a file.
+    """
+
+    env: Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("Expected `env` or `file`, and one of them")
 
     def read(self) -> str:
         """Return the key's text.
@@ -42,16 +51,17 @@ class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ValueError: if there is none, or the file cannot be read. No message has a key in it.
         """
-        if (self.env is None) == (self.file is None):
-            raise ValueError("Expected `env` or `file`, and one of them")
-        if self.file is not None:
-            try:
-                return read_file(self.file, MAX_KEY_BYTES).strip()
-            except OSError as error:
-                raise ValueError(f"No key in the file {self.file}: {error.strerror}") from None
-        if not (text := os.environ.get(self.env or "", "").strip()):
-            raise ValueError(f"No key in the environment variable {self.env}")
-        return text
+        if self.file is None:
+            if not (text := os.environ.get(self.env or "", "").strip()):
+                raise ValueError(f"No key in the variable {self.env}")
+            return text
+        try:
+            return read_file(self.file, MAX_KEY_BYTES).strip()
+        except OSError as error:
+            why = str(error.strerror)
+        except ValueError:
+            why = f"expected a text of at most {MAX_KEY_BYTES:,} bytes"
+        raise ValueError(f"No key in the file {self.file}: {why}")
 
 
 class Scores(NamedTuple):
@@ -75,26 +85,14 @@ class Profile(
         key: where the key is.
         tokenizer: the digest of the tokenizer's file, ``sha256:`` and 64 digits; it is checked
             where a text is given. ``logitport detect`` prints it.
-        device: where the row was, if the scheme's random numbers differ: only ``cpu`` is known.
     """
 
-    THETA: ClassVar = 1 / 3
-    """How much likelier a mark makes high scores, as the search for marked spans assumes: the
-    scores of a scheme are tilted by ``exp(THETA * score)``."""
+    THETA: ClassVar = 0.4
+    """How strong a mark the search for spans expects: one that makes a score ``exp(THETA * score)``
+    times as likely."""
 
     key: KeySource
     tokenizer: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")] | None = None
-    device: Literal["cpu", "cuda"] = "cpu"
-
-    def check(self) -> None:
-        """Refuse what no detector of ours can check.
-
-        Raises:
-            SpecError: with the field.
-        """
-        if self.device == "cuda":
-            what = "Marks that transformers made on a GPU have other random numbers: unknown here"
-            raise SpecError(what, "device")
 
     def keys(self) -> tuple[int, ...]:
         """Read the key.
@@ -114,7 +112,10 @@ class Profile(
 
     @property
     def log_mgf(self) -> float:
-        """The logarithm of the mean of ``exp(THETA * score)`` over tokens without the mark."""
+        """The logarithm of the mean of ``exp(THETA * score)`` over tokens without the mark.
+
+        A higher number makes spans rarer.
+        """
         raise NotImplementedError
 
 
@@ -142,6 +143,11 @@ def contexts_before(token_ids: np.ndarray, width: int, padding: int) -> np.ndarr
     """Return the tokens before each token, int64 ``[n, width]``."""
     padded = np.concatenate([np.full(width, padding, np.int64), token_ids])
     return np.lib.stride_tricks.sliding_window_view(padded, width)[: len(token_ids)]
+
+
+def ngrams_of(token_ids: np.ndarray, length: int) -> np.ndarray:
+    """Return all n-grams of a text, int64 ``[n - length + 1, length]``."""
+    return contexts_before(np.append(token_ids, 0), length, 0)[length:]
 
 
 def first_of_each(rows: np.ndarray) -> np.ndarray:
