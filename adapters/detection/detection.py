@@ -18,7 +18,8 @@ class Span(msgspec.Struct, frozen=True):
     Attributes:
         start: the index of its first token.
         end: the index behind its last token.
-        p_value: the chance that a text of this length without the mark has a part with such scores.
+        p_value: a bound on the chance that a text of this length without the mark has a part with
+            such scores, times the number of profiles that were tried.
     """
 
     start: int
@@ -32,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
     Attributes:
         profile: the name of the profile.
         scheme: its scheme.
-        scored: the tokens that were scored, with a context each that no token before had.
+        scored: the number of tokens that were scored. Most schemes score one for each context.
         score: the sum of their scores.
         p_value: the chance that a text without the mark scores as high, times the number of
             profiles that were tried.
@@ -68,10 +69,10 @@ class Detection(msgspec.Struct, frozen=True):
 
 
 def detect(
-    token_ids: Sequence[int],
+    token_ids: Sequence[int] | np.ndarray,
     profiles: Mapping[str, Profile],
     *,
-    prompt_token_ids: Sequence[int] = (),
+    prompt_token_ids: Sequence[int] | np.ndarray = (),
     threshold: float = 0.01,
 ) -> Detection:
     """Return whether a text is marked.
@@ -87,33 +88,37 @@ def detect(
         profiles: the profiles to try, by name. Each p-value is multiplied by their number.
         prompt_token_ids: the tokens before the text, if they are known. SGLang's scheme and
             ``deduplicate: all`` read them.
-        threshold: the highest p-value that counts as a mark: of so many texts without a mark,
-            one is taken for marked.
+        threshold: the highest p-value that counts as a mark: the share of the texts without a
+            mark that are taken for marked.
 
     Raises:
-        ValueError: if a key is missing, or a token id is no number of 32 bits.
+        ValueError: for other token ids than integers of 32 bits, too many of them, no profile, a
+            threshold that is no probability, and a key that is missing or wrong.
     """
-    tokens, prompt = _checked(token_ids), _checked(prompt_token_ids)
+    tokens = _checked(token_ids, "token_ids")
+    prompt = _checked(prompt_token_ids, "prompt_token_ids")
     if not profiles:
         raise ValueError("Expected at least one profile")
     if not 0 < threshold < 1:
         raise ValueError(f"Expected a threshold between 0 and 1, got {threshold:g}")
-    findings = [
-        _find(name, profile, profile.scores(profile.keys(), tokens, prompt), profiles, threshold)
-        for name, profile in profiles.items()
-    ]
+    findings = list[Finding]()
+    for name, profile in profiles.items():
+        try:
+            keys = profile.keys()
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        scores = profile.scores(keys, tokens, prompt)
+        findings.append(_find(name, profile, scores, len(profiles), threshold))
     findings.sort(key=lambda finding: finding.log10_p)
     marked = any(finding.is_watermarked for finding in findings)
     return Detection(marked, len(tokens), threshold, tuple(findings))
 
 
-def _find(
-    name: str, profile: Profile, scores: Scores, profiles: Mapping[str, Profile], threshold: float
-) -> Finding:
+def _find(name: str, profile: Profile, scores: Scores, tried: int, threshold: float) -> Finding:
     scheme = str(profile.__struct_config__.tag)
     if not len(scores.values):
         return Finding(name, scheme, 0, 0.0, 1.0, 0.0, False)
-    log_p = min(0.0, profile.log_tail(scores.values) + math.log(len(profiles)))
+    log_p = min(0.0, profile.log_tail(scores.values) + math.log(tried))
     return Finding(
         profile=name,
         scheme=scheme,
@@ -122,43 +127,44 @@ def _find(
         p_value=math.exp(log_p),
         log10_p=log_p / math.log(10),
         is_watermarked=math.exp(log_p) <= threshold,
-        spans=tuple(_spans(profile, scores, threshold / len(profiles))),
+        spans=tuple(_spans(profile, scores, tried, threshold)),
     )
 
 
-def _spans(profile: Profile, scores: Scores, threshold: float) -> list[Span]:
+def _spans(profile: Profile, scores: Scores, tried: int, threshold: float) -> list[Span]:
     """Find marked parts of a text: those whose likelihood ratio is too high for chance.
 
     The product of ``exp(THETA * score) / mgf(THETA)`` over a part is a likelihood ratio: without a
-    mark, its mean is 1 wherever the part begins. So the chance that it reaches ``x`` on any end is
-    at most ``1 / x`` (Ville's inequality), and on any beginning, too, ``n / x``.
+    mark, its mean is 1, whatever its beginning and end. So the chance that it reaches ``x`` at any
+    end is at most ``1 / x`` (Ville's inequality), and for any of ``n`` beginnings at most
+    ``n / x``.
     """
-    logs = profile.THETA * scores.values - profile.log_mgf
-    count, found = len(logs), list[Span]()
-    open_parts = [(0, count)]
-    while open_parts:
-        low, high = open_parts.pop()
-        if low >= high:
-            continue
-        sums = np.concatenate([[0.0], np.cumsum(logs[low:high])])
-        gains = sums - np.minimum.accumulate(sums)
-        end = int(gains.argmax())
-        p_value = count * math.exp(-min(float(gains[end]), 700.0))
-        if p_value > threshold:
-            continue
-        start = int(sums[: end + 1].argmin())
-        first, last = scores.positions[low + start], scores.positions[low + end - 1]
-        found.append(Span(int(first), int(last) + 1, p_value))
-        open_parts += [(low, low + start), (low + end, high)]
-    return sorted(found, key=lambda span: span.start)
+    count = len(scores.values)
+    sums = [0.0, *np.cumsum(profile.THETA * scores.values - profile.log_mgf).tolist()]
+    needed = math.log(tried * count / threshold)
+    found, start, peak = list[Span](), 0, 0
+    for i, total in enumerate([*sums, -math.inf]):
+        if total > sums[peak]:
+            peak = i
+        elif total <= sums[start] or sums[peak] - total >= needed:
+            # What follows is as surely no part as the part is one; or there has been none.
+            if (gain := sums[peak] - sums[start]) >= needed:
+                first, last = scores.positions[start], scores.positions[peak - 1]
+                p_value = tried * count * math.exp(-min(gain, 700.0))
+                found.append(Span(int(first), int(last) + 1, p_value))
+            start = peak = min(i, count)
+    return found
 
 
-def _checked(token_ids: Sequence[int]) -> np.ndarray:
+def _checked(token_ids: Sequence[int] | np.ndarray, name: str) -> np.ndarray:
     if len(token_ids) > MAX_TOKENS:
-        raise ValueError(f"Expected at most {MAX_TOKENS:,} tokens, got {len(token_ids):,}")
-    tokens = np.asarray(token_ids)
-    if tokens.size and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
-        raise ValueError("Expected token ids as a list of integers")
+        raise ValueError(f"Expected at most {MAX_TOKENS:,} `{name}`, got {len(token_ids):,}")
+    try:
+        tokens = np.asarray(token_ids)
+    except ValueError:  # lists of several lengths
+        tokens = np.array([None])
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        raise ValueError(f"Expected `{name}` as a list of integers")
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < 1 << 32:
-        raise ValueError("Expected token ids from 0 to 4,294,967,295")
-    return tokens.astype(np.int64).reshape(-1)
+        raise ValueError(f"Expected `{name}` from 0 to 4,294,967,295")
+    return tokens.astype(np.int64)
