@@ -12,7 +12,6 @@ from .. import Profile, admit_live
 from ..core import Realizer, Vocabulary
 from .backend import BACKEND
 
-
 HIGHEST = np.float32(1e8)
 """The highest logit. llama.cpp's top_k sorts by ``6.4 * logit`` as an integer of 32 bits, which a
 forced token's 1e9 overflows (bucket sort, llama-sampler.cpp)."""

@@ -15,9 +15,9 @@ from logitport.adapters.core.host import draw as draws
 from logitport.adapters.core.host.draw import draw, drawing_of
 from logitport.adapters.core.loops import why_slow
 
+from tests.support.drawn import KEY, assert_drawn, is_repeated, values_of
 from tests.support.host_driver import Marked
 from tests.support.lives import lead
-from tests.support.marks import KEY, assert_drawn, is_repeated, values_of
 from tests.support.requests import LAYOUTS, forced_logit, laid_out
 from tests.tools import faults
 

@@ -147,7 +147,8 @@ def test_speed():
     results = text("benchmarks/results/cpu.md")
     (commit,) = re.findall("measured this at commit (\\w+)", text("README.md"))
     assert f"commit {commit};" in results
-    rows = re.findall(r"^\| (\d+) \| ([\d,]+) tokens .* \| (\S+ \(.*\)) \|$", text("README.md"), re.M)
+    row = r"^\| (\d+) \| ([\d,]+) tokens .* \| (\S+ \(.*\)) \|$"
+    rows = re.findall(row, text("README.md"), re.M)
     assert [requests for requests, _, _ in rows] == ["16", "64"]
     for requests, tokens, share in rows:
         assert f"| {requests} | no processor | {tokens} | 1.000" in results

@@ -30,8 +30,8 @@ from logitport.adapters.reference import Edit, Force, combine, edits
 from logitport.adapters.reference.kinds.base import flat
 from logitport.spec import LogitBiasSpec, Payload, PluginSpec, PythonProcessorSpec, SpecError
 
+from tests.support.drawn import KEY, assert_drawn, is_repeated
 from tests.support.faults import METHODS, MODULES, Faults
-from tests.support.marks import KEY, assert_drawn, is_repeated
 from tests.support.requests import (
     ONE_OF_EACH,
     STOP,
