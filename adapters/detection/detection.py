@@ -107,6 +107,9 @@ def detect(
             keys = profile.keys()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+        if len(tokens) > profile.MOST:
+            what = f"Expected at most {profile.MOST:,} tokens, got {len(tokens):,}"
+            raise ValueError(f"{name}: {what}")
         scores = profile.scores(keys, tokens, prompt)
         findings.append(_find(name, profile, scores, len(profiles), threshold))
     findings.sort(key=lambda finding: finding.log10_p)

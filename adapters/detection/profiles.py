@@ -90,6 +90,8 @@ class Profile(
     THETA: ClassVar = 0.4
     """How strong a mark the search for spans expects: one that makes a score ``exp(THETA * score)``
     times as likely."""
+    MOST: ClassVar = 1 << 20
+    """The most tokens of a text: some seconds."""
 
     key: KeySource
     tokenizer: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")] | None = None
@@ -152,4 +154,6 @@ def ngrams_of(token_ids: np.ndarray, length: int) -> np.ndarray:
 
 def first_of_each(rows: np.ndarray) -> np.ndarray:
     """Return the indices of the rows that no row before is equal to, in order."""
-    return np.sort(np.unique(rows, axis=0, return_index=True)[1])
+    order = np.lexsort(rows.T)  # a third of the time of "np.unique"; of equal rows, the first leads
+    differs = (rows[order][1:] != rows[order][:-1]).any(axis=1)
+    return np.sort(order[np.append(np.ones(min(len(rows), 1), np.bool_), differs)])

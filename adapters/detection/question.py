@@ -80,9 +80,11 @@ def examine(
             if profile.tokenizer not in (None, tokenizer.digest):
                 what = f"The profile {name} needs the tokenizer {profile.tokenizer}"
                 raise SpecError(f"{what}, and this one is {tokenizer.digest}", "text")
-        if len(tokens := tokenizer.encode(text)) > MAX_TOKENS:
-            raise SpecError(f"Expected at most {MAX_TOKENS:,} tokens, got {len(tokens):,}", "text")
+        tokens = tokenizer.encode(text)
     for name, profile in profiles.items():
+        if len(tokens) > profile.MOST:
+            what = f"Expected at most {profile.MOST:,} tokens for {name}, got {len(tokens):,}"
+            raise SpecError(what, "token_ids" if text is None else "text")
         try:
             profile.keys()
         except ValueError as error:

@@ -131,7 +131,7 @@ ONE = {"token_ids": [1]}
         (
             b'{"key_group": "old", "text": "' + b"1 " * (1 << 20) + b'1"}',
             "$.text",
-            "at most 1,048,576 tokens, got 1,048,577",
+            "at most 1,048,576 tokens for old, got 1,048,577",
         ),
         ([], "$", "object"),
         (None, "$", "object"),

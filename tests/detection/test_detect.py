@@ -82,6 +82,13 @@ def test_the_longest_text():
     assert not found.is_watermarked
 
 
+def test_a_list_for_each_token_takes_long():
+    profile = Kgw(key=KeySource(env="PATH"), vocab_size=100)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match="it: Expected at"):
+        patch.setenv("PATH", "1")
+        detect(np.zeros(Kgw.MOST + 1, np.int64), {"it": profile})
+
+
 @pytest.mark.parametrize("threshold", [0, 1, -1, float("nan"), float("inf")])
 def test_wrong_thresholds(threshold: float):
     with pytest.raises(ValueError, match="Expected a threshold between 0 and 1"):
