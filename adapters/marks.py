@@ -22,8 +22,26 @@ PENALTIES: Mapping[str, float] = {
 }
 """Fields with which engines change logits after a processor, and the values that change nothing."""
 
-LEAST_TEMPERATURE = 0.01
-"""The lowest temperature at which engines draw; below, the likeliest token comes."""
+SAMPLING: Mapping[str, float] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""The fields that say how tokens are drawn, and the values that change nothing."""
+
+BOUNDS: Mapping[str, float] = {"temperature": 0.01, "top_k": 2, "top_p": 0.01, "min_p": 0.99}
+"""What a request that asks for a mark may ask for besides. Beyond, the likeliest token comes."""
+
+REQUIRED_BOUNDS: Mapping[str, float] = {
+    "temperature": 0.5,
+    "top_k": 10,
+    "top_p": 0.8,
+    "min_p": 0.1,
+}
+"""What a request may ask for whose text has to be marked, unless the operator says otherwise.
+
+A mark is in what is left to chance. At these bounds, SmolLM2-135M leaves so much that a text of
+1,000 tokens is found, with a p-value of about 1e-10; at a temperature of 0.2 alone, hardly.
+"""
+
+MOST = 1 << 31
+"""More than any of these numbers."""
 
 BEAMS = "beam_width", "num_beams"
 COPIES = "n", "best_of", "num_return_sequences"
@@ -56,6 +74,7 @@ def bind_mark(
     engine_marks: "Callable[[Mark], bool]" = lambda mark: False,
     after: Mapping[str, float] = PENALTIES,
     grammars: tuple[str, ...] = (),
+    end_token: int | None = None,
 ) -> "Program | None":
     """Give a program's mark its key and the request's sampling, and put it after all other edits.
 
@@ -69,6 +88,7 @@ def bind_mark(
         after: the fields with which the engine changes logits after a processor, by the values
             that change nothing. Others are refused, because the mark would not see them.
         grammars: the fields that ask for a grammar.
+        end_token: a token that ends the text if its mark fails.
 
     Returns:
         The program, or another one that ends with the mark; ``None`` if nothing acts.
@@ -94,10 +114,12 @@ def bind_mark(
         raise SpecError(f"This server has no profile {name!r} of marks; profiles: {named}", *path)
     if required not in (None, name):
         raise SpecError(f"This server marks its texts with the profile {required!r}", *path)
-    bound = replace(mark, **_sampling(request, after))
+    bounds = {**REQUIRED_BOUNDS, **policy.mark_bounds} if policy and required else BOUNDS
+    bound = replace(mark, **_sampling(request, after, bounds))
     if engine_marks(mark):
         return program and replace(program, parts=parts)
-    return replace(program or Program(), parts=parts).then(Program((Acting(bound),)))
+    marking = Program((Acting(bound),), end_token=end_token)
+    return replace(program or Program(), parts=parts).then(marking)
 
 
 def bind_live(
@@ -127,7 +149,9 @@ def bind_live(
     return bind_mark(program, Policy(profiles=marks), sampling, after=after) or program
 
 
-def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:
+def _sampling(
+    request: Any, after: Mapping[str, float], bounds: Mapping[str, float]
+) -> dict[str, float]:
     """Return how a request's tokens are drawn; refuse what leaves its text without a mark."""
 
     def refuse(name: str, what: str) -> SpecError:
@@ -136,12 +160,28 @@ def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:
 
     def number(name: str, default: float) -> float:
         value = value_of(request, name)
-        return float(value) if isinstance(value, int | float) else default
+        if value in UNSET:
+            return default
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not -MOST < value < MOST
+        ):
+            raise refuse(name, "a number")
+        return float(value)
 
-    if not number("temperature", 1) >= LEAST_TEMPERATURE or value_of(request, "do_sample") is False:
-        raise refuse("temperature", f"a temperature of at least {LEAST_TEMPERATURE:g}")
-    if (top_k := number("top_k", 0)) == 1:
-        raise refuse("top_k", "top_k other than 1")
+    drawn = {name: number(name, neutral) for name, neutral in SAMPLING.items()}
+    drawn["top_k"] = top_k = max(0, int(drawn["top_k"]))
+    if value_of(request, "do_sample") is False:
+        raise refuse("do_sample", "do_sample that is not false")
+    if drawn["temperature"] < bounds["temperature"]:
+        raise refuse("temperature", f"a temperature of at least {bounds['temperature']:g}")
+    if 0 < top_k < bounds["top_k"]:
+        raise refuse("top_k", f"top_k of at least {bounds['top_k']:g}, or none")
+    if drawn["top_p"] < bounds["top_p"]:
+        raise refuse("top_p", f"top_p of at least {bounds['top_p']:g}")
+    if drawn["min_p"] > bounds["min_p"]:
+        raise refuse("min_p", f"min_p of at most {bounds['min_p']:g}")
     for name in BEAMS:
         if number(name, 1) > 1:
             raise refuse(name, "no beam search")
@@ -151,9 +191,4 @@ def _sampling(request: Any, after: Mapping[str, float]) -> dict[str, float]:
     for name, neutral in after.items():
         if value_of(request, name) not in (*UNSET, neutral):
             raise refuse(name, f"{neutral:g}")
-    return {
-        "temperature": number("temperature", 1),
-        "top_k": max(0, int(top_k)),
-        "top_p": number("top_p", 1),
-        "min_p": number("min_p", 0),
-    }
+    return drawn

@@ -18,6 +18,7 @@ from ..spec import (
     SpecError,
     StandIn,
     Tokenizer,
+    WatermarkSpec,
     decode,
     encode,
 )
@@ -67,6 +68,8 @@ class Policy:
         efforts: thinking budgets, by the ``reasoning_effort`` of a request.
         profiles: the marks that texts may have, by name, with their keys: ``core.Mark``.
         required: the name of the profile with which each text is marked, if there is one.
+        mark_bounds: the bounds of ``temperature``, ``top_k``, ``top_p`` and ``min_p`` of requests
+            with the required mark, in place of those in ``marks.REQUIRED_BOUNDS``.
         unmarked: what needs no mark: ``grammar``, a request with a grammar.
     """
 
@@ -85,6 +88,7 @@ class Policy:
     efforts: Mapping[str, int] = field(default_factory=dict[str, int])
     profiles: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     required: str | None = None
+    mark_bounds: Mapping[str, float] = field(default_factory=dict[str, float])
     unmarked: frozenset[str] = frozenset()
 
     @property
@@ -113,6 +117,11 @@ class Policy:
         return encode(self.guard, generation_only=False) if self.guard else None
 
     @cached_property
+    def mark_payload(self) -> str | None:
+        """The payload of requests on which the required mark alone acts; ``None`` without one."""
+        return encode(WatermarkSpec(self.required)) if self.required else None
+
+    @cached_property
     def default_payload(self) -> str | None:
         """The payload of requests on which the default specs alone act; ``None`` without."""
         return encode(self.default) if self.default else None
@@ -120,16 +129,17 @@ class Policy:
     def end_token(self, eos_token_ids: Iterable[int], vocab_size: int) -> int | None:
         """Return a token that ends a reply where nothing but what the guard bans is left.
 
-        It is none of a request's own stop tokens, which the guard may ban. There is none without a
-        guard, or if the vocabulary has none of the model's, which is logged.
+        It ends a text that cannot be marked, too. It is none of a request's own stop tokens, which
+        the guard may ban and a client may leave out. There is none without a guard and a required
+        mark, or if the vocabulary has none of the model's, which is logged.
         """
-        if not self.guard:
+        if not self.guard and self.required is None:
             return None
         found = min((each for each in eos_token_ids if 0 <= each < vocab_size), default=None)
         if found is None:
             logger.warning(
                 "logitport: no EOS token of the model is known: where nothing but what the guard "
-                "bans is left, a banned token comes"
+                "bans is left, a banned token comes; what cannot be marked may go on unmarked"
             )
         return found
 

@@ -39,7 +39,17 @@ import msgspec
 from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..spec import WIRE_KINDS, LogitsProcessorSpec, NativeSpec, SpecError, StandIn, decode, encode
+from ..adapters.marks import REQUIRED_BOUNDS
+from ..spec import (
+    WIRE_KINDS,
+    LogitsProcessorSpec,
+    NativeSpec,
+    SpecError,
+    StandIn,
+    WatermarkSpec,
+    decode,
+    encode,
+)
 from ..spec.base import kind_of, spec_error
 from ..spec.errors import Path, shown
 from ..spec.limits import MAX_MESSAGE, MAX_PATH
@@ -176,7 +186,10 @@ class _Reading(NamedTuple):
     def _guard(self, value: Any) -> Sequence[LogitsProcessorSpec]:
         specs = self._specs(value, ("guard",))
         for i, spec in enumerate(specs):
-            if spec.breaks_grammar:
+            if isinstance(spec, WatermarkSpec):
+                named = f"`require: {{watermark: {{profile: {spec.profile}}}}}`"
+                self._report(("guard", i), f"A mark is no guard: {named} marks every text")
+            elif spec.breaks_grammar:
                 what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
                 self._report(("guard", i), what)
         return specs
@@ -211,11 +224,17 @@ class _Reading(NamedTuple):
         for name, profile in read_profiles(value).items():
             with self._reporting("profiles", name):
                 marks[name] = mark_of(name, profile)
+            try:
+                decode([{"kind": "watermark", "profile": name}])
+            except SpecError as error:
+                self._report(("profiles", name), f"No name for a profile: {error.message}")
         return marks
 
     def _require(self, value: Any) -> Mapping[str, Any]:
         required = msgspec.convert(value, _Require).watermark
-        return {"required": required.profile, "unmarked": frozenset(required.unless)}
+        bounds = msgspec.structs.asdict(required.bounds)
+        unmarked = frozenset(required.unless)
+        return {"required": required.profile, "mark_bounds": bounds, "unmarked": unmarked}
 
     def _forbid(self, value: Any) -> frozenset[str]:
         kinds = msgspec.convert(value, list[str])
@@ -322,11 +341,21 @@ class _Reading(NamedTuple):
         self.problems.append(f"{line}{error.path}: {error.message}")
 
 
+class _Bounds(msgspec.Struct, forbid_unknown_fields=True):
+    """What a request may ask for whose text has to be marked; see ``marks.BOUNDS``."""
+
+    temperature: Annotated[float, msgspec.Meta(ge=0.01)] = REQUIRED_BOUNDS["temperature"]
+    top_k: Annotated[int, msgspec.Meta(ge=2)] = int(REQUIRED_BOUNDS["top_k"])
+    top_p: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = REQUIRED_BOUNDS["top_p"]
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = REQUIRED_BOUNDS["min_p"]
+
+
 class _RequiredMark(msgspec.Struct, forbid_unknown_fields=True):
     """The mark of all texts, and which need none."""
 
     profile: str
     unless: tuple[Literal["grammar"], ...] = ()
+    bounds: _Bounds = msgspec.field(default_factory=_Bounds)
 
 
 class _Require(msgspec.Struct, forbid_unknown_fields=True):
