@@ -176,20 +176,22 @@ def check_policy(
     Args:
         backend: the engine's backend.
         vocab_size: as for ``admit``.
-        check: checks what acts on requests without specs: the guard and the default specs.
+        check: checks what acts on requests without specs: the guard, the default specs, and the
+            required mark.
 
     Raises:
-        ValueError: for a guard, default specs or a preset that cannot be realized.
+        ValueError: for one of these or a preset that cannot be realized.
     """
     policy = backend.policy or Policy()
     if policy.guard_payload:
         with policy.naming_guard():
             check(*admit(backend.free, policy.guard_payload, vocab_size))
-    if policy.default_payload:
-        try:
-            check(*admit(backend.free, policy.default_payload, vocab_size))
-        except SpecError as error:
-            raise error.moved(lambda path: ("default", *path[1:])) from error
+    for name, payload in (("default", policy.default_payload), ("require", policy.mark_payload)):
+        if payload:
+            try:
+                check(*admit(backend.free, payload, vocab_size))
+            except SpecError as error:
+                raise error.moved(lambda path, name=name: (name, *path[1:])) from error
     for name in policy.presets:
         try:
             admit(backend, Payload(VERSION, (PluginSpec(name),)), vocab_size)

@@ -25,6 +25,7 @@ from ..core import Program, Vocabulary, unsupported
 from .backend import BACKEND
 from .callers import caller_frame
 from .engine_config import (
+    Role,
     begins_with_grammar,
     eos_token_ids_of,
     once_per_engine,
@@ -125,8 +126,7 @@ def admit_request(
                 if length is not None or not admitting.has_prompt_ids:
                     check_prompt(backend, checked.specs, program, length)
                 _check_own_fields(admitting, backend, sampling_params, checked.specs, program)
-                own = own_mark(getattr(config, "watermark_config", None), sampling_params)
-                bind_mark(program, backend.policy, sampling_params, own, grammars=GRAMMARS)
+                _check_mark(admitting, backend, sampling_params, program)
         if isinstance(checked, InProcessPayload) and not in_process:
             raise SpecError("A live callable cannot reach an engine in another process")
         decision, share = "admitted" if acts else "gated", admitting.share
@@ -186,7 +186,7 @@ def check_engine(vllm_config: "VllmConfig", payload: Payload, program: Program) 
 
 
 def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
-    """Refuse a request without specs if there are default specs that this engine drops.
+    """Refuse a request without specs if the server adds specs that this engine drops.
 
     Raises:
         SpecError: with the change that the engine needs.
@@ -194,7 +194,7 @@ def check_free(vllm_config: "VllmConfig", sampling_params: Any) -> None:
     backend_of(vllm_config)  # loads the vocabulary beside this request, which needs none
     try:
         if why := why_dropped(vllm_config):
-            raise SpecError(f"Default specs are configured, but {why}")
+            raise SpecError(f"The server adds specs, but {why}")
         check_replay(sampling_params)
     except SpecError:
         policy = backend_of(vllm_config).policy or Policy()
@@ -215,19 +215,55 @@ def check_replay(sampling_params: Any) -> None:
 
 
 def check_beside_policy(admitting: Admitting, backend: Backend, sampling_params: Any) -> None:
-    """Refuse a request without specs whose own fields contradict the guard, or leave no mark.
+    """Refuse a request on which no specs of its own act, if its fields leave the policy no effect.
+
+    They may contradict the guard, or leave a text without the mark that is required, or that the
+    default specs have.
 
     Raises:
         SpecError: at the field.
     """
-    if backend.policy is not None:
-        if backend.policy.guard:
-            _check_own_fields(admitting, backend, sampling_params, (), Program())
-        if not scores_labels(sampling_params):
-            own = own_mark(
-                getattr(admitting.vllm_config, "watermark_config", None), sampling_params
-            )
-            bind_mark(None, backend.policy, sampling_params, own, grammars=GRAMMARS)
+    config, policy = admitting.vllm_config, backend.policy
+    if config is None or policy is None:
+        return
+    if policy.guard:
+        _check_own_fields(admitting, backend, sampling_params, (), Program())
+    if not scores_labels(sampling_params):
+        size, role = config.model_config.get_vocab_size(), role_of(config)
+        program = default_of(backend, size, role, sampling_params)
+        _check_mark(admitting, backend, sampling_params, program)
+
+
+def _check_mark(
+    admitting: Admitting, backend: Backend, sampling_params: Any, program: Program | None
+) -> None:
+    """Refuse a request whose text could not be marked as it has to be."""
+    own = own_mark(getattr(admitting.vllm_config, "watermark_config", None), sampling_params)
+    bound = bind_mark(program, backend.policy, sampling_params, own, grammars=GRAMMARS)
+    if bound is not None and not admitting.has_prompt_ids and bound.reads_prompt:
+        raise SpecError("A mark reads the token ids of the prompt, and one of embeddings has none")
+
+
+def default_of(
+    backend: Backend, vocab_size: int, role: Role, sampling_params: Any
+) -> Program | None:
+    """Return the program of the default specs, if they act on a request.
+
+    They act on none that brings a payload, that vLLM has made to read probabilities (default specs
+    would take each token for the first of a reply), or whose grammar they do not fit.
+    """
+    payload = backend.policy and backend.policy.default_payload
+    given = (sampling_params.extra_args or {}).get(KEY)
+    if payload is None or given is not None:
+        return None
+    if scores_labels(sampling_params) or is_beam(sampling_params):
+        return None
+    decoded, program = admit(backend.free, payload, vocab_size)
+    try:
+        check_grammar(decoded.specs, sampling_params, GRAMMARS)
+    except SpecError:  # default specs are no reason to refuse a request
+        return None
+    return program if decoded.is_active(role.stage_for(sampling_params)) else None
 
 
 def check_beams(policy: Policy | None, sampling_params: Any) -> None:

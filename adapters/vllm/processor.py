@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from weakref import WeakValueDictionary
 from vllm import envs
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor
 
-from ...spec import WIRE_KINDS, LogitsProcessorSpec, SpecError
+from ...spec import WIRE_KINDS, AllowedTokensSpec, SpecError
 from ...spec.base import kind_of
 from .. import (
     KEY,
@@ -22,12 +21,11 @@ from .. import (
     admit,
     bind_mark,
     check_bare,
-    check_grammar,
     check_policy,
     check_spelling,
     guard_of,
 )
-from ..core import Program, failing
+from ..core import Program, compile_specs, failing
 from .admission import (
     admit_request,
     admitting_engine,
@@ -36,7 +34,7 @@ from .admission import (
     check_beside_policy,
     check_engine,
     check_free,
-    is_beam,
+    default_of,
     scores_labels,
 )
 from .backend import BACKEND
@@ -219,8 +217,14 @@ def _program_of(
     program = _unmarked_program_of(role, backend, vocab_size, end_token, params)
     if not role.stage.generates or scores_labels(params):
         return program
-    makes = own_mark(own, params)
-    return bind_mark(program, backend.policy, params, makes, grammars=GRAMMARS)
+    try:
+        makes = own_mark(own, params)
+        how: dict[str, Any] = {"grammars": GRAMMARS, "end_token": end_token}
+        return bind_mark(program, backend.policy, params, makes, **how)
+    except SpecError as error:
+        if end_token is None:
+            raise
+        return failing(error, compile_specs((AllowedTokensSpec((end_token,)),)))
 
 
 def _unmarked_program_of(
@@ -235,23 +239,20 @@ def _unmarked_program_of(
     guard = guard_of(backend, vocab_size) if role.stage.generates else None
     if guard is not None:
         guard = replace(guard, end_token=end_token)
-    default = backend.policy and backend.policy.default_payload
     given = (params.extra_args or {}).get(KEY)
-    if given is not None:  # null from a front end that checks nothing counts as absent
+    if given is None:  # null from a front end that checks nothing counts as absent
+        program = default_of(backend, vocab_size, role, params)
+        if program is None:
+            return guard
+    else:
         try:
             payload, program = admit(backend, given, vocab_size)
         except Exception as error:
             if guard is None:
                 raise
             return failing(error, guard)
-    elif default is not None and not _reads_probabilities(params):
-        payload, program = admit(backend.free, default, vocab_size)
-        if not _fits_grammar(payload.specs, params):
-            return guard
-    else:
-        return guard
-    if not payload.is_active(role.stage_for(params)):
-        return guard and replace(guard, continued=payload.continued)
+        if not payload.is_active(role.stage_for(params)):
+            return guard and replace(guard, continued=payload.continued)
     return program if guard is None else replace(program, guard=guard)
 
 
@@ -265,24 +266,6 @@ def _end_token(vllm_config: "VllmConfig") -> int | None:
         tokenizer = tokenizer_of(vllm_config.model_config)
     eos = eos_token_ids_of(vllm_config, tokenizer)
     return policy.end_token(eos, vllm_config.model_config.get_vocab_size())
-
-
-def _fits_grammar(specs: Sequence[LogitsProcessorSpec], params: "SamplingParams") -> bool:
-    """Whether the request's own grammar, if it has one, accepts what the specs force."""
-    try:
-        check_grammar(specs, params, GRAMMARS)
-    except SpecError:
-        return False
-    return True
-
-
-def _reads_probabilities(params: "SamplingParams") -> bool:
-    """Whether vLLM itself has made a request, for the probabilities of one token.
-
-    A step of a beam search is one, and so is what ``scores_labels``. Default specs would take each
-    token for the first token of a reply.
-    """
-    return scores_labels(params) or is_beam(params)
 
 
 @once_per_engine
