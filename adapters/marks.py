@@ -41,7 +41,7 @@ A mark is in what is left to chance. At these bounds, SmolLM2-135M leaves so muc
 """
 
 MOST = 1 << 31
-"""More than any of these numbers."""
+"""More than there are tokens."""
 
 BEAMS = "beam_width", "num_beams"
 COPIES = "n", "best_of", "num_return_sequences"
@@ -162,16 +162,14 @@ def _sampling(
         value = value_of(request, name)
         if value in UNSET:
             return default
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not -MOST < value < MOST
-        ):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not abs(value) < 1e38:  # NaN is neither
             raise refuse(name, "a number")
         return float(value)
 
     drawn = {name: number(name, neutral) for name, neutral in SAMPLING.items()}
-    drawn["top_k"] = top_k = max(0, int(drawn["top_k"]))
+    top_k = int(drawn["top_k"])
+    drawn["top_k"] = top_k = top_k if 0 < top_k < MOST else 0
     if value_of(request, "do_sample") is False:
         raise refuse("do_sample", "do_sample that is not false")
     if drawn["temperature"] < bounds["temperature"]:

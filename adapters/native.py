@@ -81,6 +81,16 @@ def read_grammar(name: str, value: Any) -> GrammarSpec | None:
     return None
 
 
+def leaves_text(name: str, value: Any) -> bool:
+    """Whether a request's own grammar may leave any text: it is neither for JSON nor for choices.
+
+    A body's field whose value has another form is left to the engine's own parameters.
+    """
+    get = {name: value}.get if isinstance(value, str) else partial(value_of, value)
+    forms = "choice", "ebnf", "grammar", "regex", "structural_tag"
+    return any(get(each) is not None for each in forms) and read_grammar(name, value) is None
+
+
 class _Schema(msgspec.Struct):
     """What is read of a JSON schema, of megabytes perhaps: the rest is skipped."""
 

@@ -25,7 +25,7 @@ from ..spec import (
 from ..spec.base import fields_hold
 from ..spec.errors import Name
 from ..spec.limits import MAX_SPECS
-from .native import UNSET, value_of
+from .native import UNSET, leaves_text, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ class Policy:
         required: the name of the profile with which each text is marked, if there is one.
         mark_bounds: the bounds of ``temperature``, ``top_k``, ``top_p`` and ``min_p`` of requests
             with the required mark, in place of those in ``marks.REQUIRED_BOUNDS``.
-        unmarked: what needs no mark: ``grammar``, a request with a grammar.
+        unmarked: what needs no mark: ``grammar``, a request with any grammar; ``json``, one for
+            JSON or for one of some texts.
     """
 
     NO_BEAMS: ClassVar = (
@@ -108,8 +109,12 @@ class Policy:
             request: the request's parameters, a mapping or an object.
             grammars: the fields that ask for a grammar.
         """
-        has_grammar = any(value_of(request, name) not in UNSET for name in grammars)
-        return None if has_grammar and "grammar" in self.unmarked else self.required
+        if not self.unmarked or value_of(request, "ignore_eos"):  # text comes after the grammar's
+            return self.required
+        asked = ((name, value_of(request, name)) for name in grammars)
+        given = [each for each in asked if each[1] not in UNSET]
+        is_free = "grammar" in self.unmarked or not any(leaves_text(*each) for each in given)
+        return None if given and is_free else self.required
 
     @cached_property
     def guard_payload(self) -> str | None:

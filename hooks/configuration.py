@@ -18,7 +18,7 @@
     profiles:                       # the marks of texts; a request asks for kind watermark
       news: {scheme: vllm-gumbel, key: {env: NEWS_KEY}}
     require:
-      watermark: {profile: news, unless: [grammar]}  # on every request, but those with a grammar
+      watermark: {profile: news, unless: [json]}  # on every request, but those for JSON
 
 A spec has the fields of the wire format. In place of token ids, it may name a constructor of its
 class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
@@ -354,7 +354,7 @@ class _RequiredMark(msgspec.Struct, forbid_unknown_fields=True):
     """The mark of all texts, and which need none."""
 
     profile: str
-    unless: tuple[Literal["grammar"], ...] = ()
+    unless: tuple[Literal["grammar", "json"], ...] = ()
     bounds: _Bounds = msgspec.field(default_factory=_Bounds)
 
 

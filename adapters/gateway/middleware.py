@@ -277,7 +277,7 @@ class SpecMiddleware:
             return Receipt((), digest, stage)
         policy, default, presets = self.backend(scope).policy, False, ()
         specs, mark = acting.specs, ""
-        if policy is not None and "grammar" not in policy.unmarked:
+        if policy is not None and not policy.unmarked:
             mark = policy.required or ""
         mark = next((spec.profile for spec in specs if isinstance(spec, WatermarkSpec)), mark)
         if policy is not None:

@@ -43,6 +43,7 @@ def mark_in(program: Program | None) -> Mark:
         ({"temperature": 2}, {"temperature": 2.0}),
         ({"top_k": 0}, {}),
         ({"top_k": -1}, {}),
+        ({"top_k": 2**40}, {}),
         ({"top_k": 40, "top_p": 0.9, "min_p": 0.1}, {"top_k": 40, "top_p": 0.9, "min_p": 0.1}),
         ({"n": 1, "best_of": 1, "beam_width": 1, "num_beams": 1}, {}),
         ({"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1}, {}),
@@ -61,6 +62,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": -1.0}, "temperature", "at least 0.01"),
     ({"temperature": float("nan")}, "temperature", "a number, because the text is marked; got nan"),
     ({"temperature": float("inf")}, "temperature", "a number"),
+    ({"temperature": 10**400}, "temperature", "a number"),
     ({"temperature": True}, "temperature", "a number"),
     ({"temperature": "1.0"}, "temperature", "a number, because the text is marked; got '1.0'"),
     ({"temperature": [1.0]}, "temperature", "a number"),
@@ -145,17 +147,44 @@ def test_a_required_mark_comes_after_all_else():
     assert made is not program
 
 
+GRAMMARS = "structured_outputs", "json_schema", "regex", "ebnf", "structural_tag"
+YES = 'root ::= "yes" | "no"'
+
+
 # fields of a request | whether its text needs no mark
 @pytest.mark.parametrize(
     ("fields", "is_free"),
-    [({"json": {}}, True), ({"json": None}, False), ({"json": ""}, False), ({}, False)],
+    [
+        ({}, False),
+        ({"structured_outputs": None}, False),
+        ({"json_schema": ""}, False),
+        ({"structured_outputs": {"json": {}}}, True),
+        ({"structured_outputs": {"json": '{"type": "object"}'}}, True),
+        ({"structured_outputs": {"json_object": True}}, True),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, True),
+        ({"structured_outputs": {"grammar": YES}}, True),  # what vLLM makes of choices
+        ({"structured_outputs": {"regex": "[0-9]+"}}, True),
+        ({"structured_outputs": {"regex": "(.|\\n)*"}}, False),
+        ({"structured_outputs": {"regex": ""}}, False),
+        ({"structured_outputs": {"grammar": "root ::= [^x]*"}}, False),
+        ({"structured_outputs": {"structural_tag": '{"type": "any_text"}'}}, False),
+        ({"structured_outputs": {"json_object": True}, "ignore_eos": True}, False),
+        ({"json_schema": "{}"}, True),
+        ({"ebnf": YES}, True),
+        ({"regex": "(.|\\n)*"}, False),
+        ({"ebnf": "root ::= [^x]*"}, False),
+        ({"structural_tag": "{}"}, False),
+    ],
 )
 def test_what_needs_no_mark(fields: Any, is_free: bool):
-    fields = {"temperature": 0.5, **fields}
-    made = bind_mark(None, REQUIRED, fields, grammars=("json",))
-    assert (made is None) is is_free
+    """JSON and choices, as long as nothing can come after them."""
+    fields, json = {"temperature": 0.5, **fields}, replace(REQUIRED, unmarked=frozenset({"json"}))
+    for request in (fields, type("Params", (), fields)()):
+        assert (bind_mark(None, json, request, grammars=GRAMMARS) is None) is is_free
+    has_grammar = any(fields.get(name) for name in GRAMMARS) and "ignore_eos" not in fields
+    assert (bind_mark(None, REQUIRED, fields, grammars=GRAMMARS) is None) is has_grammar
     always = replace(REQUIRED, unmarked=frozenset[str]())
-    assert bind_mark(None, always, fields, grammars=("json",)) is not None
+    assert bind_mark(None, always, fields, grammars=GRAMMARS) is not None
     assert mark_in(bound(fields, policy=REQUIRED)).profile == "news"  # it asks for one
 
 

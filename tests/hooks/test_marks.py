@@ -52,9 +52,9 @@ def test_profiles_and_what_is_required(tmp_path: Path):
     assert found.acts_always
     assert not made(profiles={"news": NEWS}).forbids_beams
     bounds = {"temperature": 0.1, "top_k": 4, "top_p": 0.2, "min_p": 0.5}
-    require = {"watermark": {"profile": "news", "unless": ["grammar"], "bounds": bounds}}
+    require = {"watermark": {"profile": "news", "unless": ["grammar", "json"], "bounds": bounds}}
     found = made(profiles={"news": NEWS}, require=require)
-    assert (found.unmarked, found.mark_bounds) == ({"grammar"}, bounds)
+    assert (found.unmarked, found.mark_bounds) == ({"grammar", "json"}, bounds)
 
 
 # the file | each problem: its path, and a part of the message
