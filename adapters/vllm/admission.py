@@ -228,7 +228,7 @@ def check_beside_policy(admitting: Admitting, backend: Backend, sampling_params:
         return
     if policy.guard:
         _check_own_fields(admitting, backend, sampling_params, (), Program())
-    if not scores_labels(sampling_params):
+    if not needs_no_mark(sampling_params):
         size, role = config.model_config.get_vocab_size(), role_of(config)
         program = default_of(backend, size, role, sampling_params)
         _check_mark(admitting, backend, sampling_params, program)
@@ -294,6 +294,11 @@ def scores_labels(params: Any) -> bool:
     See ``generative_scoring`` and ``structured_decisions`` in ``vllm/entrypoints/generate``.
     """
     return params.max_tokens == 1 and getattr(params, "logprob_token_ids", None) is not None
+
+
+def needs_no_mark(params: Any) -> bool:
+    """Whether vLLM itself has made a request, for the probabilities of labels and for no text."""
+    return scores_labels(params) and KEY not in (params.extra_args or {})
 
 
 def admitting_engine() -> Admitting:

@@ -35,7 +35,7 @@ from .admission import (
     check_engine,
     check_free,
     default_of,
-    scores_labels,
+    needs_no_mark,
 )
 from .backend import BACKEND
 from .engine_config import Role, eos_token_ids_of, once_per_engine, role_of, tokenizer_of
@@ -215,7 +215,7 @@ def _program_of(
         Exception: for a request that other code has admitted without ``validate_params``.
     """
     program = _unmarked_program_of(role, backend, vocab_size, end_token, params)
-    if not role.stage.generates or scores_labels(params):
+    if not role.stage.generates or needs_no_mark(params):
         return program
     try:
         makes = own_mark(own, params)
