@@ -60,7 +60,7 @@ class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except OSError as error:
             why = str(error.strerror)
         except ValueError:
-            why = f"expected a text of at most {MAX_KEY_BYTES:,} bytes"
+            why = f"expected a regular file with a text of at most {MAX_KEY_BYTES:,} bytes"
         raise ValueError(f"No key in the file {self.file}: {why}")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logitport.adapters.core.logits import FORCED_LOGIT
 from logitport.adapters.tensorrt_llm import LogitportProcessor, processor
 from logitport.spec import encode
 
@@ -20,8 +21,9 @@ class LlamaCpp(Driver):
     repeats = False
 
     def __init__(self, groups: Sequence[Sequence[Any]], patch: pytest.MonkeyPatch) -> None:
-        from logitport.adapters.llama_cpp import LogitportProcessor
+        from logitport.adapters.llama_cpp.processor import HIGHEST, LogitportProcessor
 
+        self._highest = float(HIGHEST)
         self._llms = [
             SimpleNamespace(
                 n_vocab=lambda: VOCABULARY,
@@ -47,7 +49,9 @@ class LlamaCpp(Driver):
             spread = np.zeros((VOCABULARY, 3), np.float32)  # as in llama.cpp's own arrays
             spread[:, 0] = row.numpy()
             self._processors[life.group](np.array(tokens, np.intc), spread[:, 0])
-            row[:] = torch.from_numpy(spread[:, 0].copy())
+            edited = torch.from_numpy(spread[:, 0].copy())
+            # llama.cpp gets a lower one than other engines.
+            row[:] = torch.where(edited == self._highest, FORCED_LOGIT, edited)
         return logits
 
 

@@ -163,8 +163,14 @@ def test_wrong_keys(fields: dict[str, Any], key: str, message: str, tmp_path: Pa
     ("content", "message"),
     [
         (None, "No key in the file {}: No such file or directory"),
-        (b"\xff\xfe7766", "No key in the file {}: expected a text of at most 4,096 bytes"),
-        (b"7" * 4097, "No key in the file {}: expected a text of at most 4,096 bytes"),
+        (
+            b"\xff\xfe7766",
+            "No key in the file {}: expected a regular file with a text of at most 4,096 bytes",
+        ),
+        (
+            b"7" * 4097,
+            "No key in the file {}: expected a regular file with a text of at most 4,096 bytes",
+        ),
         (b"", "Expected a key of at most 64 bits as a number"),
     ],
 )

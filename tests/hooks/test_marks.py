@@ -208,6 +208,7 @@ def test_an_engine_without_marks_does_not_start():
 
 def test_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
+    caplog.set_level("INFO", logger="logitport")  # an engine of an earlier test may ask for less
     found = made(profiles={"news": NEWS}, require=REQUIRE)
     assert '"profiles":["news"],"required":"news"' in caplog.text
     shown = caplog.text + repr(found) + json.dumps(found.describe()) + repr(found.profiles)

@@ -22,7 +22,7 @@ REFUSED = (
     "logitport: The request has specs, but vLLM's V1 model runner loads no logits processors when "
     "it decodes speculatively: .* VLLM_USE_V2_MODEL_RUNNER=1, or without a speculative config"
 )
-DEFAULTS = "logitport: Default specs are configured, but vLLM"
+DEFAULTS = "logitport: The server adds specs, but vLLM"
 
 
 @pytest.fixture(scope="module")
