@@ -76,5 +76,6 @@ def test_profiles(running: Any, profile: str, message: str):
 
 
 def test_a_grammar_needs_no_mark(running: Any):
-    answer = say(running, ["Yes or no?"], [], regex="yes|no", temperature=0)
+    grammar = {"regex": "yes|no", "ignore_eos": False, "temperature": 0}
+    answer = say(running, ["Yes or no?"], [], **grammar)
     assert answer[0]["text"] in ("yes", "no")
