@@ -92,6 +92,17 @@ def test_each_row(kind: str, sampling: Any):
         np.testing.assert_array_equal(row, before)
 
 
+def test_of_equal_values_the_lowest_token_comes():
+    """Beside such logits, noise is rounded to multiples of 1/32."""
+    row, ties = np.full(40, 1 << 18, np.float32), 0
+    row[-1] += 3  # the likeliest comes last
+    for key in range(1500):
+        values = values_of(row, Mark("a", key), ())
+        assert drawn(row, Mark("a", key)) == values.argmax()
+        ties += values.argmax() < 39 and values[39] == values.max()
+    assert ties > 5
+
+
 def test_a_row_that_has_nothing_is_the_engines():
     for row in ([-np.inf] * 3, [np.nan] * 3, [np.inf, 0, 0], [np.nan, -np.inf, np.inf]):
         assert drawn(row, Mark("a", KEY)) == -1

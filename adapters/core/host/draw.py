@@ -19,6 +19,8 @@ from .search import skip
 
 _MOST = np.float32(16.65)
 """Noise is between -2.82 and 16.64."""
+_ALMOST = np.float32(0.99)
+"""Of a gap to the best token: sums of large logits are rounded, so that a little less may do."""
 _DEPTHS, _FINENESS = 512, 16
 """Logits are counted by their depth below the highest, in steps of 1/16; the last has all below."""
 
@@ -156,7 +158,7 @@ def choose(logits: Any, likeliest: int, lowest: Any, words: Any, context: Any) -
             continue
         of_group = bits_of(words, state, first >> 2)
         for token in range(first, end):
-            gap, bits = best - logits[token], of_group[token & 3]
+            gap, bits = (best - logits[token]) * _ALMOST, of_group[token & 3]
             if logits[token] < lowest or gap > _MOST or (gap > 0 and bits < _NEEDED[int(gap)]):
                 continue
             value = logits[token] + noise(bits)
