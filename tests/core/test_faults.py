@@ -89,7 +89,7 @@ def not_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
 @outside
 @pytest.mark.parametrize(
     ("breaks", "seed"),
-    [(left_half_placed, 0), (code_run_twice, 2), (all_ended_at_once, 0), (not_rebuilt, 6)],
+    [(left_half_placed, 3), (code_run_twice, 5), (all_ended_at_once, 0), (not_rebuilt, 6)],
 )
 def test_what_is_not_atomic_is_found(
     monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], seed: int
