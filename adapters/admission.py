@@ -28,7 +28,7 @@ from .backend import Backend
 from .core import Automaton, Program, check_continued, compile_specs, unsupported
 from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
-from .marks import PENALTIES, bind_live
+from .marks import bind_live
 from .policy import Policy
 
 CACHE_BYTES = 1 << 28
@@ -151,7 +151,6 @@ def admit_live(
     continued: int = 0,
     profiles: Mapping[str, Any] | None = None,
     sampling: Any = None,
-    after: Mapping[str, float] = PENALTIES,
 ) -> Program:
     """Compile specs without encoding them: the engine is in this process.
 
@@ -163,7 +162,7 @@ def admit_live(
     """
     live: Any = specs_of(specs, backend.tokenizer)
     payload = InProcessPayload(VERSION, live, continued=continued)
-    return bind_live(admit(backend, payload, vocab_size)[1], profiles, sampling, after)
+    return bind_live(admit(backend, payload, vocab_size)[1], profiles, sampling)
 
 
 def check_policy(

@@ -126,7 +126,6 @@ def bind_live(
     program: "Program",
     profiles: Mapping[str, Any] | None,
     sampling: Any,
-    after: Mapping[str, float] = PENALTIES,
 ) -> "Program":
     """Bind the mark of a program whose engine is in this process.
 
@@ -134,7 +133,6 @@ def bind_live(
         program: the program.
         profiles: the profiles by name, as ``detect`` takes them.
         sampling: how the engine draws: a ``SamplingSpec``, or its own parameters.
-        after: see ``bind_mark``.
 
     Raises:
         SpecError: as ``bind_mark`` does; if it is not known how the engine draws.
@@ -146,7 +144,7 @@ def bind_live(
             "A mark needs `sampling` with the temperature, which the engine does not say"
         )
     marks = {name: mark_of(name, profile) for name, profile in (profiles or {}).items()}
-    return bind_mark(program, Policy(profiles=marks), sampling, after=after) or program
+    return bind_mark(program, Policy(profiles=marks), sampling) or program
 
 
 def _sampling(

@@ -1,5 +1,6 @@
 """Parts: what specs compile to. A program has the parts of all specs of a request."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,6 +93,11 @@ class Mark:
         if self.key < 0:
             raise SpecError(f"This engine has no profile {self.profile!r} of marks")
         return self.key & 0xFFFFFFFF, self.key >> 32
+
+    def numbers(self) -> tuple[float, float, float]:
+        """Return the temperature, ``top_p``, and how far below the highest ``min_p`` reaches."""
+        reach = math.log(self.min_p) if self.min_p > 0 else -math.inf
+        return self.temperature, self.top_p, reach
 
     def __repr__(self) -> str:
         return f"Mark({self.profile!r})"  # the key is secret

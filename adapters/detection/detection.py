@@ -118,13 +118,12 @@ def detect(
 
 
 def _find(name: str, profile: Profile, scores: Scores, tried: int, threshold: float) -> Finding:
-    scheme = str(profile.__struct_config__.tag)
     if not len(scores.values):
-        return Finding(name, scheme, 0, 0.0, 1.0, 0.0, False)
+        return Finding(name, profile.scheme, 0, 0.0, 1.0, 0.0, False)
     log_p = min(0.0, profile.log_tail(scores.values) + math.log(tried))
     return Finding(
         profile=name,
-        scheme=scheme,
+        scheme=profile.scheme,
         scored=len(scores.values),
         score=math.fsum(scores.values),
         p_value=math.exp(log_p),

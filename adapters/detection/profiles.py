@@ -96,6 +96,11 @@ class Profile(
     key: KeySource
     tokenizer: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")] | None = None
 
+    @property
+    def scheme(self) -> str:
+        """The name of the scheme."""
+        return str(self.__struct_config__.tag)
+
     def keys(self) -> tuple[int, ...]:
         """Read the key.
 

@@ -93,11 +93,6 @@ def examine(
     return detect(tokens, profiles, prompt_token_ids=prompt, threshold=threshold), tokens
 
 
-def scheme_of(profile: Profile) -> str:
-    """Return the scheme of a profile."""
-    return str(profile.__struct_config__.tag)
-
-
 def select(question: Question, profiles: Mapping[str, Profile]) -> Mapping[str, Profile]:
     """Return the profiles that a question names.
 
@@ -109,7 +104,7 @@ def select(question: Question, profiles: Mapping[str, Profile]) -> Mapping[str, 
         if value is None:
             continue
         wanted, is_scheme = [value] if isinstance(value, str) else value, field == "algorithm"
-        known = {name: scheme_of(each) if is_scheme else name for name, each in profiles.items()}
+        known = {name: each.scheme if is_scheme else name for name, each in profiles.items()}
         for name in {*wanted} - {*known.values()}:
             what = f"There is no {name!r}; {instead_of(name, {*known.values()})}"
             raise SpecError(what, field)

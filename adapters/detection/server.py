@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ...spec.base import spec_error
 from ...spec.errors import SpecError
 from .profiles import Profile
-from .question import Question, TextTokenizer, examine, scheme_of
+from .question import Question, TextTokenizer, examine
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def make_app(
             return _error(503, SpecError("A key is missing"))
         return Response(content, media_type="application/json")
 
-    schemes = {name: scheme_of(profile) for name, profile in profiles.items()}
+    schemes = {name: profile.scheme for name, profile in profiles.items()}
     return Starlette(
         routes=[
             Route("/detect", ask, methods=["POST"]),

@@ -48,15 +48,7 @@ LOOPS = [
 
 ONE_STEP = """
 import numpy
-from logitport.adapters.core import (
-    Acting,
-    Mark,
-    Program,
-    Realizer,
-    Vocabulary,
-    compile_specs,
-    loops,
-)
+from logitport.adapters.core import Realizer, compile_specs, loops
 from logitport.spec import AllowedTokensSpec, DrySpec, NoRepeatNgramSpec
 
 realizer, logits = Realizer(8), numpy.zeros((1, 8), numpy.float32)

@@ -1,6 +1,5 @@
 """The Triton kernel of marks: it draws a token for a row, and forces it; see ``host.draw``."""
 
-import math
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ _COLUMNS, _TOKENS = tl.constexpr(COLUMNS), tl.constexpr(TOKENS)
 _WINDOW = tl.constexpr(-19.6)  # no logit further below the highest is drawn
 _CONTEXT_DOMAIN, _TOKEN_DOMAIN = tl.constexpr(0x574D4358), tl.constexpr(0x574D544B)
 _NO_TOKEN = tl.constexpr(0xFFFFFFFF)
-_LEAST, _SIGN = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
+_SIGN = tl.constexpr(2**31 - 1)
 
 
 def fields_of(mark: Mark, prompt_length: int) -> tuple[list[int], list[float]]:
@@ -32,8 +31,7 @@ def fields_of(mark: Mark, prompt_length: int) -> tuple[list[int], list[float]]:
     """
     words = [_signed(word) for word in mark.words()]
     counts = [mark.width, mark.searched, mark.reads_prompt, prompt_length, mark.top_k, *words]
-    ratio = math.log(mark.min_p) if mark.min_p > 0 else -math.inf
-    return counts, [mark.temperature, mark.top_p, ratio]
+    return counts, [*mark.numbers()]
 
 
 def _signed(word: int) -> int:

@@ -45,8 +45,7 @@ def drawing_of(mark: Mark) -> Drawing:
     """
     words = np.array(mark.words(), np.uint64)
     counts = np.array([mark.width, mark.searched, mark.reads_prompt, mark.top_k], np.int64)
-    ratio = math.log(mark.min_p) if mark.min_p > 0 else -math.inf
-    return words, counts, np.array([mark.temperature, mark.top_p, ratio], np.float32)
+    return words, counts, np.array(mark.numbers(), np.float32)
 
 
 def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing, room: Floats) -> int:
