@@ -186,9 +186,9 @@ class Admission:
             decoded, program = admit(self.backend, payload, self._vocab_size)
             continued, losing = decoded.continued, () if acting is None else program.may_lose
             count("gated" if acting is None else "admitted", where, may_lose=losing)
-        if stage().generates and sampling_params.get("max_new_tokens") != 0:
-            acting = self._marked(acting, sampling_params)
         other = processor if payload is None else None
+        if stage().generates and sampling_params.get("max_new_tokens") != 0:
+            acting = self._marked(acting, sampling_params, other)
         guard = self._guard(sampling_params, other, request.input_embeds is None)
         if guard is not None and continued:  # it may act where the request's own specs do not
             guard = encode(decode(guard).specs, generation_only=False, continued=continued)
@@ -204,7 +204,9 @@ class Admission:
         request.sampling_params = {**sampling_params, "custom_params": attached or None}
         request.custom_logit_processor = None if acting is guard is None else PROCESSOR
 
-    def _marked(self, payload: Any, sampling_params: Mapping[str, Any]) -> Any:
+    def _marked(
+        self, payload: Any, sampling_params: Mapping[str, Any], processor: str | None
+    ) -> Any:
         """Return the payload that acts on a request, with the mark that the policy requires.
 
         Raises:
@@ -213,6 +215,8 @@ class Admission:
         policy, program = self.backend.policy, None
         required = policy and policy.required_mark_of(sampling_params, GRAMMARS)
         try:
+            if required and processor is not None:
+                raise SpecError("This server marks its texts, and SGLang takes one logit processor")
             if payload is not None:
                 decoded, program = admit(self.backend.free, payload, self._vocab_size)
                 if required and not program.marks:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from logitport import spec as lp
 from logitport.adapters import ADMIT_OTHERS_VARIABLE, KEY, Policy
-from logitport.adapters.core import Vocabulary
+from logitport.adapters.core import Mark, Vocabulary
 from logitport.adapters.sglang import BACKEND
 from logitport.adapters.sglang import admission as module
 from logitport.adapters.sglang.admission import Admission
@@ -174,6 +174,9 @@ def test_a_guard_leaves_no_room_for_another_processor(make: Make, monkeypatch: p
     request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")
     with pytest.raises(ValueError, match="This server has a guard, and SGLang takes one"):
         make(GUARD).admit(request)
+    marked = Policy(profiles={"news": Mark("news", 1)}, required="news")
+    with pytest.raises(ValueError, match="This server marks its texts, and SGLang takes one"):
+        make(marked).admit(request)
     make(Policy()).admit(request)
 
 
