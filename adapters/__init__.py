@@ -29,7 +29,6 @@ from .tokenizer_copy import TokenizerCopy
 
 if TYPE_CHECKING:
     from .admission import admit, admit_live, check_policy, check_prompt, guard_of, program_of
-    from .detection import Profile
 
 __all__ = [
     "ADMIT_OTHERS_VARIABLE",
@@ -44,7 +43,6 @@ __all__ = [
     "Finding",
     "OwnFields",
     "Policy",
-    "Profile",
     "Receipt",
     "ReceiptError",
     "Scope",
@@ -86,7 +84,6 @@ __all__ = [
 # What needs numpy.
 __getattr__ = lazy(
     __name__,
-    Profile=".detection",
     admit=".admission",
     admit_live=".admission",
     check_policy=".admission",

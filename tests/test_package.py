@@ -246,7 +246,12 @@ def upward(module: str, found: Iterable[str]) -> list[str]:
 
 
 REAL_ENGINES = tuple(f"logitport.adapters.{engine}" for engine in ENGINES if engine != "dynamo")
-PUBLIC = ("logitport.spec", "logitport.adapters", "logitport.adapters.core")
+PUBLIC = (
+    "logitport.spec",
+    "logitport.adapters",
+    "logitport.adapters.detection",
+    "logitport.adapters.core",
+)
 """All that the adapter of an engine may import of ours, besides its own modules."""
 NOT_YET = ("logitport.spec.base", "logitport.spec.conflicts")
 NOT_YET_IN = ("params", "native", "own_fields")

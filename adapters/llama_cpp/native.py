@@ -19,7 +19,7 @@ from ...spec import (
     specs_of,
 )
 from ...spec.base import processor_specs, restore_paths
-from .. import Profile
+from ..detection import Profile
 from ..native import check_grammar, fields_of, native_fields
 from .backend import BACKEND
 from .json_schema import gbnf

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ...spec import Given, NativeSpec, SamplingSpec, SpecError, specs_of
-from .. import Profile, admit_live
+from .. import admit_live
 from ..core import Realizer, Vocabulary
+from ..detection import Profile
 from .backend import BACKEND
 
 HIGHEST = np.float32(1e8)

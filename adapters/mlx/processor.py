@@ -9,8 +9,9 @@ import numpy as np
 from cachetools import LRUCache
 
 from ...spec import Given, SamplingSpec, SpecError
-from .. import Profile, admit_live
+from .. import admit_live
 from ..core import Ints, Program, Realizer, log_failure
+from ..detection import Profile
 from . import editor  # noqa: F401 - `editor_for` finds it
 from .backend import BACKEND
 

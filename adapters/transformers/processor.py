@@ -16,8 +16,9 @@ from ...spec import (
     SpecError,
     specs_of,
 )
-from .. import Profile, admit_live, check_own_fields
+from .. import admit_live, check_own_fields
 from ..core import Program, Realizer, check_continued, compile_specs, log_failure
+from ..detection import Profile
 from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
 
