@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ..spec.lazy import lazy
 from .attachment import Attached, Attachment
 from .backend import REALIZABLE, Backend, backends, payload_for
+from .draws import bind_draw, mark_of
 from .environment import (
     ADMIT_OTHERS_VARIABLE,
     STAGE_VARIABLE,
@@ -20,7 +21,6 @@ from .gateway.key import KEY, check_bare, check_spelling
 from .gateway.middleware import App, SpecMiddleware
 from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
-from .marks import bind_mark, mark_of
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
 from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
@@ -53,7 +53,7 @@ __all__ = [
     "admit",
     "admit_live",
     "backends",
-    "bind_mark",
+    "bind_draw",
     "check_bare",
     "check_bounds",
     "check_grammar",

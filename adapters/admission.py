@@ -28,7 +28,7 @@ from .backend import Backend
 from .core import Automaton, Program, check_continued, compile_specs, unsupported
 from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
-from .marks import bind_live
+from .draws import bind_live
 from .policy import Policy
 
 CACHE_BYTES = 1 << 28

@@ -69,7 +69,7 @@ class Policy:
         profiles: the marks that texts may have, by name, with their keys: ``core.Mark``.
         required: the name of the profile with which each text is marked, if there is one.
         mark_bounds: the bounds of ``temperature``, ``top_k``, ``top_p`` and ``min_p`` of requests
-            with the required mark, in place of those in ``marks.REQUIRED_BOUNDS``.
+            with the required mark, in place of those in ``draws.REQUIRED_BOUNDS``.
         unmarked: what needs no mark: ``grammar``, a request with any grammar; ``json``, one for
             JSON or for one of some texts.
     """

@@ -38,10 +38,11 @@ import msgspec
 
 from ..adapters import Policy, TokenizerCopy, mark_of
 from ..adapters.content import read_content
+from ..adapters.draws import REQUIRED_BOUNDS
 from ..adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from ..adapters.marks import REQUIRED_BOUNDS
 from ..spec import (
     WIRE_KINDS,
+    ChainSpec,
     LogitsProcessorSpec,
     NativeSpec,
     SpecError,
@@ -189,6 +190,9 @@ class _Reading(NamedTuple):
             if isinstance(spec, WatermarkSpec):
                 named = f"`require: {{watermark: {{profile: {spec.profile}}}}}`"
                 self._report(("guard", i), f"A mark is no guard: {named} marks every text")
+            if isinstance(spec, ChainSpec):
+                what = "A chain is no guard: it says how tokens are drawn, and may be in `default`"
+                self._report(("guard", i), what)
             elif spec.breaks_grammar:
                 what = f"A guard bans, allows or limits; `{spec.kind}` forces tokens into a reply"
                 self._report(("guard", i), what)
@@ -342,7 +346,7 @@ class _Reading(NamedTuple):
 
 
 class _Bounds(msgspec.Struct, forbid_unknown_fields=True):
-    """What a request may ask for whose text has to be marked; see ``marks.BOUNDS``."""
+    """What a request may ask for whose text has to be marked; see ``draws.BOUNDS``."""
 
     temperature: Annotated[float, msgspec.Meta(ge=0.01)] = REQUIRED_BOUNDS["temperature"]
     top_k: Annotated[int, msgspec.Meta(ge=2)] = int(REQUIRED_BOUNDS["top_k"])

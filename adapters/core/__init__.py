@@ -22,7 +22,7 @@ from .automaton import (
 )
 from .automaton.history import check_continued
 from .kinds import VocabularyOf
-from .parts import Acting, Mark, Program, failing
+from .parts import Acting, Chain, Mark, Program, failing
 from .plugins import HistoryRule
 from .program import ProgramOf, compile_specs, unsupported
 from .text.vocabulary import Vocabulary
@@ -45,6 +45,7 @@ __all__ = [
     "Acting",
     "Automaton",
     "AutomatonBuilder",
+    "Chain",
     "DeviceRealizer",
     "Edit",
     "Editor",

@@ -1,12 +1,18 @@
 """Parts: what specs compile to. A program has the parts of all specs of a request."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from ...spec import DrySpec, NoLoopSpec, NoRepeatNgramSpec, PromptBiasSpec, SpecError
+from ...spec import (
+    ChainStep,
+    DrySpec,
+    NoLoopSpec,
+    NoRepeatNgramSpec,
+    PromptBiasSpec,
+    SpecError,
+)
 from .automaton import Automaton, Lane
 from .plugins import PluginPart
 
@@ -51,6 +57,22 @@ class LoopRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """The samplers of a request, which see what all other edits leave.
+
+    A spec compiles to a chain without a temperature, with which no request can begin: see
+    ``logitport.adapters.draws``.
+
+    Attributes:
+        steps: the steps.
+        temperature: what the engine divides the logits by afterwards; 0 if that is not known.
+    """
+
+    steps: tuple[ChainStep, ...]
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """How the tokens of a request are drawn, so that a detector finds them.
 
@@ -59,7 +81,7 @@ class Mark:
     vLLM's "philox4x32-10-v1" has it: Gumbel noise, so tokens come as often as without a mark.
 
     A spec compiles to a mark without a key, with which no request can begin: see
-    ``logitport.adapters.marks``.
+    ``logitport.adapters.draws``.
 
     Attributes:
         profile: the name of the profile.
@@ -94,10 +116,16 @@ class Mark:
             raise SpecError(f"This engine has no profile {self.profile!r} of marks")
         return self.key & 0xFFFFFFFF, self.key >> 32
 
-    def numbers(self) -> tuple[float, float, float]:
-        """Return the temperature, ``top_p``, and how far below the highest ``min_p`` reaches."""
-        reach = math.log(self.min_p) if self.min_p > 0 else -math.inf
-        return self.temperature, self.top_p, reach
+    def steps(self) -> tuple[ChainStep, ...]:
+        """List what the engine would do before it draws."""
+        steps = [ChainStep(temperature=self.temperature)]
+        if self.min_p > 0:
+            steps.append(ChainStep(min_p=self.min_p))
+        if self.top_k > 0:
+            steps.append(ChainStep(top_k=self.top_k))
+        if self.top_p < 1:
+            steps.append(ChainStep(top_p=self.top_p))
+        return tuple(steps)
 
     def __repr__(self) -> str:
         return f"Mark({self.profile!r})"  # the key is secret
@@ -106,7 +134,9 @@ class Mark:
 TOKEN_ID_BYTES = 40
 """The bytes of a token id in a tuple: the pointer, and the integer."""
 
-Part = Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | Mark | PromptBiasSpec | PerRequest
+Part = (
+    Automaton | NoRepeatNgramSpec | DrySpec | LoopRule | Chain | Mark | PromptBiasSpec | PerRequest
+)
 RULES = NoRepeatNgramSpec, DrySpec, LoopRule, Mark
 """Parts that look up the newest tokens in the history, in the order in which they act."""
 
@@ -142,11 +172,12 @@ class Program:
             admitted.
         end_token: the token that is forced where this program's edits leave none, see
             ``LastResort``. ``None`` lets a banned token come there.
-        guard: the program whose edits come after all edits of this one: the operator's, or a mark.
+        guard: the program whose edits come after all edits of this one: the operator's, or what
+            draws.
         continued: the number of tokens at the prompt's end that count as output.
         lanes: the automata, shared by all requests that have this program.
         ngrams, dry, loops: the rules against n-grams, repetitions and loops, which are batched.
-        marks: the marks, which are in a program of their own, after all others.
+        chains, marks: what draws, which is in a program of its own, after all others.
         history_rules: all of these, as they act.
         prompt_biases: the biases that depend on the request's prompt alone, by phase.
         per_request: the parts that are made anew for each request.
@@ -163,6 +194,7 @@ class Program:
     ngrams = cached_property(lambda self: self._of(NoRepeatNgramSpec))
     dry = cached_property(lambda self: self._of(DrySpec))
     loops = cached_property(lambda self: self._of(LoopRule))
+    chains = cached_property(lambda self: self._of(Chain))
     marks = cached_property(lambda self: self._of(Mark))
     per_request = cached_property(lambda self: self._of(PerRequest))
 

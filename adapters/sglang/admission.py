@@ -18,7 +18,7 @@ from .. import (
     Attached,
     Policy,
     admit,
-    bind_mark,
+    bind_draw,
     check_bare,
     check_policy,
     check_prompt,
@@ -225,7 +225,7 @@ class Admission:
                     payload = msgspec.json.encode(decoded).decode()
             elif required:
                 payload = encode([WatermarkSpec(required)])
-            bind_mark(program, policy, sampling_params, after={}, grammars=GRAMMARS)
+            bind_draw(program, policy, sampling_params, after={}, grammars=GRAMMARS)
         except SpecError as error:
             raise ValueError(f"{KEY}: {error}") from None
         return payload

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import Policy, admit, bind_mark, guard_of, policy_of
+from .. import Policy, admit, bind_draw, guard_of, policy_of
 from ..core import Program, Realizer, failing, log_failure
 from .admission import REFUSED
 from .backend import BACKEND, END_TOKEN, GUARD, KEY
@@ -210,7 +210,7 @@ def _program_of(vocab_size: int, member: Member) -> Program | None:
     if not stage().generates:
         return program
     params = member.req.sampling_params
-    return bind_mark(program, _policy(), params, after={}, grammars=GRAMMARS)
+    return bind_draw(program, _policy(), params, after={}, grammars=GRAMMARS)
 
 
 def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:

@@ -4,6 +4,7 @@ from ...spec import (
     AllowedScriptsSpec,
     BannedScriptsSpec,
     BannedTextSpec,
+    ChainSpec,
     GrammarSpec,
     MaxRunSpec,
     PythonProcessorSpec,
@@ -16,10 +17,11 @@ BACKEND = Backend(
     "tensorrt_llm",
     realizes=REALIZABLE
     - {AllowedScriptsSpec, BannedScriptsSpec, BannedTextSpec, MaxRunSpec, PythonProcessorSpec}
-    - {WatermarkSpec},
+    - {ChainSpec, WatermarkSpec},
     lowers=frozenset({GrammarSpec, SamplingSpec}),
     prefill_samples=True,
     packages={"tensorrt-llm": "tensorrt-llm"},
 )
 """Its workers are separate processes, which no live callable can reach, and have no tokenizer.
-They have no configuration either, and so no key of a mark."""
+They have no configuration either, and so no key of a mark, and do not see the sampling that a chain
+comes before."""

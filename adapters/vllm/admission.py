@@ -11,7 +11,7 @@ from .. import (
     Policy,
     TokenizerCopy,
     admit,
-    bind_mark,
+    bind_draw,
     check_bounds,
     check_grammar,
     check_own_fields,
@@ -239,7 +239,7 @@ def _check_mark(
 ) -> None:
     """Refuse a request whose text could not be marked as it has to be."""
     own = own_mark(getattr(admitting.vllm_config, "watermark_config", None), sampling_params)
-    bound = bind_mark(program, backend.policy, sampling_params, own, grammars=GRAMMARS)
+    bound = bind_draw(program, backend.policy, sampling_params, own, grammars=GRAMMARS)
     if bound is not None and not admitting.has_prompt_ids and bound.reads_prompt:
         raise SpecError("A mark reads the token ids of the prompt, and one of embeddings has none")
 

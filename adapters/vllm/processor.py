@@ -19,7 +19,7 @@ from .. import (
     KEY,
     Backend,
     admit,
-    bind_mark,
+    bind_draw,
     check_bare,
     check_policy,
     check_spelling,
@@ -220,7 +220,7 @@ def _program_of(
     try:
         makes = own_mark(own, params)
         how: dict[str, Any] = {"grammars": GRAMMARS, "end_token": end_token}
-        return bind_mark(program, backend.policy, params, makes, **how)
+        return bind_draw(program, backend.policy, params, makes, **how)
     except SpecError as error:
         if end_token is None:
             raise

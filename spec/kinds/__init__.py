@@ -35,6 +35,12 @@ from .prompt_bias import PromptBiasSpec as PromptBiasSpec
 from .grammar import GrammarSpec as GrammarSpec
 from .sampling import SamplingSpec as SamplingSpec
 from .plugin import PluginSpec as PluginSpec
+from .chain import (
+    ChainSpec as ChainSpec,
+    ChainStep as ChainStep,
+    Smoothing as Smoothing,
+    Xtc as Xtc,
+)
 from .watermark import WatermarkSpec as WatermarkSpec
 
 WIRE_KINDS: tuple[type[base.LogitsProcessorSpec], ...] = tuple(
@@ -53,7 +59,10 @@ __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "WIRE_KINDS",
     "AutomatonEdge",
     "AutomatonState",
+    "ChainStep",
     "Phase",
     "PhaseEnd",
+    "Smoothing",
+    "Xtc",
     *(kind.__name__ for kind in WIRE_KINDS),
 ]

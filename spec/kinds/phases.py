@@ -26,6 +26,7 @@ from ..limits import (
     MAX_SPECS,
 )
 from ..tokenization import text_fields
+from .chain import ChainSpec
 from .choice import ChoiceSpec
 from .forced_end import ForcedEndSpec
 from .forced_sequence import ForcedTokenSequenceSpec
@@ -289,7 +290,7 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
                 yield ("phases", i, "specs", j), spec
 
 
-BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec, WatermarkSpec
+BESIDE = NativeSpec, PluginSpec, PythonProcessorSpec, ChainSpec, WatermarkSpec
 """The kinds that stand beside phases: the engine's own, code, and what acts after all others."""
 
 

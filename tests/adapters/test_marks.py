@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from logitport import spec as s
-from logitport.adapters import Policy, bind_mark, mark_of
+from logitport.adapters import Policy, bind_draw, mark_of
 from logitport.adapters.core import Acting, Mark, Program, compile_specs
 from logitport.adapters.detection import read_profiles
 from logitport.spec import SpecError
@@ -20,7 +20,7 @@ ASKED = s.WatermarkSpec("news")
 
 def bound(request: Any, *specs: Any, policy: Any = POLICY, **more: Any) -> Program | None:
     program = compile_specs(specs or (ASKED,))
-    return bind_mark(program, policy, request, grammars=("json",), **more)
+    return bind_draw(program, policy, request, grammars=("json",), **more)
 
 
 def mark_in(program: Program | None) -> Mark:
@@ -94,11 +94,11 @@ def test_what_would_leave_no_mark(fields: Any, path: str, message: str, policy: 
         assert str(KEY) not in str(error.value)
     if policy is REQUIRED:
         with pytest.raises(SpecError, match="because the text is marked"):
-            bind_mark(None, policy, fields)
+            bind_draw(None, policy, fields)
     else:
-        assert bind_mark(None, policy, fields) is None
+        assert bind_draw(None, policy, fields) is None
         unmarked = compile_specs((s.BannedTokensSpec((1,)),))
-        assert bind_mark(unmarked, policy, fields) is unmarked
+        assert bind_draw(unmarked, policy, fields) is unmarked
 
 
 def test_what_an_engine_does_before_us_is_no_reason():
@@ -137,7 +137,7 @@ def test_a_required_mark_comes_after_all_else():
     guard = compile_specs((s.BannedTokensSpec((1,)),))
     own = compile_specs((s.BannedTokensSpec((2,)),))
     for program in (None, own, replace(own, guard=guard), compile_specs((ASKED,))):
-        made = bind_mark(program, REQUIRED, {"temperature": 0.5}, end_token=3)
+        made = bind_draw(program, REQUIRED, {"temperature": 0.5}, end_token=3)
         assert mark_in(made) == replace(NEWS, temperature=0.5)
         assert made is not None
         last = made.guard if made.guard is None or made.guard.guard is None else made.guard.guard
@@ -180,11 +180,11 @@ def test_what_needs_no_mark(fields: Any, is_free: bool):
     """JSON and choices, as long as nothing can come after them."""
     fields, json = {"temperature": 0.5, **fields}, replace(REQUIRED, unmarked=frozenset({"json"}))
     for request in (fields, type("Params", (), fields)()):
-        assert (bind_mark(None, json, request, grammars=GRAMMARS) is None) is is_free
+        assert (bind_draw(None, json, request, grammars=GRAMMARS) is None) is is_free
     has_grammar = any(fields.get(name) for name in GRAMMARS) and "ignore_eos" not in fields
-    assert (bind_mark(None, REQUIRED, fields, grammars=GRAMMARS) is None) is has_grammar
+    assert (bind_draw(None, REQUIRED, fields, grammars=GRAMMARS) is None) is has_grammar
     always = replace(REQUIRED, unmarked=frozenset[str]())
-    assert bind_mark(None, always, fields, grammars=GRAMMARS) is not None
+    assert bind_draw(None, always, fields, grammars=GRAMMARS) is not None
     assert mark_in(bound(fields, policy=REQUIRED)).profile == "news"  # it asks for one
 
 
@@ -230,7 +230,7 @@ def test_profiles_that_mark(fields: Any, made: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_key_is_in_no_text():
-    program = bind_mark(None, REQUIRED, {})
+    program = bind_draw(None, REQUIRED, {})
     assert program is not None
     for each in (POLICY, REQUIRED, program, program.guard, Acting(NEWS), NEWS, REQUIRED.describe()):
         assert str(KEY) not in repr(each)

@@ -33,9 +33,8 @@ def marked(mark: Mark, *specs: Any, guard: Program | None = None, **more: Any) -
 
 def drawn(row: Any, mark: Mark, output: Sequence[int] = (), prompt: Sequence[int] = ()) -> int:
     tokens = np.array([*prompt, *output, 0, 0], np.int32)
-    room = np.empty((2, len(row)), np.float32)
     length = len(prompt) + len(output)
-    return draw(np.asarray(row, np.float32), tokens, length, len(prompt), drawing_of(mark), room)
+    return draw(np.asarray(row, np.float32), tokens, length, len(prompt), drawing_of(mark))
 
 
 SAMPLING: dict[str, dict[str, Any]] = {
@@ -119,12 +118,11 @@ def test_noise_is_bounded_as_draws_assume():
 @pytest.mark.parametrize("mark", [{}, {"top_k": 3}, {"top_p": 0.8, "temperature": 0.7}])
 def test_draws_are_distributed_as_without_a_mark(mark: Any):
     rng, row = np.random.default_rng(1), np.array([0.3, -1, 2, 1.5, -0.2, 0.1, -3, 1], np.float32)
-    room, tokens, draws_made = np.empty((2, 8), np.float32), np.array([3, 1, 4, 1, 5], np.int32), 0
-    counts = np.zeros(8)
+    tokens, draws_made, counts = np.array([3, 1, 4, 1, 5], np.int32), 0, np.zeros(8)
     for key in rng.integers(2**63, size=4000).tolist():
         drawing = drawing_of(Mark("a", key, width=4, **mark))
         for length in range(1, 6):
-            counts[draw(row, tokens, length, 0, drawing, room)] += 1
+            counts[draw(row, tokens, length, 0, drawing)] += 1
             draws_made += 1
     kept = np.isfinite(values_of(row, Mark("a", KEY, **mark), ()))
     shares = np.where(kept, np.exp(row / mark.get("temperature", 1)), 0)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 from logitport import spec as s
-from logitport.adapters import Backend, Policy, admit, bind_mark, check_policy
+from logitport.adapters import Backend, Policy, admit, bind_draw, check_policy
 from logitport.adapters.admission import forget
 from logitport.adapters.backend import REALIZABLE
+from logitport.adapters.draws import REQUIRED_BOUNDS
 from logitport.adapters.environment import CONFIGURATION_VARIABLE as VARIABLE
-from logitport.adapters.marks import REQUIRED_BOUNDS
 from logitport.hooks.configuration import ConfigurationError, policy
 
 from tests.adapters import command
@@ -140,7 +140,7 @@ def test_what_is_wrong(content: dict[str, Any], problems: list[tuple[str, str]])
 
 def program_of(found: Policy, payload: Any, **request: Any) -> Any:
     backend = Backend("test", REALIZABLE, policy=found)
-    return bind_mark(admit(backend, payload, 64)[1], found, request)
+    return bind_draw(admit(backend, payload, 64)[1], found, request)
 
 
 def profile_of(program: Any) -> str | None:

@@ -14,6 +14,7 @@ from logitport.spec import (
     AllowedScriptsSpec,
     BannedScriptsSpec,
     BannedTextSpec,
+    ChainSpec,
     GrammarSpec,
     LogitsProcessorSpec,
     MaxRunSpec,
@@ -37,7 +38,7 @@ def test_each_kind_has_its_rows():
         rows = import_module(f"tests.kinds.test_{kind_of(spec_type)}").TestRows
         assert type(rows.golden) is spec_type
         assert issubclass(rows, RealizedKindTests) is (spec_type in REALIZED)
-    others = {GrammarSpec, SamplingSpec, PluginSpec, WatermarkSpec}
+    others = {ChainSpec, GrammarSpec, SamplingSpec, PluginSpec, WatermarkSpec}
     others |= {BannedTextSpec, MaxRunSpec, BannedScriptsSpec, AllowedScriptsSpec}
     assert {*WIRE_KINDS} - {*REALIZED} == others
     assert len({KINDS[spec_type].minimal for spec_type in WIRE_KINDS}) == len(WIRE_KINDS)

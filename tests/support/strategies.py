@@ -320,10 +320,29 @@ STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
     s.PluginSpec: lambda draw: st.builds(
         s.PluginSpec, st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z"), draw.json_object
     ),
+    s.ChainSpec: lambda draw: chains(),
     s.WatermarkSpec: lambda draw: st.builds(
         s.WatermarkSpec, st.from_regex(r"\A[A-Za-z0-9_.-]{1,8}\Z")
     ),
 }
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> s.ChainSpec:
+    """Any steps, of which xtc comes last, but for a temperature."""
+    share, number = st.floats(0, 1, exclude_min=True), st.floats(0, 1000, exclude_min=True)
+    values: dict[str, st.SearchStrategy[Any]] = {
+        **dict.fromkeys(("top_p", "min_p", "top_a", "typical", "epsilon", "eta", "top_h"), share),
+        **{"top_n_sigma": number, "min_k": number, "p_less": st.just(True)},
+        **{"temperature": st.floats(0.01, 100), "top_k": st.integers(1, s.limits.MAX_INT)},
+        "smoothing": st.builds(s.Smoothing, number, st.floats(1, 3)),
+    }
+    names = draw(st.lists(st.sampled_from([*values]), max_size=4, unique=True))
+    if not names or draw(st.booleans()):
+        last = {"temperature"} & {*names[-1:]}
+        names.insert(len(names) - len(last), "xtc")
+        values["xtc"] = st.builds(s.Xtc, st.floats(0, 0.5, exclude_min=True), share)
+    return s.ChainSpec(tuple(s.ChainStep(**{name: draw(values[name])}) for name in names))
 
 
 def specs(vocab_size: int, *, kinds: Collection[type[Spec]] = REALIZED, **sizes: int) -> Specs:

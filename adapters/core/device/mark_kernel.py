@@ -1,5 +1,6 @@
 """The Triton kernel of marks: it draws a token for a row, and forces it; see ``host.draw``."""
 
+import math
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def fields_of(mark: Mark, prompt_length: int) -> tuple[list[int], list[float]]:
     """
     words = [_signed(word) for word in mark.words()]
     counts = [mark.width, mark.searched, mark.reads_prompt, prompt_length, mark.top_k, *words]
-    return counts, [*mark.numbers()]
+    reach = math.log(mark.min_p) if mark.min_p > 0 else -math.inf
+    return counts, [mark.temperature, mark.top_p, reach]
 
 
 def _signed(word: int) -> int:

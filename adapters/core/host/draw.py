@@ -1,6 +1,6 @@
 """The draw of a marked token: the highest logit with noise that a key and a context make.
 
-numpy finds which logits the request's sampling leaves. Of these, only what can still win gets
+``shape`` finds which logits the request's sampling leaves. Of these, only what can still win gets
 noise: its random bits are compared with those that the best token so far asks for, before any
 logarithm is taken.
 
@@ -16,13 +16,12 @@ from ..logits import Floats
 from ..loops import loop
 from ..parts import Mark
 from .search import skip
+from .shape import shape
 
 _MOST = np.float32(16.65)
 """Noise is between -2.82 and 16.64."""
 _ALMOST = np.float32(0.99)
 """Of a gap to the best token: sums of large logits are rounded, so that a little less may do."""
-_DEPTHS, _FINENESS = 512, 16
-"""Logits are counted by their depth below the highest, in steps of 1/16; the last has all below."""
 
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -34,7 +33,7 @@ _NEEDED = np.array([math.exp(-math.exp(-gap)) * _UNITS - 4 for gap in range(18)]
 """The least random bits that make noise so high, and a few less, because noise is rounded."""
 
 Drawing = tuple[Any, Any, Any]
-"""What ``draw`` reads of a mark: its key's words, its counts, and its numbers."""
+"""What ``draw`` reads of a mark: its key's words, its counts, and its steps."""
 
 
 def drawing_of(mark: Mark) -> Drawing:
@@ -43,12 +42,11 @@ def drawing_of(mark: Mark) -> Drawing:
     Raises:
         SpecError: if it has no key.
     """
-    words = np.array(mark.words(), np.uint64)
-    counts = np.array([mark.width, mark.searched, mark.reads_prompt, mark.top_k], np.int64)
-    return words, counts, np.array(mark.numbers(), np.float32)
+    counts = mark.width, mark.searched, mark.reads_prompt
+    return np.array(mark.words(), np.uint64), counts, mark.steps()
 
 
-def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing, room: Floats) -> int:
+def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing) -> int:
     """Return the token that a mark draws, or -1 where the engine draws by itself.
 
     Args:
@@ -57,24 +55,15 @@ def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing, r
         length: its length.
         origin: the length of the prompt.
         drawing: see ``drawing_of``.
-        room: ``[2, vocabulary]``, which gets the logits by temperature.
     """
-    words, counts, (temperature, top_p, ratio) = drawing
-    width, searched, reads_prompt, top_k = counts.tolist()
-    if is_repeated(tokens, length, origin, width, searched, reads_prompt > 0):
+    words, (width, searched, reads_prompt), steps = drawing
+    if is_repeated(tokens, length, origin, width, searched, reads_prompt):
         return -1
-    columns = min(len(row), room.shape[1])
-    logits, masses = room[:, :columns]
-    with np.errstate(over="ignore"):  # of the lowest number, with which some engines mask
-        np.divide(row[:columns], temperature, out=logits)
-    top = logits.max()
-    if np.isnan(top):
-        np.copyto(logits, -np.inf, where=np.isnan(logits))
-        top = logits.max()
-    if not -np.inf < top < np.inf:
+    left = shape(row, steps, -np.inf)
+    if left is None:
         return -1
-    lowest = find_lowest(logits, masses, top, top_k, top_p, ratio)
-    return choose(logits, int(logits.argmax()), lowest, words, (tokens, length, origin, width))
+    likeliest = int(left.logits.argmax())
+    return choose(*left, likeliest, words, (tokens, length, origin, width))
 
 
 @loop
@@ -96,73 +85,25 @@ def is_repeated(
     return False
 
 
-def find_lowest(
-    logits: Floats, masses: Floats, top: Any, top_k: int, top_p: Any, ratio: Any
-) -> Any:
-    """Return the lowest logit that min_p, top_k and top_p leave, in this order."""
-    lowest, columns = top + ratio, len(logits)
-    if 0 < top_k < columns:
-        lowest = max(lowest, np.partition(logits, columns - top_k)[columns - top_k])
-    if top_p < 1:
-        masses = np.exp(np.subtract(logits, top, out=masses), out=masses)
-        lowest = find_share(logits, masses, top, lowest, float(top_p))
-    return np.float32(lowest)
-
-
 @loop
-def find_share(logits: Any, masses: Any, top: Any, lowest: Any, share: float) -> Any:
-    """Return the lowest logit of the likeliest tokens that have a share of all mass.
-
-    Only what is as deep as the last of them is put in order.
-    """
-    by_depth = np.zeros(_DEPTHS)
-    for token in range(len(logits)):
-        if logits[token] >= lowest:
-            by_depth[depth_of(logits[token], top)] += masses[token]
-    wanted, before, depth = share * by_depth.sum(), 0.0, 0
-    while depth < _DEPTHS - 1 and before + by_depth[depth] < wanted:
-        before += by_depth[depth]
-        depth += 1
-    count = 0
-    for token in range(len(logits)):
-        if logits[token] >= lowest and depth_of(logits[token], top) == depth:
-            masses[count] = logits[token]
-            count += 1
-    ordered = np.sort(masses[:count])
-    last = count - 1
-    while last > 0 and before + math.exp(ordered[last] - top) < wanted:
-        before += math.exp(ordered[last] - top)
-        last -= 1
-    return ordered[last] if count > 0 else lowest
-
-
-@loop
-def depth_of(logit: Any, top: Any) -> int:
-    """Return how far a logit is below the highest, in steps."""
-    steps = (top - logit) * np.float32(_FINENESS)
-    return int(steps) if steps < _DEPTHS else _DEPTHS - 1
-
-
-@loop
-def choose(logits: Any, likeliest: int, lowest: Any, words: Any, context: Any) -> int:
-    """Return the token that is the highest with noise, of those not below ``lowest``."""
-    columns, state = len(logits), context_state(words, *context)
-    bits = bits_of(words, state, likeliest >> 2)[likeliest & 3]
-    best, chosen = logits[likeliest] + noise(bits), likeliest
-    for first in range(0, columns, 4):  # a group has its random bits in common
-        end, bound, can_win = min(first + 4, columns), max(lowest, best - _MOST), False
-        for token in range(first, end):
-            can_win |= logits[token] >= bound
-        if not can_win:
+def choose(tokens: Any, logits: Any, likeliest: int, words: Any, context: Any) -> int:
+    """Return the token that is the highest with noise; tokens are ascending."""
+    state, group = context_state(words, *context), tokens[likeliest] >> 2
+    of_group = bits_of(words, state, group)  # four tokens have their random bits in common
+    best, chosen = logits[likeliest] + noise(of_group[tokens[likeliest] & 3]), tokens[likeliest]
+    for i in range(len(tokens)):
+        gap = (best - logits[i]) * _ALMOST
+        if gap > _MOST:
             continue
-        of_group = bits_of(words, state, first >> 2)
-        for token in range(first, end):
-            gap, bits = (best - logits[token]) * _ALMOST, of_group[token & 3]
-            if logits[token] < lowest or gap > _MOST or (gap > 0 and bits < _NEEDED[int(gap)]):
-                continue
-            value = logits[token] + noise(bits)
-            if value > best or (value == best and token < chosen):
-                best, chosen = value, token
+        if tokens[i] >> 2 != group:
+            group = tokens[i] >> 2
+            of_group = bits_of(words, state, group)
+        bits = of_group[tokens[i] & 3]
+        if gap > 0 and bits < _NEEDED[int(gap)]:
+            continue
+        value = logits[i] + noise(bits)
+        if value > best or (value == best and tokens[i] < chosen):
+            best, chosen = value, tokens[i]
     return chosen
 
 

@@ -13,8 +13,10 @@ from numpy.lib.stride_tricks import as_strided
 from ..automaton.automata import Automata
 from ..automaton.history import Tokens
 from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
+from ..parts import Chain
 from .edit import add, edit, find_edited
 from .history_rules import HistoryRules, scratch_for
+from .shape import shape
 
 Indices = npt.NDArray[np.int64]
 
@@ -28,6 +30,7 @@ class Edits:
 
     Attributes:
         rules: the history rules of the requests that have some.
+        chains: the chains of the requests that have one.
         own: additions in this step by requests' own code, and by marks: the request, tokens,
             values.
         has_written: whether any logit may have been edited since this was last set to false.
@@ -36,10 +39,11 @@ class Edits:
     def __init__(self, automata: Automata, vocab_size: int) -> None:
         self.automata = automata
         self.rules: dict[Any, HistoryRules] = {}
+        self.chains: dict[Any, Chain] = {}
         self.own: list[tuple[Any, tuple[Tokens, Floats]]] = []
         self.has_written = False
         self.scratch = scratch_for(vocab_size)
-        self._room = np.empty((2, vocab_size), np.float32)  # of marks; memory once there is one
+        self._vocab_size = vocab_size
         self._rows: tuple[int, Indices] = -1, np.zeros(0, np.int64)
         self._last_row = -1
 
@@ -62,6 +66,21 @@ class Edits:
             what = f"Row {self._last_row} is beyond the logits of {rows} rows"
             raise IndexError(f"{what}: `remove` the requests that have left")
 
+    def shape(self, logits: Any, editor: "Editor") -> None:
+        """Take the steps of chains. A row with a forced token stays as it is."""
+        limit, shaped = editor.highest_logit(logits.dtype), list[tuple[int, Floats]]()
+        for request, chain in self.chains.items():
+            row = editor.on_host(logits, request.row)
+            if not row.max() >= FORCED_SHARE * limit:
+                left = shape(row[: self._vocab_size], chain.steps, -limit / 2)
+                if left is not None:
+                    row.fill(-np.inf)
+                    row[left.tokens] = left.logits * np.float32(chain.temperature)
+                    shaped.append((request.row, row))
+        for row, values in shaped:
+            self.has_written = True
+            editor.put(logits, row, values)
+
     def draw(self, logits: Any, editor: "Editor") -> list[tuple[Any, tuple[Tokens, Floats]]]:
         """Return what marks add, before the edits of a step: they force the tokens that they draw.
 
@@ -72,7 +91,7 @@ class Edits:
         for request, rules in self.rules.items():
             if rules.drawing is not None:
                 row = editor.on_host(logits, request.row)
-                token_id = rules.draw(row, self._room)
+                token_id = rules.draw(row[: self._vocab_size])
                 if token_id >= 0 and row[token_id] < forced:
                     value = np.float32(FORCED_LOGIT) - min(row[token_id], 0)
                     cells = np.array([token_id], np.int32), np.array([value], np.float32)
@@ -219,6 +238,10 @@ class Editor(ABC):
     @abstractmethod
     def on_host(self, logits: Any, row: int) -> Floats:
         """Return a row as float32 on the host, which waits for the device."""
+
+    def put(self, logits: Any, row: int, values: Floats) -> None:
+        """Write a row."""
+        logits[row] = self.like(self.array(values, logits), logits)
 
     @abstractmethod
     def like(self, values: Any, other: Any) -> Any:

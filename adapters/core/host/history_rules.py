@@ -140,10 +140,10 @@ class HistoryRules:
         """Edit a row of flat logits, which begins at ``start``."""
         act(logits, start, columns, self.tokens, self.length, *self._rules, *scratch)
 
-    def draw(self, row: Floats, room: Floats) -> int:
+    def draw(self, row: Floats) -> int:
         """Return the token that the request's mark draws from a row, or -1; see ``draw``."""
         assert self.drawing is not None
-        return draw(row, self.tokens, self.length, self._prompt_length, self.drawing, room)
+        return draw(row, self.tokens, self.length, self._prompt_length, self.drawing)
 
     def cells(self, scratch: Scratch) -> tuple[Tokens, Floats]:
         """List the tokens of this step, and what is added to them."""

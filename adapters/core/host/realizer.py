@@ -125,6 +125,7 @@ class Realizer(Layer):
                 prompt = request.prompt_array()
                 lanes.append(Lane(bias_towards(specs, prompt, self._vocab_size), phase))
             request.rules = program.history_rules
+            request.chain = next(iter(program.chains), None)
             if code is not None:
                 self._with_code[request] = code
             self._put(request)
@@ -166,6 +167,8 @@ class Realizer(Layer):
                 raise
             if rules is not None:
                 self._edits.rules[request] = rules
+            if request.chain is not None:
+                self._edits.chains[request] = request.chain
             if request.reads_output:
                 self._outputs.add(request)
             self._is_broken = False
@@ -174,6 +177,7 @@ class Realizer(Layer):
 
     def _stop(self, number: int, request: Request) -> None:
         self._edits.rules.pop(request, None)
+        self._edits.chains.pop(request, None)
         self._outputs.remove(request)
         if self._with_code.pop(request, None) is not None and self._own is not None:
             self._own = self._edits.own = [each for each in self._own if each[0] is not request]
@@ -268,6 +272,7 @@ class Realizer(Layer):
             rules.follow(automata, request.index)
         self._last_resort.look(step, self._editor, automata)
         if automata.requests:
+            self._edits.shape(step, self._editor)
             self._edits.own = [*(self._own or ()), *self._edits.draw(step, self._editor)]
             self._editor.apply(step, self._edits)
             self._edits.own = []  # it has requests

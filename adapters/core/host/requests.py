@@ -10,7 +10,7 @@ import numpy as np
 from ..automaton import UNKNOWN, Lane
 from ..automaton.automata import Automata
 from ..automaton.history import TokenHistory
-from ..parts import Acting
+from ..parts import Acting, Chain
 from .history_rules import HistoryRules
 
 
@@ -25,6 +25,7 @@ class Request(TokenHistory):
         lanes: the automata that act on it, in the order of the specs.
         since: see ``Program``.
         rules: its history rules, as they act.
+        chain: its chain, if it has one.
         index: its index in ``Automata``, or -1.
         ends: whether the request has failed, so that only the stop token acts on it.
     """
@@ -35,6 +36,7 @@ class Request(TokenHistory):
     lanes: Sequence[Lane] = ()
     since: Sequence[int] = (0,)
     rules: Sequence[Acting] = ()
+    chain: Chain | None = None
     index: int = -1
     ends: bool = False
 

@@ -17,13 +17,13 @@ masks = pytest.importorskip("vllm.v1.worker.gpu.sample.watermark")
 def test_a_generation_is_that_of_vllms_own_watermark(key: int, width: int):
     watermarker = gumbel.GumbelWatermarker(key, width, "philox")
     drawing = drawing_of(Mark("a", key, width=width, searched=0))
-    rng, room, tokens = np.random.default_rng(key % 97), np.empty((2, 999), np.float32), list[int]()
+    rng, tokens = np.random.default_rng(key % 97), list[int]()
     for at in range(200):
         row = (rng.normal(size=999) * 3).astype(np.float32)
         context = torch.tensor([[*[-1] * width, *tokens][-width:]])
         expected = watermarker.sample(torch.from_numpy(row)[None], context).token_ids.item()
         history = np.array([7, 8, *tokens], np.int32)  # the prompt does not count
-        assert draw(row, history, len(history), 2, drawing, room) == expected, at
+        assert draw(row, history, len(history), 2, drawing) == expected, at
         tokens.append(expected)
 
 

@@ -1,0 +1,218 @@
+"""The steps of a chain on one row: which tokens they leave, and with which logits.
+
+Sums are float64. Only what a step needs is computed, and only for the tokens that are left: after
+the first truncation, these are few. ``spec.ChainStep`` has the definitions and their sources.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ....spec import ChainStep
+from ..logits import Floats, Mask
+from ..loops import loop
+
+TOP_H_TOKENS, MIN_K_TOKENS = 100, 1024
+"""How many of the likeliest tokens `top_h` and `min_k` look at."""
+_DEEP = -1e4
+"""A depth where no mass is."""
+_DEPTHS, _FINENESS = 512, 16
+"""Values are counted by their depth below the highest, in steps of 1/16; the last has all below."""
+
+
+class Left(NamedTuple):
+    """The tokens that steps leave, ascending, and their logits."""
+
+    tokens: npt.NDArray[np.int64]
+    logits: Floats
+
+
+def shape(row: Floats, steps: Sequence[ChainStep], banned: float) -> Left | None:
+    """Take the steps.
+
+    Args:
+        row: ``[columns]``, logits, which stay as they are.
+        steps: the steps.
+        banned: a logit that no token has which is not banned.
+
+    Returns:
+        The tokens and logits; ``None`` if all tokens are banned, or one has an infinite logit.
+    """
+    every, logits = row.min() > banned, row  # false if any is NaN
+    tokens = np.arange(len(row)) if every else np.flatnonzero(row > banned)
+    if not every:
+        logits = row[tokens]
+    if not len(logits) or logits.max() == np.inf:
+        return None
+    excluded, probability = None, 0.0
+    for step in steps:
+        name, value = step.name, getattr(step, step.name)
+        if name == "temperature":
+            with np.errstate(over="ignore"):  # of the lowest number, with which some engines mask
+                logits = np.divide(logits, np.float32(value))
+        elif name == "smoothing":
+            logits = _smooth(logits, value.factor, value.curve)
+        elif name == "xtc":
+            excluded, probability = _exclude(logits, value.threshold), value.probability
+        else:
+            is_kept = _KEEP[name](logits, value)
+            tokens, logits = tokens[is_kept], logits[is_kept]
+    if excluded is not None and excluded.any():
+        lowered = logits[excluded] + _lowering(logits, excluded, probability)
+        logits = logits.copy()
+        logits[excluded] = lowered
+    return Left(tokens, logits)
+
+
+def _masses(logits: Floats) -> Floats:
+    """Return the probabilities, times a factor that makes the highest 1."""
+    return np.exp(logits - logits.max())
+
+
+def _sum(values: Any) -> float:
+    return float(values.sum(dtype=np.float64))
+
+
+def _from(logits: Floats, share: float) -> Mask:
+    """Keep what has this share of the highest probability, or more."""
+    return logits >= logits.max() + np.float32(min(math.log(max(share, 1e-300)), 0))
+
+
+def _top_k(logits: Floats, count: int) -> Mask:
+    first = max(len(logits) - count, 0)
+    return logits >= np.partition(logits, first)[first]
+
+
+def _top_p(logits: Floats, share: float) -> Mask:
+    return logits >= find_share(logits, _masses(logits), logits.max(), share)
+
+
+def _typical(logits: Floats, share: float) -> Mask:
+    masses, top = _masses(logits), logits.max()
+    depths = np.maximum(logits - top, np.float32(_DEEP))
+    expected = top + np.float32(_sum(masses * depths) / _sum(masses))  # where -ln p is H
+    nearness = -np.abs(logits - expected)
+    is_near = nearness >= find_share(nearness, masses, nearness.max(), share)
+    return is_near | (logits == top)
+
+
+def _top_n_sigma(logits: Floats, count: float) -> Mask:
+    return logits >= logits.max() - np.float32(count * float(logits.std(dtype=np.float64)))
+
+
+def _eta(logits: Floats, epsilon: float) -> Mask:
+    masses = _masses(logits)
+    total, depths = _sum(masses), np.maximum(logits - logits.max(), np.float32(_DEEP))
+    entropy = math.log(total) - _sum(masses * depths) / total
+    return _from(logits, min(epsilon, math.sqrt(epsilon) * math.exp(-entropy)) * total)
+
+
+def _p_less(logits: Floats, _: Any) -> Mask:
+    masses = _masses(logits)
+    return _from(logits, _sum(masses * masses) / _sum(masses))
+
+
+def _top_h(logits: Floats, share: float) -> Mask:
+    top = _highest(logits, TOP_H_TOKENS)
+    chances = np.exp(top - top[0])
+    chances /= chances.sum()
+    terms = -chances * np.log(np.maximum(chances, 1e-300))
+    count = int((terms.cumsum() <= share * terms.sum()).sum())
+    return logits >= np.float32(top[max(count, 1) - 1])
+
+
+def _min_k(logits: Floats, tau: float) -> Mask:
+    top, least = _highest(logits, MIN_K_TOKENS + 1), float(logits.min())
+    if top[0] == least:
+        return logits >= least
+    falls = (top[:-1] - top[1:]) / np.arange(1, len(top))
+    enough = min(int(tau / (top[0] - least)), len(logits))
+    last = np.float32(top[int(falls.argmax())])
+    return (logits >= last) | (_top_k(logits, enough) if enough > 0 else False)
+
+
+def _highest(logits: Floats, count: int) -> npt.NDArray[np.float64]:
+    """Return the highest logits, descending."""
+    first = max(len(logits) - count, 0)
+    return np.sort(np.partition(logits, first)[first:])[::-1].astype(np.float64)
+
+
+_KEEP: dict[str, Callable[[Floats, Any], Mask]] = {
+    "top_k": _top_k,
+    "top_p": _top_p,
+    "min_p": _from,
+    "top_n_sigma": _top_n_sigma,
+    "top_a": lambda logits, share: _from(logits, share / _sum(_masses(logits))),
+    "typical": _typical,
+    "epsilon": lambda logits, share: _from(logits, share * _sum(_masses(logits))),
+    "eta": _eta,
+    "top_h": _top_h,
+    "p_less": _p_less,
+    "min_k": _min_k,
+}
+"""Which of some logits a step keeps. The highest is always among them."""
+
+
+def _smooth(logits: Floats, factor: float, curve: float) -> Floats:
+    """Bend the logits."""
+    top = logits.max()
+    depth = np.maximum(logits - top, np.float32(-1e9))  # its cube is a float
+    squares, cubes = np.float32((3 - curve) / 2 * factor), np.float32((curve - 1) / 2 * factor)
+    return top - (squares - cubes * depth) * depth * depth
+
+
+def _exclude(logits: Floats, threshold: float) -> Mask:
+    """Return which tokens XTC excludes: those that are likely enough, but for the least likely."""
+    masses = _masses(logits)
+    is_likely = masses >= threshold * _sum(masses)
+    if is_likely.any():
+        is_likely[np.flatnonzero(is_likely & (logits == logits[is_likely].min()))[-1]] = False
+    return is_likely
+
+
+def _lowering(logits: Floats, excluded: Mask, probability: float) -> np.float32:
+    """Return what excluded tokens' logits get, for XTC's distribution without its randomness."""
+    if probability == 1:
+        return np.float32(-np.inf)
+    top, of_others = logits[excluded].max(), logits[~excluded].max()
+    gap = float(top - of_others) + math.log(_sum(_masses(logits[excluded])))
+    gap -= math.log(_sum(_masses(logits[~excluded])))  # ln(m / (1 - m))
+    return np.float32(math.log(1 - probability) - np.logaddexp(0, math.log(probability) + gap))
+
+
+@loop
+def find_share(values: Any, masses: Any, top: Any, share: float) -> Any:
+    """Return the lowest of the highest values that together have a share of all masses.
+
+    Only what is as deep as the last of them is put in order.
+    """
+    by_depth = np.zeros(_DEPTHS)
+    for i in range(len(values)):
+        by_depth[depth_of(values[i], top)] += masses[i]
+    wanted, before, depth = share * by_depth.sum(), 0.0, 0
+    while depth < _DEPTHS - 1 and before + by_depth[depth] < wanted:
+        before += by_depth[depth]
+        depth += 1
+    count = 0
+    members = np.empty(len(values), np.int64)
+    for i in range(len(values)):
+        if depth_of(values[i], top) == depth:
+            members[count] = i
+            count += 1
+    members = members[:count]
+    ordered = members[np.argsort(values[members])]
+    last = count - 1
+    while last > 0 and before + masses[ordered[last]] < wanted:
+        before += masses[ordered[last]]
+        last -= 1
+    return values[ordered[last]] if count > 0 else -np.inf
+
+
+@loop
+def depth_of(value: Any, top: Any) -> int:
+    """Return how far a value is below the highest, in steps."""
+    steps = (top - value) * np.float32(_FINENESS)
+    return int(steps) if steps < _DEPTHS else _DEPTHS - 1
