@@ -190,7 +190,7 @@ class _Reading(NamedTuple):
             if isinstance(spec, WatermarkSpec):
                 named = f"`require: {{watermark: {{profile: {spec.profile}}}}}`"
                 self._report(("guard", i), f"A mark is no guard: {named} marks every text")
-            if isinstance(spec, ChainSpec):
+            elif isinstance(spec, ChainSpec):
                 what = "A chain is no guard: it says how tokens are drawn, and may be in `default`"
                 self._report(("guard", i), what)
             elif spec.breaks_grammar:

@@ -8,6 +8,9 @@ import msgspec
 from ..base import LogitsProcessorSpec, PositiveCount, check_fields
 from ..errors import SpecError
 
+TOP_H_TOKENS, MIN_K_TOKENS = 100, 1024
+"""How many of the likeliest tokens `top_h` and `min_k` look at."""
+
 _Temperature = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 _Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 _Half = Annotated[float, msgspec.Meta(gt=0, le=0.5)]
@@ -75,11 +78,11 @@ class ChainStep(
             probability, up to 1 (arXiv 2202.00666).
         epsilon: keep `p >= epsilon`, up to 1 (arXiv 2210.15191).
         eta: keep `p >= min(eta, sqrt(eta) * exp(-H))`, up to 1 (arXiv 2210.15191).
-        top_h: of the 100 likeliest, keep the first whose terms `-p ln p` add up to no more than
-            this share of `H`, up to 1 (arXiv 2509.02510).
+        top_h: of the 100 likeliest tokens, keep the first whose terms `-p ln p` add up to no more
+            than this share of `H`, up to 1 (arXiv 2509.02510).
         p_less: keep `p >= sum(p**2)` (arXiv 2509.23234).
-        min_k: keep the tokens before the steepest fall of the logits, but at least
-            `floor(min_k / R)`, where `R` is the range of the logits; up to 1000
+        min_k: keep the tokens before the steepest fall of the 1,024 highest logits, but at least
+            `floor(min_k / R)`, where `R` is the range of all that are left; up to 1000
             (arXiv 2604.11012).
         smoothing: bend the logits; see ``Smoothing``.
         xtc: exclude top choices; see ``Xtc``.

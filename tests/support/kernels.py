@@ -4,6 +4,7 @@ from typing import Any
 
 from logitport.adapters.core.device import (
     advance_kernel,
+    chain_kernel,
     edit_kernel,
     history_kernels,
     loop_kernel,
@@ -19,6 +20,7 @@ TYPES = {
     "edit_ptr": "*i8",
     "penalties_ptr": "*fp32",
     "numbers_ptr": "*fp32",
+    "room_ptr": "*fp32",
     "set_values_ptr": "*fp32",
     "progress_ptr": "*i64",
     "highest": "fp32",
@@ -34,6 +36,7 @@ KERNELS = {
     "advance": (advance_kernel._advance_kernel, {}, 1),
     "scan": (history_kernels._scan_kernel, {"tile_size": search.TILE}, 4),
     "loops": (loop_kernel._loop_kernel, {"periods": loop_kernel.PERIODS}, 4),
+    "chains": (chain_kernel._chain_kernel, {}, 8),
     "marks": (mark_kernel._mark_kernel, {}, 8),
     "penalize": (history_kernels._penalize_kernel, {}, 4),
 }

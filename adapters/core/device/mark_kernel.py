@@ -1,6 +1,5 @@
 """The Triton kernel of marks: it draws a token for a row, and forces it; see ``host.draw``."""
 
-import math
 from typing import Any
 
 import torch
@@ -10,18 +9,18 @@ from triton.language.random import philox_impl
 
 from ..parts import Mark
 from ..tensors import highest_logit
+from .chain_kernel import COLUMNS, bend, find_top, load, narrow, numbers_of
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs
 from .search import locate, tokens_at
 
-COLUMNS, TOKENS = 4096, 1024
-"""The columns of a row, and the tokens of a history, that are read at once."""
+TOKENS = 1024
+"""The tokens of a history that are read at once."""
 
 _COLUMNS, _TOKENS = tl.constexpr(COLUMNS), tl.constexpr(TOKENS)
 _WINDOW = tl.constexpr(-19.6)  # no logit further below the highest is drawn
 _CONTEXT_DOMAIN, _TOKEN_DOMAIN = tl.constexpr(0x574D4358), tl.constexpr(0x574D544B)
 _NO_TOKEN = tl.constexpr(0xFFFFFFFF)
-_SIGN = tl.constexpr(2**31 - 1)
 
 
 def fields_of(mark: Mark, prompt_length: int) -> tuple[list[int], list[float]]:
@@ -31,9 +30,9 @@ def fields_of(mark: Mark, prompt_length: int) -> tuple[list[int], list[float]]:
         SpecError: if it has no key.
     """
     words = [_signed(word) for word in mark.words()]
-    counts = [mark.width, mark.searched, mark.reads_prompt, prompt_length, mark.top_k, *words]
-    reach = math.log(mark.min_p) if mark.min_p > 0 else -math.inf
-    return counts, [mark.temperature, mark.top_p, reach]
+    steps, numbers = numbers_of(mark.steps())
+    counts = [mark.width, mark.searched, mark.reads_prompt, prompt_length, *words, len(steps)]
+    return [*counts, *steps], numbers
 
 
 def _signed(word: int) -> int:
@@ -73,8 +72,8 @@ def _mark_kernel(
     token_ids_ptr,  # [requests, longest] int32
     token_ids_stride,
     lengths_ptr,  # [requests] int32
-    counts_ptr,  # [7, requests] int32, see `fields_of`; 0 without a mark
-    numbers_ptr,  # [3, requests] float32
+    counts_ptr,  # [7 + steps, requests] int32, see `fields_of`; 0 without a mark
+    numbers_ptr,  # [2 * steps, requests] float32
     requests,
     vocab_size,
 ):
@@ -89,12 +88,9 @@ def _mark_kernel(
     searched = tl.load(counts_ptr + requests)
     reads_prompt = tl.load(counts_ptr + 2 * requests)
     origin = tl.load(counts_ptr + 3 * requests)
-    top_k = tl.load(counts_ptr + 4 * requests)
-    key = tl.load(counts_ptr + 5 * requests).to(tl.uint32, bitcast=True)
-    other_key = tl.load(counts_ptr + 6 * requests).to(tl.uint32, bitcast=True)
-    temperature = tl.load(numbers_ptr + request)
-    top_p = tl.load(numbers_ptr + requests + request)
-    ratio = tl.load(numbers_ptr + 2 * requests + request)
+    key = tl.load(counts_ptr + 4 * requests).to(tl.uint32, bitcast=True)
+    other_key = tl.load(counts_ptr + 5 * requests).to(tl.uint32, bitcast=True)
+    count = tl.load(counts_ptr + 6 * requests)
     is_full = length - origin >= width
     first = tl.where(reads_prompt != 0, 0, origin)
     searched = tl.where(is_full, searched, 0)
@@ -102,16 +98,16 @@ def _mark_kernel(
     if tl.where(is_full, found, reads_prompt) != 0:
         return
     row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
-    top = tl.div_rn(find_top(row_ptr, vocab_size), temperature)
+    top = find_top(row_ptr, vocab_size)
     if (top == -float("inf")) | (top == float("inf")):
         return
-    lowest = top + ratio
-    if (top_k > 0) & (top_k < vocab_size):
-        lowest = bisect(row_ptr, vocab_size, temperature, top, lowest, top_k.to(tl.float32), 0)
-    if top_p < 1:
-        mass = measure(row_ptr, vocab_size, temperature, top, lowest, 1)
-        lowest = bisect(row_ptr, vocab_size, temperature, top, lowest, top_p * mass, 1)
-    lowest = tl.maximum(lowest, top + _WINDOW)
+    steps = count, counts_ptr + 7 * requests, numbers_ptr + request, requests, numbers_ptr
+    lowest = tl.zeros_like(top) - 3e38
+    low, _, temperature, squares, cubes, after, _, _, _ = narrow(
+        row_ptr, vocab_size, top, lowest, *steps
+    )
+    curve = temperature, squares, cubes, after, top
+    lowest = bend(top, *curve) + _WINDOW
 
     state_0 = tl.full((), _CONTEXT_DOMAIN, tl.uint32)
     state_1 = width.to(tl.uint32)
@@ -132,7 +128,8 @@ def _mark_kernel(
     drawn = -1
     for start in range(0, vocab_size, _COLUMNS):
         columns = start + tl.arange(0, _COLUMNS)
-        logits = load(row_ptr, columns, vocab_size, temperature)
+        logits = load(row_ptr, columns, vocab_size)
+        bent = bend(logits, *curve)
         zero = columns.to(tl.uint32) * 0
         word_0, word_1, word_2, word_3 = philox_impl(
             (columns >> 2).to(tl.uint32),
@@ -147,7 +144,8 @@ def _mark_kernel(
         words = tl.where(lane == 3, word_3, words)
         scaled = ((words >> 8) + 1).to(tl.float32) * 2**-24
         uniform = (scaled.to(tl.uint32, bitcast=True) - 1).to(tl.float32, bitcast=True)
-        values = tl.where(logits >= lowest, logits - tl.log(-tl.log(uniform)), -float("inf"))
+        is_left = (logits >= low) & (bent >= lowest)
+        values = tl.where(is_left, bent - tl.log(-tl.log(uniform)), -float("inf"))
         value = tl.max(values, axis=0)
         if value > best:  # pyright: ignore[reportOperatorIssue]
             drawn = tl.min(tl.where(values == value, columns, vocab_size), axis=0)
@@ -155,69 +153,6 @@ def _mark_kernel(
     if drawn >= 0:  # pyright: ignore[reportOperatorIssue]
         forced = tl.zeros_like(top) + highest
         tl.store(row_ptr + drawn, forced.to(logits_ptr.dtype.element_ty))
-
-
-@triton.jit
-def load(row_ptr, columns, vocab_size, temperature):
-    """Load logits by temperature; NaN is -inf."""
-    logits = tl.load(row_ptr + columns, mask=columns < vocab_size, other=-float("inf"))
-    logits = logits.to(tl.float32)
-    return tl.where(logits == logits, tl.div_rn(logits, temperature), -float("inf"))
-
-
-@triton.jit
-def find_top(row_ptr, vocab_size):
-    """Return the highest logit."""
-    top = -float("inf")
-    for start in range(0, vocab_size, _COLUMNS):
-        logits = load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size, 1.0)
-        top = tl.maximum(top, tl.max(logits, axis=0))
-    return top
-
-
-@triton.jit
-def measure(row_ptr, vocab_size, temperature, top, lowest, by_mass):
-    """Count the logits that are not below ``lowest``, or add up their probabilities."""
-    total = 0.0
-    for start in range(0, vocab_size, _COLUMNS):
-        logits = load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size, temperature)
-        is_left = (logits >= lowest) & (logits > -float("inf"))
-        each = tl.where(by_mass != 0, tl.exp(logits - top), 1.0)
-        total += tl.sum(tl.where(is_left, each, 0.0), axis=0)  # pyright: ignore
-    return total
-
-
-@triton.jit
-def bisect(row_ptr, vocab_size, temperature, top, lowest, wanted, by_mass):
-    """Find the highest bound, not below ``lowest``, that leaves as many logits or as much mass.
-
-    Floats are compared as the integers that have the same order. Below what can be drawn, the
-    bound may be too low.
-    """
-    low = order_of(tl.maximum(lowest, top + _WINDOW))
-    high = order_of(top)
-    while low < high:
-        middle = high - (high - low) // 2
-        bound = float_of(middle)
-        if measure(row_ptr, vocab_size, temperature, top, bound, by_mass) >= wanted:
-            low = middle
-        else:
-            high = middle - 1
-    return float_of(low)
-
-
-@triton.jit
-def order_of(number):
-    """Return an integer for a float; integers have the order of their floats."""
-    bits = number.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ _SIGN, bits).to(tl.int64)
-
-
-@triton.jit
-def float_of(order):
-    """Return the float of an integer; see ``order_of``."""
-    bits = order.to(tl.int32)
-    return tl.where(bits < 0, bits ^ _SIGN, bits).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ....spec import AllowedTokensSpec, DrySpec, NoLoopSpec, NoRepeatNgramSpec
+from ....spec import AllowedTokensSpec, ChainStep, DrySpec, NoLoopSpec, NoRepeatNgramSpec
 from ..automaton import Ints
 from ..automaton.pool import AutomatonPool
 from ..callables import Report, stop_in
 from ..layer import Layer, Made, Tokens
 from ..logits import Additions, write_twice
-from ..parts import Acting, Mark, Program
+from ..parts import Acting, Chain, Mark, Program
 from ..program import ProgramOf, compile_specs
 from ..tensors import add, end_where_banned, find_forced, highest_logit
 from .advance_kernel import AdvanceKernel
+from .chain_kernel import ChainKernel
 from .context import History, LogitsLayout
 from .edit_kernel import EditKernel
 from .history_kernels import HistoryKernels
@@ -83,6 +84,7 @@ class DeviceRealizer(Layer):
         self._advance = AdvanceKernel(self._device_tables, self._inputs, device)
         self._scan = HistoryKernels(self._device_tables, self._inputs, device)
         self._loop = LoopKernel(self._device_tables, self._inputs)
+        self._chain = ChainKernel(self._inputs)
         self._mark = MarkKernel(self._inputs)
         self._edit = EditKernel(self._device_tables, device)
         self._stale |= self._requests.keys()
@@ -205,7 +207,7 @@ class DeviceRealizer(Layer):
         if self._stale or self._is_broken:
             self._upload(history)
         most = self._counts[:, slots].max(axis=1).tolist()
-        automata_each, phases, allows, rules, penalizes, loops, marks = most
+        automata_each, phases, allows, rules, penalizes, loops, chains, marks = most
         automata: tuple[Any, ...] = ()
         states: torch.Tensor | None = None
         since: torch.Tensor | None = None
@@ -228,6 +230,8 @@ class DeviceRealizer(Layer):
             write_twice(self._loop.launch, *batch, *sizes, tokens)
         if automata_each:
             write_twice(self._edit.launch, logits, *automata, allows=bool(allows))
+        if chains:
+            self._chain.launch(logits, rows, tokens)
         if marks:
             self._mark.launch(logits, history, rows, tokens)
         if forced is not None:
@@ -290,8 +294,9 @@ class DeviceRealizer(Layer):
         errors: list[Exception] = []
         realizer = cls(vocab_size, 1, device, report=lambda _, error, ends: errors.append(error))
         everything = AllowedTokensSpec((0,)), NoRepeatNgramSpec(1), DrySpec(1.0), NoLoopSpec(2)
-        mark = Program((Acting(Mark("", 1, top_k=2, top_p=0.5)),))
-        realizer.add(0, compile_specs(everything).then(mark), ())
+        chain = Chain((ChainStep(top_k=2),), 1.0)
+        draw = Program((Acting(chain), Acting(Mark("", 1))))
+        realizer.add(0, compile_specs(everything).then(draw), ())
         row = torch.zeros(1, dtype=torch.int32, device=device)
         logits = torch.zeros((1, columns), device=device)
         for requests in (row, row.long()):

@@ -19,7 +19,7 @@ from ..kinds.dry import penalties
 from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
-from . import mark_kernel
+from . import chain_kernel, mark_kernel
 from .inputs import RequestInputs
 from .loop_kernel import fields_of
 
@@ -30,10 +30,13 @@ INPUTS: dict[str, float] = {
     **{"admission": -1, "taken": ALL, "first_since": -1},
     **{"lanes": 0, "end_token": -1},
     **{"rules": -1, "penalties": 0.0, "loop": 0, "mark": 0, "draw": 0.0},
+    **{"chain": 0, "chain_numbers": 0.0},
 }
 """The arrays of ``RequestInputs``, with the values for requests that need none. The host has read
 all of their tokens, so the kernel reads none."""
 
+
+_DRAWING = "chain", "chain_numbers", "mark", "draw"
 
 _holder = lru_cache(maxsize=64)(adding)
 """Builds an automaton that never runs: its state 0 brings a token set into the tables. Equal tokens
@@ -54,7 +57,7 @@ class Request:
         places: the state and timer of each automaton then, and ``since``; see ``automata.place``.
         ends: whether the request has failed, so that only its stop token acts on it.
         holders: of each history rule, an automaton that holds its exempt tokens or breakers.
-        drawing: what the kernel of marks reads; empty without a mark.
+        drawing: what the kernels of chains and marks read, without which they are empty.
     """
 
     stop_token_id: int | None
@@ -66,7 +69,7 @@ class Request:
     places: tuple[Sequence[tuple[int, int]], Sequence[int]] = (), (0,)
     ends: bool = False
     holders: dict[Any, Automaton] = field(init=False)
-    drawing: dict[str, Any] = field(default_factory=lambda: {"mark": (), "draw": ()})
+    drawing: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_DRAWING, ()))
 
     def __post_init__(self) -> None:
         self.holders = {
@@ -92,7 +95,10 @@ class Request:
         self.origin, self.read = len(prompt_ids), len(prompt_ids) + len(output_ids)
         for mark in self.program.marks:
             counts, numbers = mark_kernel.fields_of(mark, self.origin)
-            self.drawing = {"mark": counts, "draw": numbers}
+            self.drawing |= {"mark": counts, "draw": numbers}
+        for each in self.program.chains:
+            counts, numbers = chain_kernel.fields_of(each)
+            self.drawing |= {"chain": counts, "chain_numbers": numbers}
 
     def in_tables(self) -> list[Automaton]:
         """List the automata that must be in the tables."""
@@ -125,16 +131,16 @@ class Request:
             **self.drawing,
         )
 
-    def counts(self) -> tuple[int, int, bool, int, int, int, int]:
+    def counts(self) -> tuple[int, int, bool, int, int, int, int, int]:
         """Count what acts on the request.
 
         Returns:
             The number of automata, that of phases, whether any automaton may ALLOW tokens or ban
             most of them, and the numbers of history rules, with one for a ``dry`` if there are any,
-            of these alone, of rules about loops, and of marks.
+            of these alone, of rules about loops, of chains, and of marks.
         """
         kinds, own = (Edit.ALLOW, Edit.BAN_OTHERS), self.program
         allows = any(np.isin(automaton.edit, kinds).any() for automaton, *_ in self.lanes)
         rules = 1 + len(own.ngrams) if own.ngrams or own.dry else 0
-        of_rules = len(own.dry), len(own.loops), len(own.marks)
+        of_rules = len(own.dry), len(own.loops), len(own.chains), len(own.marks)
         return len(self.lanes), len(own.since), allows, rules, *of_rules

@@ -74,9 +74,10 @@ class Edits:
             if not row.max() >= FORCED_SHARE * limit:
                 left = shape(row[: self._vocab_size], chain.steps, -limit / 2)
                 if left is not None:
-                    row.fill(-np.inf)
-                    row[left.tokens] = left.logits * np.float32(chain.temperature)
-                    shaped.append((request.row, row))
+                    values = np.full_like(row, -np.inf)
+                    bent = left.logits * np.float32(chain.temperature)
+                    values[left.tokens] = np.minimum(bent, np.float32(limit))
+                    shaped.append((request.row, values))
         for row, values in shaped:
             self.has_written = True
             editor.put(logits, row, values)

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ....spec import ChainStep
+from ....spec.kinds.chain import MIN_K_TOKENS, TOP_H_TOKENS
 from ..logits import Floats, Mask
 from ..loops import loop
 
-TOP_H_TOKENS, MIN_K_TOKENS = 100, 1024
-"""How many of the likeliest tokens `top_h` and `min_k` look at."""
 _DEEP = -1e4
 """A depth where no mass is."""
 _DEPTHS, _FINENESS = 512, 16
@@ -120,12 +119,13 @@ def _top_h(logits: Floats, share: float) -> Mask:
     chances = np.exp(top - top[0])
     chances /= chances.sum()
     terms = -chances * np.log(np.maximum(chances, 1e-300))
-    count = int((terms.cumsum() <= share * terms.sum()).sum())
+    wanted = share * terms.sum() * (1 + 1e-6)  # for what sums are rounded by
+    count = int((terms.cumsum() <= wanted).sum())
     return logits >= np.float32(top[max(count, 1) - 1])
 
 
 def _min_k(logits: Floats, tau: float) -> Mask:
-    top, least = _highest(logits, MIN_K_TOKENS + 1), float(logits.min())
+    top, least = _highest(logits, MIN_K_TOKENS), float(logits.min())
     if top[0] == least:
         return logits >= least
     falls = (top[:-1] - top[1:]) / np.arange(1, len(top))

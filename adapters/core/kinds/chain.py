@@ -13,4 +13,4 @@ def _compile(specs: Sequence[ChainSpec], _: Context) -> Iterable[Part]:
     """Let one of several equal chains act, and refuse another."""
     if len({*specs}) > 1:
         raise SpecError("A request has one chain")
-    yield Chain(specs[0].steps)
+    yield Chain(tuple(each for each in specs[0].steps if 1 not in (each.top_p, each.typical)))

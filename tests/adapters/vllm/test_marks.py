@@ -54,6 +54,33 @@ def test_replies_are_found(running: Engine, runner: str):
         assert sum(p < 1e-3 for p in p_values(plain)) == 0
 
 
+def test_a_chain_decides_what_is_drawn(running: Engine):
+    """At a temperature beyond vLLM's own, the likeliest comes, beside requests without a chain."""
+    prompts, one = prompts_of(3), lp.ChainStep(top_k=1)
+    hot = lp.ChainStep(temperature=50)
+    greedy = [None, lp.ChainSpec((one, hot)), lp.ChainSpec((lp.ChainStep(p_less=True), hot, one))]
+    exact = lp.ChainSpec((lp.ChainStep(top_n_sigma=0.001), lp.ChainStep(xtc=lp.Xtc(0.01, 0.5))))
+    asked = [params(specs, temperature=float(bool(specs)), max_tokens=20) for specs in greedy]
+    asked += [params(exact, temperature=0.8, max_tokens=20)]
+    several = [prompts[0]] * len(asked) + prompts[1:]
+    free = [params(None, temperature=0, max_tokens=20) for _ in prompts[1:]]
+    texts = [tuple(each.token_ids) for each in running.generate(several, [*asked, *free])]
+    assert len({*texts[: len(asked)]}) == 1
+    assert [texts[-2:]] == [[tuple(e.token_ids) for e in running.generate(prompts[1:], free)]]
+
+
+def test_a_chain_is_refused_beside_what_changes_it(running: Engine):
+    excludes = lp.ChainSpec((lp.ChainStep(xtc=lp.Xtc(0.1, 0.5)),))
+    tempered = lp.ChainSpec((lp.ChainStep(temperature=0.5),))
+    for specs, field, value in (
+        *((excludes, "top_p", 0.9), (excludes, "min_p", 0.1), (excludes, "top_k", 5)),
+        *((excludes, "temperature", 0), (tempered, "temperature", 0.7)),
+        *((tempered, "repetition_penalty", 1.1), (excludes, "presence_penalty", 0.5)),
+    ):
+        with refused(field):
+            running.generate(["a"], [params(specs, **{"temperature": 1.0, field: value})])
+
+
 def test_a_mark_comes_last(running: Engine):
     """What other specs force stays; what they and the guard ban does not come."""
     phases = lp.PhasesSpec(
