@@ -1,7 +1,8 @@
 """The Prometheus counters of decisions on requests, and the log of refusals.
 
 ``logitport_requests_total`` has the labels ``decision`` and ``stage``, and
-``logitport_may_lose_total`` has ``kind``. They are in the default registry of
+``logitport_may_lose_total`` has ``kind``. The gauge ``logitport_policy`` is 1 for the ``digest`` of
+the server's policy. They are in the default registry of
 ``prometheus_client``. The servers of vLLM and SGLang show this registry at ``/metrics``. Without
 ``prometheus_client``, nothing is counted.
 """
@@ -79,3 +80,21 @@ def _counter(name: str) -> Any:
         # In Dynamo's worker, a collector of the engine's metrics has this name in the registry. It
         # reads the values of all processes from files, this counter's too.
         return Counter(f"logitport_{name}", *_COUNTERS[name], registry=None)
+
+
+def show_policy(digest: str) -> None:
+    """Show the digest of this process's policy, if it has one: servers of a fleet have the same."""
+    if digest and (gauge := _policy()) is not None:
+        gauge.labels(digest).set(1)
+
+
+@cache
+def _policy() -> Any:
+    """Make the gauge; ``_counter`` says when."""
+    try:
+        from prometheus_client import Gauge
+
+        what = "The digest of the server's policy."
+        return Gauge("logitport_policy", what, ("digest",), multiprocess_mode="livemax")
+    except (ImportError, ValueError):
+        return None

@@ -1,5 +1,6 @@
 """Policies: the specs that an operator fills in, and the bounds of what requests may ask for."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -190,6 +191,28 @@ class Policy:
         with fields_hold(), self.restoring(payload):
             every = *first, *specs, *more
             return msgspec.structs.replace(payload, specs=every)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hexadecimal digits that servers with the same policy have, and no others.
+
+        No key of a mark is in it.
+        """
+        marks = [
+            (name, mark.width, mark.searched, mark.reads_prompt)
+            for name, mark in sorted(self.profiles.items())
+        ]
+        content = {
+            **self.describe(),
+            "default": encode(self.default) if self.default else "",
+            "guard": self.guard_payload,
+            "presets": {name: encode(specs) for name, specs in self.presets.items()},
+            "profiles": marks,
+            "bounds": dict(self.mark_bounds),
+            "unmarked": sorted(self.unmarked),
+        }
+        text = msgspec.json.encode(content, order="deterministic")
+        return hashlib.sha256(text).hexdigest()[:16]
 
     def describe(self) -> dict[str, Any]:
         """Describe the policy to clients, by the names of the configuration."""

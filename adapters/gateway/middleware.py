@@ -14,7 +14,7 @@ from ...spec.kinds import WIRE_KINDS
 from ...spec.limits import LIMITS, MAX_BODY_BYTES
 from ..backend import Backend, backend
 from ..environment import RECEIPT_VARIABLE, ROUTE_VARIABLE, is_on
-from ..metrics import count
+from ..metrics import count, show_policy
 from ..policy import Policy
 from .exchange import Checked, Exchange, Receive, Scope, TooLargeError, answer
 from .field_rules import check_beams, names_of, set_budget
@@ -165,7 +165,7 @@ class SpecMiddleware:
             "kinds": sorted(kind_of(kind) for kind in able.intersection(WIRE_KINDS)),
             "carriers": ["field", "schema"],
             "receipts": self._gives_receipts,
-            "policy": policy.describe(),
+            "policy": {**policy.describe(), "digest": policy.digest},
             "limits": {name: limit.value for name, limit in LIMITS.items()},
         }
 
@@ -273,9 +273,11 @@ class SpecMiddleware:
 
     def _receipt(self, scope: Scope, payload: str, acting: Payload | None) -> Receipt:
         digest, stage = digest_of(payload), self.stage(scope)
-        if acting is None:
-            return Receipt((), digest, stage)
         policy, default, presets = self.backend(scope).policy, False, ()
+        own = "" if policy is None else policy.digest
+        show_policy(own)
+        if acting is None:
+            return Receipt((), digest, stage, policy=own)
         specs, mark = acting.specs, ""
         if policy is not None and not policy.unmarked:
             mark = policy.required or ""
@@ -285,7 +287,7 @@ class SpecMiddleware:
             specs = *policy.guard, *specs
         kinds = tuple(dict.fromkeys(spec.kind for spec in specs))
         losing = self.may_lose(scope, payload)
-        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued, mark)
+        return Receipt(kinds, digest, stage, default, presets, losing, acting.continued, mark, own)
 
     def may_lose(self, scope: Scope, payload: str) -> tuple[str, ...]:
         """Return the kinds of an admitted payload that others in it may override.

@@ -44,6 +44,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
             lead to that; see "Edits" in ``docs/wire.md``.
         continued: the number of the prompt's last tokens that count as output.
         mark: the name of the profile with which the text is marked.
+        policy: the digest of the server's policy, if it has one.
     """
 
     kinds: tuple[str, ...]
@@ -54,6 +55,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     may_lose: tuple[str, ...] = ()
     continued: int = 0
     mark: str = ""
+    policy: str = ""
 
     def is_for(self, payload: str) -> bool:
         """Whether it is for a payload; older servers have the digest of its text as sent."""

@@ -27,6 +27,7 @@ from logitport.adapters.gateway.receipt import HEADER, Stamp, digest_of
 from logitport.adapters.vllm.backend import BACKEND
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from prometheus_client import REGISTRY
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -271,7 +272,10 @@ END = s.TriggerSpec((7,), (5,))
 def test_what_the_server_fills_in(policy: Policy, specs: Any, kinds: list[str], more: Any):
     reply = ask(CHAT, extra_body("vllm", specs), policy=policy)
     found = reply.json()["logitport"]
-    assert found == {"kinds": kinds, "digest": digest_of(s.encode(specs)), "stage": "agg", **more}
+    own = {"digest": digest_of(s.encode(specs)), "stage": "agg", "policy": policy.digest}
+    assert found == {"kinds": kinds, **own, **more}
+    labels = {"digest": policy.digest}
+    assert REGISTRY.get_sample_value("logitport_policy", labels) == 1
     assert receipt(reply, specs).default is more.get("default", False)
 
 
@@ -359,6 +363,7 @@ def test_the_server_describes_itself(path: str):
         "presets": ["calm", "other"],
         "forbid": ["dry"],
         "effort": {},
+        "digest": made.digest,
     }
     assert found["limits"]["max_specs"] == 16
     assert found["receipts"] is True

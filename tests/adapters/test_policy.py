@@ -1,6 +1,7 @@
 """What an operator's policy makes of requests, wherever they are admitted."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from logitport.adapters import (
     policy,
     policy_of,
 )
-from logitport.adapters.core import Realizer
+from logitport.adapters.core import Mark, Realizer
 from logitport.hooks import configuration
 
 from tests.support.transcripts import check, transcripts
@@ -192,3 +193,25 @@ def test_what_a_reply_continues():
     with pytest.raises(s.SpecError, match="does not admit `continued`"):
         admit(backend(forbids("continued")), s.encode(BIAS, continued=3), 100)
     assert forbids("continued").resolve(s.Payload(1, (BIAS,))).continued == 0
+
+
+OTHERS: list[dict[str, Any]] = [
+    *({"default": (s.DrySpec(1.0),)}, {"default": (s.DrySpec(2.0),)}, {"own": "add"}),
+    *({"guard": (s.BannedTokensSpec((1,)),)}, {"guard": (s.BannedTokensSpec((2,)),)}),
+    *({"presets": {"a": (s.DrySpec(1.0),)}}, {"presets": {"a": (s.DrySpec(2.0),)}}),
+    *({"forbid": frozenset({"dry"})}, {"efforts": {"low": 5}}, {"efforts": {"low": 6}}),
+    *({"profiles": {"news": Mark("news", 1)}}, {"profiles": {"news": Mark("news", 1, width=5)}}),
+    *({"required": "news"}, {"mark_bounds": {"top_k": 5}}, {"unmarked": frozenset({"json"})}),
+]
+
+
+def test_policies_that_differ_have_different_digests():
+    digests = [Policy(**each).digest for each in [{}, *OTHERS]]
+    assert len({*digests}) == len(digests)
+    assert [Policy(**each).digest for each in [{}, *OTHERS]] == digests
+    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in digests)
+
+
+def test_no_key_is_in_a_digest():
+    of_keys = {Policy(profiles={"news": Mark("news", key)}).digest for key in (1, 2)}
+    assert len(of_keys) == 1
