@@ -14,6 +14,7 @@ from .environment import (
 )
 from .finding import Finding, Status
 from .first_tokens import first_tokens
+from .gateway.add_specs import add_specs
 from .gateway.exchange import Scope
 from .gateway.extra_body import extra_body
 from .gateway.json_body import Fields, inner
@@ -50,6 +51,7 @@ __all__ = [
     "Status",
     "Support",
     "TokenizerCopy",
+    "add_specs",
     "admit",
     "admit_live",
     "backends",
