@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...spec import VERSION, SpecError
+from ...spec import VERSION
 from ...spec.payload import as_given
 from ...spec.texts import Given
 from ..backend import backend
@@ -102,6 +102,9 @@ def receipt(
 ) -> Receipt:
     """Return the receipt of a response, or raise if it does not say that the specs acted.
 
+    Native kinds travel in the engine's own fields, which have no receipts. For these alone, as for
+    no specs, the result has no ``kinds``: it cannot tell whether a gateway dropped such a field.
+
     ::
 
         body = extra_body("vllm", specs)
@@ -123,13 +126,11 @@ def receipt(
     Raises:
         ReceiptError: if there is no receipt, it is for other specs, or they did not act. The
             message names the field that was lost, and the carrier to try.
-        SpecError: for specs that cannot be sent, and for native kinds alone: they travel in fields
-            of the engine, for which there are no receipts.
+        SpecError: for specs that cannot be sent.
     """
-    payload = payload_of(as_given(specs), generation_only, continued)
+    payload, found = payload_of(as_given(specs), generation_only, continued), find(response)
     if payload is None:
-        raise SpecError("Expected specs beside native kinds, for which there are no receipts")
-    found = find(response)
+        return found or Receipt((), "", "")
     if found is None:
         is_stream = any(hasattr(response, name) for name in _OF_STREAMS)
         of_chunk = ". The first chunk of a stream may have it" if is_stream else ""

@@ -344,9 +344,11 @@ def test_of_the_header_of_a_stream(name: str | None, way: str):
 
 def test_native_kinds_have_none():
     native = s.SamplingSpec(temperature=0.5)
-    with pytest.raises(s.SpecError, match="native kinds"):
-        receipt(ANSWER, native)
+    assert receipt(ANSWER, native) == receipt(ANSWER, ()) == Receipt((), "", "")
+    assert receipt({"logitport": EXPECTED}, native) == Receipt(**EXPECTED | {"kinds": (SPEC.kind,)})
     assert receipt({"logitport": EXPECTED}, [SPEC, native]).stage == "agg"
+    with pytest.raises(ReceiptError):
+        receipt(ANSWER, [SPEC, native])
 
 
 @pytest.mark.parametrize("path", ["/logitport", "/v1/logitport/", "/team/logitport"])
