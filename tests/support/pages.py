@@ -15,6 +15,13 @@ THINKING_MODEL = "Qwen/Qwen3-8B"
 GGUF = "SmolLM2-135M-Instruct.gguf"
 ENGINES = {"server", "engine", "llama.cpp"}
 NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
+CONTINUES = {f"continues: {each}" for each in (*ENGINES, "tokenizer")}
+RUN = """\
+import shlex, subprocess, sys
+run = [sys.executable, "-m", *shlex.split({command!r})]
+printed = subprocess.run(run, capture_output=True, text=True, check=False).stdout
+assert printed == {expected!r}, f"printed {{printed!r}}"
+"""
 SERVER_URL = "http://127.0.0.1:8000/v1"
 ENV = {
     # Besides what conftest.py sets.
@@ -37,14 +44,14 @@ class Program:
         self.source += "\n" * (line - 1 - self.source.count("\n")) + code
 
 
-def blocks(markdown: str, language: str) -> Iterator[tuple[str, int, list[str]]]:
+def blocks(markdown: str, *languages: str) -> Iterator[tuple[str, int, list[str]]]:
     """Code, number of its first line and comments right above, of each block in a language."""
     comments: list[str] = []
     for token in MarkdownIt().parse(markdown):
         if token.type == "html_block":
             comments = re.findall(r"<!--\s*(.*?)\s*-->", token.content)
         elif token.type == "fence" and token.map:
-            if token.info.strip() == language:
+            if token.info.strip() in languages:
                 yield token.content, token.map[0] + 2, comments
             comments = []
         else:
@@ -54,16 +61,30 @@ def blocks(markdown: str, language: str) -> Iterator[tuple[str, int, list[str]]]
 def programs(markdown: str, page: str = "README.md") -> list[Program]:
     """A page's Python, as what can be run by itself."""
     found: list[Program] = []
-    for code, line, comments in blocks(markdown, "python"):
-        if "continues" not in comments:
-            found.append(Program(line, page))
-        found[-1].append("\n".join(map(checked, code.splitlines())) + "\n", line)
+    for code, line, comments in blocks(markdown, "python", "console"):
+        if code.startswith("$ ") and not comments:
+            continue  # tests/docs/test_pages.py runs it
+        of = [each.partition(": ")[2] for each in comments if each in CONTINUES]
+        if of:
+            *_, program = (each for each in found if of[0] in each.needs)
+        elif "continues" not in comments:
+            found.append(program := Program(line, page))
+        program.append("\n".join(checked_lines(code)) + "\n", line)
         for comment in comments:
             if comment in NEEDS:
-                found[-1].needs.add(comment.removeprefix("needs: "))
-            elif comment != "continues":
+                program.needs.add(comment.removeprefix("needs: "))
+            elif comment not in CONTINUES | {"continues"}:
                 raise ValueError(f"line {line}: unknown comment {comment!r}")
     return found
+
+
+def checked_lines(code: str) -> Iterator[str]:
+    """A block as Python that fails unless it prints what it says; a command has a line."""
+    if code.startswith("$ "):
+        command, expected = code.removeprefix("$ ").split("\n", 1)
+        yield RUN.format(command=command, expected=expected).replace("\n", "; ", 3).strip()
+    else:
+        yield from map(checked, code.splitlines())
 
 
 def checked(line: str) -> str:
@@ -84,7 +105,7 @@ def run(program: Program, folder: Path) -> str:
     """Run it and return what was wrong: nothing, or a traceback."""
     script = folder / "README.py"
     script.write_text(program.source, encoding="utf-8")
-    result = python(script, **ENV)
+    result = python(script, cwd=folder, **ENV)
     return (result.stderr or f"exit status {result.returncode}") if result.returncode else ""
 
 
