@@ -16,6 +16,8 @@ DOCS = Path("docs")
 CHANGELOG = Path("CHANGELOG.md")
 """It is a page of the site, and in the search."""
 UNSEARCHED = "---\nsearch: {exclude: true}\n---\n"
+BOOSTS = {"recipes.md": 4.0, "api.md": 0.25}
+"""In the search, a task comes before the many names of the API."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])[^)#\s]+")
 CELL = re.compile(r"<td.*?</td>")
 
@@ -39,7 +41,8 @@ def on_files(files: Files, *, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Let links out of ``docs`` lead to the pages."""
+    """Let links out of ``docs`` lead to the pages, and weigh a page in the search."""
+    page.meta.setdefault("search", {"boost": BOOSTS.get(page.file.src_uri, 1.0)})
     return markdown if page.file.generated_by else _relinked(DOCS / page.file.src_uri)
 
 

@@ -31,6 +31,33 @@ FLAGS = (
     *("--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 )
 MOST_BYTES = 150_000
+NODE = shutil.which("node")
+FOUND = {
+    "ban a word": "recipes.html#ban-words-never-a-competitors-name",
+    "bad words": "recipes.html#ban-words-never-a-competitors-name",
+    "competitor": "recipes.html#ban-words-never-a-competitors-name",
+    "accents": "recipes.html#ban-words-never-a-competitors-name",
+    "footer": "recipes.html#a-greeting-free-text-a-footer",
+    "greeting": "recipes.html#a-greeting-free-text-a-footer",
+    "disclaimer": "recipes.html#a-greeting-free-text-a-footer",
+    "streaming": "recipes.html#streaming",
+    "stop a loop": "recipes.html#stop-a-loop",
+    "yes or no": "recipes.html#yes-or-no-with-probabilities",
+    "logprobs": "recipes.html#yes-or-no-with-probabilities",
+    "labels": "recipes.html#yes-or-no-or-one-of-five-labels",
+    "classify": "recipes.html#yes-or-no-or-one-of-five-labels",
+    "think": "recipes.html#think-then-one-of-five-labels",
+    "json": "recipes.html#json-without-white-space-and-without-a-word",
+    "white space": "recipes.html#json-without-white-space-and-without-a-word",
+    "one language": "recipes.html#one-language",
+    "chinese": "recipes.html#one-language",
+    "why this token": "recipes.html#why-this-token",
+    "debug": "recipes.html#why-this-token",
+    "repetition": "loops.html",
+    "thinking budget": "thinking.html",
+    "ChoiceSpec": "api.html#logitport.spec.kinds.choice.ChoiceSpec",
+}
+"""What people type into the search, and what comes first."""
 
 needs_mkdocs = pytest.mark.skipif(not MKDOCS.exists(), reason="`make docs` has not been called")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
@@ -69,6 +96,17 @@ def test_home(site: Path, tmp_path: Path):
     assert "md-search__input" in dom
     loaded = re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(\w+:[^"]*)"', dom)
     assert [each for each in loaded if not each.startswith(("data:", "file:"))] == []
+
+
+@needs_mkdocs
+@pytest.mark.skipif(NODE is None, reason="there is no node")
+def test_search(site: Path):
+    (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
+    index = site / "search" / "search_index.json"
+    script = ROOT / "tests" / "support" / "search.js"
+    run = [NODE, script, worker, index, *FOUND]
+    found = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert dict(zip(FOUND, found, strict=True)) == FOUND
 
 
 @needs_mkdocs
