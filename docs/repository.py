@@ -20,6 +20,8 @@ BOOSTS = {"recipes.md": 4.0, "api.md": 0.25}
 """In the search, a task comes before the many names of the API."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])[^)#\s]+")
 CELL = re.compile(r"<td.*?</td>")
+TAB, END = re.compile(r"^\*\*(.+)\*\* <!-- tab -->$", re.M), re.compile(r"^<!-- /tab -->$", re.M)
+"""On GitHub, a tab is its bold name and what follows."""
 
 
 def on_files(files: Files, *, config: Any) -> None:
@@ -41,9 +43,10 @@ def on_files(files: Files, *, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Let links out of ``docs`` lead to the pages, and weigh a page in the search."""
+    """Let links out of ``docs`` lead to the pages, make tabs, and weigh a page in the search."""
     page.meta.setdefault("search", {"boost": BOOSTS.get(page.file.src_uri, 1.0)})
-    return markdown if page.file.generated_by else _relinked(DOCS / page.file.src_uri)
+    text = markdown if page.file.generated_by else _relinked(DOCS / page.file.src_uri)
+    return END.sub("///", TAB.sub(r"/// tab | \1", text))
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from typing import Any, get_args
@@ -16,18 +17,22 @@ from logitport.adapters.detection import read_profiles
 from logitport.adapters.detection.schemes import Scheme
 from logitport.adapters.detection.server import make_app
 from logitport.adapters.metrics import Decision
-from logitport.spec import AutomatonEdge, AutomatonState, Phase, PhaseEnd, Stage
+from logitport.spec import AutomatonEdge, AutomatonState, Phase, PhaseEnd, Stage, decode
 from logitport.spec.base import kind_of
 from logitport.spec.kinds import WIRE_KINDS
 from logitport.spec.kinds.banned_text import in_word
 from logitport.spec.limits import LIMITS
 from starlette.testclient import TestClient
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from tests.support.pages import blocks, text
 from tests.support.paths import ROOT
 
 GALLERY = "docs/kinds-by-example.md"
+KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
 NOT_OURS = {"PackageNotFoundError: vllm"}
 
 
@@ -96,7 +101,7 @@ def test_fields_of_the_wire():
             fields = found.setdefault(each, {})
             for name in re.findall(r"`([a-z_]+)`", names):
                 fields[name] = " = " in value or each == "sampling"
-    structs: dict[str, Any] = {kind_of(kind): kind for kind in WIRE_KINDS}
+    structs: dict[str, Any] = {**KINDS}
     structs |= {"phase": Phase, "end": PhaseEnd, "state": AutomatonState, "edge": AutomatonEdge}
     for kind, struct in structs.items():
         fields = {each.name: not each.required for each in msgspec.structs.fields(struct)}
@@ -118,32 +123,50 @@ def drawings() -> list[tuple[str, str]]:
     return [(page, name) for page, found in names.items() for name in found]
 
 
+@pytest.fixture(scope="module")
+def tokenizer_for(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The tokenizer of a kind's examples: SmolLM2's, or one with the tags of Qwen3."""
+    tags = tmp_path_factory.mktemp("tags") / "tokenizer.json"
+    Tokenizer(WordLevel({"<think>": 151667, "</think>": 151668})).save(str(tags))
+    return lambda kind: tags if kind == "thinking_budget" else model / "tokenizer.json"
+
+
 @pytest.mark.parametrize(("page", "name"), drawings())
-def test_a_drawing_is_of_the_automaton_beside_it(page: str, name: str, model: Path, tmp_path: Path):
+def test_a_drawing_is_of_the_automaton_beside_it(
+    page: str, name: str, tokenizer_for: Callable[[str], Path], tmp_path: Path
+):
     """Its labels are those that ``explain --graph dot`` prints."""
     before, _ = text(page).split(f"(images/kinds/{name}.svg)")
     (tmp_path / "spec.json").write_text([code for code, _, _ in blocks(before, "json")][-1])
     arguments = ["explain", str(tmp_path / "spec.json"), "--graph", "dot", "--tokenizer"]
-    printed = CliRunner().invoke(app, [*arguments, str(model)]).output
+    printed = CliRunner().invoke(app, [*arguments, str(tokenizer_for(name))]).output
     labels = [json.loads(label) for label in re.findall(r'label=(".*")', printed)]
     drawn = re.findall(r"<text [^>]*>(.*)</text>", text(f"docs/images/kinds/{name}.svg"))
     assert sorted(map(unescape, drawn)) == sorted(labels)
 
 
-def test_kinds_by_example(tmp_path: Path):
-    """Each kind that we realize has an example; its meaning is that of ``explain``."""
+def test_kinds_by_example(tokenizer_for: Callable[[str], Path], tmp_path: Path):
+    """Each kind that we realize has an example, with texts where it takes them.
+
+    Its meaning is that of ``explain``, and its texts are its token ids.
+    """
     found: list[str] = []
     for section in text(GALLERY).split("\n## ")[1:]:
-        ((code, _, _),) = blocks(section, "json")
+        *texts, (code, _, _) = blocks(section, "json")
         kind = section.splitlines()[0].strip("`")
         found.append(kind)
         assert json.loads(code)["kind"] == kind
+        assert texts or not KINDS[kind].TEXTS or kind == "no_loop"  # of which none is required
+        for each, _, _ in texts:
+            tokenizer = PreTrainedTokenizerFast(
+                tokenizer_file=str(tokenizer_for(kind)), eos_token="<|im_end|>"
+            )
+            assert decode(f"[{each}]", tokenizer) == decode(f"[{code}]")
         (tmp_path / "spec.json").write_text(code)
         explained = CliRunner().invoke(app, ["explain", str(tmp_path / "spec.json")])
         assert explained.exit_code == 0, explained.output
         assert section.splitlines()[2] == explained.stdout.splitlines()[0].split(f"{kind}: ", 1)[1]
-    others = {"grammar", "sampling", "plugin"}
-    assert sorted(found) == sorted({*map(kind_of, WIRE_KINDS)} - others)
+    assert sorted(found) == sorted(KINDS.keys() - {"grammar", "sampling", "plugin"})
 
 
 COMMANDS = text("docs/command-line.md")
