@@ -12,7 +12,7 @@
     presets:                        # a request asks for {"kind": "plugin", "name": "yes-no"}
       yes-no:
         - kind: choice
-          from_text: {choices: ["yes", "no"]}
+          texts: ["yes", "no"]
     forbid: [prompt_bias]
     effort: {low: 512, high: 4096}  # budgets of the engine's own, by reasoning_effort
     profiles:                       # the marks of texts; a request asks for kind watermark
@@ -20,9 +20,9 @@
     require:
       watermark: {profile: news, unless: [json]}  # on every request, but those for JSON
 
-A spec has the fields of the wire format. In place of token ids, it may name a constructor of its
-class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``, with the arguments
-beside the tokenizer, which is the engine's.
+A spec has the fields of the wire format, with texts in place of token ids. It may also name a
+constructor of its class, ``from_text``, ``from_words``, ``from_tokenizer`` or ``for_tokenizer``,
+with the arguments beside the tokenizer, which is the engine's.
 
 A process reads the file once: when its engine starts, or, in vLLM's front end, when it first checks
 a request. Another file needs a restart of the front end and of the workers, which have to agree.

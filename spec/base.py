@@ -13,6 +13,7 @@ import msgspec
 
 from .errors import Key, Path, SpecError
 from .limits import MAX_BIAS, MAX_INT, MAX_PATTERN, MAX_PHASES, MAX_TEXT_BYTES, MAX_TOKEN_IDS
+from .suggestions import SpecMeta
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT)]
 """An index into the vocabulary."""
@@ -67,7 +68,7 @@ class Sizes(NamedTuple):
 
 
 class LogitsProcessorSpec(
-    msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True
+    msgspec.Struct, metaclass=SpecMeta, frozen=True, tag_field="kind", forbid_unknown_fields=True
 ):
     """The base of all kinds, which describe edits of one request's next-token logits as data.
 

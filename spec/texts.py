@@ -13,12 +13,12 @@ import msgspec
 
 from .base import LogitsProcessorSpec, kind_of
 from .errors import Path, SpecError, text_of, type_of
-from .kinds import WIRE_KINDS, PhaseEnd
+from .kinds import WIRE_KINDS, AutomatonEdge, AutomatonState, Phase, PhaseEnd
 from .limits import (
     MAX_CLIENT_TEXT_BYTES,
     MAX_INT,
 )
-from .suggestions import nearest
+from .suggestions import instead_of
 from .tokenization import Tokenizer, resolved_eos, token_ids_of
 
 _KINDS = {kind_of(kind): kind for kind in WIRE_KINDS}
@@ -65,9 +65,14 @@ def missing_field(name: str, texts: Mapping[str, str]) -> str:
     return f"Object missing required field {' or '.join(f'`{each}`' for each in names)}"
 
 
-def known_fields(kind: type[LogitsProcessorSpec]) -> set[str]:
-    """List the fields of a kind on the wire."""
-    return {"kind", *kind.TEXTS, *(each.encode_name for each in msgspec.structs.fields(kind))}
+_PARTS = {"phases": Phase, "ends": PhaseEnd, "states": AutomatonState, "edges": AutomatonEdge}
+"""The objects within a spec, by the name of the field that lists them."""
+
+
+def known_fields(struct: type[msgspec.Struct]) -> set[str]:
+    """List the fields of a kind, or of an object within one, on the wire."""
+    known = {*getattr(struct, "TEXTS", ()), *struct.__struct_fields__}
+    return known | {"kind"} if issubclass(struct, LogitsProcessorSpec) else known
 
 
 def _with_field(error: SpecError, content: Any) -> SpecError:
@@ -76,8 +81,9 @@ def _with_field(error: SpecError, content: Any) -> SpecError:
     found, hint = _FIELD.fullmatch(error.message), ""
     if kind and not within and found and found[1] == "missing required":
         return SpecError(missing_field(found[2], kind.TEXTS), *error.location)
-    if kind and not within and found and found[2] not in (known := known_fields(kind)):
-        hint = nearest(found[2], known)
+    struct = _PARTS.get(str(within[-2])) if within[1:] else None if within else kind
+    if struct and found and found[2] not in (known := known_fields(struct)):
+        hint = instead_of(found[2], known)
     elif kind and _NO_IDS.fullmatch(error.message):
         names = [text for text, target in kind.TEXTS.items() if target in within[:1]]
         hint = f"`{names[0]}` takes texts" if names else ""

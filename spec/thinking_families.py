@@ -138,7 +138,8 @@ def thinking_family(tokenizer: VocabularyTokenizer, name: str | None = None) -> 
     names = ", ".join(family.name for family in THINKING_FAMILIES if name or not family.tokens)
     if name:
         raise SpecError(f"Expected a family of thinking tags: {names}; got {name!r}")
-    raise SpecError(f"The tokenizer has no known thinking tags. If they are text, name it: {names}")
+    what = "The tokenizer has no known thinking tags. If they are text, name the model's `family`"
+    raise SpecError(f"{what}, one of {names}; or pass other tags, to `from_text`")
 
 
 def thinking_tags(

@@ -17,6 +17,7 @@ from ..base import (
 )
 from ..errors import Path, SpecError
 from ..limits import MAX_STATES, MAX_TIMEOUTS
+from ..suggestions import SpecMeta
 
 STATE = 8
 """What a state counts, in token ids: it takes as long to check and to compile."""
@@ -24,7 +25,7 @@ STATE = 8
 _Index = Annotated[int, msgspec.Meta(ge=0, le=MAX_STATES - 1)]
 
 
-class AutomatonEdge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AutomatonEdge(msgspec.Struct, metaclass=SpecMeta, frozen=True, forbid_unknown_fields=True):
     """An edge: a token of ``token_set`` leads to ``state``.
 
     Args:
@@ -46,7 +47,12 @@ _Edges = Annotated[tuple[AutomatonEdge, ...], msgspec.Meta(max_length=MAX_STATES
 
 
 class AutomatonState(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=SpecMeta,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """One state: the edit of the next token, and what the token leads to.
 

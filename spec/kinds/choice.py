@@ -65,7 +65,7 @@ class ChoiceSpec(ForcingSpec, frozen=True, tag="choice"):
     @classmethod
     def from_text(
         cls,
-        choices: Iterable[str],
+        texts: Iterable[str],
         tokenizer: Tokenizer,
         *,
         eos_token_id: Eos = "tokenizer",
@@ -73,19 +73,19 @@ class ChoiceSpec(ForcingSpec, frozen=True, tag="choice"):
         """Choose from texts, each tokenized as it stands, without special tokens.
 
         Args:
-            choices: what may be said, with a leading space where one belongs.
+            texts: what may be said, with a leading space where one belongs.
             tokenizer: any Hugging Face tokenizer, that of the model.
             eos_token_id: token to force after a choice; the tokenizer's own by default,
                 ``None`` to let the model go on.
 
         Raises:
-            SpecError: if a choice makes no tokens, two make the same, or the tokenizer has no EOS
+            SpecError: if a text makes no tokens, two make the same, or the tokenizer has no EOS
                 token.
         """
-        if isinstance(choices, str):
-            raise SpecError(f"Expected several choices, got the text {choices!r}")
+        if isinstance(texts, str):
+            raise SpecError(f"Expected several choices, got the text {texts!r}")
         eos = resolved_eos(eos_token_id, tokenizer)
-        return cls(tuple(token_ids_of(choice, tokenizer) for choice in choices), eos)
+        return cls(tuple(token_ids_of(text, tokenizer) for text in texts), eos)
 
     def token_fields(self) -> TokenFields:
         for i, choice in enumerate(self.choices):

@@ -25,6 +25,7 @@ from ..limits import (
     MAX_PHASES,
     MAX_SPECS,
 )
+from ..suggestions import SpecMeta
 from ..tokenization import text_fields
 from .chain import ChainSpec
 from .choice import ChoiceSpec
@@ -37,7 +38,12 @@ from .watermark import WatermarkSpec
 
 
 class PhaseEnd(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    msgspec.Struct,
+    metaclass=SpecMeta,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
 ):
     """What ends a phase, and the phase that follows. Exactly one of the first four is given.
 
@@ -79,7 +85,9 @@ _Specs = Annotated["tuple[kinds.WireSpec, ...]", msgspec.Meta(max_length=MAX_SPE
 _Ends = Annotated[tuple[PhaseEnd, ...], msgspec.Meta(max_length=MAX_PHASES)]
 
 
-class Phase(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Phase(
+    msgspec.Struct, metaclass=SpecMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """One phase of an output.
 
     Args:

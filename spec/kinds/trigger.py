@@ -47,7 +47,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
 
     @classmethod
     def from_text(
-        cls, trigger: str, text: str, tokenizer: Tokenizer, *, times: int | None = 1
+        cls, trigger_text: str, text: str, tokenizer: Tokenizer, *, times: int | None = 1
     ) -> "TriggerSpec":
         """Trigger and phrase as text, tokenized without special tokens.
 
@@ -55,7 +55,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         only if it has one here.
 
         Args:
-            trigger: what the model has to say.
+            trigger_text: what the model has to say.
             text: what follows.
             tokenizer: any Hugging Face tokenizer, that of the model.
             times: how often, 1 to ``MAX_TIMES``; ``None`` for always.
@@ -63,7 +63,7 @@ class TriggerSpec(LogitsProcessorSpec, frozen=True, tag="trigger"):
         Raises:
             SpecError: if a text makes no tokens.
         """
-        return cls(token_ids_of(trigger, tokenizer), token_ids_of(text, tokenizer), times)
+        return cls(token_ids_of(trigger_text, tokenizer), token_ids_of(text, tokenizer), times)
 
     def sizes(self) -> Sizes:
         return Sizes(3 * len(self.trigger_token_ids) + len(self.token_ids))

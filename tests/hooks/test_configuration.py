@@ -108,6 +108,12 @@ def test_the_engines_own_settings(tmp_path: Path):
         ("{kind: min_tokens, from_tokenizer: {n: 3}}", s.MinTokensSpec(3, (0,))),
         ("{kind: banned_text, texts: [ab]}", s.BannedTextSpec(("ab",))),
         ("{kind: choice, texts: [a]}", s.ChoiceSpec((ids("a"),), 0)),
+        ("{kind: choice, from_text: {texts: [a]}}", s.ChoiceSpec((ids("a"),), 0)),
+        (
+            "{kind: trigger, from_text: {trigger_text: a, text: b}}",
+            s.TriggerSpec(ids("a"), ids("b")),
+        ),
+        ("{kind: trigger, from_text: {trigger: a, text: b}}", s.TriggerSpec(ids("a"), ids("b"))),
         ("{kind: plugin, name: a, params: {from_text: 1}}", s.PluginSpec("a", {"from_text": 1})),
         (
             "{kind: phases, phases: [{specs: [{kind: choice, from_text: {choices: [a]}}], "

@@ -1,5 +1,6 @@
 """Specs in whatever form they come: ``specs_of``, which every entry point in Python uses."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,10 @@ def test_specs(given: Any, expected: Any):
     assert specs_of(given, GREEDY) == expected
 
 
+def phases(first: Any) -> Any:
+    return {"kind": "phases", "phases": [first, {}]}
+
+
 @pytest.mark.parametrize(
     ("given", "path", "message"),
     [
@@ -55,6 +60,21 @@ def test_specs(given: Any, expected: Any):
         ({"kind": "choice", "texts": ["5" * 3000]}, "$.specs[0].texts[0]", "at most 2048 bytes"),
         ([ENTRY] * 17, "$.specs", "16 specs"),
         ({}, "$.specs[0]", "missing required field `kind`"),
+        ({"kind": "banned_words"}, "$.specs[0].kind", "did you mean banned_text?"),
+        ({"kind": "json_schema"}, "$.specs[0].kind", "did you mean grammar?"),
+        ({"kind": "banned_text", "words": ["a"]}, "$.specs[0]", "`words`; did you mean texts?"),
+        ({"kind": "max_run", "x": 1}, "$.specs[0]", "`x`; there are kind, n, texts"),
+        (phases({"end": []}), "$.specs[0].phases[0]", "`end`; did you mean ends?"),
+        (
+            phases({"ends": [{"tag": "a"}]}),
+            "$.specs[0].phases[0].ends[0]",
+            "`tag`; there are complete, n, ",
+        ),
+        (
+            {"kind": "automaton", "states": [{"edges": [{"sets": 1}]}]},
+            "$.specs[0].states[0].edges[0]",
+            "`sets`; there are state, token_set",
+        ),
     ],
 )
 def test_refused(given: Any, path: str, message: str):
@@ -64,6 +84,24 @@ def test_refused(given: Any, path: str, message: str):
     assert message in error.value.message
     with pytest.raises(lp.SpecError):
         lp.encode(given)
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        (partial(lp.BannedTextSpec, ("a",), ignorecase=True), "did you mean ignore_case?"),
+        (partial(lp.BannedTextSpec, words=("a",)), "did you mean texts?"),
+        (partial(lp.ChoiceSpec, texts=("a",)), "from_text takes texts and a tokenizer"),
+        (partial(lp.SequenceBiasSpec, texts=("a",)), "from_words takes texts and a tokenizer"),
+        (partial(lp.NoLoopSpec, 2, end_text="a"), "decode takes texts and a tokenizer"),
+        (partial(lp.PhaseEnd, texts="a"), "did you mean text?"),
+        (partial(lp.MaxRunSpec, x=1), "there are n, texts"),
+        (partial(lp.MaxRunSpec), r"\AMissing required argument 'n'\Z"),
+    ],
+)
+def test_arguments(made: partial[Any], asked: str):
+    with pytest.raises(TypeError, match=asked.replace("?", "\\?")):
+        made()
 
 
 def test_a_callable_is_no_object_of_the_wire():
