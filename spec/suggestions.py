@@ -27,10 +27,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Ask for the known name that is nearest; return an empty text if none is near."""
     from difflib import get_close_matches  # for errors alone
 
-    meant = {each: each for each in known}
-    meant |= {other: each for other, each in OTHER_NAMES.items() if each in meant} | meant
-    close = get_close_matches(name, meant, 1) if len(name) <= MAX_NAME else ()
-    return f"did you mean {meant[close[0]]}?" if close else ""
+    if len(name) > MAX_NAME:
+        return ""
+    known = {*known}
+    meant = {other: each for other, each in OTHER_NAMES.items() if each in known}
+    others = get_close_matches(name, meant.keys() - known, 1, 0.8)
+    close = [meant[each] for each in others] or get_close_matches(name, sorted(known), 1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def instead_of(name: str, known: Iterable[str]) -> str:
