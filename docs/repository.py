@@ -5,6 +5,7 @@ a page under ``repository/``, outside the search. So have the files that these p
 """
 
 import re
+import tomllib
 from os.path import normpath, relpath
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|[#/])[^)#\s]+")
 CELL = re.compile(r"<td.*?</td>")
 TAB, END = re.compile(r"^\*\*(.+)\*\* <!-- tab -->$", re.M), re.compile(r"^<!-- /tab -->$", re.M)
 """On GitHub, a tab is its bold name and what follows."""
+
+
+def on_config(config: Any) -> None:
+    """Put the version below each page."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.copyright = f"{project['name']} {project['version']}, {project['license']}"
 
 
 def on_files(files: Files, *, config: Any) -> None:

@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import logitport
 import logitport.adapters
 import logitport.adapters.core
 import logitport.spec
@@ -32,6 +33,7 @@ FLAGS = (
 )
 MOST_BYTES = 150_000
 NODE = shutil.which("node")
+SITE, REPOSITORY = "https://logitport.example/", "https://git.example/logitport"
 FOUND = {
     "ban a word": "recipes.html#ban-words-never-a-competitors-name",
     "bad words": "recipes.html#ban-words-never-a-competitors-name",
@@ -67,7 +69,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromi
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = MKDOCS, "build", "--quiet", "--strict", "--site-dir", folder
-    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "SITE_URL": SITE, "REPOSITORY_URL": REPOSITORY}
     built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return folder
@@ -96,6 +98,15 @@ def test_home(site: Path, tmp_path: Path):
     assert "md-search__input" in dom
     loaded = re.findall(r'<(?:script|link|img|iframe)[^>]* (?:src|href)="(\w+:[^"]*)"', dom)
     assert [each for each in loaded if not each.startswith(("data:", "file:"))] == []
+
+
+@needs_mkdocs
+def test_version_repository_and_card(site: Path):
+    page = (site / "recipes.html").read_text()
+    assert f"logitport {logitport.__version__}, Apache-2.0" in page
+    assert f'<a href="{REPOSITORY}" title="Go to repository"' in page
+    (card,) = re.findall(r'<meta property="og:image" content="(.*?)">', page)
+    assert (site / card.removeprefix(SITE)).is_file()
 
 
 @needs_mkdocs
