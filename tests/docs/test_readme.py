@@ -1,6 +1,7 @@
 """Every Python block of ``PAGES`` runs, and prints what it says.
 
-``print(x)  # -> text`` must print exactly ``text``. HTML comments right above a block say more:
+``print(x)  # -> text`` must print exactly ``text``, which may be on a line of its own, after
+``# -> ``. HTML comments right above a block say more:
 ``<!-- continues -->`` that it goes on where the block before ended, ``<!-- continues: server -->``
 that it goes on with the last program that needs a server, which ``<!-- needs: server -->`` says: it
 talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself,
@@ -172,6 +173,8 @@ SAMPLE = """\
 ```python
 x = 1 + 1
 print("a", x)  # -> a 2
+print("b")
+# -> b
 ```
 
 Text between.
@@ -217,19 +220,20 @@ class TestTheTest:
     def test_green(self, tmp_path: Path):
         first, second, third = programs(SAMPLE)
         assert (first.line, first.needs) == (4, set())
-        assert (second.line, second.needs) == (19, {"server"})
-        assert (third.line, third.needs) == (30, set())
+        assert (second.line, second.needs) == (21, {"server"})
+        assert (third.line, third.needs) == (32, set())
         assert [run(each, tmp_path) for each in (first, second, third)] == [""] * 3
 
     @pytest.mark.parametrize(
         ("true", "false", "found"),
         [
             ("# -> a 2", "# -> a2", "line 5, in <module>"),
-            ("    print(y)  # -> 2", "    print(y)  # -> 1", "line 13, in <module>"),
+            ("# -> b", "# -> c", "line 6, in <module>"),
+            ("    print(y)  # -> 2", "    print(y)  # -> 1", "line 15, in <module>"),
             ("for y in (x, x):", "for y in (x, exit(1)):", "exit status 1"),
-            ("<!-- continues -->\n```python", "```python", "line 11, in <module>"),
-            ("<!-- continues: server -->", "<!-- continues -->", "line 36, in <module>"),
-            ("--model-path MODEL", "--model-path M", "line 41, in <module>"),
+            ("<!-- continues -->\n```python", "```python", "line 13, in <module>"),
+            ("<!-- continues: server -->", "<!-- continues -->", "line 38, in <module>"),
+            ("--model-path MODEL", "--model-path M", "line 43, in <module>"),
         ],
     )
     def test_red(self, true: str, false: str, found: str, tmp_path: Path):

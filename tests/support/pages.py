@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -83,8 +84,13 @@ def checked_lines(code: str) -> Iterator[str]:
     if code.startswith("$ "):
         command, expected = code.removeprefix("$ ").split("\n", 1)
         yield RUN.format(command=command, expected=expected).replace("\n", "; ", 3).strip()
-    else:
-        yield from map(checked, code.splitlines())
+        return
+    for line, following in pairwise((*code.splitlines(), "")):
+        if line.lstrip().startswith("# -> "):
+            yield ""
+        else:
+            text = following.strip()
+            yield checked(f"{line}  {text}" if text.startswith("# -> ") else line)
 
 
 def checked(line: str) -> str:
