@@ -48,9 +48,9 @@ class PhaseEnd(
     """What ends a phase, and the phase that follows. Exactly one of the first four is given.
 
     Args:
-        n: the phase ends after this many tokens, 1 to ``MAX_INT``. Those that its specs force count,
-            too, and the last may be in the middle of a sentence: let a further phase wait for its
-            end, as in ``Phase((), (PhaseEnd(text="."), PhaseEnd(n=24)))``.
+        n: the phase ends after this many tokens, 1 to ``MAX_INT``. Those that its specs force
+            count, too, and the last may be in the middle of a sentence: let a further phase wait
+            for its end, as in ``Phase((), (PhaseEnd(text="."), PhaseEnd(n=24)))``.
         token_ids: the phase ends when the output of the phase ends with these 1 to
             ``MAX_PATTERN`` token ids. After the model's EOS there is no further token, unless the
             request has ``ignore_eos``.

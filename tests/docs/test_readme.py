@@ -2,9 +2,9 @@
 
 ``print(x)  # -> text`` must print exactly ``text``, which may be on a line of its own, after
 ``# -> ``. HTML comments right above a block say more:
-``<!-- continues -->`` that it goes on where the block before ended, ``<!-- continues: server -->``
-that it goes on with the last program that needs a server, which ``<!-- needs: server -->`` says: it
-talks to a running vLLM server, ``<!-- needs: engine -->`` that it starts an engine itself,
+``<!-- continues -->`` that it goes on where the block before ended, ``<!-- needs: server -->`` that
+it talks to a running vLLM server, ``<!-- after: server -->`` that it goes on after the last such
+block alone, ``<!-- needs: engine -->`` that it starts an engine itself,
 ``<!-- needs: llama.cpp -->`` that it loads the model's GGUF file with llama.cpp,
 ``<!-- needs: tokenizer -->`` that it loads the tokenizer of a model that thinks.
 """
@@ -203,7 +203,7 @@ import sys
 assert "x" not in globals()
 ```
 
-<!-- continues: server -->
+<!-- after: server -->
 ```python
 assert client
 ```
@@ -218,11 +218,12 @@ sglang serve --model-path MODEL --enable-custom-logit-processor
 
 class TestTheTest:
     def test_green(self, tmp_path: Path):
-        first, second, third = programs(SAMPLE)
+        first, second, third, fourth = programs(SAMPLE)
         assert (first.line, first.needs) == (4, set())
         assert (second.line, second.needs) == (21, {"server"})
         assert (third.line, third.needs) == (32, set())
-        assert [run(each, tmp_path) for each in (first, second, third)] == [""] * 3
+        assert (fourth.line, fourth.needs) == (38, {"server"})
+        assert [run(each, tmp_path) for each in (first, second, third, fourth)] == [""] * 4
 
     @pytest.mark.parametrize(
         ("true", "false", "found"),
@@ -232,7 +233,7 @@ class TestTheTest:
             ("    print(y)  # -> 2", "    print(y)  # -> 1", "line 15, in <module>"),
             ("for y in (x, x):", "for y in (x, exit(1)):", "exit status 1"),
             ("<!-- continues -->\n```python", "```python", "line 13, in <module>"),
-            ("<!-- continues: server -->", "<!-- continues -->", "line 38, in <module>"),
+            ("<!-- after: server -->", "<!-- continues -->", "line 38, in <module>"),
             ("--model-path MODEL", "--model-path M", "line 43, in <module>"),
         ],
     )

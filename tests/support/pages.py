@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +15,8 @@ MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 THINKING_MODEL = "Qwen/Qwen3-8B"
 GGUF = "SmolLM2-135M-Instruct.gguf"
 ENGINES = {"server", "engine", "llama.cpp"}
-NEEDS = {f"needs: {each}" for each in (*ENGINES, "tokenizer")}
-CONTINUES = {f"continues: {each}" for each in (*ENGINES, "tokenizer")}
+NEEDS = {f"needs: {each}": each for each in (*ENGINES, "tokenizer")}
+AFTER = {f"after: {each}": each for each in NEEDS.values()}
 RUN = """\
 import shlex, subprocess, sys
 run = [sys.executable, "-m", *shlex.split({command!r})]
@@ -62,19 +62,20 @@ def blocks(markdown: str, *languages: str) -> Iterator[tuple[str, int, list[str]
 def programs(markdown: str, page: str = "README.md") -> list[Program]:
     """A page's Python, as what can be run by itself."""
     found: list[Program] = []
+    first: dict[str, Program] = {}
     for code, line, comments in blocks(markdown, "python", "console"):
         if code.startswith("$ ") and not comments:
             continue  # tests/docs/test_pages.py runs it
-        of = [each.partition(": ")[2] for each in comments if each in CONTINUES]
-        if of:
-            *_, program = (each for each in found if of[0] in each.needs)
+        if after := [first[AFTER[each]] for each in comments if each in AFTER]:
+            found.append(program := replace(after[0], line=line, needs={*after[0].needs}))
         elif "continues" not in comments:
             found.append(program := Program(line, page))
         program.append("\n".join(checked_lines(code)) + "\n", line)
         for comment in comments:
             if comment in NEEDS:
-                program.needs.add(comment.removeprefix("needs: "))
-            elif comment not in CONTINUES | {"continues"}:
+                program.needs.add(NEEDS[comment])
+                first[NEEDS[comment]] = replace(program)
+            elif comment not in {"continues", *AFTER}:
                 raise ValueError(f"line {line}: unknown comment {comment!r}")
     return found
 
