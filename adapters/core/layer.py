@@ -6,11 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from ...spec import AllowedTokensSpec
 from .automaton import Lane
 from .automaton.history import continued
 from .callables import Report, RequestCallables, instantiate, log_by, stop_in
+from .kinds.forced_sequence import ending
 from .parts import Program
-from .program import ProgramOf
+from .program import ProgramOf, compile_specs
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Layer(ABC):
     """
 
     numbered: ClassVar[str]
+    _is_guard = False
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class Layer(ABC):
             tokens = continued(prompt_ids, output_ids, program.continued)
             if program.guard is not None and self._guards is None:
                 self._guards = self._layer_of_guards()
+                self._guards._is_guard = True
             self._start(number, program, instantiate(program, self._vocab_size), tokens, stop)
         except Exception as error:
             self.fail(number, error, stop)
@@ -126,6 +130,14 @@ class Layer(ABC):
             stop = stop if guard.end_token is None else guard.end_token
             guard = replace(guard, continued=program.continued)
             self._guards.add(number, guard, prompt_ids, output_ids, stop)
+
+    def _ending(self, stop: int) -> tuple[Lane, ...]:
+        """Return what ends a request that has failed: it forces a token.
+
+        Another one may have been forced before a guard's layer, so none is left besides.
+        """
+        alone = compile_specs((AllowedTokensSpec((stop,)),)).lanes if self._is_guard else ()
+        return Lane(ending(stop)), *alone
 
     @abstractmethod
     def _layer_of_guards(self) -> "Layer":

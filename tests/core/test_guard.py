@@ -166,6 +166,22 @@ def test_random_requests_on_a_device():
     assert guards.on_device(16, 1, steps=2) == 96
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="its kernels are interpreted")
+def test_a_guard_that_fails_on_a_device_ends_a_request_that_forces_tokens():
+    from logitport.adapters.core import DeviceRealizer, History, LogitsLayout
+
+    own = compiled((s.ForcedTokenSequenceSpec((0, 1, 2)),))
+    guarding = replace(failing(ValueError(), compiled(())), guard=None, end_token=END)
+    realizer = DeviceRealizer(VOCAB, 1, torch.device("cpu"))
+    realizer.add(0, replace(own, guard=guarding), [], [])
+    row = torch.zeros(1, dtype=torch.int32)
+    history = History(torch.zeros((1, 4), dtype=torch.int32), row, row)
+    realizer.upload(history)
+    logits = torch.zeros(1, VOCAB)
+    realizer.apply(logits, history, LogitsLayout(row, row, row), row.long().numpy(), 1)
+    assert logits.isfinite().nonzero().tolist() == [[0, END]]
+
+
 BANS = (s.BannedTokensSpec((5,)), s.BannedSequencesSpec(((6, 6), (8,))))
 LISTS = (s.LogitBiasSpec({1: 1.0}), s.AllowedTokensSpec((1, 2, END)))
 AT_END = s.ForcedEndSpec(4, (1, 5))

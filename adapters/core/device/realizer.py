@@ -103,7 +103,7 @@ class DeviceRealizer(Layer):
         self._put(number, request)
 
     def _start_end(self, number: int, stop: int) -> None:
-        self._put(number, Request.ending(stop))
+        self._put(number, Request.ending(stop, self._ending(stop)))
 
     def _put(self, slot: int, request: Request) -> None:
         """Let a request act in an empty slot. This cannot fail."""

@@ -16,7 +16,6 @@ from ..automaton.pool import AutomatonPool
 from ..callables import RequestCallables
 from ..kinds.banned_tokens import adding
 from ..kinds.dry import penalties
-from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..parts import Program
 from . import chain_kernel, mark_kernel
@@ -80,9 +79,9 @@ class Request:
         }
 
     @classmethod
-    def ending(cls, stop_token_id: int) -> "Request":
+    def ending(cls, stop_token_id: int, lanes: Sequence[Lane]) -> "Request":
         """Make the request that replaces one whose specs have failed."""
-        lanes, places = (Lane(ending(stop_token_id)),), (((0, NO_TIMER),), (0,))
+        places = [(0, NO_TIMER)] * len(lanes), (0,)
         return cls(stop_token_id, lanes=lanes, read=ALL, places=places, ends=True)
 
     def start(self, prompt_ids: Sequence[int], output_ids: Sequence[int], vocab_size: int) -> None:

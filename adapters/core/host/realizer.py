@@ -20,7 +20,6 @@ from ..automaton import Lane, UnknownTokenError
 from ..automaton.automata import Automata
 from ..automaton.history import Continued, check_continued
 from ..callables import Report, RequestCallables, stop_in
-from ..kinds.forced_sequence import ending
 from ..kinds.prompt_bias import bias_towards
 from ..layer import Layer, Made, Tokens
 from ..parts import Acting, Mark, Program
@@ -46,7 +45,6 @@ class Realizer(Layer):
     """
 
     numbered = "row"
-    _is_guard = False
 
     def __init__(
         self,
@@ -69,9 +67,7 @@ class Realizer(Layer):
         self._is_broken = False
 
     def _layer_of_guards(self) -> "Realizer":
-        guards = Realizer(self._vocab_size, report=self._report_guard)
-        guards._is_guard = True
-        return guards
+        return Realizer(self._vocab_size, report=self._report_guard)
 
     @property
     def rows(self) -> list[int]:
@@ -133,10 +129,7 @@ class Realizer(Layer):
             request.drop_arrays()
 
     def _start_end(self, number: int, stop: int) -> None:
-        lanes = [Lane(ending(stop))]
-        if self._is_guard:  # another token may have been forced
-            lanes += compile_specs((AllowedTokensSpec((stop,)),)).lanes
-        self._put(Request((), (), number, stop, lanes=lanes, ends=True))
+        self._put(Request((), (), number, stop, lanes=self._ending(stop), ends=True))
 
     def _put(self, request: Request) -> None:
         """Let a request act, as its tokens say."""
