@@ -19,6 +19,7 @@ MODULES = (
         "host.history_rules",
         "host.realizer",
         "host.requests",
+        "host.shape",
         "logits",
         "program",
     ),

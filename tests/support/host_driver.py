@@ -57,7 +57,7 @@ class Host(Driver):
 
     def _add(self, life: Life) -> None:
         arguments = self.program(life), life.prompt, life.outputs[0], STOP
-        if not (life.specs or life.mark):
+        if not (life.specs or life.draw):
             self._core.remove(life.of_engine)
         elif self.choose.random() < 0.5:
             self._core.add(life.of_engine, *arguments)
@@ -132,7 +132,13 @@ class Host(Driver):
 class Marked(Host):
     """Rows of requests of which most are marked."""
 
-    marks = True
+    draws = "mark"
+
+
+class Chained(Host):
+    """Rows of requests of which most have a chain."""
+
+    draws = "chain"
 
 
 def applied(

@@ -19,6 +19,7 @@ import torch
 from logitport.adapters import admission
 from logitport.adapters.core import (
     Acting,
+    Chain,
     HistoryRule,
     Mark,
     Program,
@@ -28,7 +29,14 @@ from logitport.adapters.core import (
 from logitport.adapters.core.contradictions import check_contradictions
 from logitport.adapters.reference import Edit, Force, combine, edits
 from logitport.adapters.reference.kinds.base import flat
-from logitport.spec import LogitBiasSpec, Payload, PluginSpec, PythonProcessorSpec, SpecError
+from logitport.spec import (
+    ChainStep,
+    LogitBiasSpec,
+    Payload,
+    PluginSpec,
+    PythonProcessorSpec,
+    SpecError,
+)
 
 from tests.support.drawn import KEY, assert_drawn, is_repeated
 from tests.support.faults import METHODS, MODULES, Faults
@@ -40,9 +48,17 @@ from tests.support.requests import (
     forced_logit,
     random_logits,
 )
+from tests.support.samplers import shaped
 
 MOST = 5
 """Requests at a time."""
+
+CHAINS = (
+    ((ChainStep(top_k=1),), 1.0),
+    ((ChainStep(top_k=3),), 0.5),
+    ((ChainStep(min_p=0.3),), 2.0),
+)
+"""The fields of chains whose borders are easily found."""
 
 
 class FailsLater(HistoryRule):
@@ -87,7 +103,7 @@ class Life:
     without_specs: int | None = None  # steps without them since a fault has ended it
     of_engine: Any = None  # what a driver has of it
     continued: int = 0
-    mark: Mark | None = None
+    draw: Mark | Chain | None = None  # what acts after all else
 
     @property
     def has_failed(self) -> bool:
@@ -128,7 +144,7 @@ class Driver:
     repeats: ClassVar[bool] = True  # a step may come again, as for chunks of a prompt
     normalizes: ClassVar[bool] = False  # rows with specs become logarithms of probabilities
     is_core: ClassVar[bool] = False
-    marks: ClassVar[bool] = False  # texts, now and then
+    draws: ClassVar[str] = ""  # what most texts have: a "mark", or a "chain"
     more: ClassVar[tuple[str, ...]] = ()  # events, by the names of the driver's methods
     modules: ClassVar[tuple[str, ...]] = MODULES  # whose calls may fail
     choose: ClassVar[random.Random]
@@ -143,7 +159,7 @@ class Driver:
         if key not in _programs:
             _programs[key] = life.specs, compile_specs(life.specs)
         program = replace(_programs[key][1], continued=life.continued)
-        return program.then(Program((Acting(life.mark),))) if life.mark else program
+        return program.then(Program((Acting(life.draw),))) if life.draw else program
 
     def begin(self, lives: Sequence[Life]) -> None:
         """All of them come at once."""
@@ -280,9 +296,11 @@ class Lives:
         life = Life(group, specs, prompt, [Output() for _ in range(beams)])
         if is_core and choose.random() < 0.4:
             life.continued = choose.randint(0, len(prompt))
-        if self.driver.marks and choose.random() < 0.7:
+        if self.driver.draws == "chain" and choose.random() < 0.7:
+            life.draw = Chain(*choose.choice(CHAINS))
+        if self.driver.draws == "mark" and choose.random() < 0.7:
             top_p, reads_prompt = choose.choice((1.0, 0.7)), choose.random() < 0.3
-            life.mark = Mark(
+            life.draw = Mark(
                 "a", KEY + choose.randrange(4), 0.7, 5, top_p, 0.01, 2, 9, reads_prompt
             )
         return life
@@ -440,14 +458,14 @@ class Lives:
                     raise
                 self.ended += 1
         if all(driver.is_ended(life, after) for _, after, _ in rows) and (
-            fails or is_first or life.mark or all(_is_end(*row) for row in rows)
+            fails or is_first or life.draw or all(_is_end(*row) for row in rows)
         ):
             life.without_specs = 0
             return False
         assert self.raised, "it is to be ended"
         life.without_specs = (life.without_specs or 0) + 1
         is_free = all(torch.equal(before, after) for before, after, _ in rows)
-        assert is_free or life.mark, "it was to end"
+        assert is_free or life.draw, "it was to end"
         assert life.without_specs <= 2 or not driver.has(life), "it goes on"
         return False
 
@@ -456,7 +474,10 @@ class Lives:
     ) -> None:
         acting = life.edits(output)
         if not self.driver.normalizes:
-            forced = _drawn(life, before, after, output) if life.mark else []
+            if isinstance(life.draw, Chain):
+                _assert_shaped(life.draw, before, after, acting)
+                return
+            forced = _drawn(life, before, after, output) if life.draw else []
             assert_row(before, after, [*acting, *forced])
             return
         edited = torch.from_numpy(combine(before.numpy(), acting)).float()
@@ -470,18 +491,43 @@ def _drawn(
     life: Life, before: torch.Tensor, after: torch.Tensor, output: Sequence[int]
 ) -> list[Edit]:
     """What a mark forces in a row, if that is what it has to draw."""
-    assert life.mark is not None
+    assert isinstance(life.draw, Mark)
     end, token = len(life.prompt) - life.continued, int(after[:VOCABULARY].argmax())
     prompt, output = life.prompt[:end], [*life.prompt[end:], *output]
     acting, highest = flat(life.edits(output[life.continued :])), forced_logit(before.dtype)
     edited = combine(before.double().numpy(), acting, forced=highest)[:VOCABULARY]
-    if not np.isfinite(edited).any() or is_repeated(prompt, output, life.mark):
+    if not np.isfinite(edited).any() or is_repeated(prompt, output, life.draw):
         return []
     if edited.max() > -highest / 2:  # of banned tokens alone, any may come
         row = after[:VOCABULARY].float().numpy().copy()
         row[token] = float(torch.tensor(edited[token]).to(before.dtype))
-        assert_drawn(token, row, life.mark, output)
+        assert_drawn(token, row, life.draw, output)
     return [Force(token)]
+
+
+def _assert_shaped(
+    chain: Chain, before: torch.Tensor, after: torch.Tensor, acting: Sequence[Edit]
+) -> None:
+    """A chain has taken its steps where there is a choice, and a row without one has its edits."""
+    highest, rounding = forced_logit(before.dtype), 1600 * torch.finfo(before.dtype).eps
+    edited = combine(before.double().numpy(), flat(acting), forced=highest)
+    if not -highest / 2 < edited[:VOCABULARY].max() < highest / 2:
+        assert_row(before, after, acting)
+        return
+    actual, row = after.double().numpy(), edited[:VOCABULARY]
+    row[row < -highest / 2] = -np.inf
+    expected = shaped(row, chain.steps)
+    assert expected is not None
+    assert np.isneginf(actual[VOCABULARY:]).all()
+    (step,) = chain.steps
+    border = np.sort(row)[-step.top_k] if step.top_k else row.max() + np.log(step.min_p or 1)
+    actual = actual[:VOCABULARY]
+    is_sure = np.abs(np.where(np.isneginf(row), 1e9, row) - border) > rounding
+    np.testing.assert_array_equal((actual > -np.inf)[is_sure], expected.left[is_sure])
+    kept = actual > -np.inf
+    assert kept.any()
+    scaled = row[kept] * chain.temperature
+    np.testing.assert_allclose(actual[kept], scaled, rtol=rounding / 100, atol=rounding)
 
 
 def _is_end(before: torch.Tensor, after: torch.Tensor, _: Sequence[int]) -> bool:

@@ -1,7 +1,7 @@
 """Editors, which apply a step's edits to logits in one kind of array."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import Any, ClassVar
@@ -66,38 +66,60 @@ class Edits:
             what = f"Row {self._last_row} is beyond the logits of {rows} rows"
             raise IndexError(f"{what}: `remove` the requests that have left")
 
-    def shape(self, logits: Any, editor: "Editor") -> None:
-        """Take the steps of chains. A row with a forced token stays as it is."""
-        limit, shaped = editor.highest_logit(logits.dtype), list[tuple[int, Floats]]()
+    def shape(self, logits: Any, editor: "Editor") -> dict[Any, Floats]:
+        """Return the rows of requests with a chain, after its steps.
+
+        A row that has a forced token, or no token that may come, is not among them.
+        """
+        limit, shaped = editor.highest_logit(logits.dtype), dict[Any, Floats]()
         for request, chain in self.chains.items():
             row = editor.on_host(logits, request.row)
             if not row.max() >= FORCED_SHARE * limit:
                 left = shape(row[: self._vocab_size], chain.steps, -limit / 2)
                 if left is not None:
-                    values = np.full_like(row, -np.inf)
+                    values = np.full(len(row), -np.inf, np.float32)  # `row` may be the logits' own
                     bent = left.logits * np.float32(chain.temperature)
                     values[left.tokens] = np.minimum(bent, np.float32(limit))
-                    shaped.append((request.row, values))
-        for row, values in shaped:
-            self.has_written = True
-            editor.put(logits, row, values)
+                    shaped[request] = values
+        return shaped
 
-    def draw(self, logits: Any, editor: "Editor") -> list[tuple[Any, tuple[Tokens, Floats]]]:
+    def draw(
+        self, logits: Any, editor: "Editor", shaped: Mapping[Any, Floats]
+    ) -> list[tuple[Any, tuple[Tokens, Floats]]]:
         """Return what marks add, before the edits of a step: they force the tokens that they draw.
 
-        A request with a mark has no other edits here, see ``Mark``.
+        A request with a mark has no other edits here but a chain, see ``Mark``.
+
+        Args:
+            logits: the logits.
+            editor: their editor.
+            shaped: what ``shape`` has returned.
         """
         drawn: list[tuple[Any, tuple[Tokens, Floats]]] = []
         forced = FORCED_SHARE * editor.highest_logit(logits.dtype)
         for request, rules in self.rules.items():
             if rules.drawing is not None:
-                row = editor.on_host(logits, request.row)
+                row = shaped.get(request)
+                row = editor.on_host(logits, request.row) if row is None else row
                 token_id = rules.draw(row[: self._vocab_size])
                 if token_id >= 0 and row[token_id] < forced:
                     value = np.float32(FORCED_LOGIT) - min(row[token_id], 0)
                     cells = np.array([token_id], np.int32), np.array([value], np.float32)
                     drawn.append((request, cells))
         return drawn
+
+    def write_shaped(self, logits: Any, editor: "Editor", shaped: Mapping[Any, Floats]) -> None:
+        """Write rows that ``shape`` has returned, after all other edits, which are of other rows.
+
+        A row with a drawn token keeps it: whatever else the row has, that token comes.
+        """
+        drawn = {request for request, _ in self.own}
+        rows = {each.row: row for each, row in shaped.items() if each not in drawn}
+        if rows:
+            at = editor.array(np.array([*rows]), logits)
+            values = editor.like(editor.array(np.stack([*rows.values()]), logits), logits)
+            self.has_written = True
+            logits[at] = values
 
     def of_automata(self) -> "Edits":
         """Return the edits of automata alone."""
@@ -240,10 +262,6 @@ class Editor(ABC):
     def on_host(self, logits: Any, row: int) -> Floats:
         """Return a row as float32 on the host, which waits for the device."""
 
-    def put(self, logits: Any, row: int, values: Floats) -> None:
-        """Write a row."""
-        logits[row] = self.like(self.array(values, logits), logits)
-
     @abstractmethod
     def like(self, values: Any, other: Any) -> Any:
         """Convert to the type of another array."""
@@ -305,8 +323,9 @@ class HostEditor(Editor):
         return self.floats(logits[row])
 
     def like(self, values: npt.NDArray[Any], other: npt.NDArray[Any]) -> Any:
-        """See ``Editor``."""
-        return values.astype(other.dtype)
+        """See ``Editor``. What a narrow type does not have is infinite."""
+        with np.errstate(over="ignore"):
+            return values.astype(other.dtype)
 
 
 def _check_array(logits: np.ndarray) -> None:

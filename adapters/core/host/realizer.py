@@ -22,6 +22,7 @@ from ..automaton.history import Continued, check_continued
 from ..callables import Report, RequestCallables, stop_in
 from ..kinds.prompt_bias import bias_towards
 from ..layer import Layer, Made, Tokens
+from ..logits import write_twice
 from ..parts import Acting, Mark, Program
 from ..program import ProgramOf, compile_specs
 from ..warm_up import compile_loops, wait_for_loops
@@ -122,6 +123,8 @@ class Realizer(Layer):
                 lanes.append(Lane(bias_towards(specs, prompt, self._vocab_size), phase))
             request.rules = program.history_rules
             request.chain = next(iter(program.chains), None)
+            if request.chain is not None and not request.chain.temperature:
+                raise SpecError("A chain needs the request's temperature, which has not been given")
             if code is not None:
                 self._with_code[request] = code
             self._put(request)
@@ -265,9 +268,11 @@ class Realizer(Layer):
             rules.follow(automata, request.index)
         self._last_resort.look(step, self._editor, automata)
         if automata.requests:
-            self._edits.shape(step, self._editor)
-            self._edits.own = [*(self._own or ()), *self._edits.draw(step, self._editor)]
+            shaped = self._edits.shape(step, self._editor)
+            drawn = self._edits.draw(step, self._editor, shaped)
+            self._edits.own = [*(self._own or ()), *drawn]
             self._editor.apply(step, self._edits)
+            write_twice(self._edits.write_shaped, step, self._editor, shaped)
             self._edits.own = []  # it has requests
         self._last_resort.apply(step, self._editor)
 

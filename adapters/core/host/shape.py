@@ -18,6 +18,8 @@ from ..loops import loop
 
 _DEEP = -1e4
 """A depth where no mass is."""
+_LEAST = 5e-324
+"""A share above 0, where a product is too small for float64."""
 _DEPTHS, _FINENESS = 512, 16
 """Values are counted by their depth below the highest, in steps of 1/16; the last has all below."""
 
@@ -75,9 +77,14 @@ def _sum(values: Any) -> float:
     return float(values.sum(dtype=np.float64))
 
 
+def _border(logits: Floats, share: float) -> np.float32:
+    """Return the logit that has this share of the highest probability."""
+    return logits.max() + np.float32(math.log(share or _LEAST))
+
+
 def _from(logits: Floats, share: float) -> Mask:
     """Keep what has this share of the highest probability, or more."""
-    return logits >= logits.max() + np.float32(min(math.log(max(share, 1e-300)), 0))
+    return logits >= min(_border(logits, share), logits.max())
 
 
 def _top_k(logits: Floats, count: int) -> Mask:
@@ -166,8 +173,7 @@ def _smooth(logits: Floats, factor: float, curve: float) -> Floats:
 
 def _exclude(logits: Floats, threshold: float) -> Mask:
     """Return which tokens XTC excludes: those that are likely enough, but for the least likely."""
-    masses = _masses(logits)
-    is_likely = masses >= threshold * _sum(masses)
+    is_likely = logits >= _border(logits, threshold * _sum(_masses(logits)))
     if is_likely.any():
         is_likely[np.flatnonzero(is_likely & (logits == logits[is_likely].min()))[-1]] = False
     return is_likely
@@ -187,8 +193,11 @@ def _lowering(logits: Floats, excluded: Mask, probability: float) -> np.float32:
 def find_share(values: Any, masses: Any, top: Any, share: float) -> Any:
     """Return the lowest of the highest values that together have a share of all masses.
 
-    Only what is as deep as the last of them is put in order.
+    Only what is as deep as the last of them is put in order. All of it is more than sums can add
+    up to: a value without a mass would not be kept, which a temperature later may bring back.
     """
+    if share >= 1:
+        return -np.inf
     by_depth = np.zeros(_DEPTHS)
     for i in range(len(values)):
         by_depth[depth_of(values[i], top)] += masses[i]
