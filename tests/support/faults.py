@@ -19,7 +19,6 @@ MODULES = (
         "host.history_rules",
         "host.realizer",
         "host.requests",
-        "host.shape",
         "logits",
         "program",
     ),

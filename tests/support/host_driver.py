@@ -10,6 +10,7 @@ import torch
 from logitport.adapters.core import Realizer
 from logitport.adapters.core.host.requests import Outputs
 
+from tests.support.faults import MODULES
 from tests.support.lives import MOST, Driver, Life
 from tests.support.requests import (
     LAYOUTS,
@@ -139,6 +140,7 @@ class Chained(Host):
     """Rows of requests of which most have a chain."""
 
     draws = "chain"
+    modules = *MODULES, "host.shape"
 
 
 def applied(
