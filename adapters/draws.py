@@ -41,11 +41,11 @@ A mark is in what is left to chance. At these bounds, SmolLM2-135M leaves so muc
 1,000 tokens is found, with a p-value of about 1e-10; at a temperature of 0.2 alone, hardly.
 """
 
-MOST = 1 << 31
-"""More than there are tokens."""
+MOST = 1 << 30
+"""More than there are tokens. SGLang's workers have this number for no top_k."""
 
-LEAST_TEMPERATURE = 0.01
-"""At a lower temperature, the likeliest token comes."""
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100
+"""The bounds of a temperature that is a step of a chain."""
 
 BEAMS = "beam_width", "num_beams"
 COPIES = "n", "best_of", "num_return_sequences"
@@ -148,23 +148,31 @@ def _bind_mark(
 
 
 def _bind_chain(chain: "Chain", request: Any, after: Mapping[str, float]) -> "list[Chain]":
-    """Return the chain with the request's temperature; none if the likeliest token comes."""
+    """Return the chain with the request's temperature; none if the likeliest token comes.
+
+    No step changes which token is the likeliest, but for ``xtc``.
+    """
     from ..spec import ChainStep
 
     sampling = _Sampling(request, "the request has a `chain`")
     sampling.check(after, BEAMS)
     own = next((each.temperature for each in chain.steps if each.temperature), None)
     excludes = any(each.xtc for each in chain.steps)
-    given = 0.0 if value_of(request, "do_sample") is False else sampling.number("temperature")
-    if excludes:
-        for name in ("top_k", "top_p", "min_p"):
-            if sampling.drawn[name] != SAMPLING[name]:
-                raise sampling.refusal(name, f"no {name}, which can be a step before xtc,")
+    given = sampling.number("temperature")
+    if value_of(request, "do_sample") is False:
+        if excludes or own is not None:
+            raise sampling.refusal("do_sample", "do_sample that is not false")
+        given = 0.0
+    for name in ("top_k", "top_p", "min_p") if excludes else ():
+        if sampling.drawn[name] != SAMPLING[name]:
+            raise sampling.refusal(name, f"no {name}, which can be a step before xtc")
     if own is not None and given not in (1.0, own):
-        raise sampling.refusal("temperature", f"a temperature of 1, or of {own:g} as in its steps,")
-    if given < LEAST_TEMPERATURE and (excludes or given < 0):
-        raise sampling.refusal("temperature", f"a temperature of at least {LEAST_TEMPERATURE}")
-    if given < LEAST_TEMPERATURE:
+        raise sampling.refusal("temperature", f"a temperature of 1, or of {own:g} as in its steps")
+    least, most = (LEAST_TEMPERATURE, MOST_TEMPERATURE) if excludes else (0, MOST)
+    if not least <= given <= most:
+        bound = f"most {most}" if given > most else f"least {least}"
+        raise sampling.refusal("temperature", f"a temperature of at {bound}")
+    if given == 0:
         return []
     if own is None and excludes:
         chain, own = replace(chain, steps=(*chain.steps, ChainStep(temperature=given))), given

@@ -10,6 +10,7 @@ from llama_cpp import Llama, LlamaGrammar, LogitsProcessorList
 
 from ...spec import (
     VERSION,
+    ChainSpec,
     Given,
     GrammarSpec,
     InProcessPayload,
@@ -40,7 +41,8 @@ def arguments(
     They serve any number of completions, one after the other. Other arguments may be added, but
     not a grammar: llama.cpp ends the process if it accepts none of the tokens that specs leave.
     Specs may be JSON (see ``extra_body``), with texts for llama.cpp's own tokenizer. A
-    ``watermark`` needs ``profiles``, and a ``SamplingSpec`` with the temperature beside it.
+    ``watermark`` needs ``profiles``. It and a ``chain`` need a ``SamplingSpec`` beside them, with
+    the temperature.
 
     Returns:
         ``logits_processor`` for specs that logitport realizes; other processors may be appended.
@@ -62,7 +64,13 @@ def arguments(
             sampling = next((each for each in specs if isinstance(each, SamplingSpec)), None)
             processor = LogitportProcessor(llm, realized, profiles=profiles, sampling=sampling)
             result["logits_processor"] = _Processors([processor])
+            if any(isinstance(each, ChainSpec) for each in realized):
+                result = {**_NEUTRAL, **result}
     return result
+
+
+_NEUTRAL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What a completion with a chain has instead of the defaults, which would cut what it leaves."""
 
 
 class _Processors(LogitsProcessorList):

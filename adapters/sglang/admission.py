@@ -187,7 +187,7 @@ class Admission:
             continued, losing = decoded.continued, () if acting is None else program.may_lose
             count("gated" if acting is None else "admitted", where, may_lose=losing)
         other = processor if payload is None else None
-        if stage().generates and sampling_params.get("max_new_tokens") != 0:
+        if sampling_params.get("max_new_tokens") != 0:
             acting = self._marked(acting, sampling_params, other)
         guard = self._guard(sampling_params, other, request.input_embeds is None)
         if guard is not None and continued:  # it may act where the request's own specs do not
@@ -212,7 +212,7 @@ class Admission:
         Raises:
             ValueError: if the text would have no mark.
         """
-        policy, program = self.backend.policy, None
+        policy, program = self.backend.policy if stage().generates else None, None
         required = policy and policy.required_mark_of(sampling_params, GRAMMARS)
         try:
             if required and processor is not None:

@@ -207,10 +207,9 @@ def _policy() -> Policy | None:
 def _program_of(vocab_size: int, member: Member) -> Program | None:
     """Return the program that acts on a request here, with the mark of its text."""
     program = _unmarked_program_of(vocab_size, member)
-    if not stage().generates:
-        return program
+    policy = _policy() if stage().generates else None  # elsewhere, no text is marked
     params = member.req.sampling_params
-    return bind_draw(program, _policy(), params, after={}, grammars=GRAMMARS)
+    return bind_draw(program, policy, params, after={}, grammars=GRAMMARS)
 
 
 def _unmarked_program_of(vocab_size: int, member: Member) -> Program | None:

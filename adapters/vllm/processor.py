@@ -215,12 +215,13 @@ def _program_of(
         Exception: for a request that other code has admitted without ``validate_params``.
     """
     program = _unmarked_program_of(role, backend, vocab_size, end_token, params)
-    if not role.stage.generates or needs_no_mark(params):
+    if needs_no_mark(params):
         return program
+    policy = backend.policy if role.stage.generates else None  # elsewhere, no text is marked
     try:
         makes = own_mark(own, params)
         how: dict[str, Any] = {"grammars": GRAMMARS, "end_token": end_token}
-        return bind_draw(program, backend.policy, params, makes, **how)
+        return bind_draw(program, policy, params, makes, **how)
     except SpecError as error:
         if end_token is None:
             raise

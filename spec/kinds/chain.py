@@ -151,6 +151,10 @@ class ChainSpec(LogitsProcessorSpec, frozen=True, tag="chain"):
 
     steps: Annotated[tuple[ChainStep, ...], msgspec.Meta(min_length=1, max_length=len(_NAMES))]
 
+    @property
+    def narrows(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [step.name for step in self.steps]
