@@ -143,7 +143,8 @@ def test_each_request_has_its_own(device: torch.device) -> None:
         *(Program().then(marked), drawing((ChainStep(top_k=2),))),
     ]
     edited, expected = on_device(programs, logits, device), on_host(programs, logits)
-    assert_equal(edited, expected, logits)
+    others = [0, 1, 2, 4]  # a row with a drawn token may keep what else it has
+    assert_equal(edited[others], expected[others], logits[others])
     assert torch.equal(edited[1], logits[1])
     assert edited[2, likeliest] == -torch.inf
     assert edited[3].argmax() == expected[3].argmax()
