@@ -24,7 +24,7 @@ from .gateway.probe import Support, probe
 from .gateway.receipt import Receipt, ReceiptError, receipt
 from .metrics import count
 from .native import check_grammar, fields_of, grammar_text, native_fields
-from .own_fields import OwnFields, check_bounds, check_own_fields, same_as
+from .own_fields import OwnFields, check_bounds, check_ends, check_own_fields, same_as
 from .policy import Policy, policy_of
 from .tokenizer_copy import TokenizerCopy
 
@@ -58,6 +58,7 @@ __all__ = [
     "bind_draw",
     "check_bare",
     "check_bounds",
+    "check_ends",
     "check_grammar",
     "check_own_fields",
     "check_policy",

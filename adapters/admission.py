@@ -29,6 +29,7 @@ from .core import Automaton, Program, check_continued, compile_specs, unsupporte
 from .core.contradictions import check_contradictions, check_guard, may_lose, may_stop
 from .core.text.special_tokens import across_special_tokens
 from .draws import bind_live
+from .own_fields import check_ends
 from .policy import Policy
 
 CACHE_BYTES = 1 << 28
@@ -155,12 +156,14 @@ def admit_live(
     """Compile specs without encoding them: the engine is in this process.
 
     Texts of objects of the wire are for the backend's tokenizer. For ``continued``, see
-    ``Payload``; for a mark's ``profiles`` and ``sampling``, see ``bind_live``.
+    ``Payload``; for a mark's ``profiles`` and ``sampling``, see ``bind_live``. ``check_ends`` reads
+    ``sampling``, too.
 
     Raises:
         SpecError: if the specs cannot be realized.
     """
     live: Any = specs_of(specs, backend.tokenizer)
+    check_ends(sampling, live)
     payload = InProcessPayload(VERSION, live, continued=continued)
     return bind_live(admit(backend, payload, vocab_size)[1], profiles, sampling)
 

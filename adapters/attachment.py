@@ -85,7 +85,7 @@ class Attachment:
         specs = as_specs(specs)
         check_grammar(specs, request, self.grammars, self.grammar_comes_last, is_continued)
         if processor_specs(specs):
-            check_bounds(request)
+            check_bounds(request, specs)
         if not has_texts:
             check_own_fields(specs, self.own_fields(request, *known), program)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..spec import LogitsProcessorSpec, SpecError
-from ..spec.errors import Name
+from ..spec import AtEndSpec, LogitsProcessorSpec, PhasesSpec, SpecError
+from ..spec.errors import Key, Name
 from ..spec.limits import MAX_BIAS
 from .native import value_of
 
@@ -29,23 +29,55 @@ A ban lowers a logit by 1e9, and a forced token has 1e9. With these fields and b
 """
 
 
-def check_bounds(request: Any) -> None:
+def check_bounds(request: Any, specs: Sequence[LogitsProcessorSpec] = ()) -> None:
     """Refuse values of a request's own fields that would outvote the bans of specs.
 
     A bias of -inf is a ban, and stays. What is not a number is left to the engine.
 
     Args:
         request: the request's parameters, a mapping or an object.
+        specs: the specs of the request, for what ``check_ends`` refuses.
 
     Raises:
         SpecError: with the field and its bounds.
     """
+    check_ends(request, specs)
     for name, (least, most) in BOUNDS.items():
         _check_range(name, value_of(request, name), least, most)
     biases = value_of(request, "logit_bias")
     for token, value in biases.items() if isinstance(biases, Mapping) else ():
         if value != -math.inf:
             _check_range("logit_bias", value, -MAX_BIAS, MAX_BIAS, token)
+
+
+def check_ends(request: Any, specs: Sequence[LogitsProcessorSpec]) -> None:
+    """Refuse what an ``at_end`` cannot be obeyed beside: no end, or another temperature.
+
+    Args:
+        request: the request's parameters, a mapping or an object.
+        specs: the specs of the request.
+
+    Raises:
+        SpecError: at the field or at the spec.
+    """
+    for i, spec in enumerate(specs):
+        inner = spec.inner_specs() if isinstance(spec, PhasesSpec) else [((), spec)]
+        for path, each in inner:
+            if isinstance(each, AtEndSpec):
+                _check_end(request, each, "specs", i, *path)
+
+
+def _check_end(request: Any, spec: AtEndSpec, *path: Key) -> None:
+    if value_of(request, "ignore_eos") is True:
+        what = "Expected `ignore_eos` that is not true: `at_end` acts where a reply ends"
+        raise SpecError.of_field(what, "ignore_eos")
+    drawn = 0.0 if value_of(request, "do_sample") is False else value_of(request, "temperature")
+    if not isinstance(drawn, int | float) or len(spec.stop_token_ids) == 1:
+        return
+    if not math.isclose(drawn, spec.temperature, abs_tol=1e-4):  # below, engines take the best
+        what = f"Expected the request's temperature, {drawn:g}, by which the probabilities of "
+        what += f"{len(spec.stop_token_ids)} end tokens add up; got {spec.temperature:g}"
+        raise SpecError(what, *path, "temperature")
 
 
 def _check_range(name: str, value: Any, least: float, most: float, token: Any = None) -> None:

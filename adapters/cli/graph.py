@@ -8,7 +8,7 @@ from ...spec import LogitsProcessorSpec, SpecError
 from ..core import Automaton, Edit, VocabularyOf, compile_specs
 from ..reference import DECISIVE
 from ..reference.automata import edit_of
-from ..reference.kinds.base import Add, Allow, Force
+from ..reference.kinds.base import Add, Allow, Force, Move
 from .texts import TextOf, token
 
 MOST_STATES = 100
@@ -74,6 +74,8 @@ def _state(automaton: Automaton, state: int, text_of: TextOf, seen: Sequence[int
             return f"{after}force {token(forced, text_of)}"
         case Allow(tokens):
             return f"{after}allow {_named(sorted(tokens), text_of)}"
+        case Move(first, ends):
+            return f"{after}{token(first, text_of)} in place of {_named(ends, text_of)}"
         case Add(values):
             by_value: defaultdict[float, list[int]] = defaultdict(list)
             for each, value in values.items():

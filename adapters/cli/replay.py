@@ -76,7 +76,7 @@ def standing(steps: Sequence[Step]) -> dict[str, str]:
         counts = Counter(step.acting.get(path, "") for step in steps)
         what = max(counts, key=lambda each: counts[each])
         is_standing = "" not in counts and counts[what] > len(steps) / 2
-        if is_standing and what.startswith(("banned", "added")):
+        if is_standing and what.startswith(("banned", "added", "moved")):
             found[path] = what
     return found
 

@@ -43,7 +43,7 @@ class Step:
     Attributes:
         index: the index in the output.
         token_id: the token.
-        rule: the strongest edit: forced, allowed, banned, added or free.
+        rule: the strongest edit: forced, allowed, banned, added, moved or free.
         acting: what each spec did that acted, by its path.
         obeyed: whether the token obeys the specs.
         broken: the paths of the specs that the token breaks.

@@ -20,11 +20,11 @@ from ..core.kinds.phases import reachable
 from ..core.parts import Chain, LoopRule, Mark, PerRequest
 from ..reference import DECISIVE, edit, permits
 from ..reference.automata import edit_of
-from ..reference.kinds.base import Add, Allow, Force, flat
+from ..reference.kinds.base import Add, Allow, Force, Move, flat
 from .reply import ASK, Reply, Step
 from .texts import IdsOf
 
-_Edits = list[Force | Allow | Add]
+_Edits = list[Force | Allow | Add | Move]
 """The edits of one spec before a token."""
 Tokens = tuple[int, ...]
 At = tuple[Sequence[int], Sequence[int]]
@@ -163,7 +163,7 @@ def _along(
         yield [*chain(*edits)]
 
 
-RULES = ("forced", "allowed", "banned", "added")
+RULES = ("forced", "allowed", "banned", "added", "moved")
 """The rules, the strongest first."""
 
 
@@ -179,7 +179,7 @@ def _step(
     rule = next((each for each in RULES if each in rules), "free")
     obeyed, broken = permits([*chain(*edits.values())], token), list[str]()
     if obeyed:
-        broken = _overridden(edits, token)
+        broken = _overridden(*_in_place_of(edits, token))
         obeyed = not broken
     else:
         forcing = [path for path, words in acting.items() if words.startswith("forced")]
@@ -209,6 +209,8 @@ def _words(edits: _Edits, token: int) -> str:
         match each:
             case Force():
                 found.append(f"forced {each.token}")
+            case Move():
+                found.append(f"moved {len(each.ends)} end token(s) to {each.first}")
             case Allow():
                 found.append(f"allowed {len(each.tokens)} token(s)")
             case Add():
@@ -219,6 +221,15 @@ def _words(edits: _Edits, token: int) -> str:
                 elif others := len(each.values) - each.banned:
                     found.append(f"added to {others} other token(s)")
     return ", ".join(sorted(found, key=lambda words: RULES.index(words.split()[0])))
+
+
+def _in_place_of(edits: Mapping[str, _Edits], token: int) -> tuple[Mapping[str, _Edits], int]:
+    """Return the end in whose place a token has come, and the edits but those that moved it."""
+    for each in chain(*edits.values()):
+        if isinstance(each, Move) and token == each.first:
+            edits = {path: [e for e in of if e is not each] for path, of in edits.items()}
+            return edits, next(end for end in each.ends if permits([*chain(*edits.values())], end))
+    return edits, token
 
 
 def _overridden(edits: Mapping[str, _Edits], token: int) -> list[str]:
@@ -233,6 +244,8 @@ def _overridden(edits: Mapping[str, _Edits], token: int) -> list[str]:
 def _refused(edits: _Edits, token: int) -> bool:
     """Whether another forced token, a list of allowed tokens or a sum of biases excludes one."""
     if any(isinstance(each, Force) and each.token != token for each in edits):
+        return True
+    if any(isinstance(each, Move) and token in each.ends for each in edits):
         return True
     bias = sum(each.values.get(token, 0) for each in edits if isinstance(each, Add))
     allows = (each.tokens for each in edits if isinstance(each, Allow))

@@ -65,6 +65,8 @@ def compile_specs(
                 check_size(cells)
         except SpecError as error:
             raise error.at("specs", members[-1]) from error.__cause__
+    # The first of several forced tokens counts: once the text of an `at_end` has begun, its own.
+    parts.sort(key=lambda each: not (isinstance(each.part, Automaton) and each.part.moves))
     _check(program := Program(tuple(parts), tuple(since)))
     return program
 
@@ -74,6 +76,7 @@ def _check(program: Program) -> None:
     for got, most, what in (
         (len(program.ngrams + program.dry), MAX_HISTORY_RULES, "rules about the history"),
         (len(program.dry), 1, "`dry`"),
+        (sum(each.moves for each in program.automata), 1, "`at_end`"),
         (len(program.loops), MAX_LOOP_RULES, "rules about loops"),
         (program.prompt_rules, MAX_PROMPT_RULES, "rules that read the prompt"),
         (program.memory, MAX_PROGRAM_BYTES, "bytes of tables"),

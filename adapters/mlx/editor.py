@@ -15,6 +15,7 @@ class MlxEditor(Editor):
 
     where: ClassVar[Callable[..., Any]] = staticmethod(mx.where)
     finfo: ClassVar[Callable[..., Any]] = staticmethod(mx.finfo)
+    logsumexp: ClassVar[Callable[..., Any]] = staticmethod(mx.logsumexp)
 
     @contextmanager
     def as_tensor(self, logits: Any) -> Iterator[Any]:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ...spec import LogitsProcessorSpec
 from .kinds import KINDS
-from .kinds.base import BAN, DECISIVE, Add, Allow, Edit, Force, flat
+from .kinds.base import BAN, DECISIVE, Add, Allow, Edit, Move, flat, forced_by
+from .kinds.base import Force as Force
 
 FORCED = 1e9
 """The logit of a forced token."""
@@ -42,7 +43,8 @@ def combine(
 
     ADDs come first, then ALLOWs, then FORCEs. The first ALLOW is strict; further ALLOWs ban the
     tokens that they do not contain. If all tokens of the first are masked, they are banned instead.
-    Of several FORCEs, the first counts, and sets its token's logit to ``forced``.
+    Of several FORCEs, the first counts, and sets its token's logit to ``forced``. A MOVE comes
+    last; if all of its ends are masked, it bans the token that would have their mass.
     """
     row = logits.astype(np.float64)
     acting = flat(acting)
@@ -57,8 +59,16 @@ def combine(
         kept = row[strict]
         row[:] = -np.inf
         row[strict] = -forced if (kept == -np.inf).all() else kept
-    if forces := [force.token for force in acting if isinstance(force, Force)]:
-        row[forces[0]] = forced
+    if (token := forced_by(acting)) is not None:
+        row[token] = forced
+    for move in acting:
+        if isinstance(move, Move):
+            logits, mass = row[[*move.ends]], row[[*move.ends]].max()
+            if mass > -np.inf and move.temperature > 0:
+                shares = np.exp((logits - mass) / move.temperature)
+                mass += move.temperature * np.log(shares.sum())
+            row[[*move.ends]] = -np.inf
+            row[move.first] = mass if mass > -np.inf else row[move.first] + BAN
     return row
 
 
@@ -70,8 +80,12 @@ def permits(acting: Iterable[Edit], token: int) -> bool:
     the allowed tokens, one comes even if all of them are banned.
     """
     acting = flat(acting)
-    if forces := [each.token for each in acting if isinstance(each, Force)]:
-        return token == forces[0]
+    for move in acting:
+        if isinstance(move, Move) and token in (move.first, *move.ends):
+            others = [each for each in acting if each is not move]
+            return token == move.first and any(permits(others, end) for end in move.ends)
+    if (forced := forced_by(acting)) is not None:
+        return token == forced
     allows = [each.tokens for each in acting if isinstance(each, Allow)]
     adds = [each for each in acting if isinstance(each, Add)]
 

@@ -20,6 +20,7 @@ from .. import (
     admit,
     bind_draw,
     check_bare,
+    check_ends,
     check_policy,
     check_prompt,
     check_spelling,
@@ -301,6 +302,7 @@ class Admission:
             )
             if not decoded.is_active(stage()):
                 return None
+            check_ends({"temperature": 1.0, **sampling_params}, specs)  # SGLang's default
             if not has_prompt_ids:
                 check_prompt(backend, specs, program, None)
             if get_spec().speculative_algorithm:

@@ -8,7 +8,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 
 from ...spec import Given, SpecError, specs_of
-from .. import KEY, admit_live, check_own_fields
+from .. import KEY, admit_live, check_ends, check_own_fields
 from ..core import Program, Realizer
 from .backend import BACKEND, check_tokenizer
 from .own_fields import eos_token_ids_of, own_fields
@@ -73,6 +73,7 @@ class ContinuousLogitportProcessor(ContinuousBatchingLogitsProcessor):
         if not (together := specs_of(specs, self._backend.tokenizer)):
             return {}
         check_own_fields(together, own_fields(self._config, eos_token_ids_of(self._config), 0))
+        check_ends(self._config, together)
         check_tokenizer(self._backend, together)
         return {KEY: admit_live(self._backend, together, self._vocab_size, continued)}
 

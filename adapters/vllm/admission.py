@@ -148,7 +148,7 @@ def _check_own_fields(
     program: Program,
 ) -> None:
     """Refuse a request's own fields that contradict its specs, or what the guard never leaves."""
-    check_bounds(sampling_params)
+    check_bounds(sampling_params, specs)
     check_replay(sampling_params)
     config, eos, vocab_size = admitting.vllm_config, (), None
     if config is not None:

@@ -19,6 +19,7 @@ from .logit_bias import LogitBiasSpec as LogitBiasSpec
 from .sequence_bias import SequenceBiasSpec as SequenceBiasSpec
 from .min_tokens import MinTokensSpec as MinTokensSpec
 from .forced_end import ForcedEndSpec as ForcedEndSpec
+from .at_end import AtEndSpec as AtEndSpec
 from .thinking_budget import ThinkingBudgetSpec as ThinkingBudgetSpec
 from .choice import ChoiceSpec as ChoiceSpec
 from .trigger import TriggerSpec as TriggerSpec

@@ -27,6 +27,7 @@ from ..limits import (
 )
 from ..suggestions import SpecMeta
 from ..tokenization import text_fields
+from .at_end import AtEndSpec
 from .chain import ChainSpec
 from .choice import ChoiceSpec
 from .forced_end import ForcedEndSpec
@@ -145,7 +146,8 @@ class PhasesSpec(LogitsProcessorSpec, frozen=True, omit_defaults=True, tag="phas
         {"specs": [{"kind": "forced_sequence", "token_ids": [4, 5]}], "ends": [{"complete": true}]}
 
     ``grammar``, ``sampling``, ``plugin`` and ``python`` stand beside ``phases``, not within. A
-    request has at most one ``dry``, in one phase or beside them.
+    request has at most one ``dry``, in one phase or beside them. ``at_end`` is in a last phase that
+    has no ends; with ``stop_token_ids``, no reply ends before.
 
     Examples:
         >>> from logitport.adapters.reference import edit
@@ -321,6 +323,10 @@ def _check_specs(specs: Sequence[LogitsProcessorSpec]) -> None:
 
 
 def _check_ends(phase: Phase, index: int, count: int) -> None:
+    for j, spec in enumerate(phase.specs):
+        if phase.ends and isinstance(spec, AtEndSpec):
+            what = "A phase with `at_end` has no ends, which could cut its text: put it last"
+            raise SpecError(what, "specs", j)
     if not phase.ends and index < count - 1:
         raise SpecError("Expected an end: only the last phase may have none", "ends")
     for k, end in enumerate(phase.ends):

@@ -52,6 +52,43 @@ def test_the_bounds_of_an_object():
     assert error.value.path == "repetition_penalty"
 
 
+ONE, TWO = lp.AtEndSpec((5,), (0,)), lp.AtEndSpec((5,), (0, 2), 0.5)
+LAST = lp.PhasesSpec(
+    (lp.Phase((), (lp.PhaseEnd(n=2),)), lp.Phase((lp.BannedTokensSpec((4,)), TWO)))
+)
+
+
+# a request's fields | its specs | the error's message and path
+@pytest.mark.parametrize(
+    ("fields", "specs", "message", "path"),
+    [
+        ({"temperature": 0.7}, [ONE], "", ""),
+        ({"temperature": 0.5, "ignore_eos": False}, [TWO], "", ""),
+        ({}, [TWO], "", ""),
+        ({"ignore_eos": True}, [LAST], "`at_end` acts where a reply ends", "ignore_eos"),
+        ({"ignore_eos": True}, [lp.BannedTokensSpec((4,))], "", ""),
+        ({"temperature": 1}, [ONE, TWO], "temperature, 1, by", "$.specs[1].temperature"),
+        (
+            {"temperature": 0.6},
+            [LAST],
+            "end tokens add up; got 0.5",
+            "$.specs[0].phases[1].specs[1].temperature",
+        ),
+        ({"do_sample": False, "temperature": 0.5}, [TWO], "temperature, 0, by", "temperature"),
+        ({"temperature": 0}, [lp.AtEndSpec((5,), (0, 2), 0)], "", ""),
+    ],
+)
+def test_beside_what_is_said_at_the_end(
+    fields: dict[str, object], specs: list[lp.LogitsProcessorSpec], message: str, path: str
+):
+    if not message:
+        check_bounds(fields, specs)
+        return
+    with pytest.raises(lp.SpecError, match=message) as error:
+        check_bounds(SimpleNamespace(**fields), specs)
+    assert error.value.path.endswith(path)
+
+
 @pytest.mark.parametrize("choices", [["yes"] * 1000, [["yes"]]])
 def test_a_grammar_that_is_left_to_the_engine(choices: list[object]):
     """So is a schema that is nested too deeply."""

@@ -13,7 +13,7 @@ from logitport.adapters.reference import (
     obeys,
     permits,
 )
-from logitport.adapters.reference.kinds.base import Several
+from logitport.adapters.reference.kinds.base import Force, Move, Several
 from logitport.spec import NoRepeatNgramSpec
 
 from tests.support.kinds import F, allow, ban
@@ -34,6 +34,13 @@ COMBINED: list[tuple[list[Any], list[float]]] = [
     ([F(1), F(2)], [1, FORCED, 3, GONE]),
     ([ban(1), F(1), allow(0)], [1, FORCED, GONE, GONE]),
     ([F(3)], [1, 2, 3, FORCED]),
+    ([Move(0, (2,), 0.7)], [3, 2, GONE, GONE]),
+    ([Move(0, (1, 2), 0.0)], [3, GONE, GONE, GONE]),
+    ([Move(0, (1, 2, 3), 2.0)], [2 * np.log(np.e + np.exp(1.5)), GONE, GONE, GONE]),
+    ([Move(0, (3,), 1.0)], [1 + BAN, 2, 3, GONE]),
+    ([Move(0, (2,), 1.0), F(2), allow(1, 2)], [FORCED, 2, GONE, GONE]),
+    ([F(1), Move(0, (2,), 1.0)], [3, FORCED, GONE, GONE]),
+    ([F(1), Force(2, is_last=True)], [1, 2, FORCED, GONE]),
 ]
 
 
@@ -53,6 +60,12 @@ def test_what_combines_to_what(acting: list[Any], expected: list[float]) -> None
         (Add({0: -1, 1: 1000, 2: 1000, 3: 999}), [1, 2]),
         (Several((ban(2), F(1), F(2))), [1]),
         (Several((allow(0, 1), ban(1))), [0]),
+        (Move(0, (2,), 1.0), [0, 1, 3]),
+        (Several((Move(0, (2,), 1.0), F(2))), [0]),
+        (Several((Move(0, (2,), 1.0), F(1))), [1]),
+        (Several((Move(0, (2, 3), 1.0), allow(1, 3))), [0, 1]),
+        (Several((Move(0, (2,), 1.0), allow(0, 1))), [1]),
+        (Several((F(1), Force(2, is_last=True))), [2]),
     ],
 )
 def test_what_an_edit_permits(acting: Edit, permitted: list[int]) -> None:

@@ -127,6 +127,26 @@ CONFLICTS: dict[str, tuple[Specs, Specs, str]] = {
         (s.ThinkingBudgetSpec(5, (7,), (1,), (), (), ((5,), (3, 4))), s.BannedTokensSpec((5,))),
         "`$.specs[1]`, which bans token 4 - at `$.specs[0].other_end_token_ids[1][1]`",
     ),
+    "the token that stands for an end is forced": (
+        (Forced((4, 1)), s.AtEndSpec((1, 5), (EOS,))),
+        (Forced((4, 5)), s.AtEndSpec((1, 5), (EOS,))),
+        "`$.specs[1]`, which refuses token 1 - at `$.specs[0].token_ids[1]`",
+    ),
+    "the token that stands for an end is offered": (
+        (s.AtEndSpec((1, 5), (EOS,)), s.ChoiceSpec(((1,), (4, 5)), EOS)),
+        (s.AtEndSpec((1, 5), (EOS,)), s.ChoiceSpec(((3,), (4, 5)), EOS)),
+        "`$.specs[0]`, which refuses token 1 - at `$.specs[1].choices[0][0]`",
+    ),
+    "the token that stands for an end is banned": (
+        (s.BannedTokensSpec((1,)), s.AtEndSpec((1, 5), (EOS,))),
+        (s.BannedTokensSpec((EOS,)), s.AtEndSpec((1, 5), (3, EOS))),
+        "`$.specs[0]`, which bans token 1 - at `$.specs[1].token_ids[0]`",
+    ),
+    "a text before the end is not allowed": (
+        (s.AtEndSpec((1, 5), (EOS,)), s.AllowedTokensSpec((1, EOS))),
+        (s.AtEndSpec((1, 5), (EOS,)), s.AllowedTokensSpec((1, 5, EOS))),
+        "`$.specs[1]`, which does not allow token 5 - at `$.specs[0].token_ids[1]`",
+    ),
     "the triggered phrase is banned": (
         (s.TriggerSpec((1,), (4, 5)), s.BannedTokensSpec((5,))),
         (s.TriggerSpec((1,), (4, 5)), s.BannedTokensSpec((1,))),

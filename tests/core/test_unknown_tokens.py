@@ -79,6 +79,7 @@ NEEDS: list[tuple[Specs, bool]] = [
     ([s.ChoiceSpec(((4, 5), (6,)))], True),
     ([s.ChoiceSpec(((4, 5, 6),))], False),
     ([s.TriggerSpec((1,), (2, 3))], True),
+    ([s.AtEndSpec((1,), (2,))], True),
     ([s.TriggerSpec((1,), (2, 3), None)], True),
     ([s.AutomatonSpec((s.AutomatonState(default=1), s.AutomatonState(force=3)))], False),
     ([s.AutomatonSpec((s.AutomatonState(edges=(s.AutomatonEdge(0, 0),)),), ((3,),))], True),

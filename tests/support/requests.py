@@ -110,8 +110,8 @@ def assert_row(before: torch.Tensor, after: torch.Tensor, acting: Sequence[Edit]
     if np.isfinite(original).any() or any(isinstance(edit, Allow | Force) for edit in acting):
         assert np.isfinite(actual).any()
     assert not np.isnan(actual).any()
-    if forces := [edit.token for edit in acting if isinstance(edit, Force)]:
-        assert actual.argmax() == forces[0]
+    if any(isinstance(edit, Force) for edit in acting):
+        assert actual.argmax() == expected.argmax()
 
 
 ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
@@ -122,6 +122,7 @@ ONE_OF_EACH: tuple[LogitsProcessorSpec, ...] = (
     s.LogitBiasSpec({1: 2.5, 3: -1.25}),
     s.MinTokensSpec(5, (0, 7)),
     s.ForcedEndSpec(4, (1, 2), 0),
+    s.AtEndSpec((6, 2), (0, 7), 0.5),
     s.ThinkingBudgetSpec(3, (1,), (2, 2, 3), (6,)),
     s.ChoiceSpec(((1, 2), (1, 3, 4), (5,)), 0),
     s.TriggerSpec((1, 2), (3, 4), None),

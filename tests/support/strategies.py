@@ -60,6 +60,12 @@ def tuples(each: Specs, max_size: int, min_size: int = 1, *, unique: bool = Fals
     return st.lists(each, min_size=min_size, max_size=max_size, unique=unique).map(tuple)
 
 
+def at_ends(draw: Draws) -> Specs:
+    ends = tuples(draw.token, 3, unique=True)
+    parts = st.tuples(draw.sequence, ends).filter(lambda parts: {*parts[0]}.isdisjoint(parts[1]))
+    return st.builds(lambda both, t: s.AtEndSpec(*both, t), parts, st.floats(0, 100))
+
+
 def automata(draw: Draws) -> Specs:
     def made(sets: tuple[Tokens, ...], states: list[dict[str, Any]]) -> s.AutomatonSpec:
         count = len(states)
@@ -251,7 +257,7 @@ def any_phases(draw: Draws) -> Specs:
     def made(phases: list[Any], last_ends: bool, after: int | None, stops: Tokens) -> s.PhasesSpec:
         found: list[s.Phase] = []
         for specs, drawn in phases:
-            kept = tuple(specs)
+            kept = tuple(each for each in specs if not isinstance(each, s.AtEndSpec))
             try:  # specs that contradict each other stay out
                 s.PhasesSpec((s.Phase(kept),))
             except SpecError:
@@ -264,7 +270,8 @@ def any_phases(draw: Draws) -> Specs:
             ]
             found.append(s.Phase(kept, tuple(ends) or (s.PhaseEnd(n=2),)))
         if not last_ends:
-            found[-1] = s.Phase(found[-1].specs)
+            last = [each for each in phases[-1][0] if isinstance(each, s.AtEndSpec)]
+            found[-1] = s.Phase((*found[-1].specs, *last[:1]))
         eos = after if after is not None and after >= 0 else None
         count = sum(len(phase.specs) + 1 for phase in found)
         tokens = {token for phase in found for end in phase.ends for token in end.token_ids}
@@ -304,6 +311,7 @@ STRATEGIES: dict[type[Spec], Callable[[Draws], Specs]] = {
     s.ForcedEndSpec: lambda draw: st.builds(
         s.ForcedEndSpec, st.integers(0, draw.count), draw.sequence, draw.maybe_token
     ),
+    s.AtEndSpec: at_ends,
     s.ThinkingBudgetSpec: thinking_budgets,
     s.ChoiceSpec: choices,
     s.TriggerSpec: lambda draw: st.builds(
@@ -375,10 +383,13 @@ def within_limits(specs: Sequence[Spec]) -> bool:
     rules, every = [*dict.fromkeys(specs), *inner], [*specs, *inner]
     loops = [spec for spec in rules if isinstance(spec, s.NoLoopSpec)]
     dry = sum(isinstance(spec, s.DrySpec) for spec in every)
+    at_ends = sum(isinstance(spec, s.AtEndSpec) for spec in every)
     of_history = dry + sum(isinstance(spec, s.NoRepeatNgramSpec) for spec in rules)
     readers = sum(isinstance(spec, s.PromptBiasSpec | s.ThinkingBudgetSpec) for spec in every)
     readers += sum(bool(spec.start_token_ids) for spec in loops)
-    rules_fit = dry <= 1 and of_history <= MAX_HISTORY_RULES and len(loops) <= MAX_LOOP_RULES
+    rules_fit = (
+        max(dry, at_ends) <= 1 and of_history <= MAX_HISTORY_RULES and len(loops) <= MAX_LOOP_RULES
+    )
     return rules_fit and readers <= MAX_PROMPT_RULES
 
 

@@ -29,6 +29,7 @@ from logitport.adapters.reference.kinds.base import (
     Edit,
     Force,
     FreeRun,
+    Move,
     ban,
     flat,
 )
@@ -56,6 +57,8 @@ TOGETHER: tuple[tuple[LogitsProcessorSpec, ...], ...] = (
     (s.AllowedTokensSpec((4, 5)), s.AllowedTokensSpec((5, 6))),
     (s.LogitBiasSpec({4: 2.5, 7: -1.0}), s.LogitBiasSpec({4: 1.0}), s.MinTokensSpec(2, (0,))),
     (s.TriggerSpec((4,), (5, 6)), s.ForcedEndSpec(1, (7, 8))),
+    (s.ForcedEndSpec(2, (4,), 0), s.AtEndSpec((5, 6), (0,))),
+    (s.AllowedTokensSpec((0, 4, 5, 6)), s.AtEndSpec((5, 6), (0, 7), 0.5)),
 )
 """Specs of one request."""
 CHOSEN = s.Phase((s.ChoiceSpec(((4, 5), (6,))),), (s.PhaseEnd(complete=True),))
@@ -341,13 +344,15 @@ class _Asked(Greedy):
         return self.asked.setdefault(text, token_ids)
 
 
-def read_edit(neutral: Neutral) -> Force | Allow | Add:
+def read_edit(neutral: Neutral) -> Force | Allow | Add | Move:
     """Read an edit of the file."""
     ((name, value),) = neutral.items()
     if name == "force":
         return Force(value)
     if name == "allow":
         return Allow(frozenset(value))
+    if name == "move":
+        return Move(value["first"], tuple(value["ends"]), value["temperature"])
     return Add(dict.fromkeys(value, BAN) if name == "ban" else {int(t): v for t, v in value})
 
 
@@ -385,12 +390,14 @@ def _vector(specs: Specs, prompt: Ids, output: Ids, continued: int = 0) -> Neutr
     }
 
 
-def _neutral(edit: Force | Allow | Add) -> Neutral:
+def _neutral(edit: Force | Allow | Add | Move) -> Neutral:
     match edit:
         case Force():
             return {"force": edit.token}
         case Allow():
             return {"allow": sorted(edit.tokens)}
+        case Move(first, ends, temperature):
+            return {"move": {"first": first, "ends": [*ends], "temperature": temperature}}
         case Add():
             if {*edit.values.values()} == {BAN}:
                 return {"ban": sorted(edit.values)}

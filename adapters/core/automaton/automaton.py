@@ -41,6 +41,8 @@ class Edit(IntEnum):
     """The edit that a state makes to the logits. A ban is an ``ADD`` of ``BAN_BIAS``.
 
     ``BAN_OTHERS`` bans the tokens that its set does not contain, where these are most of all.
+    ``MOVE`` comes last: the mass of the tokens of its set whose value is 0 moves to the one whose
+    value is the temperature.
     """
 
     FREE = 0
@@ -48,6 +50,7 @@ class Edit(IntEnum):
     ALLOW = 2
     ADD = 3
     BAN_OTHERS = 4
+    MOVE = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +76,7 @@ class Automaton:
         targets: ``[edges]`` int32, the next state for each of ``keys``.
         set_ends: ``[sets]`` int32, the end of each token set in ``set_tokens``.
         set_tokens: ``[total]`` int32, token ids, ascending within a set.
-        set_values: ``[total]`` float32, the values that an ``ADD`` adds.
+        set_values: ``[total]`` float32, the values that an ``ADD`` adds; see ``Edit`` for ``MOVE``.
         reads_prompt: whether the automaton reads the prompt before the output.
         highest_token: the largest token id in any edit, or -1.
         is_complete: ``[states]`` bool, the states in which it has nothing left to do, so that a
@@ -143,6 +146,11 @@ class Automaton:
             highest_token=int(tokens[-1]) if len(tokens) else -1,
             **columns,
         )
+
+    @property
+    def moves(self) -> bool:
+        """Whether a state has a MOVE: what it forces afterwards comes before all other edits."""
+        return bool((self.edit == Edit.MOVE.value).any())
 
     @property
     def needs_output_ids(self) -> bool:

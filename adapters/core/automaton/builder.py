@@ -11,6 +11,9 @@ import numpy.typing as npt
 from .arrays import Ints, token_array
 from .automaton import BAN_BIAS, CLEAR, NO_TIMEOUT, Automaton, Edit, bounded, token_set
 
+MOST_MOVED = 128
+"""The most tokens in the set of a MOVE: a kernel reads them at once."""
+
 
 class AutomatonBuilder:
     """A builder of an automaton, state by state.
@@ -51,6 +54,10 @@ class AutomatonBuilder:
     def add(self, token_set: int, *, timer: int = CLEAR) -> int:
         """Make a state that adds the set's values to its tokens' logits."""
         return self._state(Edit.ADD, token_set, timer)
+
+    def move(self, token_set: int, *, timer: int = CLEAR) -> int:
+        """Make a state that moves the mass of tokens to another; see ``Edit``."""
+        return self._state(Edit.MOVE, token_set, timer)
 
     def _state(self, edit: Edit, operand: int, timer: int) -> int:
         state = len(self._edit)
@@ -233,6 +240,8 @@ def _check(automaton: Automaton) -> None:
         raise ValueError("an automaton has a set with a negative token id")
     if sizes[operands[edit == Edit.ALLOW.value]].min(initial=1) == 0:
         raise ValueError("an automaton allows no token at all in some state")
+    if sizes[operands[edit == Edit.MOVE.value]].max(initial=0) > MOST_MOVED:
+        raise ValueError(f"an automaton moves the mass of more than {MOST_MOVED - 1} tokens")
     stays_at_zero = (automaton.timer <= 0) & (automaton.timer != CLEAR)
     for target, leads_on, what in (
         (automaton.default_target, automaton.is_failure_link, "failure links"),

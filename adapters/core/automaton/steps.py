@@ -19,7 +19,7 @@ _FEW = 8
 
 Tokens = npt.NDArray[np.int32]
 
-FORCE = int(Edit.FORCE)
+FORCE, MOVE = int(Edit.FORCE), int(Edit.MOVE)
 TAKEN = np.iinfo(np.int32).min
 """In place of a token: there is none to take."""
 
@@ -117,9 +117,11 @@ def step(
             length += 1
             if token == UNKNOWN:
                 for k in range(count):
-                    if edits[states[i, k]] == FORCE:
-                        token = operands[states[i, k]]
+                    if edits[states[i, k]] == MOVE:  # for an end that is forced, another comes
+                        token = UNKNOWN
                         break
+                    if edits[states[i, k]] == FORCE and token == UNKNOWN:
+                        token = operands[states[i, k]]
             for k in range(count):
                 state, timer = states[i, k], timers[i, k]
                 if state == 0:

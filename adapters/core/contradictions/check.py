@@ -3,6 +3,7 @@
 They do if
 
 - an automaton forces a token that another one refuses in each of its states,
+- an automaton forces or offers the token that stands for an end of the reply,
 - all automata and rules, followed from the start as long as the tokens are determined, come to a
   step that leaves no token, or
 - an automaton cannot give an answer that it offers itself, because others refuse its tokens.
@@ -33,7 +34,7 @@ from ..parts import LoopRule, Program
 from ..program import compile_specs
 from .follow import ALLOW, BAN, BAN_OTHERS, FORCE, LONG, MAX_WORK, NOT_FOUND, follow
 from .report import error_of, kinds_of
-from .sets import Contradiction, find_forced, is_any, offered_by, refusals, tables_of
+from .sets import Contradiction, find_forced, find_used, is_any, offered_by, refusals, tables_of
 
 
 def budget() -> Any:
@@ -60,8 +61,8 @@ def check_contradictions(
     """
     left = budget() if left is None else left
     ends = ends_of(specs)
-    found = _follow(program, vocab_size, ends, left) or _two_after_a_loop(program)
-    found = found or find_forced(program, None, ends)
+    found = find_used(program) or _follow(program, vocab_size, ends, left)
+    found = found or _two_after_a_loop(program) or find_forced(program, None, ends)
     if found is not None:
         raise error_of(found, specs, program)
 
@@ -151,6 +152,8 @@ def may_lose(
     losing = list[int]()
     for i, (part, phase, *_) in enumerate(parts):
         others = [k for k in winning if k != i and program.act_together(phase, parts[k].phase)]
+        if isinstance(part, Automaton) and part.moves:
+            continue  # what it forces comes before all else
         if not isinstance(part, Automaton):
             is_forcing = isinstance(part, LoopRule) and part.forcing is not None
             losing += [i] if others and not is_forcing else []

@@ -20,8 +20,8 @@ OTHER = -2
 """A token that no automaton has an edge for, and no set."""
 NOT_FOUND = -2
 
-FREE, FORCE, ALLOW, ADD, BAN_OTHERS = map(
-    int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS)
+FREE, FORCE, ALLOW, ADD, BAN_OTHERS, MOVE = map(
+    int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS, Edit.MOVE)
 )
 BAN = np.float32(BAN_BIAS / 2)
 
@@ -41,7 +41,7 @@ def is_refused(tables: Any, sets: Any, here: Any, token: int, refusing: Any) -> 
     for j in range(len(here)):
         edit, operand = edits[here[j]], operands[here[j]]
         refuses = edit == FORCE and operand != token
-        if edit > FORCE:
+        if edit not in (FREE, FORCE, MOVE):
             at = find_token(set_tokens, set_ends[operand], set_ends[operand + 1], token)
             refuses = (at >= 0 and set_values[at] < BAN) if edit == ADD else at < 0
         if refuses:
@@ -92,9 +92,9 @@ def choose(tables: Any, set_ends: Any, here: Any, offering: int) -> tuple[int, b
     for j in range(len(here)):
         state = here[j]
         edit, own = edits[state], 0
-        if edit > FORCE:
+        if edit not in (FREE, FORCE, MOVE):
             own = set_ends[operands[state] + 1] - set_ends[operands[state]]
-        if edit not in (FREE, ADD) and own < size:
+        if edit not in (FREE, ADD, MOVE) and own < size:
             part, size = j, own
         has_edge |= branches[state]
     if offering >= 0 and (size > 0 or edits[here[offering]] == FORCE):

@@ -12,7 +12,7 @@ from ..automaton.pool import AutomatonPool, sizes_of
 from ..automaton.steps import FAILED, STATE, TIMER, step
 from ..loops import loop
 from ..parts import Program
-from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, OTHER, find_token
+from .follow import ADD, ALLOW, BAN, BAN_OTHERS, FORCE, FREE, MOVE, OTHER, find_token
 
 Contradiction = tuple[int, Sequence[int], int]
 """A step that leaves no token: the part that forces or lists tokens, or -1; the parts that refuse
@@ -35,8 +35,35 @@ def offered_by(automaton: Automaton) -> Any:
     """Return the tokens that an automaton forces or allows in some state."""
     is_allowed = np.zeros(len(automaton.set_ends), np.bool_)
     is_allowed[automaton.operand[automaton.edit == ALLOW]] = True
-    forced = automaton.operand[automaton.edit == FORCE]
-    return np.append(forced, automaton.set_tokens[np.repeat(is_allowed, automaton.set_sizes)])
+    listed = automaton.set_tokens[np.repeat(is_allowed, automaton.set_sizes)]
+    return np.append(forced_by(automaton), listed)
+
+
+def forced_by(automaton: Automaton, *among: Any) -> Any:
+    """Return the tokens that an automaton forces in some states, or that it moves mass to."""
+    forced = automaton.operand[np.logical_and.reduce([automaton.edit == FORCE, *among])]
+    moved = automaton.operand[np.logical_and.reduce([automaton.edit == MOVE, *among])]
+    if not len(moved):
+        return forced
+    is_moved = np.isin(np.arange(len(automaton.set_ends)), moved)
+    is_first = np.repeat(is_moved, automaton.set_sizes) & (automaton.set_values > 0)
+    return np.append(forced, automaton.set_tokens[is_first])
+
+
+def find_used(program: Program) -> Contradiction | None:
+    """Find a token that one automaton forces or offers, and that another moves mass to.
+
+    It has no other use before.
+    """
+    lanes = program.lanes
+    for i, (moving, phase, _) in enumerate(lanes):
+        firsts = forced_by(moving, moving.edit == MOVE)
+        for k, (each, other, _) in enumerate(lanes if len(firsts) else ()):
+            edges = (each.keys & TOKEN)[each.edit[each.keys >> 32] == ALLOW]
+            used = np.intersect1d(firsts, np.append(each.operand[each.edit == FORCE], edges))
+            if i != k and len(used) and program.act_together(phase, other):
+                return k, (i,), int(used[0])
+    return None
 
 
 def refusals(automaton: Automaton, tokens: Any) -> Any:
@@ -57,7 +84,7 @@ def refusals(automaton: Automaton, tokens: Any) -> Any:
 
 def refused(automaton: Automaton, tokens: Any) -> Any:
     """Mark which of some ascending tokens an automaton bans, or does not list, in each state."""
-    if (automaton.edit < ALLOW).any():
+    if is_any(automaton, FREE, FORCE, MOVE):
         return np.zeros(len(tokens), np.bool_)
     return refusals(automaton, tokens) == automaton.states
 
@@ -70,17 +97,14 @@ def find_forced(
     The others are those of the program that act at the same steps, or those of a guard. After one
     of ``ends``, the request may be over. The ``others`` of what is found are indices of automata.
     """
-    lanes, forced_by = (
-        program.lanes,
-        [each.operand[each.edit == FORCE] for each in program.automata],
-    )
+    lanes, all_forced = program.lanes, [forced_by(each) for each in program.automata]
     refusing = program.automata if guard is None else guard
-    forced = distinct(np.concatenate([*forced_by, np.zeros(0, np.int32)]))
+    forced = distinct(np.concatenate([*all_forced, np.zeros(0, np.int32)]))
     if not any(refused(each, forced).any() for each in refusing):
         return None
     is_reached = _reach_phases(program, ends)
     for i, (automaton, phase, _) in enumerate(lanes):
-        if not len(forced_by[i]) or not is_reached[phase]:
+        if not len(all_forced[i]) or not is_reached[phase]:
             continue
         beside = [
             (k, each)
@@ -92,7 +116,7 @@ def find_forced(
             tokens = distinct(np.append(automaton.keys & TOKEN, automaton.set_tokens))
             never = np.concatenate([never, *(tokens[refused(each, tokens)] for _, each in beside)])
         reached = reach(automaton, distinct(never))
-        forced = distinct(automaton.operand[reached & (automaton.edit == FORCE)])
+        forced = distinct(forced_by(automaton, reached))
         for k, each in beside:
             if (mask := refused(each, forced)).any():
                 return i, (k,), int(forced[mask][0])

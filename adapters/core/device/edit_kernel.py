@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..automaton import BAN_BIAS, Edit
+from ..automaton.builder import MOST_MOVED
 from ..tensors import highest_logit
 from .pool import DevicePool
 from .search import bounded_sum, contains, find
@@ -25,6 +26,8 @@ _FORCE = tl.constexpr(int(Edit.FORCE))
 _ALLOW = tl.constexpr(int(Edit.ALLOW))
 _ADD = tl.constexpr(int(Edit.ADD))
 _BAN_OTHERS = tl.constexpr(int(Edit.BAN_OTHERS))
+_MOVE = tl.constexpr(int(Edit.MOVE))
+_MOST_MOVED = tl.constexpr(MOST_MOVED)
 _BAN_BIAS = tl.constexpr(BAN_BIAS)
 # A row's progress is two numbers in one: how many of its programs have finished their block, and
 # how many of these programs have found an allowed logit that is not -inf.
@@ -94,7 +97,7 @@ def _edit_kernel(
 ):
     """Edit one row, or one block of its columns if the row has an ALLOW or a BAN_OTHERS.
 
-    No two programs edit one cell at the same time. In a row that has an ALLOW, the last program to
+    No two programs edit one cell at the same time. In a row with several programs, the last one to
     finish its block makes the edits that need the whole row. A barrier is needed wherever a thread
     accesses cells that other threads of its program have written, or are going to write.
     """
@@ -105,7 +108,7 @@ def _edit_kernel(
     row_ptr = logits_ptr + tl.load(rows_ptr + index).to(tl.int64) * logits_stride
     dtype: tl.constexpr = logits_ptr.dtype.element_ty
 
-    forces, forced, strict, bans = find_edits(states_ptr, edit_ptr, operand_ptr, start, end)
+    forces, forced, strict, bans, moved = find_edits(states_ptr, edit_ptr, operand_ptr, start, end)
     if (strict < 0) & (bans == 0) & (block > 0):
         return
     first_column = block * block_size
@@ -127,7 +130,7 @@ def _edit_kernel(
         highest,
         chunk_size,
     )
-    finishes = 1
+    done = 1
     if strict >= 0:
         set_start = tl.load(set_ends_ptr + strict)
         set_end = tl.load(set_ends_ptr + strict + 1)
@@ -152,17 +155,6 @@ def _edit_kernel(
         tl.store(row_ptr + tokens, kept, mask=cells < hi)
         tl.debug_barrier()
         done = 1 + tl.where(best > -float("inf"), _POSSIBLE, 0)
-        progress = done + tl.atomic_add(progress_ptr + index, done, sem="acq_rel")
-        finishes = (progress % _POSSIBLE == tl.num_programs(1)).to(tl.int32)
-        if finishes != 0:
-            tl.store(progress_ptr + index, 0)
-            if progress < _POSSIBLE:  # all allowed tokens are masked: ban them instead
-                for chunk in range(set_start, set_end, chunk_size):
-                    at = chunk + tl.arange(0, chunk_size)
-                    revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
-                    tl.store(row_ptr + revived, -highest, mask=revived < columns)
-                tl.debug_barrier()
-
     elif bans > 0:
         tokens = first_column + tl.arange(0, block_size)
         logits = tl.load(row_ptr + tokens, mask=tokens < columns, other=0.0)
@@ -175,10 +167,26 @@ def _edit_kernel(
                 )
         tl.store(row_ptr + tokens, logits, mask=tokens < columns)
         tl.debug_barrier()
-        finishes = ((forced >= first_column) & (forced < end_column)).to(tl.int32)
+    finishes = 1
+    if is_apart:
+        progress = done + tl.atomic_add(progress_ptr + index, done, sem="acq_rel")
+        finishes = (progress % _POSSIBLE == tl.num_programs(1)).to(tl.int32)
+        if finishes != 0:
+            tl.store(progress_ptr + index, 0)
+            if (strict >= 0) & (progress < _POSSIBLE):  # all allowed tokens are masked: ban them
+                set_start = tl.load(set_ends_ptr + strict)
+                set_end = tl.load(set_ends_ptr + strict + 1)
+                for chunk in range(set_start, set_end, chunk_size):
+                    at = chunk + tl.arange(0, chunk_size)
+                    revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
+                    tl.store(row_ptr + revived, -highest, mask=revived < columns)
+                tl.debug_barrier()
 
     if (finishes != 0) & (forces > 0) & (forced < columns):
         tl.store(row_ptr + forced, highest)
+    if (finishes != 0) & (moved >= 0):
+        tl.debug_barrier()
+        move(row_ptr, set_ends_ptr, set_tokens_ptr, set_values_ptr, moved, columns, highest)
 
 
 @triton.jit
@@ -186,13 +194,14 @@ def find_edits(states_ptr, edit_ptr, operand_ptr, start, end):
     """Look through a row's states.
 
     Returns:
-        The number of FORCEs, the first one's token, the token set of the first ALLOW, and the
-        number of BAN_OTHERS.
+        The number of FORCEs, the first one's token, the token set of the first ALLOW, the number
+        of BAN_OTHERS, and the token set of a MOVE.
     """
     forces = 0
     forced = -1
     strict = -1
     bans = 0
+    moved = -1
     for i in range(start, end):
         state = tl.load(states_ptr + i)
         edit = tl.load(edit_ptr + state).to(tl.int32)
@@ -201,7 +210,8 @@ def find_edits(states_ptr, edit_ptr, operand_ptr, start, end):
         forces += (edit == _FORCE).to(tl.int32)
         strict = tl.where((edit == _ALLOW) & (strict < 0), operand, strict)
         bans += (edit == _BAN_OTHERS).to(tl.int32)
-    return forces, forced, strict, bans
+        moved = tl.where(edit == _MOVE, operand, moved)
+    return forces, forced, strict, bans, moved
 
 
 @triton.jit
@@ -247,6 +257,34 @@ def add(
                     logits = bounded_sum(logits, values, highest, dtype)
                     tl.store(row_ptr + tokens, logits, mask=mask)
                 tl.debug_barrier()
+
+
+@triton.jit
+def move(row_ptr, set_ends_ptr, set_tokens_ptr, set_values_ptr, token_set, columns, highest):
+    """Move the mass of tokens with the value 0 to the other, whose value is the temperature.
+
+    See ``host.edit.move``.
+    """
+    dtype: tl.constexpr = row_ptr.dtype.element_ty
+    cells = tl.load(set_ends_ptr + token_set) + tl.arange(0, _MOST_MOVED)
+    is_cell = cells < tl.load(set_ends_ptr + token_set + 1)
+    tokens = tl.load(set_tokens_ptr + cells, mask=is_cell, other=columns)
+    values = tl.load(set_values_ptr + cells, mask=is_cell, other=0.0)
+    before = tl.load(row_ptr + tokens, mask=tokens < columns, other=-float("inf"))
+    is_end = values == 0.0
+    logits = tl.where(is_end, before.to(tl.float32), -float("inf"))
+    best = tl.max(logits, axis=0)
+    temperature = tl.max(values, axis=0)
+    gaps = tl.where(logits > -float("inf"), (logits - best) / temperature, -float("inf"))
+    mass = best + temperature * tl.log(tl.sum(tl.exp(gaps), axis=0))
+    ban = tl.zeros_like(values) + _BAN_BIAS
+    banned = bounded_sum(before, ban, highest, dtype)
+    after = tl.where(mass > -float("inf"), mass.to(dtype), banned)
+    first = tl.max(tl.where(is_end, -1, tokens), axis=0)
+    tl.debug_barrier()
+    if (first >= 0) & (first < columns):
+        after = tl.where(is_end, -float("inf"), after)
+        tl.store(row_ptr + tokens, after, mask=tokens < columns)
 
 
 @triton.jit

@@ -1,12 +1,12 @@
 """The loop that edits a step's logits, row by row.
 
 Edits combine in one order, whatever order the specs were attached in: additions (biases and bans),
-then ALLOW, then FORCE. Of contradictory edits, the later kind wins. A forced token is chosen even
-if it is banned or not allowed. If every allowed token is banned, an allowed token is chosen. If two
-specs force tokens on one row, the token of the spec attached first is chosen. If two specs allow
-tokens, the first list is strict and the others ban the tokens that they do not contain. So a row
-that came with a finite logit keeps one. If the engine had masked all allowed tokens, they count as
-banned.
+then ALLOW, then FORCE, then MOVE. Of contradictory edits, the later kind wins. A forced token is
+chosen even if it is banned or not allowed. If every allowed token is banned, an allowed token is
+chosen. If two specs force tokens on one row, the token of the spec attached first is chosen; that
+of a text that a MOVE has begun comes before all others. If two specs allow tokens, the first list
+is strict and the others ban the tokens that they do not contain. So a row that came with a finite
+logit keeps one. If the engine had masked all allowed tokens, they count as banned.
 
 Rows are float32 and lie in one flat array: row ``i`` begins at ``starts[i]``, or is left alone if
 that is negative. Tokens of a set are ascending.
@@ -20,8 +20,8 @@ from ..automaton import BAN_BIAS, Edit
 from ..logits import FORCED_LOGIT
 from ..loops import loop
 
-FREE, FORCE, ALLOW, ADD, BAN_OTHERS = map(
-    int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS)
+FREE, FORCE, ALLOW, ADD, BAN_OTHERS, MOVE = map(
+    int, (Edit.FREE, Edit.FORCE, Edit.ALLOW, Edit.ADD, Edit.BAN_OTHERS, Edit.MOVE)
 )
 _MASKED, _BAN, _FORCED = -np.inf, np.float32(BAN_BIAS), np.float32(FORCED_LOGIT)
 
@@ -36,14 +36,16 @@ def edit(
     count: Any,
     states: Any,
     kept: Any,
+    moves: bool,
 ) -> None:
     """Edit the rows of the requests; see ``Automata`` and ``AutomatonPool``.
 
-    ``tables`` are the pool's ``edits``; ``kept`` is room for as many logits as there are tokens.
+    ``tables`` are the pool's ``edits``; ``kept`` is room for as many logits as there are tokens. A
+    MOVE, which reads the row, is made only if it ``moves``.
     """
     edits, operands, set_ends, set_tokens, set_values = tables
     for i in range(requests):
-        start, strict, forced = starts[i], -1, -1
+        start, strict, forced, moved = starts[i], -1, -1, -1
         if start < 0:
             continue
         for k in range(count[i]):
@@ -62,6 +64,8 @@ def edit(
                 strict = operand
             elif edits[state] == FORCE and forced < 0:
                 forced = operand
+            elif edits[state] == MOVE and moves:
+                moved = operand
         if strict >= 0:
             lo, hi = set_ends[strict], set_ends[strict + 1]
             for k in range(count[i]):
@@ -76,6 +80,32 @@ def edit(
             allow(logits[start : start + columns], set_tokens[lo:hi], kept)
         if 0 <= forced < columns:
             logits[start + forced] = _FORCED
+        if moved >= 0:
+            lo, hi = set_ends[moved], set_ends[moved + 1]
+            move(logits[start : start + columns], set_tokens[lo:hi], set_values[lo:hi])
+
+
+@loop
+def move(row: Any, tokens: Any, values: Any) -> None:
+    """Move the mass of tokens with the value 0 to the other, whose value is the temperature.
+
+    The sum of exponentials has the best logit as its unit, so one token's logit moves unchanged. If
+    all are masked, the other token is banned: it may be the last that is left.
+    """
+    first, temperature, best, total = -1, np.float32(1), _MASKED, 0.0
+    for cell in range(len(tokens)):
+        if values[cell] > 0:
+            first, temperature = tokens[cell], values[cell]
+        elif tokens[cell] < len(row):
+            best = max(best, row[tokens[cell]])
+    if first < 0 or first >= len(row):
+        return
+    for cell in range(len(tokens)):
+        if values[cell] == 0 and tokens[cell] < len(row):
+            if best > _MASKED:
+                total += np.exp((row[tokens[cell]] - best) / temperature)
+            row[tokens[cell]] = _MASKED
+    row[first] = best + temperature * np.log(total) if best > _MASKED else row[first] + _BAN
 
 
 @loop

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from ..automaton import BAN_BIAS
 from ..automaton.automata import Automata
 from ..automaton.history import Tokens
 from ..logits import FORCED_LOGIT, FORCED_SHARE, HIGHEST_SHARE, Floats, Mask
 from ..parts import Chain
-from .edit import add, edit, find_edited
+from .edit import MOVE, add, edit, find_edited
 from .history_rules import HistoryRules, scratch_for
 from .shape import shape
 
@@ -144,13 +145,14 @@ class Edits:
         indices = np.flatnonzero(is_edited)
         return indices, is_limited[indices], is_offered[indices]
 
-    def write(self, logits: Floats, starts: Indices, columns: int) -> None:
+    def write(self, logits: Floats, starts: Indices, columns: int, *, moves: bool) -> None:
         """Edit flat rows: additions of code and history rules, then the automata's edits.
 
         Args:
             logits: the rows, end to end.
             starts: of each index, where its row starts, or -1.
             columns: the number of columns.
+            moves: whether the rows are whole, so that a MOVE can read them.
         """
         for request, (tokens, values) in self.own:
             add(logits, int(starts[request.index]), columns, tokens, values, 0, len(tokens))
@@ -158,7 +160,38 @@ class Edits:
             rules.edit(logits, int(starts[request.index]), columns, self.scratch)
         automata = self.automata
         of_requests = automata.tables.edits, automata.count, automata.states
-        edit(logits, starts, columns, len(automata), *of_requests, self.scratch[1])
+        edit(logits, starts, columns, len(automata), *of_requests, self.scratch[1], moves)
+
+    def find_moves(self, indices: Indices, columns: int) -> list[Any]:
+        """List the MOVEs of a step; nothing if there are none.
+
+        Args:
+            indices: the indices whose rows are edited.
+            columns: the number of columns.
+
+        Returns:
+            ``[moves]`` each: the row, as an index of ``indices``; the token that gets the mass;
+            ``[moves, most]`` the tokens that have it, and which of these do not just fill the list;
+            and the temperature.
+        """
+        automata, tables = self.automata, self.automata.tables
+        states, count = automata.states[indices], automata.count[indices]
+        is_move = (tables.edit[states] == MOVE) & (np.arange(states.shape[1]) < count[:, None])
+        found: list[tuple[Any, ...]] = []
+        for row, rank in zip(*is_move.nonzero(), strict=True):
+            token_set = tables.operand[states[row, rank]]
+            part = slice(*tables.set_ends[token_set : token_set + 2])
+            tokens, values = tables.set_tokens[part].astype(np.int64), tables.set_values[part]
+            ends, first = tokens[(values == 0) & (tokens < columns)], tokens[values.argmax()]
+            if len(ends) and first < columns:
+                found.append((row, first, ends, values.max()))
+        if not found:
+            return []
+        rows, firsts, ends, temperatures = zip(*found, strict=True)
+        most = max(map(len, ends))
+        listed = [np.pad(each, (0, most - len(each)), "edge") for each in ends]
+        is_end = [np.arange(most) < len(each) for each in ends]
+        return [*map(np.array, (rows, firsts, listed, is_end, temperatures))]
 
 
 class Editor(ABC):
@@ -170,12 +203,14 @@ class Editor(ABC):
 
     Attributes:
         where, finfo: functions of the array library, as numpy has them.
+        logsumexp: a function of the array library, as torch has it.
         compiles: whether the first step compiles a kernel, so that it takes long.
     """
 
     compiles: ClassVar[bool] = False
     where: ClassVar[Callable[..., Any]]
     finfo: ClassVar[Callable[..., Any]]
+    logsumexp: ClassVar[Callable[..., Any]]
 
     def apply(self, logits: Any, edits: Edits) -> None:
         """Edit the logits in place.
@@ -188,9 +223,13 @@ class Editor(ABC):
         if len(indices):
             columns = logits.shape[1]
             rows, changes = edits.rows[indices], np.zeros((len(indices), columns), np.float32)
-            edits.write(changes.reshape(-1), _starts_of(indices, edits, columns), columns)
+            starts = _starts_of(indices, edits, columns)
+            edits.write(changes.reshape(-1), starts, columns, moves=False)
             at = self.array(rows, logits)
-            logits[at] = self._combine(logits, at, changes, is_limited, is_offered)
+            edited = self._combine(logits, at, changes, is_limited, is_offered)
+            if moves := edits.find_moves(indices, columns):
+                self._move(edited, *(self.array(each, logits) for each in moves))
+            logits[at] = edited
             edits.has_written = True  # only now: if it fails, the step is made again
 
     def _combine(
@@ -212,6 +251,20 @@ class Editor(ABC):
         is_empty = (self.array(is_limited, logits) & ~is_possible)[:, None]
         after = where(is_forced, limit, where(is_empty & ~is_masked, -limit, after))
         return where((change == 0) & ~is_empty, before, self.like(after, before))
+
+    def _move(
+        self, rows: Any, at: Any, first: Any, ends: Any, is_end: Any, temperature: Any
+    ) -> None:
+        """Make the MOVEs of ``Edits.find_moves`` in edited rows, as ``edit.move`` does."""
+        where, limit, cells = self.where, self.highest_logit(rows.dtype), (at[:, None], ends)
+        logits = where(is_end, self.floats(rows[cells]), -np.inf)
+        summed = temperature * self.logsumexp(logits / temperature[:, None], 1)
+        mass = where(is_end.sum(1) == 1, logits[:, 0], summed)  # one logit is not rounded
+        before = rows[at, first]
+        banned = self.floats(before) + BAN_BIAS
+        banned = where((banned < -limit) & (banned > -np.inf), -limit, banned)
+        rows[cells] = -np.inf
+        rows[at, first] = self.like(where(mass > -np.inf, mass, banned), before)
 
     def find_forced(self, logits: Any) -> Any:
         """Return which rows have a forced token: an array ``[rows]``, where the logits are."""
@@ -272,6 +325,7 @@ class HostEditor(Editor):
 
     where: ClassVar[Callable[..., Any]] = staticmethod(np.where)
     finfo: ClassVar[Callable[..., Any]] = staticmethod(np.finfo)
+    logsumexp: ClassVar[Callable[..., Any]] = staticmethod(np.logaddexp.reduce)
 
     def __init__(self) -> None:
         self._starts: tuple[Any, int, Indices] = None, 0, np.zeros(0, np.int64)
@@ -296,7 +350,7 @@ class HostEditor(Editor):
             self._starts = rows, stride, rows * stride
         edits.check_rows(len(logits))
         edits.has_written = True
-        edits.write(flat, self._starts[2], columns)
+        edits.write(flat, self._starts[2], columns, moves=True)
 
     def force(self, logits: npt.NDArray[Any], row: int, token_id: int) -> None:
         """See ``Editor``."""

@@ -16,6 +16,7 @@ class TensorEditor(Editor):
 
     where: ClassVar[Callable[..., Any]] = staticmethod(torch.where)
     finfo: ClassVar[Callable[..., Any]] = staticmethod(torch.finfo)
+    logsumexp: ClassVar[Callable[..., Any]] = staticmethod(torch.logsumexp)
 
     def __init__(self) -> None:
         self._ends: tuple[Any, torch.Tensor] = None, torch.empty(0)

@@ -1,7 +1,7 @@
 """The types and functions that the files of the kinds share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -16,9 +16,14 @@ DECISIVE = 1000
 
 @dataclass(frozen=True)
 class Force:
-    """This token is chosen."""
+    """This token is chosen.
+
+    Where several are forced, it is the first; one that ``is_last``, of a text that has begun where
+    the reply would have ended, comes before all others.
+    """
 
     token: int
+    is_last: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,25 @@ class Add:
 
 
 @dataclass(frozen=True)
+class Move:
+    """The first token has the probability of the ends, at a temperature, and they have none.
+
+    It has no other probability. Where an end is forced, it is this token.
+    """
+
+    first: int
+    ends: tuple[int, ...]
+    temperature: float
+
+
+@dataclass(frozen=True)
 class Several:
     """All of these edits are made."""
 
-    edits: tuple["Force | Allow | Add", ...]
+    edits: tuple["Force | Allow | Add | Move", ...]
 
 
-Edit = Force | Allow | Add | Several | None
+Edit = Force | Allow | Add | Move | Several | None
 Tokens = tuple[int, ...]
 
 
@@ -96,7 +113,13 @@ class Kind(Generic[Spec]):
     complete: Callable[[Spec, Tokens, Tokens], bool] | None = None
 
 
-def flat(edits: Iterable[Edit]) -> list[Force | Allow | Add]:
+def forced_by(edits: Iterable[Edit]) -> int | None:
+    """Return the token that edits force, if they do."""
+    forces = [each for each in flat(edits) if isinstance(each, Force)]
+    return min(forces, key=lambda each: not each.is_last).token if forces else None
+
+
+def flat(edits: Iterable[Edit]) -> list[Force | Allow | Add | Move]:
     """List edits one by one."""
     parts = (edit.edits if isinstance(edit, Several) else (edit,) for edit in edits)
     return [edit for part in parts for edit in part if edit is not None]
