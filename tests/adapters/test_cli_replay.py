@@ -127,6 +127,10 @@ BAN_TEXT = s.BannedTextSpec(("yes",))
         ([s.AllowedTokensSpec((0, 1)), s.ForcedTokenSequenceSpec((2,))], 2, ["a"]),
         ([s.AllowedTokensSpec((0, 1)), s.AllowedTokensSpec((2,))], 1, ["b"]),
         ([s.AllowedTokensSpec((0, 1)), s.BannedTokensSpec((0, 1))], 1, ["b"]),
+        ([s.AllowedTokensSpec((0, 1)), s.AtEndSpec((2,), (1,))], 2, []),
+        ([s.AllowedTokensSpec((0, 1)), s.AtEndSpec((2,), (3, 1))], 1, ["b"]),
+        ([s.AtEndSpec((2,), (1,)), s.ForcedTokenSequenceSpec((1,))], 2, []),
+        ([s.AtEndSpec((2,), (1,)), s.ForcedTokenSequenceSpec((0,))], 2, ["b"]),
     ],
 )
 def test_a_spec_that_another_overrides_is_broken(

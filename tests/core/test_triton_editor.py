@@ -158,6 +158,38 @@ def test_bans_of_all_other_tokens(device: torch.device, dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("blocks", [1, 3])
+def test_texts_at_the_end(device: torch.device, dtype: torch.dtype, blocks: int) -> None:
+    """The ends are in other blocks of columns than the token that gets their mass."""
+    vocabulary = blocks * BLOCK
+    last, many = vocabulary - 1, tuple(range(9, vocabulary, vocabulary // 60))
+    kept = (0, 3, last)
+    one, two, most = ((last,), 1.0), ((3, last), 0.7), (many, 0.0)
+    beside: tuple[tuple[LogitsProcessorSpec, ...], ...] = (
+        (),
+        (s.AllowedTokensSpec(kept),),
+        (s.AllowedTokensSpec((0, 5)),),
+        (s.AllowedTokensSpec(kept), s.AllowedTokensSpec((3,))),
+        (s.BannedTokensSpec((3,)), s.LogitBiasSpec({last: 2.0})),
+        (s.ForcedTokenSequenceSpec((last,)),),
+        (s.ForcedTokenSequenceSpec((last,)), s.AllowedTokensSpec(kept)),
+        (s.ForcedTokenSequenceSpec((6,)), s.AllowedTokensSpec(kept)),
+    )
+    specs = [(*specs, s.AtEndSpec((5, 7), *ends)) for specs in beside for ends in (one, two, most)]
+    pair = Pair(device, vocabulary)
+    for row, each in enumerate(specs):
+        pair.add(row, *each)
+    bans = ADDING.of_tokens(range(vocabulary - 2), edit=np.array([Edit.BAN_OTHERS], np.int8))
+    ends = compile_specs((s.AtEndSpec((5, 7), *two),)).automata
+    pair.add(len(specs), program=Program((Acting(ends[0]), Acting(bans))))
+    pair.add(len(specs) + 1, s.AtEndSpec((5, 7), *two))
+    logits = random_logits(np.random.default_rng(0), len(specs) + 2, vocabulary, dtype)
+    logits[-1, [3, last]] = -torch.inf
+    edited = pair.step(logits, 2 * torch.finfo(dtype).eps)
+    assert torch.isneginf(edited[:, last]).sum() >= 2 * len(beside)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("blocks", [1, 3])
 def test_contradictions(device: torch.device, dtype: torch.dtype, blocks: int) -> None:
     """What wins, row by row, and how often it does."""
     vocabulary = blocks * BLOCK

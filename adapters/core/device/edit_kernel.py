@@ -174,13 +174,7 @@ def _edit_kernel(
         if finishes != 0:
             tl.store(progress_ptr + index, 0)
             if (strict >= 0) & (progress < _POSSIBLE):  # all allowed tokens are masked: ban them
-                set_start = tl.load(set_ends_ptr + strict)
-                set_end = tl.load(set_ends_ptr + strict + 1)
-                for chunk in range(set_start, set_end, chunk_size):
-                    at = chunk + tl.arange(0, chunk_size)
-                    revived = tl.load(set_tokens_ptr + at, mask=at < set_end, other=columns)
-                    tl.store(row_ptr + revived, -highest, mask=revived < columns)
-                tl.debug_barrier()
+                revive(row_ptr, set_ends_ptr, set_tokens_ptr, strict, columns, highest, chunk_size)
 
     if (finishes != 0) & (forces > 0) & (forced < columns):
         tl.store(row_ptr + forced, highest)
@@ -260,6 +254,19 @@ def add(
 
 
 @triton.jit
+def revive(
+    row_ptr, set_ends_ptr, set_tokens_ptr, token_set, columns, highest, chunk_size: tl.constexpr
+):
+    """Ban the tokens of a set, which are masked."""
+    end = tl.load(set_ends_ptr + token_set + 1)
+    for chunk in range(tl.load(set_ends_ptr + token_set), end, chunk_size):
+        cells = chunk + tl.arange(0, chunk_size)
+        tokens = tl.load(set_tokens_ptr + cells, mask=cells < end, other=columns)
+        tl.store(row_ptr + tokens, -highest, mask=tokens < columns)
+    tl.debug_barrier()
+
+
+@triton.jit
 def move(row_ptr, set_ends_ptr, set_tokens_ptr, set_values_ptr, token_set, columns, highest):
     """Move the mass of tokens with the value 0 to the other, whose value is the temperature.
 
@@ -276,7 +283,8 @@ def move(row_ptr, set_ends_ptr, set_tokens_ptr, set_values_ptr, token_set, colum
     best = tl.max(logits, axis=0)
     temperature = tl.max(values, axis=0)
     gaps = tl.where(logits > -float("inf"), (logits - best) / temperature, -float("inf"))
-    mass = best + temperature * tl.log(tl.sum(tl.exp(gaps), axis=0))
+    total = tl.maximum(tl.sum(tl.exp(gaps), axis=0), 1.0)  # the best logit is its unit
+    mass = best + temperature * tl.log(total)
     ban = tl.zeros_like(values) + _BAN_BIAS
     banned = bounded_sum(before, ban, highest, dtype)
     after = tl.where(mass > -float("inf"), mass.to(dtype), banned)
