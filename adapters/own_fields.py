@@ -68,7 +68,8 @@ def check_ends(request: Any, specs: Sequence[LogitsProcessorSpec]) -> None:
 
 
 def _check_end(request: Any, spec: AtEndSpec, *path: Key) -> None:
-    if value_of(request, "ignore_eos") is True:
+    own = value_of(request, "stop_token_ids") or ()
+    if value_of(request, "ignore_eos") is True and not {*spec.stop_token_ids}.issubset(own):
         what = "Expected `ignore_eos` that is not true: `at_end` acts where a reply ends"
         raise SpecError.of_field(what, "ignore_eos")
     drawn = 0.0 if value_of(request, "do_sample") is False else value_of(request, "temperature")

@@ -9,10 +9,9 @@ class ForcedEndSpec(ForcingSpec, frozen=True, tag="forced_end"):
 
     A reply that is over by then stays as it is.
 
-    Like transformers' ``ForcedEOSTokenLogitsProcessor``, with a closing phrase before EOS. The
-    ``ForceLastPhraseLogitsProcessor`` of NVIDIA's logits-processor-zoo forces its phrase where the
-    model would have ended, wherever that is; its ``MaxTimeLogitsProcessor`` counts seconds, which
-    no other worker can count again.
+    Like transformers' ``ForcedEOSTokenLogitsProcessor``, with a closing phrase before EOS. Where
+    the model would have ended, wherever that is, ``at_end`` says something. NVIDIA's
+    ``MaxTimeLogitsProcessor`` counts seconds, which no other worker can count again.
 
     Examples:
         >>> from logitport.adapters.reference import edit

@@ -67,6 +67,7 @@ LAST = lp.PhasesSpec(
         ({}, [TWO], "", ""),
         ({"ignore_eos": True}, [LAST], "`at_end` acts where a reply ends", "ignore_eos"),
         ({"ignore_eos": True}, [lp.BannedTokensSpec((4,))], "", ""),
+        ({"ignore_eos": True, "stop_token_ids": [0, 9]}, [ONE], "", ""),
         ({"temperature": 1}, [ONE, TWO], "temperature, 1, by", "$.specs[1].temperature"),
         (
             {"temperature": 0.6},

@@ -18,6 +18,6 @@ KIND = Kind(
     edit=_edit,
     examples=lambda free: [
         AtEndSpec(free.unused[:2], (free.output_ids[1],)),
-        AtEndSpec(free.unused[:1], (free.eos_token_id, free.output_ids[0]), 0.5),
+        AtEndSpec(free.unused[:1], (free.output_ids[0],)),
     ],
 )

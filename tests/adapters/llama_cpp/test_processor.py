@@ -21,6 +21,8 @@ from logitport.adapters.llama_cpp.processor import _vocabulary_of
 from examples._support.smollm2 import gguf
 from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.endings import PROMPT as PROMPT_IDS
+from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS
 
@@ -128,6 +130,20 @@ def _generation(llm: Llama, request: Request, outputs: list[Output], index: int)
                 break
 
     return run()
+
+
+def test_texts_at_the_end(llms: list[Llama]):
+    """Of replies that are sampled, and end by themselves."""
+    llm, outputs = llms[0], list[list[int]]()
+    for i in range(REPLIES):
+        llm.set_seed(i)
+        processors = LogitsProcessorList([LogitportProcessor(llm, ending(13.0))])
+        sampling = {"temp": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
+        generated = llm.generate([*PROMPT_IDS], logits_processor=processors, **sampling)
+        tokens = islice(generated, 400)
+        outputs.append([*takewhile(lambda token: token != EOS, tokens), EOS])
+    llm._sampler = None
+    assert_ended(outputs)
 
 
 @pytest.fixture(scope="module")

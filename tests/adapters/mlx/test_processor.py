@@ -20,9 +20,12 @@ from logitport.adapters.mlx import BACKEND, LogitportProcessor
 from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import Model, ModelArgs
+from mlx_lm.sample_utils import make_sampler
 
 from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED
+from tests.support.endings import PROMPT as PROMPT_IDS
+from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -120,6 +123,22 @@ def test_a_processor_serves_one_generation_after_the_other(tiny: dict[str, Model
     processor = LogitportProcessor(model, tokenizer, lp.ForcedTokenSequenceSpec(tuple(text), EOS))
     for prompt in (PROMPT, [*PROMPT, *text, EOS, 9, 8], PROMPT, [9, 8, 7]):
         assert steps(model, prompt, [processor]) == text
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_texts_at_the_end(tiny: dict[str, Model], tokenizer: Any, dtype: str):
+    """Of replies that are sampled, and end by themselves."""
+    mx.random.seed(0)
+    processors = [LogitportProcessor(tiny[dtype], tokenizer, ending(9.0))]
+    batch = BatchGenerator(tiny[dtype], stop_tokens=[[EOS]], sampler=make_sampler(1.0))
+    of_prompts = {"max_tokens": [400] * REPLIES, "logits_processors": [processors] * REPLIES}
+    numbers = batch.insert([[*PROMPT_IDS]] * REPLIES, **of_prompts)
+    outputs: dict[int, list[int]] = {number: [] for number in numbers}
+    while responses := batch.next_generated():
+        for response in responses:
+            outputs[response.uid].append(response.token)
+    batch.close()
+    assert_ended([*outputs.values()])
 
 
 def test_caches(tiny: dict[str, Model], tokenizer: Any, caplog: Any):

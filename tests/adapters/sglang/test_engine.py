@@ -13,6 +13,8 @@ from logitport.adapters.sglang import BACKEND, KEY, PROCESSOR, attach
 from logitport.adapters.sglang.admission import REFUSED, Admission
 
 from tests.adapters.suite import TinySuite
+from tests.support.endings import PROMPT as PROMPT_IDS
+from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.tiny_model import EOS
 
 from .in_process import PROMPTS, engine, generate, outputs, request
@@ -84,6 +86,24 @@ def test_retracted_requests_go_on_where_they_were(small: Any):
     assert outputs(results) == alone
     for prompt, spec, result in zip(PROMPTS, specs, results, strict=True):
         assert obeys(spec, prompt, result["output_ids"])
+
+
+def test_texts_at_the_end(small: Any):
+    """Of replies that are sampled, and end by themselves; with several ends, at one temperature."""
+    asked = [attach(request(200), ending(9.0)) for _ in range(REPLIES)]
+    for each in asked:
+        each["sampling_params"]["temperature"] = 1.0
+    results = small.generate(
+        input_ids=[[*PROMPT_IDS]] * REPLIES,
+        sampling_params=[each["sampling_params"] for each in asked],
+        custom_logit_processor=[each["custom_logit_processor"] for each in asked],
+    )
+    assert {each["meta_info"]["finish_reason"]["type"] for each in results} == {"stop"}
+    assert_ended(outputs(results))
+    two = {"kind": "at_end", "token_ids": [9], "stop_token_ids": [EOS, 7], "temperature": 0.5}
+    payload = {"version": 1, "specs": [two]}
+    with pytest.raises(ValueError, match="Expected the request's temperature, 0, by which"):
+        small.generate(input_ids=[5], **request(processor=PROCESSOR, **{KEY: payload}))
 
 
 CODE = '{"callable": "' + b"cos\nabort\n.".hex() + '"}'

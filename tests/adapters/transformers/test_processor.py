@@ -20,6 +20,8 @@ from transformers import AutoModelForCausalLM, NoRepeatNGramLogitsProcessor
 from tests.adapters.failing import fails_later
 from tests.adapters.suite import TinySuite
 from tests.support.drafted import DRAFTED, PROMPT
+from tests.support.endings import PROMPT as PROMPT_IDS
+from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.texts import BANNED, is_free_of_banned
 from tests.support.tiny_model import EOS, tiny_model
 
@@ -105,6 +107,18 @@ def test_texts(model: Path, tokenizer: Any):
     text = tokenizer.decode(free, skip_special_tokens=True)
     assert is_free_of_banned(text), text
     assert tokenizer.decode(city, skip_special_tokens=True) in cities["texts"]
+
+
+def test_texts_at_the_end(tiny: Any):
+    """Of replies that are sampled, and end by themselves; `sampling` says how, if it is known."""
+    prompts, arguments = torch.tensor([PROMPT_IDS] * REPLIES), {"max_new_tokens": 400, "top_k": 0}
+    processor = LogitportProcessor(tiny, [ending(9.0)] * REPLIES, prompts)
+    torch.manual_seed(0)
+    inputs = {"input_ids": prompts, "attention_mask": torch.ones_like(prompts)}
+    assert_ended(run(tiny, inputs, processor, do_sample=True, temperature=1.0, **arguments))
+    two, sampling = lp.AtEndSpec((5,), (EOS, 7), 0.5), lp.SamplingSpec(temperature=1.0)
+    with pytest.raises(lp.SpecError, match="Expected the request's temperature, 1, by which"):
+        LogitportProcessor(tiny, [two], prompts[:1], sampling=sampling)
 
 
 def test_beams_without_specs_are_left_alone(tiny: Any, inputs: Any):

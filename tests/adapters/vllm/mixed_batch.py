@@ -19,9 +19,10 @@ from logitport.adapters.vllm import KEY, LogitportProcessor
 from logitport.spec.base import kind_of
 
 from tests.adapters.packages import plugin_package
+from tests.support.endings import REPLIES, assert_ended, ending
 from tests.support.texts import BANNED, is_free_of_banned
 
-from .in_process import Engine, params
+from .in_process import Engine, params, refused
 
 LENGTH = 24
 """Tokens of an output, unless its specs end it."""
@@ -156,7 +157,8 @@ def cases(free: list[int], tokenizer: Any) -> dict[str, Case]:
     made: dict[str, Case] = {}
     for kind in REALIZED:
         for i, spec in enumerate(KINDS[kind].examples(run)):
-            made[f"{kind_of(kind)} {i}"] = Case([spec], partial(obeys, spec, prompt))
+            sampling = {"ignore_eos": False} if kind is lp.AtEndSpec else {}
+            made[f"{kind_of(kind)} {i}"] = Case([spec], partial(obeys, spec, prompt), sampling)
     step = len(tokenizer) // 100
     made |= {
         "plugin, callable": Case(
@@ -273,6 +275,26 @@ def check(
         check_continued(running, tokenizer, named, with_specs)
 
 
+def check_texts_at_the_end(running: Engine, tokenizer: Any) -> None:
+    """Replies that are sampled end by themselves, with a text; where an end is forced, too."""
+    text, eos = tokenizer.encode(" \u00a7 Said by a machine."), tokenizer.eos_token_id
+    specs = ending(16.0, text, eos)
+    asked = [params(specs, temperature=1.0, max_tokens=100) for _ in range(REPLIES)]
+    replies = running.generate(["Hello"] * REPLIES, asked)
+    assert {each.finish_reason for each in replies} == {"stop"}
+    assert_ended([each.token_ids for each in replies], text, eos)
+    both = [lp.ForcedEndSpec(3, (5, 6), eos), lp.AtEndSpec(tuple(text), (eos,))]
+    (reply,) = running.generate(["Hello"], [params(both, max_tokens=40, min_tokens=2)])
+    assert [*reply.token_ids[3:]] == [5, 6, *text, eos]
+    for fields, message in (
+        ({"ignore_eos": True}, "`at_end` acts where a reply ends"),
+        ({"temperature": 0.7}, "Expected the request's temperature, 0.7, by which"),
+    ):
+        payload = lp.encode(lp.AtEndSpec((5,), (eos, 7)))
+        with refused(message):
+            running.generate(["Hello"], [params(extra_args={KEY: payload}, **fields)])
+
+
 def check_continued(
     running: Engine,
     tokenizer: Any,
@@ -294,7 +316,7 @@ def check_continued(
             continued=cut,
             temperature=float(not is_greedy[name]),
             max_tokens=len(output) - cut,
-            ignore_eos=True,
+            ignore_eos=named[name].sampling.get("ignore_eos", True),
         )
         for name, output, cut in cuts
     ]

@@ -34,6 +34,10 @@ def test_all_kinds(running: Engine, tokenizer: Any, caplog: pytest.LogCaptureFix
     mixed_batch.check(running, tokenizer, caplog)
 
 
+def test_texts_at_the_end(running: Engine, tokenizer: Any):
+    mixed_batch.check_texts_at_the_end(running, tokenizer)
+
+
 @pytest.mark.parametrize(
     ("payload", "message"),
     [

@@ -59,3 +59,4 @@ def test_all_kinds_beside_drafts(
         engine(model, logits_processors=FLAG, **arguments) as running,
     ):
         mixed_batch.check(running, tokenizer, caplog, drafts=3)
+        mixed_batch.check_texts_at_the_end(running, tokenizer)
