@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..spec import AtEndSpec, LogitsProcessorSpec, PhasesSpec, SpecError
-from ..spec.errors import Key, Name
+from ..spec.errors import Name
 from ..spec.limits import MAX_BIAS
 from .native import value_of
 
@@ -67,7 +67,7 @@ def check_ends(request: Any, specs: Sequence[LogitsProcessorSpec]) -> None:
                 _check_end(request, each, "specs", i, *path)
 
 
-def _check_end(request: Any, spec: AtEndSpec, *path: Key) -> None:
+def _check_end(request: Any, spec: AtEndSpec, *path: str | int) -> None:
     own = value_of(request, "stop_token_ids") or ()
     if value_of(request, "ignore_eos") is True and not {*spec.stop_token_ids}.issubset(own):
         what = "Expected `ignore_eos` that is not true: `at_end` acts where a reply ends"

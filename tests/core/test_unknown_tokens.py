@@ -16,6 +16,9 @@ from logitport.adapters.core import (
     compile_specs,
     plugins,
 )
+from logitport.adapters.core.automaton import UNKNOWN, UnknownTokenError
+from logitport.adapters.core.automaton.automata import place
+from logitport.adapters.core.automaton.history import TokenHistory
 from logitport.adapters.reference.kinds import REALIZED
 from logitport.spec import LogitsProcessorSpec
 
@@ -103,6 +106,15 @@ NEEDS: list[tuple[Specs, bool]] = [
 @pytest.mark.parametrize(("specs", "needs_output_ids"), NEEDS, ids=str)
 def test_what_needs_more_than_the_number_of_tokens(specs: Specs, needs_output_ids: bool) -> None:
     assert compile_specs(specs).needs_output_ids == needs_output_ids
+
+
+def test_an_end_that_is_forced_is_not_what_comes() -> None:
+    """Of another forced token, it is not known here whether it is an end."""
+    program = compile_specs((s.ForcedTokenSequenceSpec((4,), 0), s.AtEndSpec((5, 6), (0,))))
+    place(program.lanes, program.since, TokenHistory((), [4, 5, UNKNOWN]))
+    for output in ([4, UNKNOWN], [UNKNOWN, 5]):
+        with pytest.raises(UnknownTokenError):
+            place(program.lanes, program.since, TokenHistory((), output))
 
 
 def test_no_kind_is_left_out() -> None:

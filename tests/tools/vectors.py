@@ -5,7 +5,7 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -182,7 +182,7 @@ def rows() -> Iterator[Neutral]:
         before, after = (
             [None if value == -np.inf else float(value) for value in row] for row in (ROW, expected)
         )
-        yield {"logits": before, "edits": [*map(_neutral, flat(acting))], "edited": after}
+        yield {"logits": before, "edits": _neutral_edits(acting), "edited": after}
 
 
 def refused() -> Iterator[Neutral]:
@@ -228,7 +228,7 @@ def text_edits() -> Iterator[Neutral]:
             "vocabulary": [None if token is None else token.hex() for token in vocabulary],
             "output_ids": [*output],
             "edits": [
-                [*map(_neutral, flat(_edits_about_text(specs, texts, tuple(output[:n]))))]
+                _neutral_edits(_edits_about_text(specs, texts, tuple(output[:n])))
                 for n in range(len(output) + 1)
             ],
         }
@@ -384,10 +384,16 @@ def _vector(specs: Specs, prompt: Ids, output: Ids, continued: int = 0) -> Neutr
         "prompt_ids": [*prompt, *output[:continued]],
         "output_ids": [*output[continued:]],
         "edits": [
-            [*map(_neutral, flat(edits(specs, prompt, output[:n])))]
+            _neutral_edits(edits(specs, prompt, output[:n]))
             for n in range(continued, len(output) + 1)
         ],
     }
+
+
+def _neutral_edits(acting: Iterable[Edit]) -> list[Neutral]:
+    """Write edits, in an order in which the first of several forced tokens counts."""
+    listed = sorted(flat(acting), key=lambda each: not getattr(each, "is_last", False))
+    return [*map(_neutral, listed)]
 
 
 def _neutral(edit: Force | Allow | Add | Move) -> Neutral:

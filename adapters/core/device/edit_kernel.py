@@ -280,15 +280,16 @@ def move(row_ptr, set_ends_ptr, set_tokens_ptr, set_values_ptr, token_set, colum
     before = tl.load(row_ptr + tokens, mask=tokens < columns, other=-float("inf"))
     is_end = values == 0.0
     logits = tl.where(is_end, before.to(tl.float32), -float("inf"))
-    best = tl.max(logits, axis=0)
-    temperature = tl.max(values, axis=0)
+    best: tl.tensor = tl.max(logits, axis=0)  # pyright: ignore[reportAssignmentType]
+    temperature: tl.tensor = tl.max(values, axis=0)  # pyright: ignore[reportAssignmentType]
     gaps = tl.where(logits > -float("inf"), (logits - best) / temperature, -float("inf"))
     total = tl.maximum(tl.sum(tl.exp(gaps), axis=0), 1.0)  # the best logit is its unit
     mass = best + temperature * tl.log(total)
     ban = tl.zeros_like(values) + _BAN_BIAS
     banned = bounded_sum(before, ban, highest, dtype)
     after = tl.where(mass > -float("inf"), mass.to(dtype), banned)
-    first = tl.max(tl.where(is_end, -1, tokens), axis=0)
+    firsts = tl.where(is_end, -1, tokens)
+    first: tl.tensor = tl.max(firsts, axis=0)  # pyright: ignore[reportAssignmentType]
     tl.debug_barrier()
     if (first >= 0) & (first < columns):
         after = tl.where(is_end, -float("inf"), after)

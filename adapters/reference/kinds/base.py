@@ -23,7 +23,7 @@ class Force:
     """
 
     token: int
-    is_last: bool = field(default=False, compare=False, repr=False)
+    is_last: bool = field(default=False, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
