@@ -1,4 +1,4 @@
-"""Marked texts of the engines that run in the caller's process, with one key and detector."""
+"""Texts of the engines that run in the caller's process: marked, with one key, and with chains."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from logitport.adapters.detection import Profile
-from logitport.spec import SamplingSpec, SpecError
+from logitport.spec import ChainSpec, ChainStep, SamplingSpec, SpecError, Xtc
 
 from tests.adapters.marked import KEY, MARK, PROFILES, p_values, prompts
 
@@ -15,8 +15,11 @@ pytestmark = pytest.mark.engine
 SAMPLING = SamplingSpec(temperature=0.9, top_k=500, min_p=0.001)
 LENGTH = 64
 
-Say = Callable[[Sequence[str], dict[str, Any]], list[list[int]]]
-"""Generates a text for each prompt, with the arguments that a processor takes beside specs."""
+Say = Callable[..., list[list[int]]]
+"""Generates a text for each prompt, with the arguments that a processor takes beside specs.
+
+It marks them, or has the specs of each. Without any specs, the likeliest tokens come.
+"""
 
 
 def with_transformers(model: Path) -> Say:
@@ -24,12 +27,15 @@ def with_transformers(model: Path) -> Say:
     from logitport.adapters.transformers import LogitportProcessor
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    running = transformers.AutoModelForCausalLM.from_pretrained(model)
+    running = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="float32")
 
-    def say(asked: Sequence[str], arguments: dict[str, Any]) -> list[list[int]]:
+    def say(
+        asked: Sequence[str], arguments: dict[str, Any], specs: Any = None, length: int = LENGTH
+    ) -> list[list[int]]:
+        specs = specs or [MARK] * len(asked)
         inputs = tokenizer(list(asked), return_tensors="pt", padding=True, padding_side="left")
-        processor = LogitportProcessor(running, [MARK] * len(asked), **inputs, **arguments)
-        how: Any = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "do_sample": True}
+        processor = LogitportProcessor(running, specs, **inputs, **arguments)
+        how: Any = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": any(specs)}
         tokens = running.generate(**inputs, logits_processor=[processor], **how)
         return tokens[:, inputs["input_ids"].shape[1] :].tolist()
 
@@ -43,12 +49,15 @@ def with_mlx(model: Path) -> Say:
 
     running, tokenizer = mlx_lm.load(str(model))[:2]
 
-    def say(asked: Sequence[str], arguments: dict[str, Any]) -> list[list[int]]:
-        texts = []
-        for prompt in asked:
-            processor = LogitportProcessor(running, tokenizer, [MARK], **arguments)
-            how: Any = {"logits_processors": [processor], "sampler": make_sampler(temp=0.9)}
-            stream = mlx_lm.stream_generate(running, tokenizer, prompt, LENGTH, **how)
+    def say(
+        asked: Sequence[str], arguments: dict[str, Any], specs: Any = None, length: int = LENGTH
+    ) -> list[list[int]]:
+        texts, temperature = [], getattr(arguments.get("sampling"), "temperature", 0) or 0
+        for prompt, each in zip(asked, specs or [[MARK]] * len(asked), strict=True):
+            processors = [LogitportProcessor(running, tokenizer, each, **arguments)] if each else []
+            sampler = make_sampler(temp=temperature)
+            how: Any = {"logits_processors": processors, "sampler": sampler}
+            stream = mlx_lm.stream_generate(running, tokenizer, prompt, length, **how)
             texts.append([each.token for each in stream])
         return texts
 
@@ -61,13 +70,15 @@ def with_llama_cpp(model: Path) -> Say:
 
     running = llama_cpp.Llama(str(model.with_suffix(".gguf")), n_ctx=512, verbose=False)
 
-    def say(asked: Sequence[str], arguments: dict[str, Any]) -> list[list[int]]:
-        sampling = arguments.get("sampling")
-        specs = [MARK, *([sampling] if sampling else [])]
-        how: Any = arguments_of(running, specs, arguments.get("profiles"))
+    def say(
+        asked: Sequence[str], arguments: dict[str, Any], specs: Any = None, length: int = LENGTH
+    ) -> list[list[int]]:
+        sampling = arguments.get("sampling", SamplingSpec(temperature=0) if specs else None)
         texts = []
-        for prompt in asked:
-            running.create_completion(prompt, max_tokens=LENGTH, **how)
+        for prompt, each in zip(asked, specs or [[MARK]] * len(asked), strict=True):
+            given = [*each, *([sampling] if sampling else [])]
+            how: Any = arguments_of(running, given, arguments.get("profiles"))
+            running.create_completion(prompt, max_tokens=length, **how)
             begun = len(running.tokenize(prompt.encode(), special=True))
             texts.append(running._input_ids.tolist()[begun:])
         return texts
@@ -117,3 +128,43 @@ def test_a_profile_without_a_key_is_refused(say: Say, monkeypatch: pytest.Monkey
     monkeypatch.delenv("NEWS_KEY")
     with pytest.raises(SpecError, match="NEWS_KEY"):
         say(["x"], {"profiles": PROFILES, "sampling": SAMPLING})
+
+
+def test_no_token_comes_that_a_chain_does_not_leave(say: Say):
+    """With one token left, its temperature makes no difference; beside it, others draw freely."""
+    asked, sampling = prompts(2), {"sampling": SamplingSpec(temperature=1)}
+    likeliest = say(asked, {}, [[], []], 12)
+    for steps in (
+        (ChainStep(top_k=1), ChainStep(temperature=100)),
+        (ChainStep(temperature=100), ChainStep(top_n_sigma=1e-3)),
+    ):
+        chained, free = say(asked, sampling, [[ChainSpec(steps)], []], 12)
+        assert chained == likeliest[0]
+        assert free != likeliest[1]
+    hot = say(asked[:1], sampling, [[ChainSpec((ChainStep(temperature=100),))]], 12)
+    assert hot[0] != likeliest[0]
+
+
+def test_xtc_leaves_out_the_likeliest(say: Say):
+    """Where another token is likely enough, too: with so low a threshold, almost everywhere."""
+    (likeliest,) = say(prompts(1), {}, [[]], 8)
+    steps = ChainStep(top_k=2), ChainStep(xtc=Xtc(1e-30, 1))
+    (text,) = say(prompts(1), {"sampling": SamplingSpec(temperature=1)}, [[ChainSpec(steps)]], 8)
+    assert text[0] != likeliest[0]
+    again = say(prompts(1), {"sampling": SamplingSpec(temperature=0.5)}, [[ChainSpec(steps)]], 8)
+    assert again == [text]  # of two tokens, the less likely one is left each time
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (None, "A chain needs `sampling` with the temperature"),
+        (SamplingSpec(temperature=0.5), "a temperature of 1, or of 0.8 as in its steps"),
+        (SamplingSpec(temperature=1, top_k=5), "no top_k, which can be a step before xtc"),
+        (SamplingSpec(temperature=1, presence_penalty=1), "`presence_penalty`"),
+    ],
+)
+def test_chains_that_are_refused(say: Say, sampling: Any, message: str):
+    chain = ChainSpec((ChainStep(xtc=Xtc(0.1, 1)), ChainStep(temperature=0.8)))
+    with pytest.raises(SpecError, match=message):
+        say(["x"], {"sampling": sampling}, [[chain]])

@@ -169,6 +169,19 @@ def test_a_guard_acts_where_the_first_token_is_chosen(
     assert lp.decode(sent["logitport_guard"]).is_active(PREFILL)
 
 
+@pytest.mark.parametrize("where", [lp.Stage.AGGREGATED, PREFILL])
+def test_a_chain_is_checked_where_it_acts(
+    make: Make, monkeypatch: pytest.MonkeyPatch, where: lp.Stage
+):
+    """A prefill worker chooses the first token."""
+    admission = make(Policy())
+    monkeypatch.setattr(module, "stage", lambda: where)
+    payload = lp.encode(lp.ChainSpec((lp.ChainStep(temperature=0.8),)), generation_only=False)
+    assert admitted(admission, {"temperature": 0.8}, logitport=payload) == {KEY: payload}
+    with pytest.raises(ValueError, match=r"a temperature of 1, or of 0\.8 as in its steps"):
+        admitted(admission, {"temperature": 0.7}, logitport=payload)
+
+
 def test_a_guard_leaves_no_room_for_another_processor(make: Make, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ADMIT_OTHERS_VARIABLE, "1")
     request = GenerateReqInput("Hello", sampling_params={}, custom_logit_processor="another")

@@ -153,3 +153,24 @@ def test_several_outputs_of_a_prompt(small: Any):
     results = small.generate(input_ids=PROMPTS[0], **asked)
     assert len(results) == 4
     assert all(each["output_ids"] in ([5, 6, EOS], [7, 8, EOS]) for each in results)
+
+
+def test_no_token_comes_that_a_chain_does_not_leave(small: Any):
+    """In one batch with requests that have none, which draw as hot."""
+    likeliest = outputs(generate(small, [()]))
+    hot, sampling = lp.ChainStep(temperature=100), {"temperature": 1.0, "max_new_tokens": 16}
+    chains = [
+        lp.ChainSpec((lp.ChainStep(top_k=1), hot)),
+        lp.ChainSpec((hot, lp.ChainStep(top_n_sigma=1e-3))),
+        lp.ChainSpec((lp.ChainStep(top_k=2), lp.ChainStep(xtc=lp.Xtc(1e-30, 1)), hot)),
+    ]
+    asked = [attach({"sampling_params": dict(sampling)}, [each]) for each in chains]
+    free = {"sampling_params": {**sampling, "temperature": 100.0}}
+    texts = outputs(generate(small, [*asked, free]))
+    assert texts[:2] == likeliest[:2]
+    assert texts[2][0] != likeliest[2][0]
+    assert texts[3] != likeliest[3]
+    for fields, message in (({"top_k": 5}, "no top_k"), ({"temperature": 0}, "temperature of 1")):
+        wrong = attach({"sampling_params": {**sampling, **fields}}, chains[2:])
+        (error,) = [each for each in generate(small, [wrong]) if isinstance(each, Exception)]
+        assert message in str(error)

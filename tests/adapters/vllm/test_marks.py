@@ -30,7 +30,9 @@ def keys() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def running(model: Path, runner: str, keys: None) -> Iterator[Engine]:
     settings: dict[str, Any] = {"additional_config": {"logitport": BOTH}}
-    if runner == "v2":  # V1 loads no processors beside drafts
+    if runner == "v1":
+        settings["logprobs_mode"] = "processed_logprobs"
+    else:  # V1 loads no processors beside drafts
         settings["speculative_config"] = lookup(2)
     with engine(model, max_num_seqs=64, **settings) as running:
         yield running
@@ -114,6 +116,36 @@ def test_refused(running: Engine, fields: dict[str, Any], path: str):
         running.generate(["x"], [params(MARK, **{"temperature": 1.0, **fields})])
     with refused("This server has no profile 'mine' of marks; profiles: news, other"):
         running.generate(["x"], [params(lp.WatermarkSpec("mine"), temperature=1.0)])
+
+
+@pytest.mark.only("v1", reason="under V2, chains are tested with drafts")
+def test_no_token_comes_that_a_chain_does_not_leave(running: Engine, runner: str):
+    """In one batch with requests that have none. What is left is what the engine shows, too."""
+    prompts, how = prompts_of(4), {"max_tokens": 16, "ignore_eos": True, "logprobs": 8}
+    likeliest = running.generate(prompts, sampling(4, None, **how | {"temperature": 0}))
+    hot = lp.ChainStep(temperature=100)
+    asked = [
+        *sampling(1, lp.ChainSpec((lp.ChainStep(top_k=1), hot)), **how),
+        *sampling(1, lp.ChainSpec((hot, lp.ChainStep(top_n_sigma=1e-3))), **how),
+        *sampling(1, lp.ChainSpec((lp.ChainStep(top_k=3), hot)), **how),
+        *sampling(1, None, **how | {"temperature": 100}),
+    ]
+    outputs = running.generate(prompts, asked)
+    texts = [list(each.token_ids) for each in outputs]
+    assert texts[:2] == [list(each.token_ids) for each in likeliest[:2]]
+    assert texts[2] != list(likeliest[2].token_ids)
+    for output, left in zip(outputs, (1, 1, 3, 8), strict=True):
+        for token, row in zip(output.token_ids, output.logprobs, strict=True):
+            shown = [each.logprob for each in row.values() if each.logprob > -1e9]
+            assert len(shown) in (left, left + 1)  # the drawn token is shown besides
+            assert row[token].logprob > -1e9
+    xtc = lp.ChainSpec((lp.ChainStep(top_k=2), lp.ChainStep(xtc=lp.Xtc(1e-30, 1))))
+    (second,) = running.generate(prompts[:1], sampling(1, xtc, **how))
+    assert second.token_ids[0] != likeliest[0].token_ids[0]
+    with refused("no top_k, which can be a step before xtc, .* - at `top_k`"):
+        running.generate(["x"], sampling(1, xtc, top_k=5))
+    with refused("Expected 0, because the request has a `chain`; got 0.5 - at `presence_penalty`"):
+        running.generate(["x"], sampling(1, xtc, presence_penalty=0.5))
 
 
 @pytest.mark.only("v1", reason="both runners have the same front end")

@@ -1,6 +1,7 @@
 """Which workers of a disaggregated deployment act on a request's specs."""
 
 import logging
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,8 +160,8 @@ def assert_untouched(running: Engine) -> None:
     """Compare all logits, at each of the tokens that a prefill worker samples for nobody."""
     specs = [lp.LogitBiasSpec({5: 3.0, 6: -3.0}), lp.BannedTokensSpec([7]), lp.NoRepeatNgramSpec(1)]
 
-    def logits(extra_args: Any) -> list[dict[int, float]]:
-        asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args)
+    def logits(extra_args: Any, **fields: Any) -> list[dict[int, float]]:
+        asked = params(max_tokens=2, logprobs=-1, extra_args=extra_args, **fields)
         (result,) = running.generate([PROMPT], [asked])
         return [{token: each.logprob for token, each in row.items()} for row in result.logprobs]
 
@@ -168,6 +169,9 @@ def assert_untouched(running: Engine) -> None:
     assert [len(position) for position in plain] == [running.vocab_size] * 2
     assert logits({KEY: lp.encode(specs)}) == plain
     assert logits({KEY: lp.encode(specs, generation_only=False)})[0] != plain[0]
+    chain = lp.encode(lp.ChainSpec((lp.ChainStep(top_k=3),)), generation_only=False)
+    for row in logits({KEY: chain}, temperature=0.7):  # it is bound to the temperature here, too
+        assert sum(logit > -math.inf for logit in row.values()) == 3
 
 
 def test_attached_and_gated_are_counted():
