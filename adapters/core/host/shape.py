@@ -20,8 +20,9 @@ _DEEP = -1e4
 """A depth where no mass is."""
 _LEAST = 5e-324
 """A share above 0, where a product is too small for float64."""
-_DEPTHS, _FINENESS = 512, 16
-"""Values are counted by their depth below the highest, in steps of 1/16; the last has all below."""
+_RANGES, _FINENESS, _FEW = 512, 16.0, 64
+"""Values are counted in so many ranges, at first of 1/16 each; the last has all below. So few are
+put in order."""
 
 
 class Left(NamedTuple):
@@ -42,6 +43,7 @@ def shape(row: Floats, steps: Sequence[ChainStep], banned: float) -> Left | None
     Returns:
         The tokens and logits; ``None`` if all tokens are banned, or one has an infinite logit.
     """
+    row = np.ascontiguousarray(row)  # loops are compiled for these alone
     every, logits = row.min() > banned, row  # false if any is NaN
     tokens = np.arange(len(row)) if every else np.flatnonzero(row > banned)
     if not every:
@@ -93,7 +95,7 @@ def _top_k(logits: Floats, count: int) -> Mask:
 
 
 def _top_p(logits: Floats, share: float) -> Mask:
-    return logits >= find_share(logits, _masses(logits), logits.max(), share)
+    return logits >= find_share(logits, _masses(logits), share)
 
 
 def _typical(logits: Floats, share: float) -> Mask:
@@ -101,7 +103,7 @@ def _typical(logits: Floats, share: float) -> Mask:
     depths = np.maximum(logits - top, np.float32(_DEEP))
     expected = top + np.float32(_sum(masses * depths) / _sum(masses))  # where -ln p is H
     nearness = -np.abs(logits - expected)
-    is_near = nearness >= find_share(nearness, masses, nearness.max(), share)
+    is_near = nearness >= find_share(nearness, masses, share)
     return is_near | (logits == top)
 
 
@@ -190,38 +192,55 @@ def _lowering(logits: Floats, excluded: Mask, probability: float) -> np.float32:
 
 
 @loop
-def find_share(values: Any, masses: Any, top: Any, share: float) -> Any:
+def find_share(values: Any, masses: Any, share: float) -> Any:
     """Return the lowest of the highest values that together have a share of all masses.
 
-    Only what is as deep as the last of them is put in order. All of it is more than sums can add
-    up to: a value without a mass would not be kept, which a temperature later may bring back.
+    Values are counted by ranges. Only those in the range of the last one are looked at again, in
+    narrower ranges, so that nothing large is put in order. All of it is more than sums can add up
+    to: a value without a mass would not be kept, which a temperature later may bring back.
     """
     if share >= 1:
         return -np.inf
-    by_depth = np.zeros(_DEPTHS)
-    for i in range(len(values)):
-        by_depth[depth_of(values[i], top)] += masses[i]
-    wanted, before, depth = share * by_depth.sum(), 0.0, 0
-    while depth < _DEPTHS - 1 and before + by_depth[depth] < wanted:
-        before += by_depth[depth]
-        depth += 1
-    count = 0
-    members = np.empty(len(values), np.int64)
-    for i in range(len(values)):
-        if depth_of(values[i], top) == depth:
-            members[count] = i
-            count += 1
-    members = members[:count]
-    ordered = members[np.argsort(values[members])]
-    last = count - 1
+    wanted, before, high, per_range = 0.0, 0.0, values.max(), _FINENESS
+    for each in masses:
+        wanted += each
+    wanted *= share
+    while True:
+        sums, counts, chosen = np.zeros(_RANGES), np.zeros(_RANGES, np.int64), -1
+        for i in range(len(values)):
+            at = range_of(values[i], high, per_range)
+            sums[at] += masses[i]
+            counts[at] += 1
+        for at in range(_RANGES):
+            if counts[at] > 0:
+                before += sums[chosen] if chosen >= 0 else 0.0
+                chosen = at
+                if before + sums[at] >= wanted:
+                    break
+        count, left, left_masses = 0, np.empty_like(values), np.empty_like(masses)
+        for i in range(len(values)):
+            if values[i] > -np.inf and range_of(values[i], high, per_range) == chosen:
+                left[count], left_masses[count] = values[i], masses[i]
+                count += 1
+        if count == 0:
+            return -np.inf
+        values, masses = left[:count], left_masses[:count]
+        high, low = values.max(), values.min()
+        if high == low:
+            return high
+        if count < _FEW:
+            break
+        per_range = (_RANGES - 1) / (np.float64(high) - np.float64(low))
+    ordered = np.argsort(values)
+    last = len(values) - 1
     while last > 0 and before + masses[ordered[last]] < wanted:
         before += masses[ordered[last]]
         last -= 1
-    return values[ordered[last]] if count > 0 else -np.inf
+    return values[ordered[last]]
 
 
 @loop
-def depth_of(value: Any, top: Any) -> int:
-    """Return how far a value is below the highest, in steps."""
-    steps = (top - value) * np.float32(_FINENESS)
-    return int(steps) if steps < _DEPTHS else _DEPTHS - 1
+def range_of(value: Any, high: Any, per_range: float) -> int:
+    """Return in which range a value is, counted from the highest value."""
+    at = (np.float64(high) - np.float64(value)) * per_range
+    return int(at) if at < _RANGES else _RANGES - 1
