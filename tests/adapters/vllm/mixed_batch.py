@@ -284,7 +284,10 @@ def check_texts_at_the_end(running: Engine, tokenizer: Any) -> None:
     assert not [each.token_ids for each in replies if each.finish_reason != "stop"]
     assert_ended([each.token_ids for each in replies], text, eos)
     both = [lp.ForcedEndSpec(3, (5, 6), eos), lp.AtEndSpec(tuple(text), (eos,))]
-    asked = [params(both, max_tokens=40), params(ending(90.0, text, eos), min_tokens=6)]
+    asked = [
+        params(both, max_tokens=40),
+        params(ending(90.0, text, eos), max_tokens=40, min_tokens=6),
+    ]
     forced, held_back = running.generate(["Hello"] * 2, asked)
     assert [*forced.token_ids[3:]] == [5, 6, *text, eos]
     assert [*held_back.token_ids[6:]] == [*text, eos]
