@@ -11,7 +11,8 @@ from .base import LogitsProcessorSpec, NativeSpec
 from .errors import SpecError
 from .kinds import *  # noqa: F403
 from .kinds.python_processor import PythonProcessorSpec
-from .payload import VERSION, InProcessPayload, Payload, decode, encode, json_schema, specs_of
+from .payload import VERSION, InProcessPayload, Payload, decode, encode, specs_of
+from .schema import json_schema
 from .stage import Stage
 from .texts import Given, StandIn
 from .thinking_families import (

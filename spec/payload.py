@@ -24,7 +24,7 @@ from .kinds.logit_bias import wrong_entry
 from .limits import MAX_INT, MAX_PAYLOAD_BYTES, MAX_SPECS
 from .stage import Stage
 from .suggestions import nearest
-from .texts import Entry, Given, StandIn, TextResolver, add_text_fields, needs_the_field
+from .texts import Entry, Given, StandIn, TextResolver, needs_the_field
 from .tokenization import Tokenizer
 
 VERSION = 1
@@ -365,14 +365,6 @@ def _check_version(body: Any) -> None:
             f"Version {version} is newer than {VERSION}, the newest that this release reads",
             "version",
         )
-
-
-def json_schema() -> dict[str, Any]:
-    """Make the JSON Schema (draft 2020-12) of the wire format."""
-    schema = msgspec.json.schema(Payload)
-    schema["$defs"]["Payload"]["properties"]["generation_only"]["default"] = True
-    add_text_fields(schema["$defs"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _known_kinds() -> str:
