@@ -64,6 +64,9 @@ def limits(as_json: AsJson = False) -> None:
 @failing_plainly
 def schema(
     profiles: Annotated[bool, typer.Option("--profiles", help="Of profiles of marks.")] = False,
+    config: Annotated[
+        bool, typer.Option("--config", help="Of a server's configuration, for editors.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of the wire format."""
-    typer.echo(tables.schema(of_profiles=profiles))
+    typer.echo(tables.schema(of_profiles=profiles, of_configuration=config))

@@ -7,6 +7,7 @@ import msgspec
 from ...spec import WIRE_KINDS, PythonProcessorSpec, json_schema
 from ...spec.base import kind_of
 from ...spec.limits import LIMITS, VARIABLE
+from ...spec.schema import strict
 from ..backend import Backend, backends
 
 
@@ -40,10 +41,14 @@ def limits(*, as_json: bool = False) -> str:
     return "\n".join(lines)
 
 
-def schema(*, of_profiles: bool = False) -> str:
-    """Format the JSON Schema of the wire format, or of a file of profiles."""
+def schema(*, of_profiles: bool = False, of_configuration: bool = False) -> str:
+    """Format the JSON Schema of the wire format, of a file of profiles, or of a configuration."""
+    if of_configuration:
+        from .configuration_schema import configuration_schema
+
+        return json.dumps(configuration_schema(), indent=2)
     if not of_profiles:
         return json.dumps(json_schema(), indent=2)
     from ..detection.schemes import Scheme
 
-    return json.dumps(msgspec.json.schema(dict[str, Scheme]), indent=2)
+    return json.dumps(strict(msgspec.json.schema(dict[str, Scheme])), indent=2)

@@ -1,0 +1,66 @@
+"""``logitport schema --config``: what it says, and what the reader of configurations says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from logitport.adapters.cli.app import app
+from logitport.adapters.content import read_content
+from logitport.hooks import configuration
+from logitport.hooks.constructors import CONSTRUCTORS
+from typer.testing import CliRunner
+
+from tests.support.paths import ROOT
+from tests.support.small_tokenizer import GREEDY
+
+SCHEMA = json.loads(CliRunner().invoke(app, ["schema", "--config"]).stdout)
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+BANNED = {"kind": "banned_text", "texts": ["cat"]}
+WORDS = {"kind": "banned_sequences", "from_words": {"words": ["cat"]}}
+PROFILE = {"scheme": "vllm-gumbel", "key": {"env": "NEWS_KEY"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        ({}, None),
+        ({"default": [BANNED, WORDS], "own": "add"}, None),
+        ({"guard": [BANNED], "forbid": ["plugin", "continued"]}, None),
+        ({"presets": {"a": [{"kind": "phases", "phases": [{"specs": [WORDS]}]}]}}, None),
+        ({"effort": {"low": 5}, "profiles": {"news": PROFILE}}, None),
+        ({"efort": {"low": 5}}, "$"),
+        ({"own": "sum"}, "$.own"),
+        ({"default": BANNED}, "$.default"),
+        ({"default": [None]}, "$.default[0]"),
+        ({"default": [{**BANNED, "kind": "banned_texts"}]}, "$.default[0].kind"),
+        ({"guard": [{**BANNED, "text": "cat"}]}, "$.guard[0]"),
+        ({"guard": [{**WORDS, "sequences": [[5]]}]}, "$.guard[0]"),
+        ({"presets": {"a": []}}, "$.presets.a"),
+        ({"effort": {"low": -1}}, "$.effort.low"),
+        ({"profiles": {"news": {**PROFILE, "scheme": "vllm"}}}, "$.profiles.news.scheme"),
+        ({"require": {"watermark": {}}}, "$.require.watermark"),
+    ],
+)
+def test_both_find_the_same(content: Any, path: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NEWS_KEY", "5")
+    found = [error.json_path for error in VALIDATOR.iter_errors(content)]
+    assert found[:1] == ([] if path is None else [path])
+    if path is None:
+        configuration.policy(lambda: GREEDY, settings=content)
+    else:
+        with pytest.raises(configuration.ConfigurationError):
+            configuration.policy(lambda: GREEDY, settings=content)
+
+
+def test_all_fields_and_constructors():
+    assert [*SCHEMA["properties"]] == [*configuration._FIELDS]
+    assert {*CONSTRUCTORS} == SCHEMA["$defs"]["Entry"]["then"]["properties"].keys() - {"kind"}
+
+
+@pytest.mark.parametrize("file", [*(ROOT / "examples").rglob("*.yaml")], ids=lambda file: file.name)
+def test_examples(file: Path):
+    content, _ = read_content(str(file))
+    if "apiVersion" not in content:
+        VALIDATOR.validate(content)
