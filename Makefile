@@ -75,7 +75,7 @@ IN_PAIRS := -n 2 --dist loadscope --no-loadscope-reorder
 TYPES := $(VENV)/types/logitport
 
 .PHONY: help demo demo-disaggregated demo-dynamo demo-failover demo-portable demo-ray test test-fast test-loops \
-	test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint clean
+	test-typescript test-gateways test-llama-cpp test-sglang gateways gateways-others fuzz guards faults soak hostile neighbours bench gpu gpu-wheels compat docs lint clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -114,10 +114,15 @@ test-loops: $(CORE)/ready ## run the core's tests with the bounds of loops check
 	NUMBA_DISABLE_JIT=1 $(CORE)/bin/python -m pytest -n 2 tests/core $(ARGS)
 
 test: $(WHOLE) ## run all tests, those on real engines under both of vLLM's model runners
+	$(if $(ARGS),,@$(MAKE) --no-print-directory test-typescript)
 	$(BIN)/python -m examples._support.smollm2
 	$(BIN)/python -m pytest $(IN_PAIRS) $(ARGS)
 	@# Status 5: of the part that ARGS names, no test asks for a runner.
 	$(BIN)/python -m pytest --runner v2 $(IN_PAIRS) $(ARGS) || [ $$? -eq 5 ]
+
+test-typescript: ## run the tests of examples/typescript, which need Node.js 20
+	@command -v npm >/dev/null || { echo 'Skipped examples/typescript: there is no npm'; exit 0; }; \
+	cd examples/typescript && { [ -d node_modules ] || npm ci --silent; } && npm test --silent
 
 test-sglang: $(SGLANG)/ready ## run the tests on SGLang, in an environment of its own
 	$(SGLANG)/bin/python -m examples._support.smollm2
@@ -189,7 +194,7 @@ lint: $(LLAMA) ## check format, style and types
 
 clean: ## remove all that the other commands made, the model included
 	rm -rf $(VENV) $(CORE) $(COMPAT) $(DYNAMO) $(RAY) $(SGLANG) $(GATEWAYS) $(DOCS) .models build dist *.egg-info
-	rm -rf .pytest_cache .ruff_cache .hypothesis
+	rm -rf .pytest_cache .ruff_cache .hypothesis examples/typescript/node_modules examples/typescript/dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Python compiles what it imports, and keeps it for the next process, unless the environment forbids
