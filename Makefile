@@ -234,7 +234,7 @@ $(READY): pyproject.toml
 $(WHOLE): $(READY)
 	@rm -f $@
 	$(call installing,MLX and what the tests compare with)
-	@$(PIP) install -e '.[mlx]'
+	@$(PIP) install -e '.[mlx]' kubernetes-validate
 	@$(PIP) install --no-deps $(PEERS)
 	@mkdir -p $(TYPES)
 	@for room in spec adapters hooks; do ln -sfn ../../../$$room $(TYPES)/$$room; done

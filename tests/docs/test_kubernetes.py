@@ -1,0 +1,99 @@
+"""``examples/kubernetes``: what kustomize makes is what Kubernetes takes, and alerts fire."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.pages import blocks, text
+from tests.support.paths import ROOT
+
+FOLDER = ROOT / "examples" / "kubernetes"
+KUBECTL, PROMTOOL = shutil.which("kubectl"), shutil.which("promtool")
+PROCESSOR = "logitport.adapters.vllm:LogitportProcessor"
+MIDDLEWARE = "logitport.adapters.vllm.SpecMiddleware"
+WITH_MIDDLEWARE = {"deployment.yaml", "kserve.yaml", "llm-d.yaml", "production-stack.yaml"}
+WITHOUT_MIDDLEWARE = {"dynamo.yaml", "kuberay.yaml"}  # their front ends take none
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=FOLDER)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    if KUBECTL is None:
+        pytest.skip("kubectl is missing")
+    return {each["kind"]: each for each in yaml.safe_load_all(run(KUBECTL, "kustomize", "."))}
+
+
+def test_kubernetes_takes_it(made: dict[str, Any]):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    assert made.keys() == {"ConfigMap", "Deployment", "Service"}
+    for each in made.values():
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_parts_fit_together(made: dict[str, Any]):
+    pod = made["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each.pop("name"): each for each in pod["spec"]["volumes"]}
+    assert mounts.keys() == volumes.keys()
+    made_map = made["ConfigMap"]
+    assert volumes["configuration"]["configMap"]["name"] == made_map["metadata"]["name"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    (file,) = made_map["data"]
+    assert variables["LOGITPORT_CONFIG"] == f"{mounts['configuration']}/{file}"
+    writable = [mounts[name] for name, volume in volumes.items() if "emptyDir" in volume]
+    for name in ("NUMBA_CACHE_DIR", "PROMETHEUS_MULTIPROC_DIR", "HOME"):
+        assert variables[name].startswith(tuple(writable)), name
+    assert made["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert container["image"].startswith("registry.example/vllm-logitport:")
+
+
+@pytest.mark.parametrize("name", sorted(WITH_MIDDLEWARE | WITHOUT_MIDDLEWARE))
+def test_options(name: str):
+    words = (FOLDER / name).read_text().replace("=", " ").replace('"', " ").split()
+    assert PROCESSOR in str(words)
+    assert (MIDDLEWARE in words) is (name in WITH_MIDDLEWARE)
+    assert "NUMBA_CACHE_DIR" in str(words)
+
+
+def test_llm_d_is_a_patch(tmp_path: Path):
+    if KUBECTL is None:
+        pytest.skip("kubectl is missing")
+    patched = read("llm-d.yaml")
+    base = read("deployment.yaml")
+    base["metadata"]["name"] = patched["metadata"]["name"]
+    base["spec"]["template"]["spec"]["containers"][0]["name"] = "modelserver"
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    (tmp_path / "patch.yaml").write_text((FOLDER / "llm-d.yaml").read_text())
+    content = {"resources": ["base.yaml"], "patches": [{"path": "patch.yaml"}]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    (made,) = yaml.safe_load_all(run(KUBECTL, "kustomize", tmp_path))
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == patched["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert container["volumeMounts"]
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: Debian's package prometheus")
+@pytest.mark.parametrize("command", ["check rules rules.yaml", "test rules rules_test.yaml"])
+def test_rules(command: str):
+    run(str(PROMTOOL), *shlex.split(command))
+
+
+def test_the_page_has_the_same_alert():
+    (alert,) = [yaml.safe_load(code) for code, _, _ in blocks(text("docs/metrics.md"), "yaml")]
+    (rule,) = alert["groups"][0]["rules"]
+    assert rule in read("rules.yaml")["groups"][0]["rules"]
