@@ -100,6 +100,18 @@ export type ForcedEndSpec = {
   { text: string; token_ids?: never }
 );
 
+/** Where the reply would end, ``token_ids`` come first: a footer, a source, an answer's label. */
+export type AtEndSpec = {
+  kind: "at_end";
+  temperature?: number;
+} & (
+  { token_ids: ReadonlyArray<number>; text?: never } |
+  { text: string; token_ids?: never }
+) & (
+  { stop_token_ids: ReadonlyArray<number>; stop_tokens?: never } |
+  { stop_tokens: ReadonlyArray<string>; stop_token_ids?: never }
+);
+
 /** A thinking block holds at most ``budget`` tokens; then the message and the end tag follow. */
 export type ThinkingBudgetSpec = {
   kind: "thinking_budget";
@@ -342,6 +354,7 @@ export type Spec =
   SequenceBiasSpec |
   MinTokensSpec |
   ForcedEndSpec |
+  AtEndSpec |
   ThinkingBudgetSpec |
   ChoiceSpec |
   TriggerSpec |
