@@ -42,8 +42,8 @@ class LogitportProcessor:
             So does ``continued``.
         continued: the number of the prompt's last tokens that count as output; see ``Payload``.
         profiles: the profiles of marks, by name; see ``logitport.adapters.detection``.
-        sampling: how a marked text is drawn, with a temperature: the engine's own sampling comes
-            after, and finds a forced token.
+        sampling: how the text is drawn, with a temperature, which a mark and a ``chain`` need. The
+            engine's own sampling comes after: it finds a forced token, or what a chain leaves.
 
     Raises:
         SpecError: for a spec that cannot be realized, with its path; for a model without a

@@ -46,8 +46,9 @@ class LogitportProcessor(LogitsProcessor):
         continued: the number of a prompt's last tokens that count as output, of all prompts or of
             each; see ``Payload``.
         profiles: the profiles of marks, by name; see ``logitport.adapters.detection``.
-        sampling: how a marked text is drawn, with a temperature: the engine's own sampling comes
-            after, and finds a forced token.
+        sampling: how the text is drawn, with a temperature, which a mark and a ``chain`` need. The
+            engine's own sampling comes after: it finds a forced token, or what a chain leaves.
+            Pass ``top_k=0`` to ``generate`` beside a ``chain``, because its default is 50.
         others: the tokenizer's other results; not used.
 
     Raises:

@@ -17,7 +17,17 @@ from logitport.adapters.detection import read_profiles
 from logitport.adapters.detection.schemes import Scheme
 from logitport.adapters.detection.server import make_app
 from logitport.adapters.metrics import Decision
-from logitport.spec import AutomatonEdge, AutomatonState, Phase, PhaseEnd, Stage, decode
+from logitport.spec import (
+    AutomatonEdge,
+    AutomatonState,
+    ChainStep,
+    Phase,
+    PhaseEnd,
+    Smoothing,
+    Stage,
+    Xtc,
+    decode,
+)
 from logitport.spec.base import kind_of
 from logitport.spec.kinds import WIRE_KINDS
 from logitport.spec.kinds.banned_text import in_word
@@ -100,9 +110,10 @@ def test_fields_of_the_wire():
         for each in kinds:
             fields = found.setdefault(each, {})
             for name in re.findall(r"`([a-z_]+)`", names):
-                fields[name] = " = " in value or each == "sampling"
+                fields[name] = " = " in value or each in ("sampling", "step")
     structs: dict[str, Any] = {**KINDS}
     structs |= {"phase": Phase, "end": PhaseEnd, "state": AutomatonState, "edge": AutomatonEdge}
+    structs |= {"step": ChainStep, "smoothing": Smoothing, "xtc": Xtc}
     for kind, struct in structs.items():
         fields = {each.name: not each.required for each in msgspec.structs.fields(struct)}
         assert found[kind] == fields, kind
