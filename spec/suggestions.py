@@ -17,6 +17,8 @@ OTHER_NAMES = {
     **dict.fromkeys(("language", "script"), "allowed_scripts"),
     **dict.fromkeys(("thinking", "reasoning_budget"), "thinking_budget"),
     **dict.fromkeys(("temperature", "top_p", "top_k"), "sampling"),
+    **dict.fromkeys(("samplers", "xtc", "min_p", "top_n_sigma", "typical_p"), "chain"),
+    **dict.fromkeys(("footer", "suffix"), "at_end"),
     **dict.fromkeys(("words", "strings", "phrases"), "texts"),
     **dict.fromkeys(("case_insensitive", "caseless"), "ignore_case"),
 }
