@@ -23,7 +23,9 @@ XTC = {"threshold": 0.1, "probability": 0.5}
 
 
 def chain(**steps: Any) -> ChainSpec:
-    made = {name: Xtc(**value) if name == "xtc" else value for name, value in steps.items()}
+    made: dict[str, Any] = {
+        name: Xtc(**value) if name == "xtc" else value for name, value in steps.items()
+    }
     return ChainSpec(tuple(ChainStep(**{name: value}) for name, value in made.items()))
 
 

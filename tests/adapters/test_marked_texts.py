@@ -27,7 +27,7 @@ def with_transformers(model: Path) -> Say:
     from logitport.adapters.transformers import LogitportProcessor
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    running = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="float32")
+    running: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype="float32")
 
     def say(
         asked: Sequence[str], arguments: dict[str, Any], specs: Any = None, length: int = LENGTH

@@ -302,6 +302,12 @@ def test_sampling_arguments(llm: Llama):
     expected = {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "repeat_penalty": 1}
     assert arguments(llm, spec) == expected
     assert arguments(llm, ()) == {}
+    hot, chain = lp.SamplingSpec(temperature=1, min_p=0.5), lp.ChainSpec((lp.ChainStep(top_k=2),))
+    made = arguments(llm, (hot, chain))  # llama-cpp-python's defaults would cut what a chain leaves
+    assert made.pop("logits_processor")
+    assert made == {"temperature": 1, "top_k": 0, "top_p": 1.0, "min_p": 0.5}
+    with pytest.raises(lp.SpecError, match="may not take the tokens that `chain` leaves"):
+        arguments(llm, (hot, chain, lp.GrammarSpec(choices=("yes",))))
     whole = load(gguf(), last_n_tokens_size=512)  # its context
     penalties = lp.SamplingSpec(presence_penalty=2, frequency_penalty=2)
     assert arguments(whole, penalties) == {"presence_penalty": 2, "frequency_penalty": 2}

@@ -135,7 +135,8 @@ def test_no_token_comes_that_a_chain_does_not_leave(running: Engine, runner: str
     assert texts[:2] == [list(each.token_ids) for each in likeliest[:2]]
     assert texts[2] != list(likeliest[2].token_ids)
     for output, left in zip(outputs, (1, 1, 3, 8), strict=True):
-        for token, row in zip(output.token_ids, output.logprobs, strict=True):
+        rows: Any = output.logprobs
+        for token, row in zip(output.token_ids, rows, strict=True):
             shown = [each.logprob for each in row.values() if each.logprob > -1e9]
             assert len(shown) in (left, left + 1)  # the drawn token is shown besides
             assert row[token].logprob > -1e9
