@@ -246,6 +246,7 @@ def test_each_kind_of_array(dtype: Any, order: Any):
         assert_row(rows[1].astype(np.float32), logits[1], CHAIN, float(np.finfo(dtype).eps))
     assert logits[2].argmax() == rows[2].argmax()
     assert not np.isnan(logits).any()
+    assert realizer.failed_requests == 0  # a warning is an error here, which would be one
 
 
 def test_arrays_of_mlx():
