@@ -48,8 +48,9 @@ def drawing(steps: tuple[ChainStep, ...], temperature: float = 1.0) -> Program:
 
 
 def rows_of(dtype: torch.dtype, rng: Any) -> torch.Tensor:
-    """Rows: masked, banned and with ties, narrow and wide; flat; forced; banned."""
+    """Rows: masked and of few values, banned and with ties, narrow; flat; forced; banned."""
     rows = torch.from_numpy((rng.normal(size=(6, VOCABULARY)) * 3).astype(np.float32))
+    rows[0] = rows[0].round()
     rows[0, rng.integers(0, VOCABULARY, 1000)] = -torch.inf
     rows[1, rng.integers(0, VOCABULARY, 300)] = -1e9 if dtype != torch.float16 else -16376
     rows[1, 100:103] = rows[1].max()
@@ -118,6 +119,16 @@ def test_each_step(device: torch.device, fields: dict[str, Any], dtype: torch.dt
     edited, expected = on_device(programs, logits, device), on_host(programs, logits)
     assert_equal(edited, expected, logits)
     assert torch.equal(edited[4:], logits[4:])
+
+
+def test_top_h_counts_100_of_equal_tokens(device: torch.device) -> None:
+    """With all of them, the entropy would be twice as high, and leave all."""
+    logits = torch.full((1, VOCABULARY), -3.0)
+    logits[0, 7], logits[0, 9] = 0.0, -0.5
+    programs: list[Program | None] = [drawing((ChainStep(top_h=0.12),))]
+    edited = on_device(programs, logits, device)
+    assert torch.equal(edited, on_host(programs, logits))
+    assert edited.isfinite().nonzero().tolist() == [[0, 7]]
 
 
 @seed(1)

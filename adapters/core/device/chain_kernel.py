@@ -22,23 +22,34 @@ from ..parts import Chain
 from ..tensors import highest_logit
 from .context import ROW_POINTERS, LogitsLayout
 from .inputs import RequestInputs
-
-COLUMNS = 4096
-"""The columns of a row that are read at once."""
+from .rows import (
+    COLUMNS,
+    COUNT,
+    DEEP,
+    ENTROPY,
+    MASS,
+    NEAR,
+    SQUARES,
+    add_up,
+    bend,
+    bisect,
+    find_lowest,
+    find_top,
+    float_of,
+    load,
+    measure,
+    order_of,
+)
 
 _NAMES = ChainStep.__struct_fields__
-_COLUMNS, _FORCED_SHARE = tl.constexpr(COLUMNS), tl.constexpr(FORCED_SHARE)
+_FORCED_SHARE = tl.constexpr(FORCED_SHARE)
 _TOP_H_TOKENS, _MIN_K_TOKENS = tl.constexpr(TOP_H_TOKENS), tl.constexpr(MIN_K_TOKENS)
-_SIGN = tl.constexpr(2**31 - 1)
-_DEEP = tl.constexpr(-1e4)  # no mass is below
 # fmt: off
 (
     _TEMPERATURE, _TOP_K, _TOP_P, _MIN_P, _TOP_N_SIGMA, _TOP_A, _TYPICAL, _EPSILON, _ETA, _TOP_H,
     _P_LESS, _MIN_K, _SMOOTHING, _XTC,
 ) = map(tl.constexpr, range(len(_NAMES)))
 # fmt: on
-# What `measure` adds up.
-_COUNT, _MASS, _ENTROPY, _NEAR, _SQUARES = map(tl.constexpr, range(5))
 
 
 def numbers_of(steps: Sequence[ChainStep]) -> tuple[list[int], list[float]]:
@@ -119,8 +130,8 @@ def _chain_kernel(
     lowering = tl.zeros_like(top)
     if likely <= top:
         lowering = lower(row_ptr, vocab_size, low, high, likely, likeliest, probability, *curve)
-    for start in range(0, columns, _COLUMNS):
-        at = start + tl.arange(0, _COLUMNS)
+    for start in range(0, columns, COLUMNS):
+        at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
         bent = bend(logits, *curve)
         bent = tl.where((logits >= likely) & (at != likeliest), bent + lowering, bent)
@@ -166,17 +177,17 @@ def narrow(row_ptr, vocab_size, top, lowest, count, steps_ptr, numbers_ptr, requ
         elif name == _MIN_P:
             bound = highest + number
         elif name == _TOP_K:
-            if number < measure(*row, *curve, low, _COUNT, 0.0):
-                low = bisect(*row, *curve, number, _COUNT, 0.0)
+            if number < measure(*row, *curve, low, COUNT, 0.0):
+                low = bisect(*row, *curve, low, top, number, COUNT, 0.0)
         elif name == _TOP_P:
-            mass = measure(*row, *curve, low, _MASS, 0.0)
-            low = bisect(*row, *curve, number * mass, _MASS, 0.0)
+            mass = measure(*row, *curve, low, MASS, 0.0)
+            low = bisect(*row, *curve, low, top, number * mass, MASS, 0.0)
         elif name == _MIN_K:
             low = tl.minimum(top, find_fall(*row, *curve, number, room_ptr))
         else:
             kept, mass, depths, masses, sums, _ = add_up(*row, *curve)
             if name == _TOP_N_SIGMA:
-                spread = measure(*row, *curve, low, _SQUARES, sums / kept) / kept
+                spread = measure(*row, *curve, low, SQUARES, sums / kept) / kept
                 bound = highest - number * tl.sqrt_rn(spread)
             elif name == _TOP_A:
                 bound = highest + tl.log(number / mass)
@@ -190,7 +201,8 @@ def narrow(row_ptr, vocab_size, top, lowest, count, steps_ptr, numbers_ptr, requ
                 bound = highest + tl.log(masses / mass)
             elif name == _TYPICAL:
                 expected = highest + depths / mass
-                reach = -bisect_nearness(*row, *curve, number * mass, expected)
+                farthest = one * -3e38
+                reach = -bisect(*row, *curve, farthest, one * 0.0, number * mass, NEAR, expected)
                 bound = expected - reach
                 high = find_lowest(expected + reach, *curve, 1)
             elif name == _TOP_H:
@@ -204,140 +216,6 @@ def narrow(row_ptr, vocab_size, top, lowest, count, steps_ptr, numbers_ptr, requ
 
 
 @triton.jit
-def load(row_ptr, at, vocab_size):
-    """Load logits; NaN is -inf."""
-    logits = tl.load(row_ptr + at, mask=at < vocab_size, other=-float("inf")).to(tl.float32)
-    return tl.where(logits == logits, logits, -float("inf"))
-
-
-@triton.jit
-def find_top(row_ptr, vocab_size):
-    """Return the highest logit."""
-    top = -float("inf")
-    for start in range(0, vocab_size, _COLUMNS):
-        top = tl.maximum(top, tl.max(load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size)))
-    return top
-
-
-@triton.jit
-def bend(logits, before, squares, cubes, after, top):
-    """Bend logits: divide, smooth, divide. Their order stays."""
-    highest = tl.div_rn(top, before)
-    divided = tl.div_rn(logits, before)
-    depths = tl.maximum(divided - highest, -1e9)
-    smooth = highest - (squares - cubes * depths) * depths * depths
-    return tl.div_rn(tl.where(squares + cubes > 0, smooth, divided), after)
-
-
-@triton.jit
-def find_lowest(bound, before, squares, cubes, after, top, above):
-    """Return the lowest logit that is not below a bound when bent, or the last not above it.
-
-    Beyond the highest, it is the float after that.
-    """
-    low = order_of(top * 0 - 3e38)
-    high = order_of(top) + 1
-    while low < high:
-        middle = low + (high - low) // 2
-        bent = bend(float_of(middle), before, squares, cubes, after, top)
-        is_there = tl.where(above != 0, bent > bound, bent >= bound)
-        if is_there:
-            high = middle
-        else:
-            low = middle + 1
-    return float_of(low - above)
-
-
-@triton.jit
-def add_up(row_ptr, vocab_size, low, high, before, squares, cubes, after, top):
-    """Add up what is left.
-
-    Returns:
-        The number of the tokens, their masses, the depths below the highest by mass, the squares of
-        the masses, the depths, and the lowest depth.
-    """
-    curve = before, squares, cubes, after, top
-    highest = bend(top, *curve)
-    kept = highest * 0
-    mass = highest * 0
-    by_mass = highest * 0
-    masses = highest * 0
-    sums = highest * 0
-    least = highest * 0
-    for start in range(0, vocab_size, _COLUMNS):
-        logits = load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
-        depths = tl.where(is_left, bend(logits, *curve) - highest, 0.0)
-        each = tl.where(is_left, tl.exp(depths), 0.0)
-        kept += tl.sum(is_left.to(tl.float32))
-        mass += tl.sum(each)
-        by_mass += tl.sum(each * tl.maximum(depths, _DEEP))
-        masses += tl.sum(each * each)
-        sums += tl.sum(depths)
-        least = tl.minimum(least, tl.min(depths))
-    return kept, mass, by_mass, masses, sums, least
-
-
-@triton.jit
-def measure(
-    row_ptr, vocab_size, low, high, before, squares, cubes, after, top, bound, what, center
-):
-    """Add up what is left and not below a bound; ``what`` says what, and below which bound."""
-    curve = before, squares, cubes, after, top
-    highest = bend(top, *curve)
-    total = highest * 0
-    for start in range(0, vocab_size, _COLUMNS):
-        logits = load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
-        bent = bend(logits, *curve)
-        depths = bent - highest
-        is_left = is_left & (tl.where(what == _NEAR, -tl.abs(bent - center), logits) >= bound)
-        each = tl.exp(depths)
-        each = tl.where(what == _ENTROPY, each * (center - tl.maximum(depths, _DEEP)), each)
-        each = tl.where(what == _COUNT, 1.0, each)
-        each = tl.where(what == _SQUARES, (depths - center) * (depths - center), each)
-        total += tl.sum(tl.where(is_left, each, 0.0))
-    return total
-
-
-@triton.jit
-def bisect(
-    row_ptr, vocab_size, low, high, before, squares, cubes, after, top, wanted, what, center
-):
-    """Find the highest bound that leaves as much as is wanted, or ``low``.
-
-    Floats are compared as the integers that have the same order.
-    """
-    row = row_ptr, vocab_size, low, high, before, squares, cubes, after, top
-    least = order_of(low)
-    most = order_of(top)
-    while least < most:
-        middle = most - (most - least) // 2
-        if measure(*row, float_of(middle), what, center) >= wanted:
-            least = middle
-        else:
-            most = middle - 1
-    return float_of(least)
-
-
-@triton.jit
-def bisect_nearness(
-    row_ptr, vocab_size, low, high, before, squares, cubes, after, top, wanted, center
-):
-    """Find the highest nearness, a negative number, of tokens that have as much mass."""
-    row = row_ptr, vocab_size, low, high, before, squares, cubes, after, top
-    least = order_of(top * 0 - 3e38)
-    most = order_of(top * 0 - 0.0)
-    while least < most:
-        middle = most - (most - least) // 2
-        if measure(*row, float_of(middle), _NEAR, center) >= wanted:
-            least = middle
-        else:
-            most = middle - 1
-    return float_of(least)
-
-
-@triton.jit
 def find_first_terms(
     row_ptr, vocab_size, low, high, before, squares, cubes, after, top, share, kept
 ):
@@ -348,27 +226,20 @@ def find_first_terms(
     surplus = kept * 0  # tokens that are as likely as the last of the likeliest
     if kept > _TOP_H_TOKENS:
         wanted = kept * 0 + _TOP_H_TOKENS
-        first = bisect(*row, *curve, wanted, _COUNT, 0.0)
-        surplus = measure(*row, *curve, first, _COUNT, 0.0) - _TOP_H_TOKENS
+        first = bisect(*row, *curve, low, top, wanted, COUNT, 0.0)
+        surplus = measure(*row, *curve, first, COUNT, 0.0) - _TOP_H_TOKENS
     _, mass, by_mass, _, _, _ = add_up(row_ptr, vocab_size, first, high, *curve)
-    last = tl.maximum(bend(first, *curve) - bend(top, *curve), _DEEP)
+    last = tl.maximum(bend(first, *curve) - bend(top, *curve), DEEP)
     mass -= surplus * tl.exp(last)
     by_mass -= surplus * tl.exp(last) * last
     log_mass = tl.log(mass)
     wanted = share * (log_mass * mass - by_mass) * (1.0 + 1e-6)  # for what sums are rounded by
     # The highest bound that leaves more than is wanted: its tokens are the first beyond.
-    least = order_of(first)
-    most = order_of(top)
-    while least < most:
-        middle = most - (most - least) // 2
-        if measure(*row, *curve, float_of(middle), _ENTROPY, log_mass) > wanted:
-            least = middle
-        else:
-            most = middle - 1
-    bound = float_of(least)
-    above = float_of(least + 1)
-    depth = tl.maximum(bend(bound, *curve) - bend(top, *curve), _DEEP)
-    terms = measure(*row, *curve, above, _ENTROPY, log_mass)
+    more = float_of(order_of(wanted) + 1)
+    bound = bisect(*row, *curve, first, top, more, ENTROPY, log_mass)
+    above = float_of(order_of(bound) + 1)
+    depth = tl.maximum(bend(bound, *curve) - bend(top, *curve), DEEP)
+    terms = measure(*row, *curve, above, ENTROPY, log_mass)
     terms += tl.exp(depth) * (log_mass - depth)
     return tl.where((terms <= wanted) | (bound >= top), bound, above)
 
@@ -382,12 +253,13 @@ def find_fall(row_ptr, vocab_size, low, high, before, squares, cubes, after, top
     first = low
     above = low
     if kept > _MIN_K_TOKENS:
-        first = bisect(*row, *curve, kept * 0 + _MIN_K_TOKENS, _COUNT, 0.0)
+        wanted = kept * 0 + _MIN_K_TOKENS
+        first = bisect(*row, *curve, low, top, wanted, COUNT, 0.0)
         above = float_of(order_of(first) + 1)
     # The likeliest tokens, in any order; those that are as likely as the last come to the end.
     filled = tl.zeros_like(vocab_size) + 0
-    for start in range(0, vocab_size, _COLUMNS):
-        logits = load(row_ptr, start + tl.arange(0, _COLUMNS), vocab_size)
+    for start in range(0, vocab_size, COLUMNS):
+        logits = load(row_ptr, start + tl.arange(0, COLUMNS), vocab_size)
         is_left = ((logits >= low) & (logits <= high)) | (logits == top)
         is_above = is_left & (logits >= above)
         rank = filled + tl.cumsum(is_above.to(tl.int32)) - 1
@@ -409,7 +281,7 @@ def find_fall(row_ptr, vocab_size, low, high, before, squares, cubes, after, top
     bound = tl.sum(tl.where(ranks == rank, values, 0.0))
     enough = tl.minimum(tl.floor(tau / tl.maximum(-least, 1e-30)), kept)
     if enough > 0:
-        bound = tl.minimum(bound, bisect(*row, *curve, enough, _COUNT, 0.0))
+        bound = tl.minimum(bound, bisect(*row, *curve, low, top, enough, COUNT, 0.0))
     return tl.where(least == 0, low, bound)
 
 
@@ -418,8 +290,8 @@ def find_likely(row_ptr, vocab_size, low, high, top, least):
     """Return the lowest logit that XTC excludes, inf if none, and the column that it spares."""
     found = top * 0 + float("inf")
     spared = tl.zeros_like(vocab_size) - 1
-    for start in range(0, vocab_size, _COLUMNS):
-        at = start + tl.arange(0, _COLUMNS)
+    for start in range(0, vocab_size, COLUMNS):
+        at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
         is_likely = (((logits >= low) & (logits <= high)) | (logits == top)) & (logits >= least)
         lowest = tl.min(tl.where(is_likely, logits, float("inf")))
@@ -447,8 +319,8 @@ def lower(
     """Return what excluded logits get, for XTC's distribution without its randomness."""
     curve = before, squares, cubes, after, top
     highest = top * 0 - float("inf")  # of the others
-    for start in range(0, vocab_size, _COLUMNS):
-        at = start + tl.arange(0, _COLUMNS)
+    for start in range(0, vocab_size, COLUMNS):
+        at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
         is_left = ((logits >= low) & (logits <= high)) | (logits == top)
         is_other = is_left & ((logits < likely) | (at == likeliest))
@@ -457,8 +329,8 @@ def lower(
         )
     excluded = top * 0
     others = top * 0
-    for start in range(0, vocab_size, _COLUMNS):
-        at = start + tl.arange(0, _COLUMNS)
+    for start in range(0, vocab_size, COLUMNS):
+        at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
         is_left = ((logits >= low) & (logits <= high)) | (logits == top)
         is_other = is_left & ((logits < likely) | (at == likeliest))
@@ -470,17 +342,3 @@ def lower(
     gap += tl.log(probability)
     loss = tl.maximum(gap, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(gap)))
     return tl.where(excluded > 0, tl.log(1.0 - probability) - loss, 0.0)
-
-
-@triton.jit
-def order_of(number):
-    """Return an integer for a float; integers have the order of their floats."""
-    bits = number.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ _SIGN, bits).to(tl.int64)
-
-
-@triton.jit
-def float_of(order):
-    """Return the float of an integer; see ``order_of``."""
-    bits = order.to(tl.int32)
-    return tl.where(bits < 0, bits ^ _SIGN, bits).to(tl.float32, bitcast=True)

@@ -9,15 +9,16 @@ from triton.language.random import philox_impl
 
 from ..parts import Mark
 from ..tensors import highest_logit
-from .chain_kernel import COLUMNS, bend, find_top, load, narrow, numbers_of
+from .chain_kernel import narrow, numbers_of
 from .context import ROW_POINTERS, History, LogitsLayout
 from .inputs import RequestInputs
+from .rows import COLUMNS, bend, find_top, load
 from .search import locate, tokens_at
 
 TOKENS = 1024
 """The tokens of a history that are read at once."""
 
-_COLUMNS, _TOKENS = tl.constexpr(COLUMNS), tl.constexpr(TOKENS)
+_TOKENS = tl.constexpr(TOKENS)
 _WINDOW = tl.constexpr(-19.6)  # no logit further below the highest is drawn
 _CONTEXT_DOMAIN, _TOKEN_DOMAIN = tl.constexpr(0x574D4358), tl.constexpr(0x574D544B)
 _NO_TOKEN = tl.constexpr(0xFFFFFFFF)
@@ -126,8 +127,8 @@ def _mark_kernel(
         )
     best = -float("inf")
     drawn = -1
-    for start in range(0, vocab_size, _COLUMNS):
-        columns = start + tl.arange(0, _COLUMNS)
+    for start in range(0, vocab_size, COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, columns, vocab_size)
         bent = bend(logits, *curve)
         zero = columns.to(tl.uint32) * 0
