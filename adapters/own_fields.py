@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ..spec import AtEndSpec, LogitsProcessorSpec, PhasesSpec, SpecError
+from ..spec import AtEndSpec, ChainSpec, LogitsProcessorSpec, PhasesSpec, SpecError
 from ..spec.errors import Name
 from ..spec.limits import MAX_BIAS
 from .native import value_of
@@ -60,19 +60,22 @@ def check_ends(request: Any, specs: Sequence[LogitsProcessorSpec]) -> None:
     Raises:
         SpecError: at the field or at the spec.
     """
+    drawn = 0.0 if value_of(request, "do_sample") is False else value_of(request, "temperature")
+    for chain in specs:  # which decides, whatever the request's
+        for step in chain.steps if isinstance(chain, ChainSpec) else ():
+            drawn = drawn if step.temperature is None else step.temperature
     for i, spec in enumerate(specs):
         inner = spec.inner_specs() if isinstance(spec, PhasesSpec) else [((), spec)]
         for path, each in inner:
             if isinstance(each, AtEndSpec):
-                _check_end(request, each, "specs", i, *path)
+                _check_end(request, each, drawn, "specs", i, *path)
 
 
-def _check_end(request: Any, spec: AtEndSpec, *path: str | int) -> None:
+def _check_end(request: Any, spec: AtEndSpec, drawn: Any, *path: str | int) -> None:
     own = value_of(request, "stop_token_ids") or ()
     if value_of(request, "ignore_eos") is True and not {*spec.stop_token_ids}.issubset(own):
         what = "Expected `ignore_eos` that is not true: `at_end` acts where a reply ends"
         raise SpecError.of_field(what, "ignore_eos")
-    drawn = 0.0 if value_of(request, "do_sample") is False else value_of(request, "temperature")
     if not isinstance(drawn, int | float) or len(spec.stop_token_ids) == 1:
         return
     if not math.isclose(drawn, spec.temperature, abs_tol=1e-4):  # below, engines take the best

@@ -53,6 +53,7 @@ def test_the_bounds_of_an_object():
 
 
 ONE, TWO = lp.AtEndSpec((5,), (0,)), lp.AtEndSpec((5,), (0, 2), 0.5)
+HALF, DOUBLE = (lp.ChainSpec((lp.ChainStep(temperature=each),)) for each in (0.5, 2))
 LAST = lp.PhasesSpec(
     (lp.Phase((), (lp.PhaseEnd(n=2),)), lp.Phase((lp.BannedTokensSpec((4,)), TWO)))
 )
@@ -68,6 +69,8 @@ LAST = lp.PhasesSpec(
         ({"ignore_eos": True}, [LAST], "`at_end` acts where a reply ends", "ignore_eos"),
         ({"ignore_eos": True}, [lp.BannedTokensSpec((4,))], "", ""),
         ({"ignore_eos": True, "stop_token_ids": [0, 9]}, [ONE], "", ""),
+        ({"temperature": 1}, [TWO, HALF], "", ""),
+        ({"temperature": 1}, [TWO, DOUBLE], "temperature, 2, by", "$.specs[0].temperature"),
         ({"temperature": 1}, [ONE, TWO], "temperature, 1, by", "$.specs[1].temperature"),
         (
             {"temperature": 0.6},
