@@ -21,6 +21,9 @@ from tests.support.lives import STOP, VOCABULARY, Driver, Life, lead
 
 from .stand_ins import configuration
 
+OWN: Any = {"temperature": 0.5, "stop_token_ids": [STOP]}
+"""The temperature of the `at_end` with several end tokens."""
+
 
 class PersistentBatch(Driver):
     """vLLM's ``InputBatch``, in which other requests, without specs, come and go."""
@@ -29,7 +32,7 @@ class PersistentBatch(Driver):
 
     def __init__(self, groups: Sequence[Sequence[Any]], patch: pytest.MonkeyPatch) -> None:
         self._processor = LogitportProcessor(configuration(VOCABULARY), torch.device("cpu"))
-        self._params = [attach(SamplingParams(stop_token_ids=[STOP]), each) for each in groups]
+        self._params = [attach(SamplingParams(**OWN), each) for each in groups]
         self._params.append(SamplingParams())
         self._others = [Life(-1, (), [1], [[]], running=False) for _ in range(3)]
         self._rows: list[Life | None] = []
