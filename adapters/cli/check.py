@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...spec import LogitsProcessorSpec
+from ...spec import LogitsProcessorSpec, SpecError
 from ...spec.errors import path_text
 from ..backend import backend
 from ..policy import Policy
@@ -31,8 +31,16 @@ def check(
         typer.Option(help="The model's folder, or its name on the Hugging Face hub."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    request: Annotated[
+        str | None,
+        typer.Option(help="The JSON body of a request to the server that has the configuration."),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="That server's engine.")] = "vllm",
 ) -> None:
     """List every problem of files, with its place; exit status 1 if there is any."""
+    if request is not None:
+        _answer(files, request, tokenizer, engine)
+        return
     notes: list[str] = []
     problems: list[dict[str, Any]] = []
     for file in files:
@@ -58,6 +66,20 @@ def check(
     for note in dict.fromkeys(notes):
         say(note, err=True)
     raise typer.Exit(bool(problems))
+
+
+def _answer(files: list[str], request: str, tokenizer: str | None, engine: str) -> None:
+    """Print what acts on a request, or why the server refuses it."""
+    from .request import answer_to
+
+    if tokenizer is None or len(files) != 1:
+        raise typer.BadParameter("--request takes one configuration, and --tokenizer MODEL")
+    try:
+        found = answer_to(request, read_policy(files[0], tokenizer), engine, tokenizer)
+    except SpecError as error:
+        say(f"{request}: HTTP 400: {error}")
+        raise typer.Exit(1) from None
+    typer.echo(json.dumps(found))
 
 
 def _after_eos(spec: LogitsProcessorSpec, eos: int | None) -> Iterator[str]:
