@@ -63,7 +63,7 @@ def draw(row: Floats, tokens: Any, length: int, origin: int, drawing: Drawing) -
     if left is None:
         return -1
     likeliest = int(left.logits.argmax())
-    return choose(*left, likeliest, words, (tokens, length, origin, width))
+    return int(choose(*left, likeliest, words, (tokens, length, origin, width)))
 
 
 @loop
