@@ -72,6 +72,8 @@ class Edits:
 
         A row that has a forced token, or no token that may come, is not among them.
         """
+        if not self.chains:  # most steps
+            return {}
         limit, shaped = editor.highest_logit(logits.dtype), dict[Any, Floats]()
         for request, chain in self.chains.items():
             row = editor.on_host(logits, request.row)
@@ -97,9 +99,9 @@ class Edits:
             shaped: what ``shape`` has returned.
         """
         drawn: list[tuple[Any, tuple[Tokens, Floats]]] = []
-        forced = FORCED_SHARE * editor.highest_logit(logits.dtype)
         for request, rules in self.rules.items():
             if rules.drawing is not None:
+                forced = FORCED_SHARE * editor.highest_logit(logits.dtype)
                 row = shaped.get(request)
                 row = editor.on_host(logits, request.row) if row is None else row
                 token_id = rules.draw(row[: self._vocab_size])

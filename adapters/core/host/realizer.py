@@ -272,7 +272,8 @@ class Realizer(Layer):
             drawn = self._edits.draw(step, self._editor, shaped)
             self._edits.own = [*(self._own or ()), *drawn]
             self._editor.apply(step, self._edits)
-            write_twice(self._edits.write_shaped, step, self._editor, shaped)
+            if shaped:
+                write_twice(self._edits.write_shaped, step, self._editor, shaped)
             self._edits.own = []  # it has requests
         self._last_resort.apply(step, self._editor)
 
