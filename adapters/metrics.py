@@ -82,6 +82,7 @@ def _counter(name: str) -> Any:
         return Counter(f"logitport_{name}", *_COUNTERS[name], registry=None)
 
 
+@cache
 def show_policy(digest: str) -> None:
     """Show the digest of this process's policy, if it has one: servers of a fleet have the same."""
     if digest and (gauge := _policy()) is not None:
