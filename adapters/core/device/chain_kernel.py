@@ -39,6 +39,7 @@ from .rows import (
     load,
     measure,
     order_of,
+    within,
 )
 
 _NAMES = ChainStep.__struct_fields__
@@ -135,7 +136,7 @@ def _chain_kernel(
         logits = load(row_ptr, at, vocab_size)
         bent = bend(logits, *curve)
         bent = tl.where((logits >= likely) & (at != likeliest), bent + lowering, bent)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         bent = tl.where(is_left, tl.minimum(bent * temperature, highest), -float("inf"))
         tl.store(row_ptr + at, bent.to(logits_ptr.dtype.element_ty), mask=at < columns)
 
@@ -260,7 +261,7 @@ def find_fall(row_ptr, vocab_size, low, high, before, squares, cubes, after, top
     filled = tl.zeros_like(vocab_size) + 0
     for start in range(0, vocab_size, COLUMNS):
         logits = load(row_ptr, start + tl.arange(0, COLUMNS), vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         is_above = is_left & (logits >= above)
         rank = filled + tl.cumsum(is_above.to(tl.int32)) - 1
         tl.store(room_ptr + rank, logits, mask=is_above)
@@ -293,7 +294,7 @@ def find_likely(row_ptr, vocab_size, low, high, top, least):
     for start in range(0, vocab_size, COLUMNS):
         at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
-        is_likely = (((logits >= low) & (logits <= high)) | (logits == top)) & (logits >= least)
+        is_likely = within(logits, low, high, top) & (logits >= least)
         lowest = tl.min(tl.where(is_likely, logits, float("inf")))
         last = tl.max(tl.where(is_likely & (logits == lowest), at, -1))
         spared = tl.where(lowest <= found, tl.maximum(last, spared), spared)
@@ -322,7 +323,7 @@ def lower(
     for start in range(0, vocab_size, COLUMNS):
         at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         is_other = is_left & ((logits < likely) | (at == likeliest))
         highest = tl.maximum(
             highest, tl.max(tl.where(is_other, bend(logits, *curve), -float("inf")))
@@ -332,7 +333,7 @@ def lower(
     for start in range(0, vocab_size, COLUMNS):
         at = start + tl.arange(0, COLUMNS)
         logits = load(row_ptr, at, vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         is_other = is_left & ((logits < likely) | (at == likeliest))
         bent = bend(logits, *curve)
         above = tl.exp(bent - bend(top, *curve))

@@ -34,6 +34,12 @@ def find_top(row_ptr, vocab_size):
 
 
 @triton.jit
+def within(logits, low, high, top):
+    """Return which logits are left."""
+    return ((logits >= low) & (logits <= high)) | (logits == top)
+
+
+@triton.jit
 def bend(logits, before, squares, cubes, after, top):
     """Bend logits: divide, smooth, divide. Their order stays."""
     highest = tl.div_rn(top, before)
@@ -80,7 +86,7 @@ def add_up(row_ptr, vocab_size, low, high, before, squares, cubes, after, top):
     least = highest * 0
     for start in range(0, vocab_size, COLUMNS):
         logits = load(row_ptr, start + tl.arange(0, COLUMNS), vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         depths = tl.where(is_left, bend(logits, *curve) - highest, 0.0)
         each = tl.where(is_left, tl.exp(depths), 0.0)
         kept += tl.sum(is_left.to(tl.float32))
@@ -102,7 +108,7 @@ def measure(
     total = highest * 0
     for start in range(0, vocab_size, COLUMNS):
         logits = load(row_ptr, start + tl.arange(0, COLUMNS), vocab_size)
-        is_left = ((logits >= low) & (logits <= high)) | (logits == top)
+        is_left = within(logits, low, high, top)
         bent = bend(logits, *curve)
         depths = bent - highest
         is_left = is_left & (tl.where(what == NEAR, -tl.abs(bent - center), logits) >= bound)
